@@ -1,0 +1,12 @@
+//! All protocol behaviour, without I/O.
+//!
+//! Time and bytes come in as arguments; bytes, deadlines and completions go out when
+//! asked for. Nothing here knows a socket, a clock, a thread or a raw pointer.
+#![forbid(unsafe_code)]
+
+mod operation;
+
+pub use operation::{
+    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Level, OpError, Options,
+    PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,
+};

@@ -1,0 +1,279 @@
+//! What a program asks of an endpoint, and what it is told when that is done.
+
+/// Index of a remote endpoint in one local endpoint's table of peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
+/// The two separate spaces in which receives are matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Channel {
+    /// `fi_send`/`fi_recv`: matched by arrival (and source).
+    Untagged,
+    /// `fi_tsend`/`fi_trecv`: matched by tag, ignore mask and source.
+    Tagged,
+}
+
+/// When an operation that sends counts as complete (`fi_endpoint(3)`, completion levels).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// The caller's buffer may be used again.
+    #[default]
+    Transmit,
+    /// The target endpoint has all the data (for RMA and atomics: placed in its memory).
+    Delivery,
+    /// The target matched the message with a receive.
+    Match,
+}
+
+/// Options that every operation takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Returned unchanged in the operation's [`Completion`].
+    pub context: u64,
+    /// Returned unchanged in the operation's [`Completion`]: whether the caller wants an
+    /// entry in its completion queue. The engine reports every operation either way.
+    pub notify: bool,
+    /// Buffers are copied before the call returns (`FI_INJECT`).
+    pub inject: bool,
+    /// When the operation is complete.
+    pub level: Level,
+    /// Start only after all earlier operations to the same peer are complete (`FI_FENCE`).
+    pub fence: bool,
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest {
+    /// Whom to send to.
+    pub peer: PeerId,
+    /// Tagged or untagged.
+    pub channel: Channel,
+    /// The tag; ignored for untagged messages.
+    pub tag: u64,
+    /// Data for the receiver's completion (`FI_REMOTE_CQ_DATA`).
+    pub data: Option<u64>,
+    /// Options of the operation.
+    pub options: Options,
+}
+
+/// A buffer to receive into.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvRequest {
+    /// Only messages of this peer (`FI_DIRECTED_RECV`); `None` for any source.
+    pub source: Option<PeerId>,
+    /// Tagged or untagged.
+    pub channel: Channel,
+    /// The tag wanted; ignored for untagged receives.
+    pub tag: u64,
+    /// Bits of the tag that need not match.
+    pub ignore: u64,
+    /// `Some(n)`: a multi-receive buffer (`FI_MULTI_RECV`), released when fewer than `n`
+    /// bytes are left in it. Untagged only.
+    pub multi: Option<u64>,
+    /// Options of the operation; `inject`, `level` and `fence` do not apply.
+    pub options: Options,
+}
+
+/// What to do with the unexpected message that a [`PeekRequest`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeekAction {
+    /// Report it and leave it (`FI_PEEK`).
+    Look,
+    /// Report it and reserve it for a later claim with the same context (`FI_PEEK | FI_CLAIM`).
+    Claim,
+    /// Report it and drop it (`FI_PEEK | FI_DISCARD`).
+    Discard,
+}
+
+/// A search of the unexpected tagged messages; its completion is [`OpError::NoMessage`]
+/// where there is none.
+#[derive(Clone, Copy, Debug)]
+pub struct PeekRequest {
+    /// Only messages of this peer; `None` for any source.
+    pub source: Option<PeerId>,
+    /// The tag wanted.
+    pub tag: u64,
+    /// Bits of the tag that need not match.
+    pub ignore: u64,
+    /// What to do with the message found.
+    pub action: PeekAction,
+    /// Options of the operation.
+    pub options: Options,
+}
+
+/// A piece of a peer's registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteRange {
+    /// Key of the registration at the peer.
+    pub key: u64,
+    /// Offset in the registration, or virtual address where it was registered so.
+    pub addr: u64,
+    /// Length. Bytes.
+    pub len: u64,
+}
+
+/// A read from or a write to a peer's registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RmaRequest {
+    /// Whose memory.
+    pub peer: PeerId,
+    /// Which piece of it.
+    pub remote: RemoteRange,
+    /// Data for a completion at the target (`FI_REMOTE_CQ_DATA`); writes only.
+    pub data: Option<u64>,
+    /// Options of the operation.
+    pub options: Options,
+}
+
+/// Element types of atomic operations, in the order of libfabric's `enum fi_datatype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say all")]
+pub enum AtomicType {
+    Int8,
+    Uint8,
+    Int16,
+    Uint16,
+    Int32,
+    Uint32,
+    Int64,
+    Uint64,
+    Float,
+    Double,
+    FloatComplex,
+    DoubleComplex,
+}
+
+/// Operations of atomics, in the order of libfabric's `enum fi_op`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names are fi_atomic(3)'s")]
+pub enum AtomicOp {
+    Min,
+    Max,
+    Sum,
+    Prod,
+    Lor,
+    Land,
+    Bor,
+    Band,
+    Lxor,
+    Bxor,
+    AtomicRead,
+    AtomicWrite,
+    Cswap,
+    CswapNe,
+    CswapLe,
+    CswapLt,
+    CswapGe,
+    CswapGt,
+    Mswap,
+}
+
+/// Which of the three calls of `fi_atomic(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicKind {
+    /// `fi_atomic`: nothing comes back.
+    Update,
+    /// `fi_fetch_atomic`: the earlier value comes back.
+    Fetch,
+    /// `fi_compare_atomic`: compare buffer goes along, the earlier value comes back.
+    Compare,
+}
+
+/// An atomic operation on a peer's registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicRequest {
+    /// Whose memory.
+    pub peer: PeerId,
+    /// Which piece of it; its length is that of all elements.
+    pub remote: RemoteRange,
+    /// Which call.
+    pub kind: AtomicKind,
+    /// Which operation.
+    pub op: AtomicOp,
+    /// Type of the elements.
+    pub datatype: AtomicType,
+    /// Options of the operation.
+    pub options: Options,
+}
+
+/// What a completion is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionKind {
+    /// A message was sent.
+    Send(Channel),
+    /// A message was received (or an unexpected one was peeked at).
+    Recv(Channel),
+    /// Local end of an RMA write.
+    Write,
+    /// Local end of an RMA read.
+    Read,
+    /// Local end of an atomic operation.
+    Atomic(AtomicKind),
+    /// Target end of an RMA write that carried data for the completion queue.
+    RemoteWrite,
+    /// Target end of an RMA write without data, of a read or of an atomic: for counters.
+    RemoteAccess {
+        /// Whether the target memory changed.
+        wrote: bool,
+    },
+    /// A multi-receive buffer is the caller's again.
+    BufferReleased,
+}
+
+/// Why an operation failed, by who must act.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    /// The message was longer than the buffer; the excess was dropped.
+    #[error("message of {sent} bytes received into a buffer of {room} bytes; post a larger receive")]
+    Truncated {
+        /// Length of the message. Bytes.
+        sent: u64,
+        /// Length of the buffer. Bytes.
+        room: u64,
+    },
+    /// The caller cancelled the operation.
+    #[error("cancelled by the caller")]
+    Cancelled,
+    /// A peek found no matching message.
+    #[error("no matching message has arrived")]
+    NoMessage,
+    /// The peer refused access to its memory.
+    #[error("the peer refused access to its memory: {0}")]
+    RemoteAccess(&'static str),
+    /// The peer's process ended or is not there.
+    #[error("{0}")]
+    PeerGone(String),
+    /// No way to the peer was found within the configured time.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The peer speaks another protocol or broke this one.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+/// The end of an operation.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The operation's [`Options::context`].
+    pub context: u64,
+    /// The operation's [`Options::notify`]; true for [`CompletionKind::RemoteWrite`].
+    pub notify: bool,
+    /// What completed.
+    pub kind: CompletionKind,
+    /// Length of the message or transfer; on truncation, what was received. Bytes.
+    pub len: u64,
+    /// Address of the data received, for multi-receive buffers and claims; else 0.
+    pub buffer: u64,
+    /// Data that came with the message or write.
+    pub data: Option<u64>,
+    /// Tag of the message received.
+    pub tag: u64,
+    /// The peer at the other end.
+    pub peer: Option<PeerId>,
+    /// Whether a multi-receive buffer ended with this message.
+    pub released: bool,
+    /// Why it failed; `None` on success.
+    pub error: Option<OpError>,
+}

@@ -1,0 +1,213 @@
+//! The address of an endpoint: 32 bytes of the same length in every process.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// Id of an autonomous system. 0 means "not configured".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AsId(pub u32);
+
+/// Id of a subnet, unique within its autonomous system only. 0 means "not configured".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubnetId(pub u32);
+
+/// Where an endpoint listens inside its subnet.
+pub type Locator = SocketAddr;
+
+/// The address of one endpoint of one process.
+///
+/// It travels in business cards and port names, so it has one fixed length. The
+/// `incarnation` is drawn at random when the endpoint opens: an address of a process
+/// that ended never reaches another process that happens to reuse its port. An
+/// incarnation of 0 is a wildcard, used for addresses that a user typed: it stands for
+/// whichever endpoint listens at the locator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address {
+    /// Autonomous system of the endpoint's device.
+    pub as_id: AsId,
+    /// Subnet of the endpoint's device.
+    pub subnet: SubnetId,
+    /// IP address and TCP port at which the endpoint accepts lanes.
+    pub locator: Locator,
+    /// Random number of the endpoint's instance; 0 is a wildcard.
+    pub incarnation: u32,
+}
+
+/// Why bytes or text are not an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Fewer bytes than [`Address::LEN`].
+    #[error("an isthmus address has {} bytes, this one has {0}", Address::LEN)]
+    Length(usize),
+    /// The leading magic number is not ours.
+    #[error("these bytes are not an isthmus address (they start with {0:#04x})")]
+    Magic(u8),
+    /// The address was made by an incompatible version.
+    #[error("address format {0} is unknown to this version; use the same isthmus release on both sides")]
+    Format(u8),
+    /// Text that does not follow `isthmus://AS.SUBNET/IP:PORT[#INCARNATION]`.
+    #[error("`{0}` is not an isthmus address; expected isthmus://AS.SUBNET/IP:PORT[#INCARNATION]")]
+    Text(String),
+}
+
+const MAGIC: u8 = 0xA5;
+const FORMAT: u8 = 1;
+const URI_SCHEME: &str = "isthmus://";
+
+impl Address {
+    /// Length of the encoded form. Bytes.
+    pub const LEN: usize = 32;
+
+    /// The encoded form: magic, format, port, AS, subnet, incarnation (all big-endian),
+    /// then the IPv6 (or IPv4-mapped) address.
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let ip = match self.locator.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let mut out = [0; Self::LEN];
+        out[0] = MAGIC;
+        out[1] = FORMAT;
+        out[2..4].copy_from_slice(&self.locator.port().to_be_bytes());
+        out[4..8].copy_from_slice(&self.as_id.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.subnet.0.to_be_bytes());
+        out[12..16].copy_from_slice(&self.incarnation.to_be_bytes());
+        out[16..32].copy_from_slice(&ip.octets());
+        out
+    }
+
+    /// Decodes what [`Address::to_bytes`] made; bytes beyond [`Address::LEN`] are ignored.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, AddressError> {
+        let bytes: &[u8; Self::LEN] = bytes
+            .first_chunk()
+            .ok_or(AddressError::Length(bytes.len()))?;
+        if bytes[0] != MAGIC {
+            return Err(AddressError::Magic(bytes[0]));
+        }
+        if bytes[1] != FORMAT {
+            return Err(AddressError::Format(bytes[1]));
+        }
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&bytes[16..32]);
+        let ip = Ipv6Addr::from(octets).to_canonical();
+        Ok(Self {
+            as_id: AsId(word(4)),
+            subnet: SubnetId(word(8)),
+            locator: SocketAddr::new(ip, u16::from_be_bytes([bytes[2], bytes[3]])),
+            incarnation: word(12),
+        })
+    }
+
+    /// Whether this address stands for whichever endpoint listens at its locator.
+    pub fn is_wildcard(&self) -> bool {
+        self.incarnation == 0
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{URI_SCHEME}{}.{}/{}", self.as_id.0, self.subnet.0, self.locator)?;
+        if self.is_wildcard() {
+            Ok(())
+        } else {
+            write!(f, "#{:08x}", self.incarnation)
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        parse_uri(text).ok_or_else(|| AddressError::Text(text.to_owned()))
+    }
+}
+
+fn parse_uri(text: &str) -> Option<Address> {
+    let (ids, rest) = text.strip_prefix(URI_SCHEME)?.split_once('/')?;
+    let (as_id, subnet) = ids.split_once('.')?;
+    let (locator, incarnation) = match rest.split_once('#') {
+        Some((locator, hex)) => (locator, u32::from_str_radix(hex, 16).ok()?),
+        None => (rest, 0),
+    };
+    Some(Address {
+        as_id: AsId(as_id.parse().ok()?),
+        subnet: SubnetId(subnet.parse().ok()?),
+        locator: locator.parse().ok()?,
+        incarnation,
+    })
+}
+
+impl From<SocketAddr> for Address {
+    /// The wildcard address of whichever endpoint listens at `locator`, ids not configured.
+    fn from(locator: SocketAddr) -> Self {
+        Self { as_id: AsId::default(), subnet: SubnetId::default(), locator, incarnation: 0 }
+    }
+}
+
+impl Default for Address {
+    fn default() -> Self {
+        Self::from(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Address {
+        Address {
+            as_id: AsId(3),
+            subnet: SubnetId(7),
+            locator: "10.1.2.3:4567".parse().expect("a socket address"),
+            incarnation: 0xdead_beef,
+        }
+    }
+
+    #[test]
+    fn the_golden_vector_holds() {
+        let expected = [
+            0xA5, 1, 0x11, 0xD7, 0, 0, 0, 3, 0, 0, 0, 7, 0xde, 0xad, 0xbe, 0xef, //
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3,
+        ];
+        assert_eq!(sample().to_bytes(), expected);
+        assert_eq!(Address::from_bytes(&expected), Ok(sample()));
+    }
+
+    #[test]
+    fn text_and_bytes_name_the_same_endpoint() {
+        let text = "isthmus://3.7/10.1.2.3:4567#deadbeef";
+        assert_eq!(sample().to_string(), text);
+        assert_eq!(text.parse(), Ok(sample()));
+    }
+
+    #[test]
+    fn what_is_not_an_address_is_refused() {
+        assert_eq!(Address::from_bytes(&[0xA5; 31]), Err(AddressError::Length(31)));
+        assert_eq!(Address::from_bytes(&[0; 32]), Err(AddressError::Magic(0)));
+        assert_eq!(Address::from_bytes(&[0xA5; 32]), Err(AddressError::Format(0xA5)));
+        assert!("tcp://1.2/3".parse::<Address>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_survives_both_forms(as_id: u32, subnet: u32, ip: u32, port: u16, incarnation: u32) {
+            let address = Address {
+                as_id: AsId(as_id),
+                subnet: SubnetId(subnet),
+                locator: SocketAddr::new(Ipv4Addr::from(ip).into(), port),
+                incarnation,
+            };
+            prop_assert_eq!(Address::from_bytes(&address.to_bytes()), Ok(address));
+            prop_assert_eq!(address.to_string().parse(), Ok(address));
+        }
+
+        #[test]
+        fn any_bytes_decode_without_panic(bytes: Vec<u8>) {
+            let _ = Address::from_bytes(&bytes);
+        }
+    }
+}

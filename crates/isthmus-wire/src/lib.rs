@@ -1,0 +1,9 @@
+//! Bytes on the wire: endpoint addresses and the one table of frames.
+//!
+//! This crate does no I/O and contains no `unsafe` code. Everything that two
+//! Isthmus processes must agree on is defined here and nowhere else.
+#![forbid(unsafe_code)]
+
+mod address;
+
+pub use address::{Address, AddressError, AsId, Locator, SubnetId};

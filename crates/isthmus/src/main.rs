@@ -1,0 +1,2 @@
+//! The isthmus command.
+fn main() {}
