@@ -50,7 +50,11 @@ impl Endpoint {
     pub const ATOMIC_MAX: usize = 4096;
 
     /// Opens an endpoint that listens at `bind` (or as the settings say).
-    pub fn open(settings: &Settings, bind: Option<SocketAddr>, regions: Arc<RegionTable>) -> Result<Arc<Self>, OpenError> {
+    pub fn open(
+        settings: &Settings,
+        bind: Option<SocketAddr>,
+        regions: Arc<RegionTable>,
+    ) -> Result<Arc<Self>, OpenError> {
         let _ = (settings, bind, regions);
         todo!()
     }
@@ -101,7 +105,12 @@ impl Endpoint {
     ///
     /// # Safety
     /// As for [`Endpoint::recv`].
-    pub unsafe fn claim(&self, request: &RecvRequest, iov: &[libc::iovec], discard: bool) -> Result<(), PostError> {
+    pub unsafe fn claim(
+        &self,
+        request: &RecvRequest,
+        iov: &[libc::iovec],
+        discard: bool,
+    ) -> Result<(), PostError> {
         let _ = (request, iov, discard);
         todo!()
     }

@@ -7,6 +7,6 @@
 mod operation;
 
 pub use operation::{
-    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Level, OpError, Options,
-    PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,
+    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Level, OpError,
+    Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,
 };

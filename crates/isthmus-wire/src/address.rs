@@ -38,7 +38,7 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Fewer bytes than [`Address::LEN`].
-    #[error("an isthmus address has {} bytes, this one has {0}", Address::LEN)]
+    #[error("an isthmus address has 32 bytes, this one has {0}")]
     Length(usize),
     /// The leading magic number is not ours.
     #[error("these bytes are not an isthmus address (they start with {0:#04x})")]
@@ -79,9 +79,7 @@ impl Address {
 
     /// Decodes what [`Address::to_bytes`] made; bytes beyond [`Address::LEN`] are ignored.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AddressError> {
-        let bytes: &[u8; Self::LEN] = bytes
-            .first_chunk()
-            .ok_or(AddressError::Length(bytes.len()))?;
+        let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(AddressError::Length(bytes.len()))?;
         if bytes[0] != MAGIC {
             return Err(AddressError::Magic(bytes[0]));
         }
@@ -109,11 +107,7 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{URI_SCHEME}{}.{}/{}", self.as_id.0, self.subnet.0, self.locator)?;
-        if self.is_wildcard() {
-            Ok(())
-        } else {
-            write!(f, "#{:08x}", self.incarnation)
-        }
+        if self.is_wildcard() { Ok(()) } else { write!(f, "#{:08x}", self.incarnation) }
     }
 }
 
