@@ -272,7 +272,7 @@ frames! {
         /// How much of the message is wanted, from its start. Bytes.
         wanted: u64,
     }
-    /// A write, an atomic or a message that asked for it has been carried out.
+    /// A write or an atomic has been carried out, or refused.
     Done = 19 {
         /// Connection on this link.
         connection: u32,
@@ -404,10 +404,8 @@ pub mod flags {
     pub const TAGGED: u8 = 1;
     /// `data` is valid.
     pub const DATA: u8 = 2;
-    /// The sender waits for the acknowledgement: send it soon.
-    pub const ACK_SOON: u8 = 4;
-    /// Answer with Done when the message was matched and is complete.
-    pub const MATCH_DONE: u8 = 8;
+    /// Answer with Accept when the message is matched, even if all of it came eagerly.
+    pub const ACCEPT: u8 = 4;
 }
 
 /// Why a lane is refused.
