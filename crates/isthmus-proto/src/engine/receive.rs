@@ -747,7 +747,10 @@ fn apply_atomic(atomic: &frame::Atomic, operands: &[u8], mem: &mut dyn Memory) -
         _ => AtomicKind::Compare,
     };
     let compare_len = if kind == AtomicKind::Compare { len } else { 0 };
-    if !op.supports(datatype) || operands.len() != operand_len + compare_len || len % datatype.size() != 0 {
+    if !op.supports(datatype)
+        || operands.len() != operand_len + compare_len
+        || !len.is_multiple_of(datatype.size())
+    {
         return Err(Status::Unsupported);
     }
     let access = if op == AtomicOp::AtomicRead { Access::Read } else { Access::Update };

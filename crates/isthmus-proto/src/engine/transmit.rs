@@ -139,10 +139,10 @@ impl Engine {
                 self.make_ready(lane);
             }
         }
-        if let Some(peer) = peer {
-            if self.connection(peer).has_output() {
-                self.make_ready(lane);
-            }
+        if let Some(peer) = peer
+            && self.connection(peer).has_output()
+        {
+            self.make_ready(lane);
         }
     }
 
