@@ -83,7 +83,7 @@ impl Engine {
     pub fn sink(&mut self, lane: LaneId) -> Option<Sink> {
         let stream = self.lanes.get_mut(lane.0 as usize)?.stream.as_mut()?;
         let Target::Direct { place, offset, keep, .. } = stream.target else { return None };
-        let len = keep.saturating_sub(stream.done);
+        let len = keep.min(stream.len).saturating_sub(stream.done);
         if len == 0 {
             return None;
         }
