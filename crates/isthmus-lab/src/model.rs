@@ -381,7 +381,8 @@ mod tests {
     fn reordering_and_duplication_hit_their_share() {
         let spec = DirectionSpec { reorder: 0.05, duplicate: 0.02, ..Default::default() };
         let fates = offer_all(&mut Direction::new(spec), 100_000, 125, 10_000);
-        let late = arrivals(&fates).iter().enumerate().filter(|(i, at)| **at > *i as u64 * 10_000 + 900_000);
+        let late =
+            arrivals(&fates).into_iter().enumerate().filter(|(i, at)| *at > *i as u64 * 10_000 + 900_000);
         let late = late.count() as f64 / 100_000.0;
         assert!((late - 0.05).abs() < 0.005, "{late}");
         let twice = fates.iter().filter(|f| matches!(f, Fate::Deliver { twice: true, .. })).count() as f64;

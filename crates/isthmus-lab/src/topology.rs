@@ -478,7 +478,11 @@ impl Lab {
         for (i, site) in config.sites.iter().enumerate() {
             let window = self.links.iter().filter(|l| l.ends.contains(&i)).map(LinkSpec::window_bytes).max();
             let tune = || tune_site(site, window.unwrap_or(0));
-            self.places[i + 1].namespaces.inside(tune).doing(|| format!("tune site {:?}", site.name))?;
+            let namespaces = &self.places[i + 1].namespaces;
+            namespaces.inside(tune).doing(|| format!("tune site {:?}", site.name))?;
+            if let Some(cc) = &site.cc {
+                set_congestion_control(namespaces, cc).doing(|| format!("tune site {:?}", site.name))?;
+            }
         }
         Ok(())
     }
@@ -635,15 +639,46 @@ fn tune_site(site: &SiteConfig, window_bytes: u64) -> io::Result<()> {
             tracing::warn!("site {}: cannot set {key} = {value}: {error}; TCP may be slower", site.name);
         }
     }
-    match &site.cc {
-        Some(cc) => sysctl("ipv4/tcp_congestion_control", cc).map_err(|e| unknown_cc(cc, &e)),
-        None => Ok(()),
+    Ok(())
+}
+
+/// Sets the congestion control of a site. A namespace may only choose what the host allows
+/// its users; root widens that for the moment of choosing.
+fn set_congestion_control(site: &Namespaces, cc: &str) -> io::Result<()> {
+    const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
+    let set = || site.inside(|| sysctl("ipv4/tcp_congestion_control", cc));
+    match set() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let _turn = one_at_a_time()?;
+            let before = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}"))?;
+            sysctl(ALLOWED, &format!("{} {cc}", before.trim())).map_err(|_| error)?;
+            let chosen = set();
+            sysctl(ALLOWED, before.trim())?;
+            chosen
+        }
+        other => other,
     }
+    .map_err(|e| unknown_cc(cc, &e))
+}
+
+/// Keeps labs that start together from restoring each other's values.
+fn one_at_a_time() -> io::Result<fs::File> {
+    let directories = state_directories();
+    let lock = directories.iter().find_map(|d| fs::File::create(d.join("lock")).ok());
+    let lock = lock.ok_or(io::ErrorKind::NotFound)?;
+    lock.lock()?;
+    Ok(lock)
 }
 
 fn unknown_cc(cc: &str, error: &io::Error) -> io::Error {
     let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
-    io::Error::other(format!("cc = {cc:?}: {error}; this kernel offers {}", known.trim()))
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "ask root to add it to net.ipv4.tcp_allowed_congestion_control of the host".to_owned()
+        }
+        _ => format!("this kernel offers {}", known.trim()),
+    };
+    io::Error::other(format!("cc = {cc:?}: {error}; {remedy}"))
 }
 
 /// The `drop` column of the sending half of /proc/net/dev.

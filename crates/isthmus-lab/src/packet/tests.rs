@@ -33,7 +33,7 @@ impl Craft {
             put_be16(&mut frame, 18, (ip_length - 40) as u16);
             frame[20] = if self.tcp { 6 } else { 17 };
             for (i, byte) in frame[22..54].iter_mut().enumerate() {
-                *byte = 0xF0 + i as u8;
+                *byte = 0xF0_u8.wrapping_add(i as u8);
             }
         } else {
             put_be16(&mut frame, 12, 0x0800);
