@@ -100,17 +100,12 @@ const _: () = {
     ["Alignment of fi_tx_attr"][::core::mem::align_of::<fi_tx_attr>() - 8usize];
     ["Offset of field: fi_tx_attr::caps"][::core::mem::offset_of!(fi_tx_attr, caps) - 0usize];
     ["Offset of field: fi_tx_attr::mode"][::core::mem::offset_of!(fi_tx_attr, mode) - 8usize];
-    ["Offset of field: fi_tx_attr::op_flags"]
-        [::core::mem::offset_of!(fi_tx_attr, op_flags) - 16usize];
-    ["Offset of field: fi_tx_attr::msg_order"]
-        [::core::mem::offset_of!(fi_tx_attr, msg_order) - 24usize];
-    ["Offset of field: fi_tx_attr::comp_order"]
-        [::core::mem::offset_of!(fi_tx_attr, comp_order) - 32usize];
-    ["Offset of field: fi_tx_attr::inject_size"]
-        [::core::mem::offset_of!(fi_tx_attr, inject_size) - 40usize];
+    ["Offset of field: fi_tx_attr::op_flags"][::core::mem::offset_of!(fi_tx_attr, op_flags) - 16usize];
+    ["Offset of field: fi_tx_attr::msg_order"][::core::mem::offset_of!(fi_tx_attr, msg_order) - 24usize];
+    ["Offset of field: fi_tx_attr::comp_order"][::core::mem::offset_of!(fi_tx_attr, comp_order) - 32usize];
+    ["Offset of field: fi_tx_attr::inject_size"][::core::mem::offset_of!(fi_tx_attr, inject_size) - 40usize];
     ["Offset of field: fi_tx_attr::size"][::core::mem::offset_of!(fi_tx_attr, size) - 48usize];
-    ["Offset of field: fi_tx_attr::iov_limit"]
-        [::core::mem::offset_of!(fi_tx_attr, iov_limit) - 56usize];
+    ["Offset of field: fi_tx_attr::iov_limit"][::core::mem::offset_of!(fi_tx_attr, iov_limit) - 56usize];
     ["Offset of field: fi_tx_attr::rma_iov_limit"]
         [::core::mem::offset_of!(fi_tx_attr, rma_iov_limit) - 64usize];
     ["Offset of field: fi_tx_attr::tclass"][::core::mem::offset_of!(fi_tx_attr, tclass) - 72usize];
@@ -133,17 +128,13 @@ const _: () = {
     ["Alignment of fi_rx_attr"][::core::mem::align_of::<fi_rx_attr>() - 8usize];
     ["Offset of field: fi_rx_attr::caps"][::core::mem::offset_of!(fi_rx_attr, caps) - 0usize];
     ["Offset of field: fi_rx_attr::mode"][::core::mem::offset_of!(fi_rx_attr, mode) - 8usize];
-    ["Offset of field: fi_rx_attr::op_flags"]
-        [::core::mem::offset_of!(fi_rx_attr, op_flags) - 16usize];
-    ["Offset of field: fi_rx_attr::msg_order"]
-        [::core::mem::offset_of!(fi_rx_attr, msg_order) - 24usize];
-    ["Offset of field: fi_rx_attr::comp_order"]
-        [::core::mem::offset_of!(fi_rx_attr, comp_order) - 32usize];
+    ["Offset of field: fi_rx_attr::op_flags"][::core::mem::offset_of!(fi_rx_attr, op_flags) - 16usize];
+    ["Offset of field: fi_rx_attr::msg_order"][::core::mem::offset_of!(fi_rx_attr, msg_order) - 24usize];
+    ["Offset of field: fi_rx_attr::comp_order"][::core::mem::offset_of!(fi_rx_attr, comp_order) - 32usize];
     ["Offset of field: fi_rx_attr::total_buffered_recv"]
         [::core::mem::offset_of!(fi_rx_attr, total_buffered_recv) - 40usize];
     ["Offset of field: fi_rx_attr::size"][::core::mem::offset_of!(fi_rx_attr, size) - 48usize];
-    ["Offset of field: fi_rx_attr::iov_limit"]
-        [::core::mem::offset_of!(fi_rx_attr, iov_limit) - 56usize];
+    ["Offset of field: fi_rx_attr::iov_limit"][::core::mem::offset_of!(fi_rx_attr, iov_limit) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -168,8 +159,7 @@ const _: () = {
     ["Size of fi_ep_attr"][::core::mem::size_of::<fi_ep_attr>() - 104usize];
     ["Alignment of fi_ep_attr"][::core::mem::align_of::<fi_ep_attr>() - 8usize];
     ["Offset of field: fi_ep_attr::type_"][::core::mem::offset_of!(fi_ep_attr, type_) - 0usize];
-    ["Offset of field: fi_ep_attr::protocol"]
-        [::core::mem::offset_of!(fi_ep_attr, protocol) - 4usize];
+    ["Offset of field: fi_ep_attr::protocol"][::core::mem::offset_of!(fi_ep_attr, protocol) - 4usize];
     ["Offset of field: fi_ep_attr::protocol_version"]
         [::core::mem::offset_of!(fi_ep_attr, protocol_version) - 8usize];
     ["Offset of field: fi_ep_attr::max_msg_size"]
@@ -184,16 +174,12 @@ const _: () = {
         [::core::mem::offset_of!(fi_ep_attr, max_order_waw_size) - 48usize];
     ["Offset of field: fi_ep_attr::mem_tag_format"]
         [::core::mem::offset_of!(fi_ep_attr, mem_tag_format) - 56usize];
-    ["Offset of field: fi_ep_attr::tx_ctx_cnt"]
-        [::core::mem::offset_of!(fi_ep_attr, tx_ctx_cnt) - 64usize];
-    ["Offset of field: fi_ep_attr::rx_ctx_cnt"]
-        [::core::mem::offset_of!(fi_ep_attr, rx_ctx_cnt) - 72usize];
+    ["Offset of field: fi_ep_attr::tx_ctx_cnt"][::core::mem::offset_of!(fi_ep_attr, tx_ctx_cnt) - 64usize];
+    ["Offset of field: fi_ep_attr::rx_ctx_cnt"][::core::mem::offset_of!(fi_ep_attr, rx_ctx_cnt) - 72usize];
     ["Offset of field: fi_ep_attr::auth_key_size"]
         [::core::mem::offset_of!(fi_ep_attr, auth_key_size) - 80usize];
-    ["Offset of field: fi_ep_attr::auth_key"]
-        [::core::mem::offset_of!(fi_ep_attr, auth_key) - 88usize];
-    ["Offset of field: fi_ep_attr::xpu_ctx"]
-        [::core::mem::offset_of!(fi_ep_attr, xpu_ctx) - 96usize];
+    ["Offset of field: fi_ep_attr::auth_key"][::core::mem::offset_of!(fi_ep_attr, auth_key) - 88usize];
+    ["Offset of field: fi_ep_attr::xpu_ctx"][::core::mem::offset_of!(fi_ep_attr, xpu_ctx) - 96usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -239,8 +225,7 @@ pub union fi_domain_attr__bindgen_ty_1 {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of fi_domain_attr__bindgen_ty_1"]
-        [::core::mem::size_of::<fi_domain_attr__bindgen_ty_1>() - 4usize];
+    ["Size of fi_domain_attr__bindgen_ty_1"][::core::mem::size_of::<fi_domain_attr__bindgen_ty_1>() - 4usize];
     ["Alignment of fi_domain_attr__bindgen_ty_1"]
         [::core::mem::align_of::<fi_domain_attr__bindgen_ty_1>() - 4usize];
     ["Offset of field: fi_domain_attr__bindgen_ty_1::data_progress"]
@@ -252,28 +237,22 @@ const _: () = {
 const _: () = {
     ["Size of fi_domain_attr"][::core::mem::size_of::<fi_domain_attr>() - 232usize];
     ["Alignment of fi_domain_attr"][::core::mem::align_of::<fi_domain_attr>() - 8usize];
-    ["Offset of field: fi_domain_attr::domain"]
-        [::core::mem::offset_of!(fi_domain_attr, domain) - 0usize];
-    ["Offset of field: fi_domain_attr::name"]
-        [::core::mem::offset_of!(fi_domain_attr, name) - 8usize];
+    ["Offset of field: fi_domain_attr::domain"][::core::mem::offset_of!(fi_domain_attr, domain) - 0usize];
+    ["Offset of field: fi_domain_attr::name"][::core::mem::offset_of!(fi_domain_attr, name) - 8usize];
     ["Offset of field: fi_domain_attr::threading"]
         [::core::mem::offset_of!(fi_domain_attr, threading) - 16usize];
     ["Offset of field: fi_domain_attr::control_progress"]
         [::core::mem::offset_of!(fi_domain_attr, control_progress) - 20usize];
     ["Offset of field: fi_domain_attr::resource_mgmt"]
         [::core::mem::offset_of!(fi_domain_attr, resource_mgmt) - 28usize];
-    ["Offset of field: fi_domain_attr::av_type"]
-        [::core::mem::offset_of!(fi_domain_attr, av_type) - 32usize];
-    ["Offset of field: fi_domain_attr::mr_mode"]
-        [::core::mem::offset_of!(fi_domain_attr, mr_mode) - 36usize];
+    ["Offset of field: fi_domain_attr::av_type"][::core::mem::offset_of!(fi_domain_attr, av_type) - 32usize];
+    ["Offset of field: fi_domain_attr::mr_mode"][::core::mem::offset_of!(fi_domain_attr, mr_mode) - 36usize];
     ["Offset of field: fi_domain_attr::mr_key_size"]
         [::core::mem::offset_of!(fi_domain_attr, mr_key_size) - 40usize];
     ["Offset of field: fi_domain_attr::cq_data_size"]
         [::core::mem::offset_of!(fi_domain_attr, cq_data_size) - 48usize];
-    ["Offset of field: fi_domain_attr::cq_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, cq_cnt) - 56usize];
-    ["Offset of field: fi_domain_attr::ep_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, ep_cnt) - 64usize];
+    ["Offset of field: fi_domain_attr::cq_cnt"][::core::mem::offset_of!(fi_domain_attr, cq_cnt) - 56usize];
+    ["Offset of field: fi_domain_attr::ep_cnt"][::core::mem::offset_of!(fi_domain_attr, ep_cnt) - 64usize];
     ["Offset of field: fi_domain_attr::tx_ctx_cnt"]
         [::core::mem::offset_of!(fi_domain_attr, tx_ctx_cnt) - 72usize];
     ["Offset of field: fi_domain_attr::rx_ctx_cnt"]
@@ -290,20 +269,16 @@ const _: () = {
         [::core::mem::offset_of!(fi_domain_attr, cntr_cnt) - 120usize];
     ["Offset of field: fi_domain_attr::mr_iov_limit"]
         [::core::mem::offset_of!(fi_domain_attr, mr_iov_limit) - 128usize];
-    ["Offset of field: fi_domain_attr::caps"]
-        [::core::mem::offset_of!(fi_domain_attr, caps) - 136usize];
-    ["Offset of field: fi_domain_attr::mode"]
-        [::core::mem::offset_of!(fi_domain_attr, mode) - 144usize];
+    ["Offset of field: fi_domain_attr::caps"][::core::mem::offset_of!(fi_domain_attr, caps) - 136usize];
+    ["Offset of field: fi_domain_attr::mode"][::core::mem::offset_of!(fi_domain_attr, mode) - 144usize];
     ["Offset of field: fi_domain_attr::auth_key"]
         [::core::mem::offset_of!(fi_domain_attr, auth_key) - 152usize];
     ["Offset of field: fi_domain_attr::auth_key_size"]
         [::core::mem::offset_of!(fi_domain_attr, auth_key_size) - 160usize];
     ["Offset of field: fi_domain_attr::max_err_data"]
         [::core::mem::offset_of!(fi_domain_attr, max_err_data) - 168usize];
-    ["Offset of field: fi_domain_attr::mr_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, mr_cnt) - 176usize];
-    ["Offset of field: fi_domain_attr::tclass"]
-        [::core::mem::offset_of!(fi_domain_attr, tclass) - 184usize];
+    ["Offset of field: fi_domain_attr::mr_cnt"][::core::mem::offset_of!(fi_domain_attr, mr_cnt) - 176usize];
+    ["Offset of field: fi_domain_attr::tclass"][::core::mem::offset_of!(fi_domain_attr, tclass) - 184usize];
     ["Offset of field: fi_domain_attr::max_ep_auth_key"]
         [::core::mem::offset_of!(fi_domain_attr, max_ep_auth_key) - 192usize];
     ["Offset of field: fi_domain_attr::max_group_id"]
@@ -328,10 +303,8 @@ pub struct fi_fabric_attr {
 const _: () = {
     ["Size of fi_fabric_attr"][::core::mem::size_of::<fi_fabric_attr>() - 32usize];
     ["Alignment of fi_fabric_attr"][::core::mem::align_of::<fi_fabric_attr>() - 8usize];
-    ["Offset of field: fi_fabric_attr::fabric"]
-        [::core::mem::offset_of!(fi_fabric_attr, fabric) - 0usize];
-    ["Offset of field: fi_fabric_attr::name"]
-        [::core::mem::offset_of!(fi_fabric_attr, name) - 8usize];
+    ["Offset of field: fi_fabric_attr::fabric"][::core::mem::offset_of!(fi_fabric_attr, fabric) - 0usize];
+    ["Offset of field: fi_fabric_attr::name"][::core::mem::offset_of!(fi_fabric_attr, name) - 8usize];
     ["Offset of field: fi_fabric_attr::prov_name"]
         [::core::mem::offset_of!(fi_fabric_attr, prov_name) - 16usize];
     ["Offset of field: fi_fabric_attr::prov_version"]
@@ -365,22 +338,17 @@ const _: () = {
     ["Offset of field: fi_info::next"][::core::mem::offset_of!(fi_info, next) - 0usize];
     ["Offset of field: fi_info::caps"][::core::mem::offset_of!(fi_info, caps) - 8usize];
     ["Offset of field: fi_info::mode"][::core::mem::offset_of!(fi_info, mode) - 16usize];
-    ["Offset of field: fi_info::addr_format"]
-        [::core::mem::offset_of!(fi_info, addr_format) - 24usize];
-    ["Offset of field: fi_info::src_addrlen"]
-        [::core::mem::offset_of!(fi_info, src_addrlen) - 32usize];
-    ["Offset of field: fi_info::dest_addrlen"]
-        [::core::mem::offset_of!(fi_info, dest_addrlen) - 40usize];
+    ["Offset of field: fi_info::addr_format"][::core::mem::offset_of!(fi_info, addr_format) - 24usize];
+    ["Offset of field: fi_info::src_addrlen"][::core::mem::offset_of!(fi_info, src_addrlen) - 32usize];
+    ["Offset of field: fi_info::dest_addrlen"][::core::mem::offset_of!(fi_info, dest_addrlen) - 40usize];
     ["Offset of field: fi_info::src_addr"][::core::mem::offset_of!(fi_info, src_addr) - 48usize];
     ["Offset of field: fi_info::dest_addr"][::core::mem::offset_of!(fi_info, dest_addr) - 56usize];
     ["Offset of field: fi_info::handle"][::core::mem::offset_of!(fi_info, handle) - 64usize];
     ["Offset of field: fi_info::tx_attr"][::core::mem::offset_of!(fi_info, tx_attr) - 72usize];
     ["Offset of field: fi_info::rx_attr"][::core::mem::offset_of!(fi_info, rx_attr) - 80usize];
     ["Offset of field: fi_info::ep_attr"][::core::mem::offset_of!(fi_info, ep_attr) - 88usize];
-    ["Offset of field: fi_info::domain_attr"]
-        [::core::mem::offset_of!(fi_info, domain_attr) - 96usize];
-    ["Offset of field: fi_info::fabric_attr"]
-        [::core::mem::offset_of!(fi_info, fabric_attr) - 104usize];
+    ["Offset of field: fi_info::domain_attr"][::core::mem::offset_of!(fi_info, domain_attr) - 96usize];
+    ["Offset of field: fi_info::fabric_attr"][::core::mem::offset_of!(fi_info, fabric_attr) - 104usize];
     ["Offset of field: fi_info::nic"][::core::mem::offset_of!(fi_info, nic) - 112usize];
 };
 #[repr(C)]
@@ -508,18 +476,14 @@ const _: () = {
     ["Size of fi_ops_fabric"][::core::mem::size_of::<fi_ops_fabric>() - 56usize];
     ["Alignment of fi_ops_fabric"][::core::mem::align_of::<fi_ops_fabric>() - 8usize];
     ["Offset of field: fi_ops_fabric::size"][::core::mem::offset_of!(fi_ops_fabric, size) - 0usize];
-    ["Offset of field: fi_ops_fabric::domain"]
-        [::core::mem::offset_of!(fi_ops_fabric, domain) - 8usize];
+    ["Offset of field: fi_ops_fabric::domain"][::core::mem::offset_of!(fi_ops_fabric, domain) - 8usize];
     ["Offset of field: fi_ops_fabric::passive_ep"]
         [::core::mem::offset_of!(fi_ops_fabric, passive_ep) - 16usize];
-    ["Offset of field: fi_ops_fabric::eq_open"]
-        [::core::mem::offset_of!(fi_ops_fabric, eq_open) - 24usize];
+    ["Offset of field: fi_ops_fabric::eq_open"][::core::mem::offset_of!(fi_ops_fabric, eq_open) - 24usize];
     ["Offset of field: fi_ops_fabric::wait_open"]
         [::core::mem::offset_of!(fi_ops_fabric, wait_open) - 32usize];
-    ["Offset of field: fi_ops_fabric::trywait"]
-        [::core::mem::offset_of!(fi_ops_fabric, trywait) - 40usize];
-    ["Offset of field: fi_ops_fabric::domain2"]
-        [::core::mem::offset_of!(fi_ops_fabric, domain2) - 48usize];
+    ["Offset of field: fi_ops_fabric::trywait"][::core::mem::offset_of!(fi_ops_fabric, trywait) - 40usize];
+    ["Offset of field: fi_ops_fabric::domain2"][::core::mem::offset_of!(fi_ops_fabric, domain2) - 48usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -534,8 +498,7 @@ const _: () = {
     ["Alignment of fid_fabric"][::core::mem::align_of::<fid_fabric>() - 8usize];
     ["Offset of field: fid_fabric::fid"][::core::mem::offset_of!(fid_fabric, fid) - 0usize];
     ["Offset of field: fid_fabric::ops"][::core::mem::offset_of!(fid_fabric, ops) - 24usize];
-    ["Offset of field: fid_fabric::api_version"]
-        [::core::mem::offset_of!(fid_fabric, api_version) - 32usize];
+    ["Offset of field: fid_fabric::api_version"][::core::mem::offset_of!(fid_fabric, api_version) - 32usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -559,8 +522,7 @@ pub struct fi_context {
 const _: () = {
     ["Size of fi_context"][::core::mem::size_of::<fi_context>() - 32usize];
     ["Alignment of fi_context"][::core::mem::align_of::<fi_context>() - 8usize];
-    ["Offset of field: fi_context::internal"]
-        [::core::mem::offset_of!(fi_context, internal) - 0usize];
+    ["Offset of field: fi_context::internal"][::core::mem::offset_of!(fi_context, internal) - 0usize];
 };
 pub const FI_WAIT_NONE: fi_wait_obj = 0;
 pub const FI_WAIT_UNSPEC: fi_wait_obj = 1;
@@ -580,8 +542,7 @@ pub struct fi_wait_attr {
 const _: () = {
     ["Size of fi_wait_attr"][::core::mem::size_of::<fi_wait_attr>() - 16usize];
     ["Alignment of fi_wait_attr"][::core::mem::align_of::<fi_wait_attr>() - 8usize];
-    ["Offset of field: fi_wait_attr::wait_obj"]
-        [::core::mem::offset_of!(fi_wait_attr, wait_obj) - 0usize];
+    ["Offset of field: fi_wait_attr::wait_obj"][::core::mem::offset_of!(fi_wait_attr, wait_obj) - 0usize];
     ["Offset of field: fi_wait_attr::flags"][::core::mem::offset_of!(fi_wait_attr, flags) - 8usize];
 };
 #[repr(C)]
@@ -589,10 +550,7 @@ const _: () = {
 pub struct fi_ops_wait {
     pub size: usize,
     pub wait: ::core::option::Option<
-        unsafe extern "C" fn(
-            waitset: *mut fid_wait,
-            timeout: ::core::ffi::c_int,
-        ) -> ::core::ffi::c_int,
+        unsafe extern "C" fn(waitset: *mut fid_wait, timeout: ::core::ffi::c_int) -> ::core::ffi::c_int,
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -638,18 +596,10 @@ pub struct fi_ops_poll {
         ) -> ::core::ffi::c_int,
     >,
     pub poll_add: ::core::option::Option<
-        unsafe extern "C" fn(
-            pollset: *mut fid_poll,
-            event_fid: *mut fid,
-            flags: u64,
-        ) -> ::core::ffi::c_int,
+        unsafe extern "C" fn(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> ::core::ffi::c_int,
     >,
     pub poll_del: ::core::option::Option<
-        unsafe extern "C" fn(
-            pollset: *mut fid_poll,
-            event_fid: *mut fid,
-            flags: u64,
-        ) -> ::core::ffi::c_int,
+        unsafe extern "C" fn(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> ::core::ffi::c_int,
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -658,10 +608,8 @@ const _: () = {
     ["Alignment of fi_ops_poll"][::core::mem::align_of::<fi_ops_poll>() - 8usize];
     ["Offset of field: fi_ops_poll::size"][::core::mem::offset_of!(fi_ops_poll, size) - 0usize];
     ["Offset of field: fi_ops_poll::poll"][::core::mem::offset_of!(fi_ops_poll, poll) - 8usize];
-    ["Offset of field: fi_ops_poll::poll_add"]
-        [::core::mem::offset_of!(fi_ops_poll, poll_add) - 16usize];
-    ["Offset of field: fi_ops_poll::poll_del"]
-        [::core::mem::offset_of!(fi_ops_poll, poll_del) - 24usize];
+    ["Offset of field: fi_ops_poll::poll_add"][::core::mem::offset_of!(fi_ops_poll, poll_add) - 16usize];
+    ["Offset of field: fi_ops_poll::poll_del"][::core::mem::offset_of!(fi_ops_poll, poll_del) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -691,12 +639,10 @@ const _: () = {
     ["Alignment of fi_eq_attr"][::core::mem::align_of::<fi_eq_attr>() - 8usize];
     ["Offset of field: fi_eq_attr::size"][::core::mem::offset_of!(fi_eq_attr, size) - 0usize];
     ["Offset of field: fi_eq_attr::flags"][::core::mem::offset_of!(fi_eq_attr, flags) - 8usize];
-    ["Offset of field: fi_eq_attr::wait_obj"]
-        [::core::mem::offset_of!(fi_eq_attr, wait_obj) - 16usize];
+    ["Offset of field: fi_eq_attr::wait_obj"][::core::mem::offset_of!(fi_eq_attr, wait_obj) - 16usize];
     ["Offset of field: fi_eq_attr::signaling_vector"]
         [::core::mem::offset_of!(fi_eq_attr, signaling_vector) - 20usize];
-    ["Offset of field: fi_eq_attr::wait_set"]
-        [::core::mem::offset_of!(fi_eq_attr, wait_set) - 24usize];
+    ["Offset of field: fi_eq_attr::wait_set"][::core::mem::offset_of!(fi_eq_attr, wait_set) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -710,8 +656,7 @@ const _: () = {
     ["Size of fi_eq_entry"][::core::mem::size_of::<fi_eq_entry>() - 24usize];
     ["Alignment of fi_eq_entry"][::core::mem::align_of::<fi_eq_entry>() - 8usize];
     ["Offset of field: fi_eq_entry::fid"][::core::mem::offset_of!(fi_eq_entry, fid) - 0usize];
-    ["Offset of field: fi_eq_entry::context"]
-        [::core::mem::offset_of!(fi_eq_entry, context) - 8usize];
+    ["Offset of field: fi_eq_entry::context"][::core::mem::offset_of!(fi_eq_entry, context) - 8usize];
     ["Offset of field: fi_eq_entry::data"][::core::mem::offset_of!(fi_eq_entry, data) - 16usize];
 };
 #[repr(C)]
@@ -729,14 +674,10 @@ pub struct fi_eq_err_entry {
 const _: () = {
     ["Size of fi_eq_err_entry"][::core::mem::size_of::<fi_eq_err_entry>() - 48usize];
     ["Alignment of fi_eq_err_entry"][::core::mem::align_of::<fi_eq_err_entry>() - 8usize];
-    ["Offset of field: fi_eq_err_entry::fid"]
-        [::core::mem::offset_of!(fi_eq_err_entry, fid) - 0usize];
-    ["Offset of field: fi_eq_err_entry::context"]
-        [::core::mem::offset_of!(fi_eq_err_entry, context) - 8usize];
-    ["Offset of field: fi_eq_err_entry::data"]
-        [::core::mem::offset_of!(fi_eq_err_entry, data) - 16usize];
-    ["Offset of field: fi_eq_err_entry::err"]
-        [::core::mem::offset_of!(fi_eq_err_entry, err) - 24usize];
+    ["Offset of field: fi_eq_err_entry::fid"][::core::mem::offset_of!(fi_eq_err_entry, fid) - 0usize];
+    ["Offset of field: fi_eq_err_entry::context"][::core::mem::offset_of!(fi_eq_err_entry, context) - 8usize];
+    ["Offset of field: fi_eq_err_entry::data"][::core::mem::offset_of!(fi_eq_err_entry, data) - 16usize];
+    ["Offset of field: fi_eq_err_entry::err"][::core::mem::offset_of!(fi_eq_err_entry, err) - 24usize];
     ["Offset of field: fi_eq_err_entry::prov_errno"]
         [::core::mem::offset_of!(fi_eq_err_entry, prov_errno) - 28usize];
     ["Offset of field: fi_eq_err_entry::err_data"]
@@ -798,8 +739,7 @@ const _: () = {
     ["Offset of field: fi_ops_eq::readerr"][::core::mem::offset_of!(fi_ops_eq, readerr) - 16usize];
     ["Offset of field: fi_ops_eq::write"][::core::mem::offset_of!(fi_ops_eq, write) - 24usize];
     ["Offset of field: fi_ops_eq::sread"][::core::mem::offset_of!(fi_ops_eq, sread) - 32usize];
-    ["Offset of field: fi_ops_eq::strerror"]
-        [::core::mem::offset_of!(fi_ops_eq, strerror) - 40usize];
+    ["Offset of field: fi_ops_eq::strerror"][::core::mem::offset_of!(fi_ops_eq, strerror) - 40usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -829,8 +769,7 @@ pub struct fi_cq_entry {
 const _: () = {
     ["Size of fi_cq_entry"][::core::mem::size_of::<fi_cq_entry>() - 8usize];
     ["Alignment of fi_cq_entry"][::core::mem::align_of::<fi_cq_entry>() - 8usize];
-    ["Offset of field: fi_cq_entry::op_context"]
-        [::core::mem::offset_of!(fi_cq_entry, op_context) - 0usize];
+    ["Offset of field: fi_cq_entry::op_context"][::core::mem::offset_of!(fi_cq_entry, op_context) - 0usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -845,10 +784,8 @@ const _: () = {
     ["Alignment of fi_cq_msg_entry"][::core::mem::align_of::<fi_cq_msg_entry>() - 8usize];
     ["Offset of field: fi_cq_msg_entry::op_context"]
         [::core::mem::offset_of!(fi_cq_msg_entry, op_context) - 0usize];
-    ["Offset of field: fi_cq_msg_entry::flags"]
-        [::core::mem::offset_of!(fi_cq_msg_entry, flags) - 8usize];
-    ["Offset of field: fi_cq_msg_entry::len"]
-        [::core::mem::offset_of!(fi_cq_msg_entry, len) - 16usize];
+    ["Offset of field: fi_cq_msg_entry::flags"][::core::mem::offset_of!(fi_cq_msg_entry, flags) - 8usize];
+    ["Offset of field: fi_cq_msg_entry::len"][::core::mem::offset_of!(fi_cq_msg_entry, len) - 16usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -865,14 +802,10 @@ const _: () = {
     ["Alignment of fi_cq_data_entry"][::core::mem::align_of::<fi_cq_data_entry>() - 8usize];
     ["Offset of field: fi_cq_data_entry::op_context"]
         [::core::mem::offset_of!(fi_cq_data_entry, op_context) - 0usize];
-    ["Offset of field: fi_cq_data_entry::flags"]
-        [::core::mem::offset_of!(fi_cq_data_entry, flags) - 8usize];
-    ["Offset of field: fi_cq_data_entry::len"]
-        [::core::mem::offset_of!(fi_cq_data_entry, len) - 16usize];
-    ["Offset of field: fi_cq_data_entry::buf"]
-        [::core::mem::offset_of!(fi_cq_data_entry, buf) - 24usize];
-    ["Offset of field: fi_cq_data_entry::data"]
-        [::core::mem::offset_of!(fi_cq_data_entry, data) - 32usize];
+    ["Offset of field: fi_cq_data_entry::flags"][::core::mem::offset_of!(fi_cq_data_entry, flags) - 8usize];
+    ["Offset of field: fi_cq_data_entry::len"][::core::mem::offset_of!(fi_cq_data_entry, len) - 16usize];
+    ["Offset of field: fi_cq_data_entry::buf"][::core::mem::offset_of!(fi_cq_data_entry, buf) - 24usize];
+    ["Offset of field: fi_cq_data_entry::data"][::core::mem::offset_of!(fi_cq_data_entry, data) - 32usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -892,14 +825,11 @@ const _: () = {
         [::core::mem::offset_of!(fi_cq_tagged_entry, op_context) - 0usize];
     ["Offset of field: fi_cq_tagged_entry::flags"]
         [::core::mem::offset_of!(fi_cq_tagged_entry, flags) - 8usize];
-    ["Offset of field: fi_cq_tagged_entry::len"]
-        [::core::mem::offset_of!(fi_cq_tagged_entry, len) - 16usize];
-    ["Offset of field: fi_cq_tagged_entry::buf"]
-        [::core::mem::offset_of!(fi_cq_tagged_entry, buf) - 24usize];
+    ["Offset of field: fi_cq_tagged_entry::len"][::core::mem::offset_of!(fi_cq_tagged_entry, len) - 16usize];
+    ["Offset of field: fi_cq_tagged_entry::buf"][::core::mem::offset_of!(fi_cq_tagged_entry, buf) - 24usize];
     ["Offset of field: fi_cq_tagged_entry::data"]
         [::core::mem::offset_of!(fi_cq_tagged_entry, data) - 32usize];
-    ["Offset of field: fi_cq_tagged_entry::tag"]
-        [::core::mem::offset_of!(fi_cq_tagged_entry, tag) - 40usize];
+    ["Offset of field: fi_cq_tagged_entry::tag"][::core::mem::offset_of!(fi_cq_tagged_entry, tag) - 40usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -923,20 +853,13 @@ const _: () = {
     ["Alignment of fi_cq_err_entry"][::core::mem::align_of::<fi_cq_err_entry>() - 8usize];
     ["Offset of field: fi_cq_err_entry::op_context"]
         [::core::mem::offset_of!(fi_cq_err_entry, op_context) - 0usize];
-    ["Offset of field: fi_cq_err_entry::flags"]
-        [::core::mem::offset_of!(fi_cq_err_entry, flags) - 8usize];
-    ["Offset of field: fi_cq_err_entry::len"]
-        [::core::mem::offset_of!(fi_cq_err_entry, len) - 16usize];
-    ["Offset of field: fi_cq_err_entry::buf"]
-        [::core::mem::offset_of!(fi_cq_err_entry, buf) - 24usize];
-    ["Offset of field: fi_cq_err_entry::data"]
-        [::core::mem::offset_of!(fi_cq_err_entry, data) - 32usize];
-    ["Offset of field: fi_cq_err_entry::tag"]
-        [::core::mem::offset_of!(fi_cq_err_entry, tag) - 40usize];
-    ["Offset of field: fi_cq_err_entry::olen"]
-        [::core::mem::offset_of!(fi_cq_err_entry, olen) - 48usize];
-    ["Offset of field: fi_cq_err_entry::err"]
-        [::core::mem::offset_of!(fi_cq_err_entry, err) - 56usize];
+    ["Offset of field: fi_cq_err_entry::flags"][::core::mem::offset_of!(fi_cq_err_entry, flags) - 8usize];
+    ["Offset of field: fi_cq_err_entry::len"][::core::mem::offset_of!(fi_cq_err_entry, len) - 16usize];
+    ["Offset of field: fi_cq_err_entry::buf"][::core::mem::offset_of!(fi_cq_err_entry, buf) - 24usize];
+    ["Offset of field: fi_cq_err_entry::data"][::core::mem::offset_of!(fi_cq_err_entry, data) - 32usize];
+    ["Offset of field: fi_cq_err_entry::tag"][::core::mem::offset_of!(fi_cq_err_entry, tag) - 40usize];
+    ["Offset of field: fi_cq_err_entry::olen"][::core::mem::offset_of!(fi_cq_err_entry, olen) - 48usize];
+    ["Offset of field: fi_cq_err_entry::err"][::core::mem::offset_of!(fi_cq_err_entry, err) - 56usize];
     ["Offset of field: fi_cq_err_entry::prov_errno"]
         [::core::mem::offset_of!(fi_cq_err_entry, prov_errno) - 60usize];
     ["Offset of field: fi_cq_err_entry::err_data"]
@@ -968,16 +891,12 @@ const _: () = {
     ["Offset of field: fi_cq_attr::size"][::core::mem::offset_of!(fi_cq_attr, size) - 0usize];
     ["Offset of field: fi_cq_attr::flags"][::core::mem::offset_of!(fi_cq_attr, flags) - 8usize];
     ["Offset of field: fi_cq_attr::format"][::core::mem::offset_of!(fi_cq_attr, format) - 16usize];
-    ["Offset of field: fi_cq_attr::wait_obj"]
-        [::core::mem::offset_of!(fi_cq_attr, wait_obj) - 20usize];
+    ["Offset of field: fi_cq_attr::wait_obj"][::core::mem::offset_of!(fi_cq_attr, wait_obj) - 20usize];
     ["Offset of field: fi_cq_attr::signaling_vector"]
         [::core::mem::offset_of!(fi_cq_attr, signaling_vector) - 24usize];
-    ["Offset of field: fi_cq_attr::wait_cond"]
-        [::core::mem::offset_of!(fi_cq_attr, wait_cond) - 28usize];
-    ["Offset of field: fi_cq_attr::wait_set"]
-        [::core::mem::offset_of!(fi_cq_attr, wait_set) - 32usize];
-    ["Offset of field: fi_cq_attr::xpu_ctx"]
-        [::core::mem::offset_of!(fi_cq_attr, xpu_ctx) - 40usize];
+    ["Offset of field: fi_cq_attr::wait_cond"][::core::mem::offset_of!(fi_cq_attr, wait_cond) - 28usize];
+    ["Offset of field: fi_cq_attr::wait_set"][::core::mem::offset_of!(fi_cq_attr, wait_set) - 32usize];
+    ["Offset of field: fi_cq_attr::xpu_ctx"][::core::mem::offset_of!(fi_cq_attr, xpu_ctx) - 40usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1027,11 +946,7 @@ pub struct fi_ops_cq {
         ) -> *const ::core::ffi::c_char,
     >,
     pub export_xpu: ::core::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            flags: u64,
-            xpu_cq: *mut fid_xpu_cq,
-        ) -> ::core::ffi::c_int,
+        unsafe extern "C" fn(cq: *mut fid_cq, flags: u64, xpu_cq: *mut fid_xpu_cq) -> ::core::ffi::c_int,
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1040,17 +955,13 @@ const _: () = {
     ["Alignment of fi_ops_cq"][::core::mem::align_of::<fi_ops_cq>() - 8usize];
     ["Offset of field: fi_ops_cq::size"][::core::mem::offset_of!(fi_ops_cq, size) - 0usize];
     ["Offset of field: fi_ops_cq::read"][::core::mem::offset_of!(fi_ops_cq, read) - 8usize];
-    ["Offset of field: fi_ops_cq::readfrom"]
-        [::core::mem::offset_of!(fi_ops_cq, readfrom) - 16usize];
+    ["Offset of field: fi_ops_cq::readfrom"][::core::mem::offset_of!(fi_ops_cq, readfrom) - 16usize];
     ["Offset of field: fi_ops_cq::readerr"][::core::mem::offset_of!(fi_ops_cq, readerr) - 24usize];
     ["Offset of field: fi_ops_cq::sread"][::core::mem::offset_of!(fi_ops_cq, sread) - 32usize];
-    ["Offset of field: fi_ops_cq::sreadfrom"]
-        [::core::mem::offset_of!(fi_ops_cq, sreadfrom) - 40usize];
+    ["Offset of field: fi_ops_cq::sreadfrom"][::core::mem::offset_of!(fi_ops_cq, sreadfrom) - 40usize];
     ["Offset of field: fi_ops_cq::signal"][::core::mem::offset_of!(fi_ops_cq, signal) - 48usize];
-    ["Offset of field: fi_ops_cq::strerror"]
-        [::core::mem::offset_of!(fi_ops_cq, strerror) - 56usize];
-    ["Offset of field: fi_ops_cq::export_xpu"]
-        [::core::mem::offset_of!(fi_ops_cq, export_xpu) - 64usize];
+    ["Offset of field: fi_ops_cq::strerror"][::core::mem::offset_of!(fi_ops_cq, strerror) - 56usize];
+    ["Offset of field: fi_ops_cq::export_xpu"][::core::mem::offset_of!(fi_ops_cq, export_xpu) - 64usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1081,16 +992,11 @@ pub struct fi_cntr_attr {
 const _: () = {
     ["Size of fi_cntr_attr"][::core::mem::size_of::<fi_cntr_attr>() - 32usize];
     ["Alignment of fi_cntr_attr"][::core::mem::align_of::<fi_cntr_attr>() - 8usize];
-    ["Offset of field: fi_cntr_attr::events"]
-        [::core::mem::offset_of!(fi_cntr_attr, events) - 0usize];
-    ["Offset of field: fi_cntr_attr::wait_obj"]
-        [::core::mem::offset_of!(fi_cntr_attr, wait_obj) - 4usize];
-    ["Offset of field: fi_cntr_attr::wait_set"]
-        [::core::mem::offset_of!(fi_cntr_attr, wait_set) - 8usize];
-    ["Offset of field: fi_cntr_attr::flags"]
-        [::core::mem::offset_of!(fi_cntr_attr, flags) - 16usize];
-    ["Offset of field: fi_cntr_attr::xpu_ctx"]
-        [::core::mem::offset_of!(fi_cntr_attr, xpu_ctx) - 24usize];
+    ["Offset of field: fi_cntr_attr::events"][::core::mem::offset_of!(fi_cntr_attr, events) - 0usize];
+    ["Offset of field: fi_cntr_attr::wait_obj"][::core::mem::offset_of!(fi_cntr_attr, wait_obj) - 4usize];
+    ["Offset of field: fi_cntr_attr::wait_set"][::core::mem::offset_of!(fi_cntr_attr, wait_set) - 8usize];
+    ["Offset of field: fi_cntr_attr::flags"][::core::mem::offset_of!(fi_cntr_attr, flags) - 16usize];
+    ["Offset of field: fi_cntr_attr::xpu_ctx"][::core::mem::offset_of!(fi_cntr_attr, xpu_ctx) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1098,12 +1004,10 @@ pub struct fi_ops_cntr {
     pub size: usize,
     pub read: ::core::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr) -> u64>,
     pub readerr: ::core::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr) -> u64>,
-    pub add: ::core::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int,
-    >,
-    pub set: ::core::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int,
-    >,
+    pub add:
+        ::core::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int>,
+    pub set:
+        ::core::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int>,
     pub wait: ::core::option::Option<
         unsafe extern "C" fn(
             cntr: *mut fid_cntr,
@@ -1111,12 +1015,10 @@ pub struct fi_ops_cntr {
             timeout: ::core::ffi::c_int,
         ) -> ::core::ffi::c_int,
     >,
-    pub adderr: ::core::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int,
-    >,
-    pub seterr: ::core::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int,
-    >,
+    pub adderr:
+        ::core::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int>,
+    pub seterr:
+        ::core::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::core::ffi::c_int>,
     pub export_xpu: ::core::option::Option<
         unsafe extern "C" fn(
             cntr: *mut fid_cntr,
@@ -1131,17 +1033,13 @@ const _: () = {
     ["Alignment of fi_ops_cntr"][::core::mem::align_of::<fi_ops_cntr>() - 8usize];
     ["Offset of field: fi_ops_cntr::size"][::core::mem::offset_of!(fi_ops_cntr, size) - 0usize];
     ["Offset of field: fi_ops_cntr::read"][::core::mem::offset_of!(fi_ops_cntr, read) - 8usize];
-    ["Offset of field: fi_ops_cntr::readerr"]
-        [::core::mem::offset_of!(fi_ops_cntr, readerr) - 16usize];
+    ["Offset of field: fi_ops_cntr::readerr"][::core::mem::offset_of!(fi_ops_cntr, readerr) - 16usize];
     ["Offset of field: fi_ops_cntr::add"][::core::mem::offset_of!(fi_ops_cntr, add) - 24usize];
     ["Offset of field: fi_ops_cntr::set"][::core::mem::offset_of!(fi_ops_cntr, set) - 32usize];
     ["Offset of field: fi_ops_cntr::wait"][::core::mem::offset_of!(fi_ops_cntr, wait) - 40usize];
-    ["Offset of field: fi_ops_cntr::adderr"]
-        [::core::mem::offset_of!(fi_ops_cntr, adderr) - 48usize];
-    ["Offset of field: fi_ops_cntr::seterr"]
-        [::core::mem::offset_of!(fi_ops_cntr, seterr) - 56usize];
-    ["Offset of field: fi_ops_cntr::export_xpu"]
-        [::core::mem::offset_of!(fi_ops_cntr, export_xpu) - 64usize];
+    ["Offset of field: fi_ops_cntr::adderr"][::core::mem::offset_of!(fi_ops_cntr, adderr) - 48usize];
+    ["Offset of field: fi_ops_cntr::seterr"][::core::mem::offset_of!(fi_ops_cntr, seterr) - 56usize];
+    ["Offset of field: fi_ops_cntr::export_xpu"][::core::mem::offset_of!(fi_ops_cntr, export_xpu) - 64usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1172,14 +1070,11 @@ const _: () = {
     ["Size of fi_av_attr"][::core::mem::size_of::<fi_av_attr>() - 48usize];
     ["Alignment of fi_av_attr"][::core::mem::align_of::<fi_av_attr>() - 8usize];
     ["Offset of field: fi_av_attr::type_"][::core::mem::offset_of!(fi_av_attr, type_) - 0usize];
-    ["Offset of field: fi_av_attr::rx_ctx_bits"]
-        [::core::mem::offset_of!(fi_av_attr, rx_ctx_bits) - 4usize];
+    ["Offset of field: fi_av_attr::rx_ctx_bits"][::core::mem::offset_of!(fi_av_attr, rx_ctx_bits) - 4usize];
     ["Offset of field: fi_av_attr::count"][::core::mem::offset_of!(fi_av_attr, count) - 8usize];
-    ["Offset of field: fi_av_attr::ep_per_node"]
-        [::core::mem::offset_of!(fi_av_attr, ep_per_node) - 16usize];
+    ["Offset of field: fi_av_attr::ep_per_node"][::core::mem::offset_of!(fi_av_attr, ep_per_node) - 16usize];
     ["Offset of field: fi_av_attr::name"][::core::mem::offset_of!(fi_av_attr, name) - 24usize];
-    ["Offset of field: fi_av_attr::map_addr"]
-        [::core::mem::offset_of!(fi_av_attr, map_addr) - 32usize];
+    ["Offset of field: fi_av_attr::map_addr"][::core::mem::offset_of!(fi_av_attr, map_addr) - 32usize];
     ["Offset of field: fi_av_attr::flags"][::core::mem::offset_of!(fi_av_attr, flags) - 40usize];
 };
 #[repr(C)]
@@ -1197,20 +1092,17 @@ pub struct fi_av_set_attr {
 const _: () = {
     ["Size of fi_av_set_attr"][::core::mem::size_of::<fi_av_set_attr>() - 56usize];
     ["Alignment of fi_av_set_attr"][::core::mem::align_of::<fi_av_set_attr>() - 8usize];
-    ["Offset of field: fi_av_set_attr::count"]
-        [::core::mem::offset_of!(fi_av_set_attr, count) - 0usize];
+    ["Offset of field: fi_av_set_attr::count"][::core::mem::offset_of!(fi_av_set_attr, count) - 0usize];
     ["Offset of field: fi_av_set_attr::start_addr"]
         [::core::mem::offset_of!(fi_av_set_attr, start_addr) - 8usize];
     ["Offset of field: fi_av_set_attr::end_addr"]
         [::core::mem::offset_of!(fi_av_set_attr, end_addr) - 16usize];
-    ["Offset of field: fi_av_set_attr::stride"]
-        [::core::mem::offset_of!(fi_av_set_attr, stride) - 24usize];
+    ["Offset of field: fi_av_set_attr::stride"][::core::mem::offset_of!(fi_av_set_attr, stride) - 24usize];
     ["Offset of field: fi_av_set_attr::comm_key_size"]
         [::core::mem::offset_of!(fi_av_set_attr, comm_key_size) - 32usize];
     ["Offset of field: fi_av_set_attr::comm_key"]
         [::core::mem::offset_of!(fi_av_set_attr, comm_key) - 40usize];
-    ["Offset of field: fi_av_set_attr::flags"]
-        [::core::mem::offset_of!(fi_av_set_attr, flags) - 48usize];
+    ["Offset of field: fi_av_set_attr::flags"][::core::mem::offset_of!(fi_av_set_attr, flags) - 48usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1322,10 +1214,8 @@ const _: () = {
     ["Alignment of fi_ops_av"][::core::mem::align_of::<fi_ops_av>() - 8usize];
     ["Offset of field: fi_ops_av::size"][::core::mem::offset_of!(fi_ops_av, size) - 0usize];
     ["Offset of field: fi_ops_av::insert"][::core::mem::offset_of!(fi_ops_av, insert) - 8usize];
-    ["Offset of field: fi_ops_av::insertsvc"]
-        [::core::mem::offset_of!(fi_ops_av, insertsvc) - 16usize];
-    ["Offset of field: fi_ops_av::insertsym"]
-        [::core::mem::offset_of!(fi_ops_av, insertsym) - 24usize];
+    ["Offset of field: fi_ops_av::insertsvc"][::core::mem::offset_of!(fi_ops_av, insertsvc) - 16usize];
+    ["Offset of field: fi_ops_av::insertsym"][::core::mem::offset_of!(fi_ops_av, insertsym) - 24usize];
     ["Offset of field: fi_ops_av::remove"][::core::mem::offset_of!(fi_ops_av, remove) - 32usize];
     ["Offset of field: fi_ops_av::lookup"][::core::mem::offset_of!(fi_ops_av, lookup) - 40usize];
     ["Offset of field: fi_ops_av::straddr"][::core::mem::offset_of!(fi_ops_av, straddr) - 48usize];
@@ -1334,8 +1224,7 @@ const _: () = {
         [::core::mem::offset_of!(fi_ops_av, insert_auth_key) - 64usize];
     ["Offset of field: fi_ops_av::lookup_auth_key"]
         [::core::mem::offset_of!(fi_ops_av, lookup_auth_key) - 72usize];
-    ["Offset of field: fi_ops_av::set_user_id"]
-        [::core::mem::offset_of!(fi_ops_av, set_user_id) - 80usize];
+    ["Offset of field: fi_ops_av::set_user_id"][::core::mem::offset_of!(fi_ops_av, set_user_id) - 80usize];
     ["Offset of field: fi_ops_av::lookup2"][::core::mem::offset_of!(fi_ops_av, lookup2) - 88usize];
 };
 #[repr(C)]
@@ -1386,11 +1275,9 @@ const _: () = {
     ["Size of fi_mr_dmabuf"][::core::mem::size_of::<fi_mr_dmabuf>() - 32usize];
     ["Alignment of fi_mr_dmabuf"][::core::mem::align_of::<fi_mr_dmabuf>() - 8usize];
     ["Offset of field: fi_mr_dmabuf::fd"][::core::mem::offset_of!(fi_mr_dmabuf, fd) - 0usize];
-    ["Offset of field: fi_mr_dmabuf::offset"]
-        [::core::mem::offset_of!(fi_mr_dmabuf, offset) - 8usize];
+    ["Offset of field: fi_mr_dmabuf::offset"][::core::mem::offset_of!(fi_mr_dmabuf, offset) - 8usize];
     ["Offset of field: fi_mr_dmabuf::len"][::core::mem::offset_of!(fi_mr_dmabuf, len) - 16usize];
-    ["Offset of field: fi_mr_dmabuf::base_addr"]
-        [::core::mem::offset_of!(fi_mr_dmabuf, base_addr) - 24usize];
+    ["Offset of field: fi_mr_dmabuf::base_addr"][::core::mem::offset_of!(fi_mr_dmabuf, base_addr) - 24usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -1418,10 +1305,8 @@ pub union fi_mr_attr__bindgen_ty_1 {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of fi_mr_attr__bindgen_ty_1"]
-        [::core::mem::size_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
-    ["Alignment of fi_mr_attr__bindgen_ty_1"]
-        [::core::mem::align_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
+    ["Size of fi_mr_attr__bindgen_ty_1"][::core::mem::size_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
+    ["Alignment of fi_mr_attr__bindgen_ty_1"][::core::mem::align_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
     ["Offset of field: fi_mr_attr__bindgen_ty_1::mr_iov"]
         [::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, mr_iov) - 0usize];
     ["Offset of field: fi_mr_attr__bindgen_ty_1::dmabuf"]
@@ -1439,10 +1324,8 @@ pub union fi_mr_attr__bindgen_ty_2 {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of fi_mr_attr__bindgen_ty_2"]
-        [::core::mem::size_of::<fi_mr_attr__bindgen_ty_2>() - 8usize];
-    ["Alignment of fi_mr_attr__bindgen_ty_2"]
-        [::core::mem::align_of::<fi_mr_attr__bindgen_ty_2>() - 8usize];
+    ["Size of fi_mr_attr__bindgen_ty_2"][::core::mem::size_of::<fi_mr_attr__bindgen_ty_2>() - 8usize];
+    ["Alignment of fi_mr_attr__bindgen_ty_2"][::core::mem::align_of::<fi_mr_attr__bindgen_ty_2>() - 8usize];
     ["Offset of field: fi_mr_attr__bindgen_ty_2::reserved"]
         [::core::mem::offset_of!(fi_mr_attr__bindgen_ty_2, reserved) - 0usize];
     ["Offset of field: fi_mr_attr__bindgen_ty_2::cuda"]
@@ -1460,28 +1343,21 @@ const _: () = {
 const _: () = {
     ["Size of fi_mr_attr"][::core::mem::size_of::<fi_mr_attr>() - 112usize];
     ["Alignment of fi_mr_attr"][::core::mem::align_of::<fi_mr_attr>() - 8usize];
-    ["Offset of field: fi_mr_attr::iov_count"]
-        [::core::mem::offset_of!(fi_mr_attr, iov_count) - 8usize];
+    ["Offset of field: fi_mr_attr::iov_count"][::core::mem::offset_of!(fi_mr_attr, iov_count) - 8usize];
     ["Offset of field: fi_mr_attr::access"][::core::mem::offset_of!(fi_mr_attr, access) - 16usize];
     ["Offset of field: fi_mr_attr::offset"][::core::mem::offset_of!(fi_mr_attr, offset) - 24usize];
     ["Offset of field: fi_mr_attr::requested_key"]
         [::core::mem::offset_of!(fi_mr_attr, requested_key) - 32usize];
-    ["Offset of field: fi_mr_attr::context"]
-        [::core::mem::offset_of!(fi_mr_attr, context) - 40usize];
+    ["Offset of field: fi_mr_attr::context"][::core::mem::offset_of!(fi_mr_attr, context) - 40usize];
     ["Offset of field: fi_mr_attr::auth_key_size"]
         [::core::mem::offset_of!(fi_mr_attr, auth_key_size) - 48usize];
-    ["Offset of field: fi_mr_attr::auth_key"]
-        [::core::mem::offset_of!(fi_mr_attr, auth_key) - 56usize];
+    ["Offset of field: fi_mr_attr::auth_key"][::core::mem::offset_of!(fi_mr_attr, auth_key) - 56usize];
     ["Offset of field: fi_mr_attr::iface"][::core::mem::offset_of!(fi_mr_attr, iface) - 64usize];
     ["Offset of field: fi_mr_attr::device"][::core::mem::offset_of!(fi_mr_attr, device) - 72usize];
-    ["Offset of field: fi_mr_attr::hmem_data"]
-        [::core::mem::offset_of!(fi_mr_attr, hmem_data) - 80usize];
-    ["Offset of field: fi_mr_attr::page_size"]
-        [::core::mem::offset_of!(fi_mr_attr, page_size) - 88usize];
-    ["Offset of field: fi_mr_attr::base_mr"]
-        [::core::mem::offset_of!(fi_mr_attr, base_mr) - 96usize];
-    ["Offset of field: fi_mr_attr::sub_mr_cnt"]
-        [::core::mem::offset_of!(fi_mr_attr, sub_mr_cnt) - 104usize];
+    ["Offset of field: fi_mr_attr::hmem_data"][::core::mem::offset_of!(fi_mr_attr, hmem_data) - 80usize];
+    ["Offset of field: fi_mr_attr::page_size"][::core::mem::offset_of!(fi_mr_attr, page_size) - 88usize];
+    ["Offset of field: fi_mr_attr::base_mr"][::core::mem::offset_of!(fi_mr_attr, base_mr) - 96usize];
+    ["Offset of field: fi_mr_attr::sub_mr_cnt"][::core::mem::offset_of!(fi_mr_attr, sub_mr_cnt) - 104usize];
 };
 pub const FI_INT8: fi_datatype = 0;
 pub const FI_UINT8: fi_datatype = 1;
@@ -1649,30 +1525,24 @@ const _: () = {
     ["Size of fi_ops_domain"][::core::mem::size_of::<fi_ops_domain>() - 104usize];
     ["Alignment of fi_ops_domain"][::core::mem::align_of::<fi_ops_domain>() - 8usize];
     ["Offset of field: fi_ops_domain::size"][::core::mem::offset_of!(fi_ops_domain, size) - 0usize];
-    ["Offset of field: fi_ops_domain::av_open"]
-        [::core::mem::offset_of!(fi_ops_domain, av_open) - 8usize];
-    ["Offset of field: fi_ops_domain::cq_open"]
-        [::core::mem::offset_of!(fi_ops_domain, cq_open) - 16usize];
-    ["Offset of field: fi_ops_domain::endpoint"]
-        [::core::mem::offset_of!(fi_ops_domain, endpoint) - 24usize];
+    ["Offset of field: fi_ops_domain::av_open"][::core::mem::offset_of!(fi_ops_domain, av_open) - 8usize];
+    ["Offset of field: fi_ops_domain::cq_open"][::core::mem::offset_of!(fi_ops_domain, cq_open) - 16usize];
+    ["Offset of field: fi_ops_domain::endpoint"][::core::mem::offset_of!(fi_ops_domain, endpoint) - 24usize];
     ["Offset of field: fi_ops_domain::scalable_ep"]
         [::core::mem::offset_of!(fi_ops_domain, scalable_ep) - 32usize];
     ["Offset of field: fi_ops_domain::cntr_open"]
         [::core::mem::offset_of!(fi_ops_domain, cntr_open) - 40usize];
     ["Offset of field: fi_ops_domain::poll_open"]
         [::core::mem::offset_of!(fi_ops_domain, poll_open) - 48usize];
-    ["Offset of field: fi_ops_domain::stx_ctx"]
-        [::core::mem::offset_of!(fi_ops_domain, stx_ctx) - 56usize];
-    ["Offset of field: fi_ops_domain::srx_ctx"]
-        [::core::mem::offset_of!(fi_ops_domain, srx_ctx) - 64usize];
+    ["Offset of field: fi_ops_domain::stx_ctx"][::core::mem::offset_of!(fi_ops_domain, stx_ctx) - 56usize];
+    ["Offset of field: fi_ops_domain::srx_ctx"][::core::mem::offset_of!(fi_ops_domain, srx_ctx) - 64usize];
     ["Offset of field: fi_ops_domain::query_atomic"]
         [::core::mem::offset_of!(fi_ops_domain, query_atomic) - 72usize];
     ["Offset of field: fi_ops_domain::query_collective"]
         [::core::mem::offset_of!(fi_ops_domain, query_collective) - 80usize];
     ["Offset of field: fi_ops_domain::endpoint2"]
         [::core::mem::offset_of!(fi_ops_domain, endpoint2) - 88usize];
-    ["Offset of field: fi_ops_domain::xpu_ctx"]
-        [::core::mem::offset_of!(fi_ops_domain, xpu_ctx) - 96usize];
+    ["Offset of field: fi_ops_domain::xpu_ctx"][::core::mem::offset_of!(fi_ops_domain, xpu_ctx) - 96usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1762,9 +1632,8 @@ const _: () = {
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_ep {
     pub size: usize,
-    pub cancel: ::core::option::Option<
-        unsafe extern "C" fn(fid: fid_t, context: *mut ::core::ffi::c_void) -> isize,
-    >,
+    pub cancel:
+        ::core::option::Option<unsafe extern "C" fn(fid: fid_t, context: *mut ::core::ffi::c_void) -> isize>,
     pub getopt: ::core::option::Option<
         unsafe extern "C" fn(
             fid: fid_t,
@@ -1804,11 +1673,7 @@ pub struct fi_ops_ep {
     pub rx_size_left: ::core::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
     pub tx_size_left: ::core::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
     pub export_xpu: ::core::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            flags: u64,
-            xpu_ep: *mut fid_xpu_ep,
-        ) -> ::core::ffi::c_int,
+        unsafe extern "C" fn(ep: *mut fid_ep, flags: u64, xpu_ep: *mut fid_xpu_ep) -> ::core::ffi::c_int,
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1821,12 +1686,9 @@ const _: () = {
     ["Offset of field: fi_ops_ep::setopt"][::core::mem::offset_of!(fi_ops_ep, setopt) - 24usize];
     ["Offset of field: fi_ops_ep::tx_ctx"][::core::mem::offset_of!(fi_ops_ep, tx_ctx) - 32usize];
     ["Offset of field: fi_ops_ep::rx_ctx"][::core::mem::offset_of!(fi_ops_ep, rx_ctx) - 40usize];
-    ["Offset of field: fi_ops_ep::rx_size_left"]
-        [::core::mem::offset_of!(fi_ops_ep, rx_size_left) - 48usize];
-    ["Offset of field: fi_ops_ep::tx_size_left"]
-        [::core::mem::offset_of!(fi_ops_ep, tx_size_left) - 56usize];
-    ["Offset of field: fi_ops_ep::export_xpu"]
-        [::core::mem::offset_of!(fi_ops_ep, export_xpu) - 64usize];
+    ["Offset of field: fi_ops_ep::rx_size_left"][::core::mem::offset_of!(fi_ops_ep, rx_size_left) - 48usize];
+    ["Offset of field: fi_ops_ep::tx_size_left"][::core::mem::offset_of!(fi_ops_ep, tx_size_left) - 56usize];
+    ["Offset of field: fi_ops_ep::export_xpu"][::core::mem::offset_of!(fi_ops_ep, export_xpu) - 64usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1914,17 +1776,13 @@ const _: () = {
     ["Offset of field: fi_ops_msg::size"][::core::mem::offset_of!(fi_ops_msg, size) - 0usize];
     ["Offset of field: fi_ops_msg::recv"][::core::mem::offset_of!(fi_ops_msg, recv) - 8usize];
     ["Offset of field: fi_ops_msg::recvv"][::core::mem::offset_of!(fi_ops_msg, recvv) - 16usize];
-    ["Offset of field: fi_ops_msg::recvmsg"]
-        [::core::mem::offset_of!(fi_ops_msg, recvmsg) - 24usize];
+    ["Offset of field: fi_ops_msg::recvmsg"][::core::mem::offset_of!(fi_ops_msg, recvmsg) - 24usize];
     ["Offset of field: fi_ops_msg::send"][::core::mem::offset_of!(fi_ops_msg, send) - 32usize];
     ["Offset of field: fi_ops_msg::sendv"][::core::mem::offset_of!(fi_ops_msg, sendv) - 40usize];
-    ["Offset of field: fi_ops_msg::sendmsg"]
-        [::core::mem::offset_of!(fi_ops_msg, sendmsg) - 48usize];
+    ["Offset of field: fi_ops_msg::sendmsg"][::core::mem::offset_of!(fi_ops_msg, sendmsg) - 48usize];
     ["Offset of field: fi_ops_msg::inject"][::core::mem::offset_of!(fi_ops_msg, inject) - 56usize];
-    ["Offset of field: fi_ops_msg::senddata"]
-        [::core::mem::offset_of!(fi_ops_msg, senddata) - 64usize];
-    ["Offset of field: fi_ops_msg::injectdata"]
-        [::core::mem::offset_of!(fi_ops_msg, injectdata) - 72usize];
+    ["Offset of field: fi_ops_msg::senddata"][::core::mem::offset_of!(fi_ops_msg, senddata) - 64usize];
+    ["Offset of field: fi_ops_msg::injectdata"][::core::mem::offset_of!(fi_ops_msg, injectdata) - 72usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2025,8 +1883,7 @@ pub struct fi_ops_cm {
             paramlen: usize,
         ) -> ::core::ffi::c_int,
     >,
-    pub listen:
-        ::core::option::Option<unsafe extern "C" fn(pep: *mut fid_pep) -> ::core::ffi::c_int>,
+    pub listen: ::core::option::Option<unsafe extern "C" fn(pep: *mut fid_pep) -> ::core::ffi::c_int>,
     pub accept: ::core::option::Option<
         unsafe extern "C" fn(
             ep: *mut fid_ep,
@@ -2042,9 +1899,8 @@ pub struct fi_ops_cm {
             paramlen: usize,
         ) -> ::core::ffi::c_int,
     >,
-    pub shutdown: ::core::option::Option<
-        unsafe extern "C" fn(ep: *mut fid_ep, flags: u64) -> ::core::ffi::c_int,
-    >,
+    pub shutdown:
+        ::core::option::Option<unsafe extern "C" fn(ep: *mut fid_ep, flags: u64) -> ::core::ffi::c_int>,
     pub join: ::core::option::Option<
         unsafe extern "C" fn(
             ep: *mut fid_ep,
@@ -2067,8 +1923,7 @@ const _: () = {
     ["Offset of field: fi_ops_cm::listen"][::core::mem::offset_of!(fi_ops_cm, listen) - 40usize];
     ["Offset of field: fi_ops_cm::accept"][::core::mem::offset_of!(fi_ops_cm, accept) - 48usize];
     ["Offset of field: fi_ops_cm::reject"][::core::mem::offset_of!(fi_ops_cm, reject) - 56usize];
-    ["Offset of field: fi_ops_cm::shutdown"]
-        [::core::mem::offset_of!(fi_ops_cm, shutdown) - 64usize];
+    ["Offset of field: fi_ops_cm::shutdown"][::core::mem::offset_of!(fi_ops_cm, shutdown) - 64usize];
     ["Offset of field: fi_ops_cm::join"][::core::mem::offset_of!(fi_ops_cm, join) - 72usize];
 };
 #[repr(C)]
@@ -2119,15 +1974,12 @@ const _: () = {
     ["Alignment of fi_msg_rma"][::core::mem::align_of::<fi_msg_rma>() - 8usize];
     ["Offset of field: fi_msg_rma::msg_iov"][::core::mem::offset_of!(fi_msg_rma, msg_iov) - 0usize];
     ["Offset of field: fi_msg_rma::desc"][::core::mem::offset_of!(fi_msg_rma, desc) - 8usize];
-    ["Offset of field: fi_msg_rma::iov_count"]
-        [::core::mem::offset_of!(fi_msg_rma, iov_count) - 16usize];
+    ["Offset of field: fi_msg_rma::iov_count"][::core::mem::offset_of!(fi_msg_rma, iov_count) - 16usize];
     ["Offset of field: fi_msg_rma::addr"][::core::mem::offset_of!(fi_msg_rma, addr) - 24usize];
-    ["Offset of field: fi_msg_rma::rma_iov"]
-        [::core::mem::offset_of!(fi_msg_rma, rma_iov) - 32usize];
+    ["Offset of field: fi_msg_rma::rma_iov"][::core::mem::offset_of!(fi_msg_rma, rma_iov) - 32usize];
     ["Offset of field: fi_msg_rma::rma_iov_count"]
         [::core::mem::offset_of!(fi_msg_rma, rma_iov_count) - 40usize];
-    ["Offset of field: fi_msg_rma::context"]
-        [::core::mem::offset_of!(fi_msg_rma, context) - 48usize];
+    ["Offset of field: fi_msg_rma::context"][::core::mem::offset_of!(fi_msg_rma, context) - 48usize];
     ["Offset of field: fi_msg_rma::data"][::core::mem::offset_of!(fi_msg_rma, data) - 56usize];
 };
 #[repr(C)]
@@ -2230,17 +2082,13 @@ const _: () = {
     ["Offset of field: fi_ops_rma::size"][::core::mem::offset_of!(fi_ops_rma, size) - 0usize];
     ["Offset of field: fi_ops_rma::read"][::core::mem::offset_of!(fi_ops_rma, read) - 8usize];
     ["Offset of field: fi_ops_rma::readv"][::core::mem::offset_of!(fi_ops_rma, readv) - 16usize];
-    ["Offset of field: fi_ops_rma::readmsg"]
-        [::core::mem::offset_of!(fi_ops_rma, readmsg) - 24usize];
+    ["Offset of field: fi_ops_rma::readmsg"][::core::mem::offset_of!(fi_ops_rma, readmsg) - 24usize];
     ["Offset of field: fi_ops_rma::write"][::core::mem::offset_of!(fi_ops_rma, write) - 32usize];
     ["Offset of field: fi_ops_rma::writev"][::core::mem::offset_of!(fi_ops_rma, writev) - 40usize];
-    ["Offset of field: fi_ops_rma::writemsg"]
-        [::core::mem::offset_of!(fi_ops_rma, writemsg) - 48usize];
+    ["Offset of field: fi_ops_rma::writemsg"][::core::mem::offset_of!(fi_ops_rma, writemsg) - 48usize];
     ["Offset of field: fi_ops_rma::inject"][::core::mem::offset_of!(fi_ops_rma, inject) - 56usize];
-    ["Offset of field: fi_ops_rma::writedata"]
-        [::core::mem::offset_of!(fi_ops_rma, writedata) - 64usize];
-    ["Offset of field: fi_ops_rma::injectdata"]
-        [::core::mem::offset_of!(fi_ops_rma, injectdata) - 72usize];
+    ["Offset of field: fi_ops_rma::writedata"][::core::mem::offset_of!(fi_ops_rma, writedata) - 64usize];
+    ["Offset of field: fi_ops_rma::injectdata"][::core::mem::offset_of!(fi_ops_rma, injectdata) - 72usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2258,20 +2106,15 @@ pub struct fi_msg_tagged {
 const _: () = {
     ["Size of fi_msg_tagged"][::core::mem::size_of::<fi_msg_tagged>() - 64usize];
     ["Alignment of fi_msg_tagged"][::core::mem::align_of::<fi_msg_tagged>() - 8usize];
-    ["Offset of field: fi_msg_tagged::msg_iov"]
-        [::core::mem::offset_of!(fi_msg_tagged, msg_iov) - 0usize];
+    ["Offset of field: fi_msg_tagged::msg_iov"][::core::mem::offset_of!(fi_msg_tagged, msg_iov) - 0usize];
     ["Offset of field: fi_msg_tagged::desc"][::core::mem::offset_of!(fi_msg_tagged, desc) - 8usize];
     ["Offset of field: fi_msg_tagged::iov_count"]
         [::core::mem::offset_of!(fi_msg_tagged, iov_count) - 16usize];
-    ["Offset of field: fi_msg_tagged::addr"]
-        [::core::mem::offset_of!(fi_msg_tagged, addr) - 24usize];
+    ["Offset of field: fi_msg_tagged::addr"][::core::mem::offset_of!(fi_msg_tagged, addr) - 24usize];
     ["Offset of field: fi_msg_tagged::tag"][::core::mem::offset_of!(fi_msg_tagged, tag) - 32usize];
-    ["Offset of field: fi_msg_tagged::ignore"]
-        [::core::mem::offset_of!(fi_msg_tagged, ignore) - 40usize];
-    ["Offset of field: fi_msg_tagged::context"]
-        [::core::mem::offset_of!(fi_msg_tagged, context) - 48usize];
-    ["Offset of field: fi_msg_tagged::data"]
-        [::core::mem::offset_of!(fi_msg_tagged, data) - 56usize];
+    ["Offset of field: fi_msg_tagged::ignore"][::core::mem::offset_of!(fi_msg_tagged, ignore) - 40usize];
+    ["Offset of field: fi_msg_tagged::context"][::core::mem::offset_of!(fi_msg_tagged, context) - 48usize];
+    ["Offset of field: fi_msg_tagged::data"][::core::mem::offset_of!(fi_msg_tagged, data) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2367,20 +2210,13 @@ const _: () = {
     ["Alignment of fi_ops_tagged"][::core::mem::align_of::<fi_ops_tagged>() - 8usize];
     ["Offset of field: fi_ops_tagged::size"][::core::mem::offset_of!(fi_ops_tagged, size) - 0usize];
     ["Offset of field: fi_ops_tagged::recv"][::core::mem::offset_of!(fi_ops_tagged, recv) - 8usize];
-    ["Offset of field: fi_ops_tagged::recvv"]
-        [::core::mem::offset_of!(fi_ops_tagged, recvv) - 16usize];
-    ["Offset of field: fi_ops_tagged::recvmsg"]
-        [::core::mem::offset_of!(fi_ops_tagged, recvmsg) - 24usize];
-    ["Offset of field: fi_ops_tagged::send"]
-        [::core::mem::offset_of!(fi_ops_tagged, send) - 32usize];
-    ["Offset of field: fi_ops_tagged::sendv"]
-        [::core::mem::offset_of!(fi_ops_tagged, sendv) - 40usize];
-    ["Offset of field: fi_ops_tagged::sendmsg"]
-        [::core::mem::offset_of!(fi_ops_tagged, sendmsg) - 48usize];
-    ["Offset of field: fi_ops_tagged::inject"]
-        [::core::mem::offset_of!(fi_ops_tagged, inject) - 56usize];
-    ["Offset of field: fi_ops_tagged::senddata"]
-        [::core::mem::offset_of!(fi_ops_tagged, senddata) - 64usize];
+    ["Offset of field: fi_ops_tagged::recvv"][::core::mem::offset_of!(fi_ops_tagged, recvv) - 16usize];
+    ["Offset of field: fi_ops_tagged::recvmsg"][::core::mem::offset_of!(fi_ops_tagged, recvmsg) - 24usize];
+    ["Offset of field: fi_ops_tagged::send"][::core::mem::offset_of!(fi_ops_tagged, send) - 32usize];
+    ["Offset of field: fi_ops_tagged::sendv"][::core::mem::offset_of!(fi_ops_tagged, sendv) - 40usize];
+    ["Offset of field: fi_ops_tagged::sendmsg"][::core::mem::offset_of!(fi_ops_tagged, sendmsg) - 48usize];
+    ["Offset of field: fi_ops_tagged::inject"][::core::mem::offset_of!(fi_ops_tagged, inject) - 56usize];
+    ["Offset of field: fi_ops_tagged::senddata"][::core::mem::offset_of!(fi_ops_tagged, senddata) - 64usize];
     ["Offset of field: fi_ops_tagged::injectdata"]
         [::core::mem::offset_of!(fi_ops_tagged, injectdata) - 72usize];
 };
@@ -2394,10 +2230,8 @@ pub struct fi_atomic_attr {
 const _: () = {
     ["Size of fi_atomic_attr"][::core::mem::size_of::<fi_atomic_attr>() - 16usize];
     ["Alignment of fi_atomic_attr"][::core::mem::align_of::<fi_atomic_attr>() - 8usize];
-    ["Offset of field: fi_atomic_attr::count"]
-        [::core::mem::offset_of!(fi_atomic_attr, count) - 0usize];
-    ["Offset of field: fi_atomic_attr::size"]
-        [::core::mem::offset_of!(fi_atomic_attr, size) - 8usize];
+    ["Offset of field: fi_atomic_attr::count"][::core::mem::offset_of!(fi_atomic_attr, count) - 0usize];
+    ["Offset of field: fi_atomic_attr::size"][::core::mem::offset_of!(fi_atomic_attr, size) - 8usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2417,24 +2251,18 @@ pub struct fi_msg_atomic {
 const _: () = {
     ["Size of fi_msg_atomic"][::core::mem::size_of::<fi_msg_atomic>() - 72usize];
     ["Alignment of fi_msg_atomic"][::core::mem::align_of::<fi_msg_atomic>() - 8usize];
-    ["Offset of field: fi_msg_atomic::msg_iov"]
-        [::core::mem::offset_of!(fi_msg_atomic, msg_iov) - 0usize];
+    ["Offset of field: fi_msg_atomic::msg_iov"][::core::mem::offset_of!(fi_msg_atomic, msg_iov) - 0usize];
     ["Offset of field: fi_msg_atomic::desc"][::core::mem::offset_of!(fi_msg_atomic, desc) - 8usize];
     ["Offset of field: fi_msg_atomic::iov_count"]
         [::core::mem::offset_of!(fi_msg_atomic, iov_count) - 16usize];
-    ["Offset of field: fi_msg_atomic::addr"]
-        [::core::mem::offset_of!(fi_msg_atomic, addr) - 24usize];
-    ["Offset of field: fi_msg_atomic::rma_iov"]
-        [::core::mem::offset_of!(fi_msg_atomic, rma_iov) - 32usize];
+    ["Offset of field: fi_msg_atomic::addr"][::core::mem::offset_of!(fi_msg_atomic, addr) - 24usize];
+    ["Offset of field: fi_msg_atomic::rma_iov"][::core::mem::offset_of!(fi_msg_atomic, rma_iov) - 32usize];
     ["Offset of field: fi_msg_atomic::rma_iov_count"]
         [::core::mem::offset_of!(fi_msg_atomic, rma_iov_count) - 40usize];
-    ["Offset of field: fi_msg_atomic::datatype"]
-        [::core::mem::offset_of!(fi_msg_atomic, datatype) - 48usize];
+    ["Offset of field: fi_msg_atomic::datatype"][::core::mem::offset_of!(fi_msg_atomic, datatype) - 48usize];
     ["Offset of field: fi_msg_atomic::op"][::core::mem::offset_of!(fi_msg_atomic, op) - 52usize];
-    ["Offset of field: fi_msg_atomic::context"]
-        [::core::mem::offset_of!(fi_msg_atomic, context) - 56usize];
-    ["Offset of field: fi_msg_atomic::data"]
-        [::core::mem::offset_of!(fi_msg_atomic, data) - 64usize];
+    ["Offset of field: fi_msg_atomic::context"][::core::mem::offset_of!(fi_msg_atomic, context) - 56usize];
+    ["Offset of field: fi_msg_atomic::data"][::core::mem::offset_of!(fi_msg_atomic, data) - 64usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -2607,14 +2435,10 @@ const _: () = {
     ["Size of fi_ops_atomic"][::core::mem::size_of::<fi_ops_atomic>() - 112usize];
     ["Alignment of fi_ops_atomic"][::core::mem::align_of::<fi_ops_atomic>() - 8usize];
     ["Offset of field: fi_ops_atomic::size"][::core::mem::offset_of!(fi_ops_atomic, size) - 0usize];
-    ["Offset of field: fi_ops_atomic::write"]
-        [::core::mem::offset_of!(fi_ops_atomic, write) - 8usize];
-    ["Offset of field: fi_ops_atomic::writev"]
-        [::core::mem::offset_of!(fi_ops_atomic, writev) - 16usize];
-    ["Offset of field: fi_ops_atomic::writemsg"]
-        [::core::mem::offset_of!(fi_ops_atomic, writemsg) - 24usize];
-    ["Offset of field: fi_ops_atomic::inject"]
-        [::core::mem::offset_of!(fi_ops_atomic, inject) - 32usize];
+    ["Offset of field: fi_ops_atomic::write"][::core::mem::offset_of!(fi_ops_atomic, write) - 8usize];
+    ["Offset of field: fi_ops_atomic::writev"][::core::mem::offset_of!(fi_ops_atomic, writev) - 16usize];
+    ["Offset of field: fi_ops_atomic::writemsg"][::core::mem::offset_of!(fi_ops_atomic, writemsg) - 24usize];
+    ["Offset of field: fi_ops_atomic::inject"][::core::mem::offset_of!(fi_ops_atomic, inject) - 32usize];
     ["Offset of field: fi_ops_atomic::readwrite"]
         [::core::mem::offset_of!(fi_ops_atomic, readwrite) - 40usize];
     ["Offset of field: fi_ops_atomic::readwritev"]
@@ -2664,19 +2488,13 @@ pub struct fi_provider {
 const _: () = {
     ["Size of fi_provider"][::core::mem::size_of::<fi_provider>() - 72usize];
     ["Alignment of fi_provider"][::core::mem::align_of::<fi_provider>() - 8usize];
-    ["Offset of field: fi_provider::version"]
-        [::core::mem::offset_of!(fi_provider, version) - 0usize];
-    ["Offset of field: fi_provider::fi_version"]
-        [::core::mem::offset_of!(fi_provider, fi_version) - 4usize];
-    ["Offset of field: fi_provider::context"]
-        [::core::mem::offset_of!(fi_provider, context) - 8usize];
+    ["Offset of field: fi_provider::version"][::core::mem::offset_of!(fi_provider, version) - 0usize];
+    ["Offset of field: fi_provider::fi_version"][::core::mem::offset_of!(fi_provider, fi_version) - 4usize];
+    ["Offset of field: fi_provider::context"][::core::mem::offset_of!(fi_provider, context) - 8usize];
     ["Offset of field: fi_provider::name"][::core::mem::offset_of!(fi_provider, name) - 40usize];
-    ["Offset of field: fi_provider::getinfo"]
-        [::core::mem::offset_of!(fi_provider, getinfo) - 48usize];
-    ["Offset of field: fi_provider::fabric"]
-        [::core::mem::offset_of!(fi_provider, fabric) - 56usize];
-    ["Offset of field: fi_provider::cleanup"]
-        [::core::mem::offset_of!(fi_provider, cleanup) - 64usize];
+    ["Offset of field: fi_provider::getinfo"][::core::mem::offset_of!(fi_provider, getinfo) - 48usize];
+    ["Offset of field: fi_provider::fabric"][::core::mem::offset_of!(fi_provider, fabric) - 56usize];
+    ["Offset of field: fi_provider::cleanup"][::core::mem::offset_of!(fi_provider, cleanup) - 64usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2706,18 +2524,13 @@ const _: () = {
     ["Size of fi_ops_av_set"][::core::mem::size_of::<fi_ops_av_set>() - 56usize];
     ["Alignment of fi_ops_av_set"][::core::mem::align_of::<fi_ops_av_set>() - 8usize];
     ["Offset of field: fi_ops_av_set::size"][::core::mem::offset_of!(fi_ops_av_set, size) - 0usize];
-    ["Offset of field: fi_ops_av_set::set_union"]
-        [::core::mem::offset_of!(fi_ops_av_set, set_union) - 8usize];
+    ["Offset of field: fi_ops_av_set::set_union"][::core::mem::offset_of!(fi_ops_av_set, set_union) - 8usize];
     ["Offset of field: fi_ops_av_set::intersect"]
         [::core::mem::offset_of!(fi_ops_av_set, intersect) - 16usize];
-    ["Offset of field: fi_ops_av_set::diff"]
-        [::core::mem::offset_of!(fi_ops_av_set, diff) - 24usize];
-    ["Offset of field: fi_ops_av_set::insert"]
-        [::core::mem::offset_of!(fi_ops_av_set, insert) - 32usize];
-    ["Offset of field: fi_ops_av_set::remove"]
-        [::core::mem::offset_of!(fi_ops_av_set, remove) - 40usize];
-    ["Offset of field: fi_ops_av_set::addr"]
-        [::core::mem::offset_of!(fi_ops_av_set, addr) - 48usize];
+    ["Offset of field: fi_ops_av_set::diff"][::core::mem::offset_of!(fi_ops_av_set, diff) - 24usize];
+    ["Offset of field: fi_ops_av_set::insert"][::core::mem::offset_of!(fi_ops_av_set, insert) - 32usize];
+    ["Offset of field: fi_ops_av_set::remove"][::core::mem::offset_of!(fi_ops_av_set, remove) - 40usize];
+    ["Offset of field: fi_ops_av_set::addr"][::core::mem::offset_of!(fi_ops_av_set, addr) - 48usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2745,8 +2558,7 @@ pub struct fi_collective_attr {
 const _: () = {
     ["Size of fi_collective_attr"][::core::mem::size_of::<fi_collective_attr>() - 40usize];
     ["Alignment of fi_collective_attr"][::core::mem::align_of::<fi_collective_attr>() - 8usize];
-    ["Offset of field: fi_collective_attr::op"]
-        [::core::mem::offset_of!(fi_collective_attr, op) - 0usize];
+    ["Offset of field: fi_collective_attr::op"][::core::mem::offset_of!(fi_collective_attr, op) - 0usize];
     ["Offset of field: fi_collective_attr::datatype"]
         [::core::mem::offset_of!(fi_collective_attr, datatype) - 4usize];
     ["Offset of field: fi_collective_attr::datatype_attr"]
@@ -2775,20 +2587,17 @@ const _: () = {
     ["Alignment of fi_msg_collective"][::core::mem::align_of::<fi_msg_collective>() - 8usize];
     ["Offset of field: fi_msg_collective::msg_iov"]
         [::core::mem::offset_of!(fi_msg_collective, msg_iov) - 0usize];
-    ["Offset of field: fi_msg_collective::desc"]
-        [::core::mem::offset_of!(fi_msg_collective, desc) - 8usize];
+    ["Offset of field: fi_msg_collective::desc"][::core::mem::offset_of!(fi_msg_collective, desc) - 8usize];
     ["Offset of field: fi_msg_collective::iov_count"]
         [::core::mem::offset_of!(fi_msg_collective, iov_count) - 16usize];
     ["Offset of field: fi_msg_collective::coll_addr"]
         [::core::mem::offset_of!(fi_msg_collective, coll_addr) - 24usize];
     ["Offset of field: fi_msg_collective::root_addr"]
         [::core::mem::offset_of!(fi_msg_collective, root_addr) - 32usize];
-    ["Offset of field: fi_msg_collective::coll"]
-        [::core::mem::offset_of!(fi_msg_collective, coll) - 40usize];
+    ["Offset of field: fi_msg_collective::coll"][::core::mem::offset_of!(fi_msg_collective, coll) - 40usize];
     ["Offset of field: fi_msg_collective::datatype"]
         [::core::mem::offset_of!(fi_msg_collective, datatype) - 44usize];
-    ["Offset of field: fi_msg_collective::op"]
-        [::core::mem::offset_of!(fi_msg_collective, op) - 48usize];
+    ["Offset of field: fi_msg_collective::op"][::core::mem::offset_of!(fi_msg_collective, op) - 48usize];
     ["Offset of field: fi_msg_collective::context"]
         [::core::mem::offset_of!(fi_msg_collective, context) - 56usize];
 };
@@ -2943,8 +2752,7 @@ pub struct fi_ops_collective {
 const _: () = {
     ["Size of fi_ops_collective"][::core::mem::size_of::<fi_ops_collective>() - 96usize];
     ["Alignment of fi_ops_collective"][::core::mem::align_of::<fi_ops_collective>() - 8usize];
-    ["Offset of field: fi_ops_collective::size"]
-        [::core::mem::offset_of!(fi_ops_collective, size) - 0usize];
+    ["Offset of field: fi_ops_collective::size"][::core::mem::offset_of!(fi_ops_collective, size) - 0usize];
     ["Offset of field: fi_ops_collective::barrier"]
         [::core::mem::offset_of!(fi_ops_collective, barrier) - 8usize];
     ["Offset of field: fi_ops_collective::broadcast"]
@@ -2963,8 +2771,7 @@ const _: () = {
         [::core::mem::offset_of!(fi_ops_collective, scatter) - 64usize];
     ["Offset of field: fi_ops_collective::gather"]
         [::core::mem::offset_of!(fi_ops_collective, gather) - 72usize];
-    ["Offset of field: fi_ops_collective::msg"]
-        [::core::mem::offset_of!(fi_ops_collective, msg) - 80usize];
+    ["Offset of field: fi_ops_collective::msg"][::core::mem::offset_of!(fi_ops_collective, msg) - 80usize];
     ["Offset of field: fi_ops_collective::barrier2"]
         [::core::mem::offset_of!(fi_ops_collective, barrier2) - 88usize];
 };

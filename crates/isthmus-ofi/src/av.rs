@@ -9,8 +9,8 @@ use isthmus_wire::Address;
 use parking_lot::RwLock;
 
 use crate::abi::{
-    FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, fi_addr_t, fi_av_attr, fi_av_set_attr, fi_ops, fi_ops_av, fid, fid_av,
-    fid_av_set, fid_xpu_ctx,
+    FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, fi_addr_t, fi_av_attr, fi_av_set_attr, fi_ops, fi_ops_av, fid,
+    fid_av, fid_av_set, fid_xpu_ctx,
 };
 use crate::convert::{array, text};
 use crate::domain::DomainState;
@@ -313,7 +313,11 @@ entries! {
 ///
 /// # Safety
 /// `len` is null or writable, and `out` has as many writable bytes as it says.
-pub(crate) unsafe fn write_address(address: Address, out: *mut c_void, len: *mut usize) -> Result<bool, Error> {
+pub(crate) unsafe fn write_address(
+    address: Address,
+    out: *mut c_void,
+    len: *mut usize,
+) -> Result<bool, Error> {
     // SAFETY: by this function's contract.
     let len = unsafe { len.as_mut() }.ok_or(Error::Null)?;
     let bytes = address.to_bytes();

@@ -108,10 +108,8 @@ pub(crate) struct Elements {
 }
 
 impl Elements {
-    pub(crate) const EMPTY: Self = Self {
-        pieces: [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; Endpoint::IOV_MAX],
-        used: 0,
-    };
+    pub(crate) const EMPTY: Self =
+        Self { pieces: [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; Endpoint::IOV_MAX], used: 0 };
 
     /// One piece of `count` elements of `size` bytes.
     pub(crate) fn one(base: *const c_void, count: usize, size: usize) -> Result<Self, Error> {

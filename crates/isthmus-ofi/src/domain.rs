@@ -7,9 +7,9 @@ use std::sync::Arc;
 use isthmus_io::{RegionTable, Settings};
 
 use crate::abi::{
-    fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_collective_attr, fi_collective_op, fi_cq_attr,
-    fi_datatype, fi_domain_attr, fi_info, fi_op, fi_ops, fi_ops_domain, fi_poll_attr, fi_rx_attr, fi_tx_attr,
-    fi_xpu_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_fabric, fid_poll, fid_stx, fid_xpu_ctx,
+    fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_collective_attr, fi_collective_op, fi_cq_attr, fi_datatype,
+    fi_domain_attr, fi_info, fi_op, fi_ops, fi_ops_domain, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr,
+    fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_poll, fid_stx, fid_xpu_ctx,
 };
 use crate::convert::copy_prefix;
 use crate::door::{Guard, Object, close, entries, give, refusals};

@@ -75,8 +75,7 @@ pub(crate) unsafe fn open(
     let tx: fi_tx_attr =
         unsafe { copy_prefix(info.tx_attr, offset_of!(fi_tx_attr, tclass)) }.unwrap_or(zeroed());
     // SAFETY: as above.
-    let rx: fi_rx_attr =
-        unsafe { copy_prefix(info.rx_attr, size_of::<fi_rx_attr>()) }.unwrap_or(zeroed());
+    let rx: fi_rx_attr = unsafe { copy_prefix(info.rx_attr, size_of::<fi_rx_attr>()) }.unwrap_or(zeroed());
     if !matches!(ep.type_, FI_EP_UNSPEC | FI_EP_RDM) {
         return Err(Error::Unsupported("an endpoint type other than FI_EP_RDM"));
     }
@@ -203,14 +202,17 @@ impl Ep {
     }
 
     fn bind_queue(&self, cq: &Cq, flags: u64) -> Result<(), Error> {
-        if flags & !(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_TRANSMIT | FI_RECV) == 0 {
+        if flags & !(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) != 0
+            || flags & (FI_TRANSMIT | FI_RECV) == 0
+        {
             return Err(Error::BadFlags(flags));
         }
         let binding = || {
             Some(QueueBinding { queue: cq.queue.clone(), selective: flags & FI_SELECTIVE_COMPLETION != 0 })
         };
         let mut bound = self.state.bindings.lock();
-        let taken = (flags & FI_TRANSMIT != 0 && bound.tx.is_some()) || (flags & FI_RECV != 0 && bound.rx.is_some());
+        let taken =
+            (flags & FI_TRANSMIT != 0 && bound.tx.is_some()) || (flags & FI_RECV != 0 && bound.rx.is_some());
         if taken {
             return Err(Error::Invalid("the endpoint has a completion queue for this already"));
         }

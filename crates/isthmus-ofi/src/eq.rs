@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::abi::{
-    FI_WAIT_NONE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fi_wait_obj, fid, fid_eq,
-};
+use crate::abi::{FI_WAIT_NONE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fi_wait_obj, fid, fid_eq};
 use crate::convert::{Plain, array, copy_prefix, zeroed};
 use crate::cq::{copy_text, waits};
 use crate::door::{Guard, Object, close, entries, give};

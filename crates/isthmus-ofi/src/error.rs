@@ -97,7 +97,12 @@ impl Error {
     pub(crate) fn is_ordinary(&self) -> bool {
         matches!(
             self,
-            Self::Again | Self::ErrorAvailable | Self::TooSmall | Self::TimedOut | Self::NoOption | Self::NotOffered(_)
+            Self::Again
+                | Self::ErrorAvailable
+                | Self::TooSmall
+                | Self::TimedOut
+                | Self::NoOption
+                | Self::NotOffered(_)
         )
     }
 }

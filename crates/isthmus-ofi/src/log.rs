@@ -23,8 +23,7 @@ pub(crate) enum Level {
 const FI_LOG_CORE: c_int = 0;
 
 type Enabled = unsafe extern "C" fn(*const fi_provider, c_int, c_int) -> c_int;
-type Log =
-    unsafe extern "C" fn(*const fi_provider, c_int, c_int, *const c_char, c_int, *const c_char, ...);
+type Log = unsafe extern "C" fn(*const fi_provider, c_int, c_int, *const c_char, c_int, *const c_char, ...);
 
 #[derive(Clone, Copy)]
 struct Functions {

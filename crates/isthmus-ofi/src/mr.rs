@@ -91,12 +91,8 @@ impl Wanted<'_> {
     }
 }
 
-pub(crate) static OPS: fi_ops_mr = fi_ops_mr {
-    size: size_of::<fi_ops_mr>(),
-    reg: Some(reg),
-    regv: Some(regv),
-    regattr: Some(regattr),
-};
+pub(crate) static OPS: fi_ops_mr =
+    fi_ops_mr { size: size_of::<fi_ops_mr>(), reg: Some(reg), regv: Some(regv), regattr: Some(regattr) };
 
 static FID_OPS: fi_ops = ops(close_mr, Some(bind), Some(control));
 

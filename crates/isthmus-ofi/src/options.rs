@@ -79,7 +79,9 @@ entries! {
         match name {
             MIN_MULTI_RECV => ep.state.min_multi_recv.store(value, Ordering::Relaxed),
             CM_DATA_SIZE => return Err(Error::NoOption),
-            _ if value > now => return Err(Error::Invalid("more than this endpoint can do")),
+            // Only memory limits our queues; the size is a hint.
+        TX_SIZE | RX_SIZE => {}
+        _ if value > now => return Err(Error::Invalid("more than this endpoint can do")),
             _ => {}
         }
         Ok(0)
@@ -102,7 +104,9 @@ fn known_size(ep: &Ep, level: c_int, name: c_int) -> Result<usize, Error> {
         TX_SIZE | RX_SIZE => Ok(QUEUE_SIZE),
         MAX_MSG_SIZE | MAX_TAGGED_SIZE | MAX_RMA_SIZE => Ok(MSG_SIZE_MAX),
         MAX_ATOMIC_SIZE => Ok(Endpoint::ATOMIC_MAX),
-        INJECT_MSG_SIZE | INJECT_TAGGED_SIZE | INJECT_RMA_SIZE | INJECT_ATOMIC_SIZE => Ok(Endpoint::INJECT_MAX),
+        INJECT_MSG_SIZE | INJECT_TAGGED_SIZE | INJECT_RMA_SIZE | INJECT_ATOMIC_SIZE => {
+            Ok(Endpoint::INJECT_MAX)
+        }
         _ => Err(Error::NoOption),
     }
 }

@@ -54,8 +54,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
 
 extern "C" fn cleanup() {}
 
-type Define =
-    unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
+type Define = unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
 
 /// Tells libfabric our settings, so that `fi_info -g` lists them.
 fn declare_parameters() {

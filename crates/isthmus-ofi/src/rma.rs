@@ -80,7 +80,8 @@ unsafe fn parts<'a>(msg: *const fi_msg_rma) -> Result<(Remote, &'a [iovec], &'a 
     // SAFETY: by this function's contract.
     let iov = unsafe { pieces(msg.msg_iov, msg.iov_count) }?;
     // SAFETY: by this function's contract.
-    let [remote] = (unsafe { array(msg.rma_iov, msg.rma_iov_count) }?) else {
+    let remote = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
+    let [remote] = remote else {
         return Err(Error::Invalid("exactly one remote piece is needed (rma_iov_limit)"));
     };
     if remote.len != length(iov) {

@@ -2,9 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::abi::{
-    fi_addr_t, fi_datatype, fi_ioc, fi_msg_collective, fi_op, fi_ops_collective, fid_ep,
-};
+use crate::abi::{fi_addr_t, fi_datatype, fi_ioc, fi_msg_collective, fi_op, fi_ops_collective, fid_ep};
 use crate::door::refusals;
 
 pub(crate) static COLLECTIVE: fi_ops_collective = fi_ops_collective {

@@ -6,7 +6,9 @@ use isthmus_proto::AtomicKind::{self, Compare, Fetch, Update};
 
 use super::valid::{count_max, op_of, type_of};
 use super::{Atomic, Buffers, Iocs, NONE, parts};
-use crate::abi::{FI_ATOMIC_READ, fi_addr_t, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_ops_atomic, fid_ep};
+use crate::abi::{
+    FI_ATOMIC_READ, fi_addr_t, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_ops_atomic, fid_ep,
+};
 use crate::door::entries;
 use crate::ep::Ep;
 use crate::error::Error;

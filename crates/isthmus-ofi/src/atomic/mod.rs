@@ -51,9 +51,7 @@ impl Atomic {
         let request = AtomicRequest { peer, remote, kind: self.kind, op, datatype, options };
         let Buffers { operand, compare, result } = buffers;
         // SAFETY: by this function's contract.
-        unsafe {
-            live.engine().atomic(&request, operand.as_slice(), compare.as_slice(), result.as_slice())
-        }?;
+        unsafe { live.engine().atomic(&request, operand.as_slice(), compare.as_slice(), result.as_slice()) }?;
         Ok(0)
     }
 
@@ -100,7 +98,8 @@ unsafe fn parts<'a>(
     // SAFETY: by this function's contract.
     let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
     // SAFETY: by this function's contract.
-    let [remote] = (unsafe { array(msg.rma_iov, msg.rma_iov_count) }?) else {
+    let remote = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
+    let [remote] = remote else {
         return Err(Error::Invalid("exactly one remote piece is needed (rma_iov_limit)"));
     };
     let fi_msg_atomic { addr: peer, datatype, op, .. } = *msg;

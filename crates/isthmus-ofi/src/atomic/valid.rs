@@ -10,7 +10,18 @@ use crate::error::Error;
 pub(crate) fn type_of(datatype: fi_datatype) -> Result<AtomicType, Error> {
     use AtomicType::*;
     const TYPES: [AtomicType; 12] = [
-        Int8, Uint8, Int16, Uint16, Int32, Uint32, Int64, Uint64, Float, Double, FloatComplex, DoubleComplex,
+        Int8,
+        Uint8,
+        Int16,
+        Uint16,
+        Int32,
+        Uint32,
+        Int64,
+        Uint64,
+        Float,
+        Double,
+        FloatComplex,
+        DoubleComplex,
     ];
     TYPES.get(datatype as usize).copied().ok_or(UNSUPPORTED)
 }
@@ -19,8 +30,25 @@ pub(crate) fn type_of(datatype: fi_datatype) -> Result<AtomicType, Error> {
 pub(crate) fn op_of(op: fi_op) -> Result<AtomicOp, Error> {
     use AtomicOp::*;
     const OPS: [AtomicOp; 19] = [
-        Min, Max, Sum, Prod, Lor, Land, Bor, Band, Lxor, Bxor, AtomicRead, AtomicWrite, Cswap, CswapNe, CswapLe,
-        CswapLt, CswapGe, CswapGt, Mswap,
+        Min,
+        Max,
+        Sum,
+        Prod,
+        Lor,
+        Land,
+        Bor,
+        Band,
+        Lxor,
+        Bxor,
+        AtomicRead,
+        AtomicWrite,
+        Cswap,
+        CswapNe,
+        CswapLe,
+        CswapLt,
+        CswapGe,
+        CswapGt,
+        Mswap,
     ];
     OPS.get(op as usize).copied().ok_or(UNSUPPORTED)
 }

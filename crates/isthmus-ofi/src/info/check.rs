@@ -5,9 +5,9 @@ use isthmus_io::Endpoint;
 use super::limits::*;
 use super::{Hints, Offer};
 use crate::abi::{
-    FI_EP_RDM, FI_EP_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_UNSPEC, FI_RM_ENABLED,
-    FI_RM_UNSPEC, FI_THREAD_ENDPOINT, FI_THREAD_SAFE, FI_THREAD_UNSPEC, fi_domain_attr, fi_ep_attr, fi_rx_attr,
-    fi_tx_attr,
+    FI_EP_RDM, FI_EP_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_UNSPEC,
+    FI_RM_ENABLED, FI_RM_UNSPEC, FI_THREAD_ENDPOINT, FI_THREAD_SAFE, FI_THREAD_UNSPEC, fi_domain_attr,
+    fi_ep_attr, fi_rx_attr, fi_tx_attr,
 };
 use crate::error::Error;
 use crate::flags::*;
@@ -33,7 +33,8 @@ fn need(met: bool, what: &'static str) -> Answer {
 fn check_general(hints: &Hints) -> Answer {
     need(!hints.handle, "a connection request")?;
     need(hints.caps & !CAPS == 0, "one of the capabilities asked for")?;
-    let sockets = matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
+    let sockets =
+        matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
     let given = hints.src.is_some() || hints.dest.is_some();
     need(hints.addr_format == FI_FORMAT_UNSPEC || (sockets && given), "this address format")
 }
@@ -95,7 +96,6 @@ fn check_names(hints: &Hints) -> Answer {
 }
 
 fn accept(version: u32, hints: &Hints) -> Offer {
-    let default = Offer::default();
     let or = |wanted: u32, unspecified: u32, ours: u32| if wanted == unspecified { ours } else { wanted };
     let domain = &hints.domain;
     Offer {
@@ -112,7 +112,6 @@ fn accept(version: u32, hints: &Hints) -> Offer {
         mr_mode: mr_mode(version, domain.mr_mode),
         src: hints.src,
         dest: hints.dest,
-        ..default
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
 pub(crate) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
 
 /// Order among atomics to one peer.
-pub(crate) const ATOMIC_ORDERS: u64 =
+pub(super) const ATOMIC_ORDERS: u64 =
     FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
 /// Order that we keep.
 pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS | ATOMIC_ORDERS;
@@ -58,7 +58,7 @@ pub(crate) const QUEUE_SIZE: usize = 1024;
 /// What a program may ask for instead.
 pub(super) const QUEUE_SIZE_MAX: usize = 1 << 20;
 /// Bytes of data that may go with a message into the completion queue.
-pub(crate) const CQ_DATA_SIZE: usize = 8;
+pub(super) const CQ_DATA_SIZE: usize = 8;
 /// Bytes of a memory key.
 pub(super) const MR_KEY_SIZE: usize = 8;
 /// Pieces of one memory registration.

@@ -18,9 +18,7 @@ use crate::resolve::resolve;
 
 pub(crate) use build::Offer;
 pub(crate) use hints::{Hints, address};
-pub(crate) use limits::{
-    ATOMIC_ORDERS, CAPS, CQ_DATA_SIZE, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE, RX_FLAGS, TX_FLAGS,
-};
+pub(crate) use limits::{CAPS, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE, RX_FLAGS, TX_FLAGS};
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
 
