@@ -1,0 +1,244 @@
+"""How each MPI compiles a program and launches one over a transport."""
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = ROOT / "build"
+PROVIDER = BUILD / "lib" / "libisthmus-fi.so"
+# The executable can be another one, while a lab is being developed, say.
+ISTHMUS = Path(os.environ.get("ISTHMUS_EXE", BUILD / "bin" / "isthmus"))
+C_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"]
+
+# isthmus: our provider. tcp and rxm: libfabric's own, as the control.
+TRANSPORTS = ("isthmus", "tcp", "rxm")
+LIBFABRIC_NAME = {"isthmus": "isthmus", "tcp": "tcp", "rxm": "tcp;ofi_rxm"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ranks run: on this host, or on the named sites of a lab."""
+
+    name: str
+    hosts: tuple = ()
+
+    @property
+    def many(self):
+        return len(self.hosts) > 1
+
+    def enter(self):
+        """What precedes a launcher so that it runs on the first host."""
+        return [str(ISTHMUS), "lab", "rsh", self.hosts[0]] if self.hosts else []
+
+
+HOST = Place("host")
+
+
+def provider_env(transport, place):
+    """The environment of every rank that makes libfabric take the transport."""
+    env = {}
+    if transport == "isthmus":
+        env["FI_PROVIDER_PATH"] = str(PROVIDER.parent)
+        for key, value in os.environ.items():
+            if key.startswith("ISTHMUS_") and key not in ("ISTHMUS_TEST_ID", "ISTHMUS_EXE"):
+                env[key] = value
+    else:
+        env["FI_PROVIDER"] = LIBFABRIC_NAME[transport]
+        if place.hosts:
+            env["FI_TCP_IFACE"] = "wan0"
+    for key in ("FI_LOG_LEVEL", "FI_LOG_PROV"):
+        if key in os.environ:
+            env[key] = os.environ[key]
+    return env
+
+
+@dataclass
+class Mpi:
+    """One MPI: its folder, and its way to name hosts and pass environment."""
+
+    name: str
+    title: str
+    couples: bool  # connects two separately started jobs without a daemon
+    says_provider: tuple = ()  # (environment, text before the provider's name) of a verbose run
+    extra: dict = field(default_factory=dict)
+
+    @property
+    def folder(self):
+        return BUILD / "mpi" / self.name
+
+    @property
+    def programs(self):
+        return BUILD / "tests" / self.name
+
+    def missing(self):
+        """Why this MPI cannot run here, or None."""
+        if not Path(self.launcher()).exists():
+            return f"{self.title} is not installed: tools/bootstrap.sh {self.name}"
+        return None
+
+    def launcher(self):
+        return str(self.folder / "bin" / "mpiexec")
+
+    def python(self):
+        return str(self.folder / "bin" / "python")
+
+    def compile_command(self, source, output):
+        return [str(self.folder / "bin" / "mpicc"), *C_FLAGS, "-o", str(output), str(source)]
+
+    def compile_env(self):
+        return {}
+
+    def command(self, ranks, program, transport, place=HOST, env=None):
+        """The command line and environment of one job."""
+        raise NotImplementedError
+
+
+class Hydra(Mpi):
+    """What MPICH and Intel MPI share: hydra's command line."""
+
+    def command(self, ranks, program, transport, place=HOST, env=None):
+        rank_env = {**self.rank_env(transport, place), **provider_env(transport, place), **(env or {})}
+        words = [*place.enter(), self.launcher()]
+        if place.many:
+            words += ["-launcher", "rsh", "-launcher-exec", str(rsh_script())]
+            words += ["-hosts", ",".join(place.hosts), "-iface", "mgmt", "-ppn", str(-(-ranks // len(place.hosts)))]
+        words += ["-n", str(ranks)]
+        for key, value in sorted(rank_env.items()):
+            words += ["-genv", key, value]
+        return words + list(program), self.launch_env()
+
+    def launch_env(self):
+        return {}
+
+
+class Mpich(Hydra):
+    def rank_env(self, transport, place):
+        env = {
+            "MPIR_CVAR_CH4_NETMOD": "ofi",
+            # Shared memory off: the provider carries everything. Namespaces of
+            # one machine look like one host, so this holds for sites too.
+            "MPIR_CVAR_NOLOCAL": "1",
+            # A connect to nobody ends after this, not after three minutes.
+            "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": "20",
+        }
+        if transport == "isthmus":
+            env["FI_PROVIDER"] = "isthmus"
+        return env
+
+
+class Intel(Hydra):
+    def compile_env(self):
+        return {"I_MPI_ROOT": str(self.folder)}
+
+    def compile_command(self, source, output):
+        return [str(self.folder / "bin" / "mpicc"), "-cc=gcc", *C_FLAGS, "-o", str(output), str(source)]
+
+    def launch_env(self):
+        return {"I_MPI_ROOT": str(self.folder)}
+
+    def rank_env(self, transport, place):
+        return {
+            "I_MPI_ROOT": str(self.folder),
+            "I_MPI_FABRICS": "ofi",
+            "I_MPI_OFI_PROVIDER": LIBFABRIC_NAME[transport],
+            "I_MPI_PIN": "0",
+            "I_MPI_WAIT_MODE": "0",
+            "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": "20",
+        }
+
+
+class OpenMpi(Mpi):
+    """Open MPI 5: PRRTE starts the ranks."""
+
+    rsh_parameter = ("--prtemca", "plm_ssh_agent")
+    interface_parameter = ("--prtemca", "prte_if_include")
+
+    def launcher(self):
+        return str(self.folder / "bin" / "mpirun")
+
+    def one_sided(self, transport):
+        # Without btl/ofi, one-sided traffic would go past the provider.
+        return ["--mca", "osc", "^ucx,sm", "--mca", "btl", "self,ofi" if transport == "isthmus" else "self,tcp"]
+
+    def command(self, ranks, program, transport, place=HOST, env=None):
+        words = [*place.enter(), self.launcher(), "--allow-run-as-root", "--bind-to", "none", "-np", str(ranks)]
+        if place.many:
+            slots = -(-ranks // len(place.hosts))
+            words += ["--host", ",".join(f"{host}:{slots}" for host in place.hosts), "--map-by", f"ppr:{slots}:node"]
+            words += [*self.rsh_parameter, str(rsh_script()), *self.interface_parameter, "mgmt"]
+        else:
+            words += ["--host", f"localhost:{ranks * 2}"]
+        words += ["--mca", "pml", "cm", "--mca", "mtl", "ofi"]
+        words += ["--mca", "mtl_ofi_provider_include", LIBFABRIC_NAME[transport]]
+        words += ["--mca", "coll", "^sm,han", "--mca", "mpi_yield_when_idle", "1"]
+        words += self.one_sided(transport)
+        rank_env = {**provider_env(transport, place), **(env or {})}
+        for key in sorted(rank_env):
+            words += ["-x", key]
+        return words + list(program), rank_env
+
+
+class DebianOpenMpi(OpenMpi):
+    """Open MPI 4.1 as Debian packages it: ORTE starts the ranks."""
+
+    rsh_parameter = ("--mca", "plm_rsh_agent")
+    interface_parameter = ("--mca", "oob_tcp_if_include")
+
+    def launcher(self):
+        return shutil.which("mpirun.openmpi") or "/usr/bin/mpirun.openmpi"
+
+    def python(self):
+        return "/usr/bin/python3"
+
+    def compile_command(self, source, output):
+        return [shutil.which("mpicc.openmpi") or "mpicc.openmpi", *C_FLAGS, "-o", str(output), str(source)]
+
+    def one_sided(self, transport):
+        return ["--mca", "osc", "pt2pt", "--mca", "btl", "^openib,vader,ofi"]
+
+
+MPIS = {
+    mpi.name: mpi
+    for mpi in (
+        Mpich("mpich", "MPICH 5", couples=True),
+        OpenMpi("openmpi", "Open MPI 5", couples=False),
+        Intel("intel", "Intel MPI 2021", couples=True),
+        DebianOpenMpi("debian-openmpi", "Debian's Open MPI 4.1", couples=False),
+    )
+}
+
+
+def rsh_script():
+    """A stand-in for rsh: `SCRIPT [options] HOST COMMAND...` enters the site."""
+    script = BUILD / "tests" / "rsh"
+    text = f"""#!/bin/sh
+# Written by tests/run.py. Launchers pass options that mean nothing here.
+while :; do
+    case $1 in -l) shift 2 ;; -*) shift ;; *) break ;; esac
+done
+exec {ISTHMUS} lab rsh "$@"
+"""
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(text)
+        script.chmod(0o755)
+    return script
+
+
+def compile_programs(mpi, sources, log):
+    """Compiles what is older than its source. Returns the compiler's words on failure."""
+    from . import process
+
+    mpi.programs.mkdir(parents=True, exist_ok=True)
+    header = ROOT / "tests" / "mpi" / "check.h"
+    for source in sources:
+        output = mpi.programs / source.stem
+        newest = max(source.stat().st_mtime, header.stat().st_mtime)
+        if output.exists() and output.stat().st_mtime > newest:
+            continue
+        ended = process.run(mpi.compile_command(source, output), mpi.compile_env(), log, 120)
+        if ended.status != 0:
+            return ended.output
+    return None

@@ -1,0 +1,139 @@
+"""Start commands with a hard time limit, and end all that they started."""
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+# Every process of a test carries this variable. Launchers' daemons leave their
+# process group, so after a test the stragglers are found by it; nobody else's
+# process has our value.
+MARK = "ISTHMUS_TEST_ID"
+
+
+@dataclass
+class Ended:
+    """How a command ended: status is None when its time was up."""
+
+    status: int | None
+    output: str
+    seconds: float
+
+    @property
+    def timed_out(self):
+        return self.status is None
+
+
+class Running:
+    """A command under way, its output (both streams) going to a file."""
+
+    def __init__(self, command, env, log: Path, cwd=None):
+        self.mark = uuid.uuid4().hex
+        self.log = log
+        self.command = command
+        self.began = time.monotonic()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(log, "wb")
+        self._file.write(("$ " + describe(command, env) + "\n").encode())
+        self._file.flush()
+        self._skip = self._file.tell()
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **env, MARK: self.mark},
+            stdin=subprocess.DEVNULL,
+            stdout=self._file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=cwd,
+        )
+
+    def pids(self, name=None):
+        """The processes of this command, its descendants included, by program name."""
+        return [pid for pid in marked(self.mark) if name is None or program_of(pid) == name]
+
+    def output(self):
+        with open(self.log, "rb") as file:
+            file.seek(self._skip)
+            return file.read().decode(errors="replace")
+
+    def wait(self, seconds) -> Ended:
+        """Waits, at most until `seconds` after the start, and leaves nothing running."""
+        left = max(0.0, self.began + seconds - time.monotonic())
+        try:
+            status = self.process.wait(left)
+        except subprocess.TimeoutExpired:
+            status = None
+        took = time.monotonic() - self.began
+        self.end()
+        return Ended(status, self.output(), took)
+
+    def end(self):
+        """Ends the command's process group and what left it."""
+        for number, grace in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
+            group_alive = self.process.poll() is None
+            if group_alive:
+                _signal_group(self.process.pid, number)
+            stragglers = marked(self.mark)
+            for pid in stragglers:
+                _signal(pid, number)
+            if not group_alive and not stragglers:
+                break
+            until = time.monotonic() + grace
+            while time.monotonic() < until and (self.process.poll() is None or marked(self.mark)):
+                time.sleep(0.02)
+        if not self._file.closed:
+            self._file.close()
+
+
+def run(command, env, log, seconds, cwd=None) -> Ended:
+    return Running(command, env, log, cwd).wait(seconds)
+
+
+def marked(mark):
+    """The live processes whose environment carries the mark."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                if needle in file.read().split(b"\0"):
+                    found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def program_of(pid):
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return None
+
+
+def describe(command, env):
+    words = [f"{key}={quoted(value)}" for key, value in sorted(env.items())]
+    return " ".join(words + [quoted(str(word)) for word in command])
+
+
+def quoted(word):
+    plain = all(c.isalnum() or c in "-_./=:,@+" for c in word)
+    return word if plain and word else "'" + word.replace("'", "'\\''") + "'"
+
+
+def _signal_group(pid, number):
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _signal(pid, number):
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,115 @@
+// Two separately started jobs couple by Open_port, Comm_accept, Comm_connect.
+//   connect accept  FILE [ROUNDS=3] [BYTES=1M]
+//   connect connect FILE [ROUNDS=3] [BYTES=1M]
+//   connect wrong   FILE            (FILE holds a port that nobody serves)
+// The accepting job writes its port's name to FILE. `wrong` succeeds when
+// MPI_Comm_connect returns an error or ends the job: it must not hang, which
+// the caller checks with a clock.
+#include <unistd.h>
+
+#include "check.h"
+
+static void publish(const char *file, const char *port)
+{
+    char temporary[4096];
+    snprintf(temporary, sizeof temporary, "%s.new", file);
+    FILE *out = fopen(temporary, "w");
+    CHECK(out && fputs(port, out) >= 0 && fclose(out) == 0, "cannot write %s", temporary);
+    CHECK(rename(temporary, file) == 0, "cannot rename %s", temporary);
+}
+
+static void await_port(const char *file, char *port)
+{
+    FILE *in = NULL;
+    for (int waited_ms = 0; !(in = fopen(file, "r")); waited_ms += 20) {
+        CHECK(waited_ms < 60000, "no port name in %s after 60 s", file);
+        sleep_ms(20);
+    }
+    size_t length = fread(port, 1, MPI_MAX_PORT_NAME - 1, in);
+    port[length] = 0;
+    fclose(in);
+}
+
+// All of this side to all of the other, both ways, and a broadcast and an
+// all-reduce over the merged communicator.
+static void converse(MPI_Comm inter, size_t bytes, int side, int round)
+{
+    int remote, me;
+    MPI_Comm_remote_size(inter, &remote);
+    MPI_Comm_rank(inter, &me);
+    MPI_Request *requests = allocate(2 * (size_t)remote * sizeof *requests);
+    unsigned char *out = allocate(bytes * (size_t)remote), *in = allocate(bytes * (size_t)remote);
+    for (int peer = 0; peer < remote; peer++) {
+        size_t at = bytes * (size_t)peer;
+        fill(out + at, bytes, mixed((uint64_t)(side * 10000 + me * 100 + peer), (uint64_t)round));
+        MPI_Irecv(in + at, (int)bytes, MPI_BYTE, peer, round, inter, &requests[peer]);
+        MPI_Isend(out + at, (int)bytes, MPI_BYTE, peer, round, inter, &requests[remote + peer]);
+    }
+    MPI_Waitall(2 * remote, requests, MPI_STATUSES_IGNORE);
+    for (int peer = 0; peer < remote; peer++)
+        verify(in + bytes * (size_t)peer, bytes, mixed((uint64_t)(!side * 10000 + peer * 100 + me), (uint64_t)round), "intercommunicator");
+
+    MPI_Comm merged;
+    int total, rank, sum;
+    MPI_Intercomm_merge(inter, side, &merged);
+    MPI_Comm_size(merged, &total);
+    MPI_Comm_rank(merged, &rank);
+    CHECK(total == world_size + remote, "merged size %d", total);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, merged);
+    CHECK(sum == total * (total - 1) / 2, "Allreduce over the merged communicator: %d", sum);
+    MPI_Comm_free(&merged);
+    free(requests);
+    free(out);
+    free(in);
+}
+
+static int connect_to_nobody(const char *port)
+{
+    MPI_Comm inter;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length, error;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    error = MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
+    CHECK(error != MPI_SUCCESS, "connected to a port that nobody serves");
+    MPI_Error_string(error, text, &length);
+    if (world_rank == 0)
+        printf("OK connect: refused as it should be: %s\n", text);
+    fflush(stdout);
+    // Some MPIs cannot finalize after a connect that failed; the answer is out.
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    start(&argc, &argv, "connect");
+    CHECK(argc >= 3, "usage: connect accept|connect|wrong FILE [ROUNDS] [BYTES]");
+    const char *role = argv[1], *file = argv[2];
+    int rounds = (int)argument(argc, argv, 3, 3);
+    size_t bytes = argument(argc, argv, 4, 1 << 20);
+    int accepts = strcmp(role, "accept") == 0;
+    char port[MPI_MAX_PORT_NAME] = "";
+
+    if (accepts) {
+        MPI_Open_port(MPI_INFO_NULL, port);
+        if (world_rank == 0)
+            publish(file, port);
+    } else if (world_rank == 0) {
+        await_port(file, port);
+    }
+    MPI_Bcast(port, MPI_MAX_PORT_NAME, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (strcmp(role, "wrong") == 0)
+        return connect_to_nobody(port);
+
+    for (int round = 0; round < rounds; round++) {
+        MPI_Comm inter;
+        if (accepts)
+            MPI_Comm_accept(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
+        else
+            MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
+        converse(inter, bytes, accepts, round);
+        MPI_Comm_disconnect(&inter);
+    }
+    if (accepts)
+        MPI_Close_port(port);
+    return finish("%s side, %d couplings, %zu bytes a pair, %d ranks", role, rounds, bytes, world_size);
+}

