@@ -103,13 +103,7 @@ impl EpState {
         if let Some(engine) = &*slot {
             return Ok(engine.clone());
         }
-        let opened = Endpoint::open(&self.domain.settings, *self.bind.lock(), self.domain.regions.clone());
-        let engine = opened.map_err(|error| match error {
-            isthmus_io::OpenError::Listen { cause, at } => {
-                let text = format!("cannot listen at {at}: {cause}");
-                Error::System(std::io::Error::new(cause.kind(), text))
-            }
-        })?;
+        let engine = Endpoint::open(&self.domain.settings, *self.bind.lock(), self.domain.regions.clone())?;
         Ok(slot.insert(engine).clone())
     }
 

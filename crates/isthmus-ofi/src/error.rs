@@ -1,6 +1,6 @@
 //! Every reason to refuse a call, and its libfabric errno.
 
-use isthmus_io::PostError;
+use isthmus_io::{OpenError, PostError};
 use isthmus_proto::OpError;
 
 pub(crate) const FI_EOTHER: i32 = 256;
@@ -63,6 +63,8 @@ pub(crate) enum Error {
     #[error("{0}")]
     NotFound(String),
     #[error("{0}")]
+    Open(#[from] OpenError),
+    #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
@@ -89,7 +91,10 @@ impl Error {
             Self::TimedOut => libc::ETIMEDOUT,
             Self::NoMemory => libc::ENOMEM,
             Self::Unreachable(_) => libc::EHOSTUNREACH,
-            Self::System(cause) => cause.raw_os_error().unwrap_or(libc::EIO),
+            Self::Open(OpenError::Listen { cause, .. }) | Self::System(cause) => {
+                cause.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Self::Open(_) => libc::ENODEV,
         }
     }
 

@@ -8,6 +8,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
+use isthmus_io::log::Severity;
+
 use crate::abi::fi_provider;
 use crate::provider;
 
@@ -18,6 +20,20 @@ pub(crate) enum Level {
     Warn = 0,
     /// What happened and why.
     Info = 2,
+    /// For whoever looks for a fault.
+    Debug = 3,
+}
+
+/// Takes the engine's words too.
+pub(crate) fn install() {
+    isthmus_io::log::set_hook(|severity, text| {
+        let level = match severity {
+            Severity::Warn => Level::Warn,
+            Severity::Info => Level::Info,
+            Severity::Debug => Level::Debug,
+        };
+        write(level, text);
+    });
 }
 
 const FI_LOG_CORE: c_int = 0;

@@ -44,6 +44,7 @@ pub(crate) fn pointer() -> *mut fi_provider {
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let start = || {
         fork::register();
+        log::install();
         declare_parameters();
     };
     match std::panic::catch_unwind(start) {
