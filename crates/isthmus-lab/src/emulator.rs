@@ -1,4 +1,5 @@
-//! The link model applied to real packets between two TAP devices.
+//! The link model applied to real packets between two TAP devices, or packet sockets where
+//! there is no access to TAP devices.
 //!
 //! One thread serves each direction: it reads super-packets whole, asks the model about each
 //! wire packet, and writes what survives when it is due. Memory is taken and touched before
@@ -54,13 +55,13 @@ pub fn memory_bytes(spec: &DirectionSpec) -> u64 {
 
 impl LinkEmulator {
     /// Takes memory for both directions and waits, packets held, for [`LinkEmulator::open`].
-    /// `taps` are the two ends; `specs` are from the first to the second, and back.
+    /// `ends` are the two devices; `specs` are from the first to the second, and back.
     ///
     /// # Errors
     /// When descriptors or threads run out.
-    pub fn prepare(taps: [OwnedFd; 2], specs: [DirectionSpec; 2]) -> io::Result<Self> {
+    pub fn prepare(ends: [OwnedFd; 2], specs: [DirectionSpec; 2]) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let [first, second] = taps.map(Arc::new);
+        let [first, second] = ends.map(Arc::new);
         let [there, back] = specs;
         let (ready, is_ready) = channel();
         let there = spawn("lab-there", &first, &second, there, &stop, ready.clone())?;
@@ -274,6 +275,7 @@ impl Worker {
     fn into_report(mut self) -> DirectionReport {
         self.report.lateness = self.lateness.summary();
         self.report.wake_lateness = self.wake_lateness.summary();
+        self.report.drops.unseen = sys::socket_drops(self.input.as_fd());
         self.report.cpu_s = to_ns(clock_gettime(ClockId::ThreadCPUTime)) as f64 / 1e9;
         self.report
     }

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use isthmus_lab::LabError;
+use isthmus_lab::check::{self, Finding, Verdict};
 use isthmus_lab::config::{LabConfig, LinkConfig, SiteConfig};
 use isthmus_lab::topology::{HUB, Lab, LabState, become_able, environment};
 use isthmus_lab::units::{Percent, Rate, Size, Span};
@@ -139,17 +140,13 @@ struct ListArgs {
 }
 
 /// Say what this machine allows a lab to do, and what to change
+///
+/// Exit status 1 when no lab is possible.
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// How to print
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn main(args: Args) -> ExitCode {
@@ -427,6 +424,20 @@ fn list(args: &ListArgs) -> Result<ExitCode, LabError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(_args: &CheckArgs) -> Result<ExitCode, LabError> {
-    Ok(ExitCode::SUCCESS)
+fn check(args: &CheckArgs) -> Result<ExitCode, LabError> {
+    let findings = check::check();
+    if args.json {
+        println!("{}", serde_json::json!({ "version": 1, "findings": findings }));
+    } else {
+        for Finding { name, verdict, text } in &findings {
+            let mark = match verdict {
+                Verdict::Good => "good",
+                Verdict::Lesser => "lesser",
+                Verdict::Missing => "MISSING",
+            };
+            println!("{mark:8}{name:20}{text}");
+        }
+    }
+    let possible = !findings.iter().any(|f| f.verdict == Verdict::Missing);
+    Ok(ExitCode::from(u8::from(!possible)))
 }
