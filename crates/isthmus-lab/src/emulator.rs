@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::model::{Direction, DirectionSpec, Drop, Fate};
-use crate::packet::{FRAME_BYTES_MAX, Frame, HEADER_BYTES_MAX, VNET_BYTES};
+use crate::packet::{FRAME_BYTES_MAX, Frame, HEADER_BYTES_MAX};
 use crate::report::{DirectionReport, Histogram};
 use crate::store::{Full, Run, Store};
 use crate::sys;
@@ -137,8 +137,12 @@ enum Turn {
 impl Worker {
     fn new(input: Arc<OwnedFd>, output: Arc<OwnedFd>, stop: Arc<OwnedFd>, spec: DirectionSpec) -> Self {
         let realtime = sys::become_realtime().is_ok();
+        if !realtime {
+            sys::prefer_short_slices();
+        }
         // Without effect under real-time scheduling, where timers have no slack.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let seed = spec.seed;
         Self {
             input,
             output,
@@ -150,7 +154,7 @@ impl Worker {
             epoch_ns: 0,
             lateness: Histogram::default(),
             wake_lateness: Histogram::default(),
-            report: DirectionReport { realtime, ..Default::default() },
+            report: DirectionReport { realtime, seed, ..Default::default() },
         }
     }
 
@@ -261,12 +265,12 @@ impl Worker {
         let header = &header[..frame.header_len()];
         let parts = [io::IoSlice::new(header), io::IoSlice::new(payload)];
         let packets = (end - first) as u64;
-        let overhead = packets as usize * (header.len() - VNET_BYTES) + payload.len();
+        let wire_bytes: u64 = frame.wire_sizes().skip(first).take(end - first).map(u64::from).sum();
         match rustix::io::writev(self.output.as_fd(), &parts) {
             Ok(_) => {
                 self.report.deliveries += 1;
                 self.report.delivered_packets += packets;
-                self.report.delivered_bytes += overhead as u64 + 24 * packets;
+                self.report.delivered_bytes += wire_bytes;
             }
             Err(_) => self.report.drops.emulator += packets,
         }

@@ -132,6 +132,30 @@ pub(crate) fn become_realtime() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) })
 }
 
+/// Asks for short time slices, which under EEVDF (Linux 6.12) lets the calling thread run
+/// sooner after it wakes. Needs no privilege; without effect on older kernels.
+pub(crate) fn prefer_short_slices() {
+    const SLICE_NS: u64 = 100_000;
+    let attributes =
+        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: SLICE_NS, ..SchedAttr::default() };
+    // SAFETY: the attributes outlive the call and carry their size; 0 names the calling thread.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
+
+/// `struct sched_attr` of sched_setattr(2), first version.
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
 /// Asks for huge pages under `memory`, which makes its first touch and later use cheaper.
 /// Without effect where the system has none.
 pub(crate) fn prefer_huge_pages(memory: &mut [u8]) {

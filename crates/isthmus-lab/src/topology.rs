@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -116,11 +117,21 @@ pub fn become_able() -> Result<(), LabError> {
     enter().doing(|| "make a user namespace, which a lab without root needs".to_owned())
 }
 
-/// Where labs leave their state: root's, and each user's own.
+/// Where labs leave their state: root's, and each user's own. Others' are not trusted: what
+/// is there names programs that get run.
 fn state_directories() -> Vec<PathBuf> {
     let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("isthmus-lab"));
     let shared = std::env::temp_dir().join(format!("isthmus-lab-{}", original_uid()));
-    [Some(PathBuf::from("/run/isthmus-lab")), user, Some(shared)].into_iter().flatten().collect()
+    let own = [user, Some(shared)].into_iter().flatten().filter(|d| is_own_or_absent(d));
+    std::iter::once(PathBuf::from("/run/isthmus-lab")).chain(own).collect()
+}
+
+fn is_own_or_absent(directory: &Path) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    match fs::symlink_metadata(directory) {
+        Ok(meta) => meta.is_dir() && meta.uid() == me && meta.mode() & 0o022 == 0,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 /// The user outside any user namespace of ours.
@@ -138,7 +149,8 @@ fn make_state_directory(id: &str) -> Result<PathBuf, LabError> {
     let mut failure = None;
     for base in state_directories() {
         let directory = base.join(id);
-        match fs::create_dir_all(&directory) {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory);
+        match made.and_then(|()| check_own(&base)) {
             Ok(()) => return Ok(directory),
             Err(error) => failure = Some(error),
         }
@@ -146,6 +158,11 @@ fn make_state_directory(id: &str) -> Result<PathBuf, LabError> {
     Err(failure.unwrap_or_else(|| io::ErrorKind::NotFound.into())).doing(|| {
         "make a directory for the lab's state under /run, XDG_RUNTIME_DIR or the temporary directory".into()
     })
+}
+
+/// Somebody else may have made it between our looking and our making.
+fn check_own(base: &Path) -> io::Result<()> {
+    if is_own_or_absent(base) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 /// When process `pid` started, in clock ticks since boot.
@@ -234,14 +251,21 @@ pub fn clean_up_stale() {
         for directory in entries.flatten().map(|e| e.path()) {
             match LabState::read(&directory) {
                 Some(state) if !state.is_alive() => remove_stale(&directory, &state),
+                None if !may_be_starting(&directory) => drop(fs::remove_dir_all(&directory)),
                 _ => {}
             }
         }
     }
 }
 
+/// A directory without state is a lab on its way, as long as its process exists.
+fn may_be_starting(directory: &Path) -> bool {
+    let name = directory.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let pid = name.split('-').next().and_then(|pid| pid.parse().ok());
+    !directory.is_dir() || pid.is_none_or(|pid| start_time(pid).is_some())
+}
+
 fn remove_stale(directory: &Path, state: &LabState) {
-    use std::os::unix::fs::MetadataExt;
     tracing::info!("taking away what the killed lab {} left", state.id);
     let names: Vec<_> =
         state.sites.iter().map(|s| &s.net).filter(|n| n.starts_with(NETNS_DIRECTORY)).collect();
@@ -290,11 +314,12 @@ impl Lab {
             user_namespace: user_namespace(),
             sites: Vec::new(),
         };
+        let wire = Namespaces::create("wire", Path::new("/etc/hosts"))?;
         let mut lab = Self {
             directory: make_state_directory(&state.id)?,
             state,
             places: Vec::new(),
-            wire: Namespaces::create("wire", Path::new("/etc/hosts"))?,
+            wire,
             links,
             site_names: config.sites.iter().map(|s| s.name.clone()).collect(),
             emulators: Vec::new(),
@@ -636,7 +661,6 @@ fn hosts_file(sites: &[SiteState], own: usize) -> String {
 }
 
 fn write_script(path: &Path, id: &str) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
     let program = std::env::current_exe()?;
     let script = format!(
         "#!/bin/sh\n# Remote shell into a site of this lab: lab-rsh SITE COMMAND...\n\
@@ -688,20 +712,22 @@ fn tune_site(site: &SiteConfig, window_bytes: u64) -> io::Result<()> {
 /// Sets the congestion control of a site. A namespace may only choose what the host allows
 /// its users; root widens that for the moment of choosing.
 fn set_congestion_control(site: &Namespaces, cc: &str) -> io::Result<()> {
-    const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
     let set = || site.inside(|| sysctl("ipv4/tcp_congestion_control", cc));
-    match set() {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let _turn = one_at_a_time()?;
-            let before = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}"))?;
-            sysctl(ALLOWED, &format!("{} {cc}", before.trim())).map_err(|_| error)?;
-            let chosen = set();
-            sysctl(ALLOWED, before.trim())?;
-            chosen
-        }
-        other => other,
-    }
-    .map_err(|e| unknown_cc(cc, &e))
+    let chosen = set().or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => while_allowed(cc, set),
+        _ => Err(error),
+    });
+    chosen.map_err(|e| unknown_cc(cc, &e))
+}
+
+fn while_allowed(cc: &str, set: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
+    let _turn = one_at_a_time()?;
+    let before = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}"))?;
+    sysctl(ALLOWED, &format!("{} {cc}", before.trim()))?;
+    let chosen = set();
+    sysctl(ALLOWED, before.trim())?;
+    chosen
 }
 
 /// Keeps labs that start together from restoring each other's values.

@@ -43,6 +43,13 @@ enum LabCommand {
 
 /// Make a lab, run commands in it, take it away
 ///
+/// CMD runs in the hub, a namespace of the lab's own: with --mgmt a login node that reaches
+/// every site, otherwise without network. `lab-rsh SITE CMD...` is on its PATH. Environment:
+/// ISTHMUS_LAB (id), ISTHMUS_LAB_RSH (path of lab-rsh), ISTHMUS_LAB_SITE (where it runs),
+/// ISTHMUS_LAB_SITES (all names), and for each site, here A: ISTHMUS_LAB_SITE_A_NAME, _NETNS
+/// (path of the network namespace), _ADDRESS (first), _ADDRESSES, _MGMT. Site names resolve
+/// by /etc/hosts; NAME-mgmt is a site's address on the mgmt network.
+///
 /// The exit status is the command's (with only --in: the first that is not 0);
 /// 2 for bad usage or configuration; 3 when the lab itself fails or time runs out.
 #[derive(clap::Args)]
@@ -338,17 +345,13 @@ impl Signals {
     fn watch() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let mut writer = writer.try_clone()?;
-            // Each signal has a pipe of its own kind: the number itself is what is read.
-            let mut watched = signal_hook::iterator::Signals::new([signal])?;
-            std::thread::Builder::new().name("lab-signals".into()).spawn(move || {
-                for signal in &mut watched {
-                    // The reader is gone only when the lab is ending anyway.
-                    let _ = writer.write_all(&[signal as u8]);
-                }
-            })?;
-        }
+        let mut watched = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        std::thread::Builder::new().name("lab-signals".into()).spawn(move || {
+            for signal in &mut watched {
+                // The reader is gone only when the lab is ending anyway.
+                let _ = (&writer).write_all(&[signal as u8]);
+            }
+        })?;
         Ok(Self(reader))
     }
 
