@@ -1,30 +1,48 @@
-//! An endpoint: the engine, its lanes, and whoever turns them.
+//! An endpoint: the engine, its shell, and whoever turns them.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use isthmus_proto::{AtomicRequest, Completion, PeekRequest, PeerId, RecvRequest, RmaRequest, SendRequest};
-use isthmus_wire::Address;
+use isthmus_proto::{
+    AtomicRequest, Completion, Config, Counters, Engine, PeekRequest, PeerId, RecvRequest, Refusal,
+    RmaRequest, SendRequest,
+};
+use isthmus_wire::{Address, AsId, SubnetId};
+use parking_lot::{Mutex, MutexGuard};
 
-use crate::{RegionTable, Settings};
+use crate::driver::Driver;
+use crate::interface::{self, InterfaceError};
+use crate::memory::ProcessMemory;
+use crate::poller::{Bell, Poller};
+use crate::shell::{Core, Shell, ShellConfig};
+use crate::signals;
+use crate::{RegionTable, Settings, tcp};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// No address to listen at.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// The listening socket could not be made.
     #[error("cannot listen at {at}: {cause}; choose another interface or port")]
     Listen {
         /// Where.
         at: SocketAddr,
         /// Why.
-        cause: std::io::Error,
+        cause: io::Error,
     },
+    /// The system gave no descriptor, thread or random number.
+    #[error("cannot open an endpoint: {0}")]
+    System(#[from] io::Error),
 }
 
 /// Why an operation was not started. Nothing has happened then.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// No room now; turn the endpoint and try again (`-FI_EAGAIN`).
     #[error("no room for another operation; progress and try again")]
@@ -37,9 +55,40 @@ pub enum PostError {
     Invalid(&'static str),
 }
 
+impl From<Refusal> for PostError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unreachable(text) => Self::Unreachable(text),
+            Refusal::Invalid(text) => Self::Invalid(text),
+        }
+    }
+}
+
 /// One endpoint. All calls may be made from any thread.
 #[derive(Debug)]
-pub struct Endpoint {}
+pub struct Endpoint {
+    address: Address,
+    core: Mutex<Core>,
+    shell: Mutex<Shell>,
+    /// The engine has news for the shell that its present owner may have missed.
+    pending: AtomicBool,
+    /// How often the program polled.
+    polls: AtomicU64,
+    /// Somebody sleeps on the bell.
+    armed: AtomicBool,
+    closed: AtomicBool,
+    bell: Bell,
+    event_fd: Poller,
+    driver: Arc<Driver>,
+    linger: Duration,
+}
+
+/// Turns that the I/O thread makes before it looks at other endpoints.
+const TURNS_PER_DRIVE: usize = 16;
+/// Sleep of a closing endpoint between its turns.
+const CLOSE_STEP: Duration = Duration::from_micros(200);
+/// How long closing waits for peers to close their side of the lanes.
+const PARTING: Duration = Duration::from_secs(2);
 
 impl Endpoint {
     /// Most bytes that [`isthmus_proto::Options::inject`] accepts.
@@ -50,58 +99,132 @@ impl Endpoint {
     pub const ATOMIC_MAX: usize = 4096;
 
     /// Opens an endpoint that listens at `bind` (or as the settings say).
+    ///
+    /// # Errors
+    /// [`OpenError`], whose text says what to do.
     pub fn open(
         settings: &Settings,
         bind: Option<SocketAddr>,
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
-        let _ = (settings, bind, regions);
-        todo!()
+        signals::watch_forks();
+        let at = listen_address(settings, bind)?;
+        let listener = tcp::listen(at).map_err(|cause| OpenError::Listen { at, cause })?;
+        let port = listener.local_addr()?.as_socket().map_or(at.port(), |bound| bound.port());
+        let address = Address {
+            as_id: AsId(settings.as_id),
+            subnet: SubnetId(settings.subnet),
+            locator: SocketAddr::new(at.ip(), port),
+            incarnation: random_incarnation()?,
+        };
+        let config = Config {
+            credit: settings.credit.0,
+            credit_total: settings.credit_total.0,
+            streams: settings.streams.0,
+            peer_timeout_us: settings.peer_timeout.0.as_micros() as u64,
+            ..Config::new(address)
+        };
+        let from = (!settings.interface.is_empty()).then_some(at.ip());
+        let shell = Shell::new(ShellConfig { congestion: settings.congestion.clone(), from }, listener)?;
+        let event_fd = Poller::new()?;
+        event_fd.add(shell.poller(), 0, false)?;
+        let endpoint = Arc::new(Self {
+            address,
+            core: Mutex::new(Core::new(Engine::new(config), ProcessMemory::new(regions))),
+            shell: Mutex::new(shell),
+            pending: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+            armed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            bell: Bell::new()?,
+            event_fd,
+            driver: Driver::get()?,
+            linger: settings.linger.0,
+        });
+        endpoint.driver.adopt(&endpoint);
+        Ok(endpoint)
     }
 
     /// The address that peers need.
     pub fn address(&self) -> Address {
-        todo!()
+        self.address
+    }
+
+    /// What the engine did so far.
+    pub fn counters(&self) -> Counters {
+        self.core.lock().engine.counters()
     }
 
     /// The index of a peer in this endpoint's table; makes no connection.
+    ///
+    /// # Errors
+    /// [`PostError::Unreachable`] for an address that no route leads to.
     pub fn peer(&self, address: &Address) -> Result<PeerId, PostError> {
-        let _ = address;
-        todo!()
+        Ok(self.core.lock().engine.peer(address)?)
     }
 
     /// The address of a peer.
     pub fn peer_address(&self, peer: PeerId) -> Address {
-        let _ = peer;
-        todo!()
+        self.core.lock().engine.peer_address(peer).unwrap_or_default()
+    }
+
+    fn post<T>(&self, with: impl FnOnce(&mut Core) -> Result<T, PostError>) -> Result<T, PostError> {
+        if self.is_closed() {
+            return Err(PostError::Invalid(
+                "the endpoint is closed, or belongs to the parent of this process",
+            ));
+        }
+        let posted = with(&mut self.core.lock());
+        self.pump();
+        posted
     }
 
     /// Posts a message.
     ///
+    /// # Errors
+    /// [`PostError`]; a peer that cannot be reached is reported by the completion.
+    ///
     /// # Safety
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        let _ = (request, iov);
-        todo!()
+        self.post(|core| {
+            let place = core.memory.lend(iov);
+            Ok(core.engine.send(request, place, total(iov), &mut core.memory)?)
+        })
     }
 
     /// Posts a receive buffer.
     ///
+    /// # Errors
+    /// [`PostError::Invalid`] on a closed endpoint.
+    ///
     /// # Safety
     /// The buffers stay valid and untouched until the completion was polled.
     pub unsafe fn recv(&self, request: &RecvRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        let _ = (request, iov);
-        todo!()
+        self.post(|core| {
+            let place = core.memory.lend(iov);
+            core.engine.recv(request, place, total(iov), &mut core.memory);
+            Ok(())
+        })
     }
 
     /// Searches the unexpected tagged messages.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] on a closed endpoint.
     pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
-        let _ = request;
-        todo!()
+        self.turn();
+        self.post(|core| {
+            core.engine.peek(request, &mut core.memory);
+            Ok(())
+        })
     }
 
     /// Receives the message that a peek reserved under the same context; with
     /// `discard` drops it instead.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] where nothing is claimed under this context.
     ///
     /// # Safety
     /// As for [`Endpoint::recv`].
@@ -111,30 +234,50 @@ impl Endpoint {
         iov: &[libc::iovec],
         discard: bool,
     ) -> Result<(), PostError> {
-        let _ = (request, iov, discard);
-        todo!()
+        self.post(|core| {
+            let place = core.memory.lend(iov);
+            if core.engine.claim(request, place, total(iov), discard, &mut core.memory) {
+                Ok(())
+            } else {
+                Err(PostError::Invalid("no message was claimed under this context"))
+            }
+        })
     }
 
     /// Writes to a peer's memory.
     ///
+    /// # Errors
+    /// As for [`Endpoint::send`].
+    ///
     /// # Safety
     /// As for [`Endpoint::send`].
     pub unsafe fn write(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        let _ = (request, iov);
-        todo!()
+        self.post(|core| {
+            let place = core.memory.lend(iov);
+            Ok(core.engine.write(request, place, &mut core.memory)?)
+        })
     }
 
     /// Reads a peer's memory.
     ///
+    /// # Errors
+    /// As for [`Endpoint::send`].
+    ///
     /// # Safety
     /// As for [`Endpoint::recv`].
     pub unsafe fn read(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        let _ = (request, iov);
-        todo!()
+        self.post(|core| {
+            let place = core.memory.lend(iov);
+            Ok(core.engine.read(request, place, &mut core.memory)?)
+        })
     }
 
     /// An atomic operation on a peer's memory; `operand` and `compare` are copied before
     /// the call returns, `result` receives the earlier value.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::send`], and [`PostError::Invalid`] for an operation that does
+    /// not exist for the type or is longer than [`Endpoint::ATOMIC_MAX`].
     ///
     /// # Safety
     /// As for [`Endpoint::recv`], of `result`.
@@ -145,45 +288,209 @@ impl Endpoint {
         compare: &[libc::iovec],
         result: &[libc::iovec],
     ) -> Result<(), PostError> {
-        let _ = (request, operand, compare, result);
-        todo!()
+        if total(operand).max(total(compare)).max(request.remote.len) > Self::ATOMIC_MAX as u64 {
+            return Err(PostError::Invalid("an atomic operation takes at most 4096 bytes"));
+        }
+        self.post(|core| {
+            let mut operands = Vec::new();
+            for iov in [operand, compare] {
+                let place = core.memory.lend(iov);
+                isthmus_proto::Memory::load(&core.memory, place, 0, total(iov) as usize, &mut operands);
+                isthmus_proto::Memory::release(&mut core.memory, place);
+            }
+            let place = core.memory.lend(result);
+            Ok(core.engine.atomic(request, &operands, place, &mut core.memory)?)
+        })
     }
 
     /// Cancels the oldest posted receive with this context; it then completes with
     /// [`isthmus_proto::OpError::Cancelled`]. False where there is none to cancel.
     pub fn cancel(&self, context: u64) -> bool {
-        let _ = context;
-        todo!()
+        let mut guard = self.core.lock();
+        let Core { engine, memory, .. } = &mut *guard;
+        engine.cancel(context, memory)
     }
 
     /// Turns the engine and moves finished operations into `out` (appending; `out` is
     /// the caller's to reuse). Returns how many.
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
-        let _ = out;
-        todo!()
+        if self.is_closed() {
+            return 0;
+        }
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        if self.armed.swap(false, Ordering::Relaxed) {
+            self.bell.silence();
+        }
+        let moved = self.take_completions(out);
+        if moved > 0 {
+            return moved;
+        }
+        self.turn();
+        self.take_completions(out)
+    }
+
+    fn take_completions(&self, out: &mut Vec<Completion>) -> usize {
+        let mut guard = self.core.lock();
+        let before = out.len();
+        out.extend(std::iter::from_fn(|| guard.engine.poll_completion()));
+        out.len() - before
     }
 
     /// A descriptor that is readable when [`Endpoint::poll`] has something to return,
     /// provided [`Endpoint::arm`] said yes since the last poll.
     pub fn wait_fd(&self) -> RawFd {
-        todo!()
+        self.bell.raw_fd()
     }
 
     /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread turns the
     /// engine. False where completions are already waiting.
     pub fn arm(&self) -> bool {
-        todo!()
+        self.armed.store(true, Ordering::SeqCst);
+        if self.core.lock().engine.has_completions() {
+            return false;
+        }
+        self.driver.wake();
+        true
     }
 
-    /// Sleeps until completions wait or `timeout` has passed (`None`: no limit).
+    /// Sleeps until completions wait or `timeout` has passed (`None`: no limit). False
+    /// on a time-out or an interrupting signal.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
-        let _ = timeout;
-        todo!()
+        if !self.arm() {
+            return true;
+        }
+        let limit = timeout.map_or(-1, |t| t.as_millis().min(i32::MAX as u128) as i32);
+        wait_readable(self.bell.raw_fd(), limit);
+        self.core.lock().engine.has_completions()
     }
 
     /// Ends the endpoint: sends what was accepted (bounded by the `linger` setting),
     /// tells the peers, closes the lanes. Unfinished receives are dropped silently.
     pub fn close(&self) {
-        todo!()
+        if self.closed.swap(true, Ordering::SeqCst) || signals::is_forked_child() {
+            return;
+        }
+        self.core.lock().engine.begin_close();
+        self.turn_until(self.linger, |endpoint, _| endpoint.core.lock().engine.is_drained());
+        self.core.lock().engine.say_bye();
+        self.turn_until(PARTING, |_, shell| {
+            shell.stop_listening();
+            !shell.has_lanes()
+        });
     }
+
+    fn turn_until(&self, limit: Duration, done: impl Fn(&Self, &mut Shell) -> bool) {
+        let start = Instant::now();
+        loop {
+            let mut shell = self.shell.lock();
+            shell.turn(&self.core);
+            if done(self, &mut shell) || start.elapsed() > limit {
+                return;
+            }
+            drop(shell);
+            wait_readable(self.event_fd.raw_fd(), CLOSE_STEP.as_millis().max(1) as i32);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) || signals::is_forked_child()
+    }
+
+    /// Lets the shell write what was just posted, here or where it is being turned.
+    fn pump(&self) {
+        self.pending.store(true, Ordering::SeqCst);
+        while self.pending.load(Ordering::SeqCst) {
+            let Some(mut shell) = self.shell.try_lock() else { return };
+            self.pending.store(false, Ordering::SeqCst);
+            shell.put_out(&self.core);
+        }
+    }
+
+    /// Turns the shell once, unless somebody else does.
+    fn turn(&self) -> bool {
+        let Some(mut shell) = self.shell.try_lock() else { return false };
+        let turned = shell.turn(&self.core);
+        self.release(shell);
+        turned.read
+    }
+
+    /// Gives the shell up and does what came while it was held.
+    fn release(&self, shell: MutexGuard<'_, Shell>) {
+        drop(shell);
+        if self.pending.load(Ordering::SeqCst) {
+            self.pump();
+        }
+        if self.armed.load(Ordering::Relaxed) && self.core.lock().engine.has_completions() {
+            self.bell.ring();
+        }
+    }
+
+    // What follows is for the I/O thread.
+
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn event_fd(&self) -> &Poller {
+        &self.event_fd
+    }
+
+    /// Turns the endpoint until there is nothing more to read.
+    pub(crate) fn drive(&self) {
+        if self.is_closed() {
+            return;
+        }
+        for _ in 0..TURNS_PER_DRIVE {
+            if !self.turn() {
+                break;
+            }
+        }
+    }
+
+    /// When the endpoint wants to be turned even without events.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        let guard = self.core.lock();
+        let now = guard.now();
+        let engine = guard.engine.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
+        drop(guard);
+        let shell = self.shell.try_lock().and_then(|shell| shell.deadline());
+        engine.into_iter().chain(shell).min()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn listen_address(settings: &Settings, bind: Option<SocketAddr>) -> Result<SocketAddr, InterfaceError> {
+    match bind {
+        Some(at) if !at.ip().is_unspecified() => Ok(at),
+        other => {
+            let port = other.map_or(settings.port, |at| at.port());
+            let ip: IpAddr = interface::choose(&settings.interface)?;
+            Ok(SocketAddr::new(ip, port))
+        }
+    }
+}
+
+fn random_incarnation() -> io::Result<u32> {
+    let random = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(random.max(1))
+}
+
+fn total(iov: &[libc::iovec]) -> u64 {
+    iov.iter().map(|piece| piece.iov_len as u64).sum()
+}
+
+/// Sleeps until a descriptor is readable or so many milliseconds have passed (-1: no limit).
+fn wait_readable(fd: RawFd, limit_ms: i32) {
+    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&mut entry, 1, limit_ms) };
 }

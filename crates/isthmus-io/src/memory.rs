@@ -1,4 +1,17 @@
 //! Memory that programs lend: buffers of operations and registered regions.
+//!
+//! The engine names memory by [`Place`]; here a place is an address, or a list of
+//! pieces. Programs promise, in the safety sections of the calls, that the addresses stay
+//! valid; the engine promises to stop using a place before it reports its completion.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use isthmus_proto::{Access as Wanted, Memory, Place, RemoteRange};
+use isthmus_wire::frame::Status;
+use parking_lot::RwLock;
+use slab::Slab;
 
 /// What a peer may do with a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,19 +28,46 @@ pub enum RegisterError {
     /// The key is taken.
     #[error("memory key {0:#x} is already registered in this domain")]
     KeyInUse(u64),
+    /// More than one piece.
+    #[error("a registration of {0} pieces; register each piece by itself")]
+    Pieces(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    base: u64,
+    len: u64,
+    access: Access,
+    virtual_addressing: bool,
+}
+
+impl Region {
+    /// The address of a range that a peer names, if it lies inside.
+    fn address(&self, range: RemoteRange) -> Option<u64> {
+        let offset = if self.virtual_addressing { range.addr.checked_sub(self.base)? } else { range.addr };
+        let end = offset.checked_add(range.len)?;
+        (end <= self.len).then(|| self.base + offset)
+    }
 }
 
 /// The registered regions of one domain.
 #[derive(Debug, Default)]
-pub struct RegionTable {}
+pub struct RegionTable {
+    regions: RwLock<HashMap<u64, Region>>,
+    next_key: AtomicU64,
+}
 
 impl RegionTable {
-    /// Registers `iov` under `key`, or under a key chosen here where `key` is `None`;
-    /// returns the key. With `virtual_addressing` peers name bytes by virtual address,
-    /// else by offset from the start.
+    /// Registers `iov` (one piece, or none) under `key`, or under a key chosen here where
+    /// `key` is `None`; returns the key. With `virtual_addressing` peers name bytes by
+    /// virtual address, else by offset from the start.
+    ///
+    /// # Errors
+    /// [`RegisterError`] where the key is taken or there are several pieces.
     ///
     /// # Safety
-    /// The memory stays valid until [`RegionTable::deregister`] returns.
+    /// The memory stays valid until [`RegionTable::deregister`] returns, and no peer is
+    /// in the middle of an access to it then (`fi_mr(3)`).
     pub unsafe fn register(
         &self,
         iov: &[libc::iovec],
@@ -35,13 +75,188 @@ impl RegionTable {
         access: Access,
         virtual_addressing: bool,
     ) -> Result<u64, RegisterError> {
-        let _ = (iov, key, access, virtual_addressing);
-        todo!()
+        let (base, len) = match iov {
+            [] => (0, 0),
+            [piece] => (piece.iov_base as u64, piece.iov_len as u64),
+            pieces => return Err(RegisterError::Pieces(pieces.len())),
+        };
+        let region = Region { base, len, access, virtual_addressing };
+        let mut regions = self.regions.write();
+        let key = match key {
+            Some(key) if regions.contains_key(&key) => return Err(RegisterError::KeyInUse(key)),
+            Some(key) => key,
+            None => self.free_key(&regions),
+        };
+        regions.insert(key, region);
+        Ok(key)
     }
 
-    /// Takes a region back; transfers under way no longer touch it after this returns.
+    fn free_key(&self, regions: &HashMap<u64, Region>) -> u64 {
+        loop {
+            let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+            if !regions.contains_key(&key) {
+                return key;
+            }
+        }
+    }
+
+    /// Takes a region back: accesses that begin from now on are refused.
     pub fn deregister(&self, key: u64) {
-        let _ = key;
-        todo!()
+        self.regions.write().remove(&key);
+    }
+
+    fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<Place, Status> {
+        let regions = self.regions.read();
+        let region = regions.get(&range.key).ok_or(Status::Key)?;
+        let permitted = match wanted {
+            Wanted::Read => region.access.remote_read,
+            Wanted::Write => region.access.remote_write,
+            Wanted::Update => region.access.remote_write,
+        };
+        if !permitted {
+            return Err(Status::Access);
+        }
+        let token = region.address(range).ok_or(Status::Bounds)?;
+        Ok(Place { token, list: 0 })
+    }
+}
+
+/// The engine's view of this process's memory.
+#[derive(Debug)]
+pub(crate) struct ProcessMemory {
+    lists: Slab<Vec<libc::iovec>>,
+    regions: Arc<RegionTable>,
+}
+
+// SAFETY: the raw pointers are addresses that programs lent for any thread to use.
+unsafe impl Send for ProcessMemory {}
+
+/// A piece of memory: address and length. Bytes.
+type Piece = (u64, usize);
+
+impl ProcessMemory {
+    pub(crate) fn new(regions: Arc<RegionTable>) -> Self {
+        Self { lists: Slab::new(), regions }
+    }
+
+    /// The place that stands for these pieces.
+    pub(crate) fn lend(&mut self, iov: &[libc::iovec]) -> Place {
+        match iov {
+            [] => Place::default(),
+            [piece] => Place { token: piece.iov_base as u64, list: 0 },
+            pieces => Place { token: 0, list: self.lists.insert(pieces.to_vec()) as u32 + 1 },
+        }
+    }
+
+    /// Calls `each` with the pieces that make up `len` bytes from `offset` of a place.
+    fn pieces(&self, at: Place, offset: u64, len: u64, mut each: impl FnMut(Piece)) {
+        if at.list == 0 {
+            return each((at.token + offset, len as usize));
+        }
+        let (mut skip, mut left) = (offset as usize, len as usize);
+        for piece in &self.lists[at.list as usize - 1] {
+            let skipped = skip.min(piece.iov_len);
+            let taken = left.min(piece.iov_len - skipped);
+            skip -= skipped;
+            left -= taken;
+            if taken > 0 {
+                each((piece.iov_base as u64 + skipped as u64, taken));
+            }
+        }
+    }
+
+    /// Appends the pieces that make up `len` bytes from `offset` of a place.
+    pub(crate) fn iovecs(&self, at: Place, offset: u64, len: u64, out: &mut Vec<libc::iovec>) {
+        self.pieces(at, offset, len, |(address, len)| {
+            out.push(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len });
+        });
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+        let mut done = 0;
+        self.pieces(at, offset, bytes.len() as u64, |(address, len)| {
+            // SAFETY: the program lent these bytes for writing until the completion, and
+            // they do not overlap the engine's own `bytes`.
+            unsafe { std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), address as *mut u8, len) };
+            done += len;
+        });
+    }
+
+    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+        self.pieces(at, offset, len as u64, |(address, len)| {
+            if len > 0 {
+                // SAFETY: the program lent these bytes for reading until the completion.
+                out.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, len) });
+            }
+        });
+    }
+
+    fn locate(&self, range: RemoteRange, access: Wanted) -> Result<Place, Status> {
+        self.regions.locate(range, access)
+    }
+
+    fn release(&mut self, at: Place) {
+        if at.list != 0 {
+            self.lists.try_remove(at.list as usize - 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iovec(bytes: &mut [u8]) -> libc::iovec {
+        libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
+    #[test]
+    fn a_list_of_pieces_is_one_buffer() {
+        let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 0], [0u8; 5]);
+        let mut memory = ProcessMemory::new(Arc::default());
+        let place = memory.lend(&[iovec(&mut a), iovec(&mut b), iovec(&mut c)]);
+        memory.store(place, 2, &[1, 2, 3, 4]);
+        let mut out = Vec::new();
+        memory.load(place, 1, 6, &mut out);
+        assert_eq!(out, [0, 1, 2, 3, 4, 0]);
+        assert_eq!((a, c), ([0, 0, 1], [2, 3, 4, 0, 0]));
+        memory.release(place);
+        assert!(memory.lists.is_empty());
+    }
+
+    #[test]
+    fn peers_reach_only_what_was_registered_for_them() {
+        let mut bytes = [0u8; 16];
+        let table = RegionTable::default();
+        let read = Access { remote_read: true, remote_write: false };
+        // SAFETY: `bytes` outlives the table.
+        let key = unsafe { table.register(&[iovec(&mut bytes)], Some(7), read, false) }.expect("free");
+        let range = |key, addr, len| RemoteRange { key, addr, len };
+        let base = bytes.as_ptr() as u64;
+        assert_eq!(table.locate(range(key, 4, 12), Wanted::Read), Ok(Place { token: base + 4, list: 0 }));
+        assert_eq!(table.locate(range(key, 5, 12), Wanted::Read), Err(Status::Bounds));
+        assert_eq!(table.locate(range(key, u64::MAX, 2), Wanted::Read), Err(Status::Bounds));
+        assert_eq!(table.locate(range(key, 0, 1), Wanted::Write), Err(Status::Access));
+        assert_eq!(table.locate(range(8, 0, 1), Wanted::Read), Err(Status::Key));
+        // SAFETY: as above.
+        let again = unsafe { table.register(&[], Some(7), read, false) };
+        assert_eq!(again, Err(RegisterError::KeyInUse(7)));
+        table.deregister(key);
+        assert_eq!(table.locate(range(key, 0, 1), Wanted::Read), Err(Status::Key));
+    }
+
+    #[test]
+    fn virtual_addresses_are_checked_too() {
+        let mut bytes = [0u8; 16];
+        let table = RegionTable::default();
+        let all = Access { remote_read: true, remote_write: true };
+        // SAFETY: `bytes` outlives the table.
+        let key = unsafe { table.register(&[iovec(&mut bytes)], None, all, true) }.expect("free");
+        let base = bytes.as_ptr() as u64;
+        let range = |addr, len| RemoteRange { key, addr, len };
+        assert_eq!(table.locate(range(base + 8, 8), Wanted::Write), Ok(Place { token: base + 8, list: 0 }));
+        assert_eq!(table.locate(range(base - 1, 1), Wanted::Write), Err(Status::Bounds));
     }
 }

@@ -1,10 +1,19 @@
 //! Settings: one table, from which the file's keys, the environment's names and the
 //! provider's declared parameters come.
 
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+
 /// One setting, as shown to users.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// Name; in the environment `FI_ISTHMUS_` and the name in capitals.
+    /// Name: the file's key; in the environment `FI_ISTHMUS_` and the name in capitals.
     pub name: &'static str,
     /// Meaning, unit, range and default.
     pub help: &'static str,
@@ -12,21 +21,310 @@ pub struct Parameter {
     pub default: &'static str,
 }
 
-/// All settings of an endpoint.
-pub const PARAMETERS: &[Parameter] = &[];
-
 /// Why settings were refused; the message names the place and the remedy.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingsError(pub String);
 
-/// Settings of endpoints.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {}
+macro_rules! settings {
+    ($($name:ident: $kind:ty = $default:literal, $help:literal;)+) => {
+        /// Settings of endpoints.
+        #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Settings {
+            $(#[doc = $help] pub $name: $kind,)+
+        }
+
+        /// All settings of an endpoint.
+        pub const PARAMETERS: &[Parameter] =
+            &[$(Parameter { name: stringify!($name), help: $help, default: $default },)+];
+
+        impl Default for Settings {
+            fn default() -> Self {
+                // The table's own defaults parse: `the_defaults_parse` holds it to that.
+                Self { $($name: <$kind as Value>::parse($default).unwrap_or_else(|_| <$kind as Value>::fallback()),)+ }
+            }
+        }
+
+        impl Settings {
+            /// Takes over what `get` knows by name of setting.
+            fn override_from(&mut self, get: impl Fn(&str) -> Option<String>) -> Result<(), SettingsError> {
+                $(if let Some(text) = get(stringify!($name)) {
+                    self.$name = <$kind as Value>::parse(&text).map_err(|expected| {
+                        SettingsError(format!(
+                            "{} = {text:?} is not {expected}", environment_name(stringify!($name))
+                        ))
+                    })?;
+                })+
+                Ok(())
+            }
+        }
+    };
+}
+
+settings! {
+    interface: String = "", "Network interface (name or IP address) to listen on and to connect from. Default: the one with the default route, else the first that is up.";
+    port: u16 = "0", "TCP port to listen on; 0 lets the system choose, as several processes on a host need. Default 0.";
+    as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
+    subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
+    streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
+    credit: ByteSize = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
+    credit_total: ByteSize = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
+    peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
+    linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
+    congestion: String = "bbr", "TCP congestion control on paths that leave the host, where the kernel offers it; \"system\" leaves the kernel's default. Default bbr.";
+}
+
+/// Largest configuration file that is read. Bytes.
+const FILE_MAX: u64 = 1 << 20;
 
 impl Settings {
-    /// Reads the configuration file (`ISTHMUS_CONFIG`), then the environment.
+    /// Reads the configuration file, then the environment, which wins. The file is
+    /// `ISTHMUS_CONFIG`, else the user's `isthmus/isthmus.toml` below `XDG_CONFIG_HOME`,
+    /// else `/etc/isthmus/isthmus.toml`; only a file that was named must exist.
     pub fn load() -> Result<Self, SettingsError> {
-        Ok(Self::default())
+        let mut settings = match file_to_read() {
+            Some(path) => Self::from_file(&path)?,
+            None => Self::default(),
+        };
+        settings
+            .override_from(|name| env::var(environment_name(name)).ok().filter(|text| !text.is_empty()))?;
+        Ok(settings)
+    }
+
+    /// Reads a configuration file: the keys of [`PARAMETERS`] in a `[device]` table.
+    pub fn from_file(path: &Path) -> Result<Self, SettingsError> {
+        let fail = |cause: &dyn fmt::Display| SettingsError(format!("{}: {cause}", path.display()));
+        let len = std::fs::metadata(path).map_err(|e| fail(&e))?.len();
+        if len > FILE_MAX {
+            return Err(fail(&format_args!("{len} bytes is too long for a configuration")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
+        Self::from_toml(&text, &path.display().to_string())
+    }
+
+    /// As [`Settings::from_file`], from text; `origin` names it in errors.
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self, SettingsError> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct File {
+            #[serde(default)]
+            device: Settings,
+        }
+        match toml::from_str::<File>(text) {
+            Ok(file) => Ok(file.device),
+            Err(error) => Err(locate_error(text, origin, &error)),
+        }
+    }
+}
+
+fn locate_error(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
+    let start = error.span().map_or(0, |span| span.start).min(text.len());
+    let line = text[..start].matches('\n').count() + 1;
+    let source = text.lines().nth(line - 1).unwrap_or_default().trim();
+    SettingsError(format!("{origin}:{line}: {source}: {}", error.message()))
+}
+
+fn file_to_read() -> Option<PathBuf> {
+    if let Some(named) = env::var_os("ISTHMUS_CONFIG").filter(|path| !path.is_empty()) {
+        return Some(named.into());
+    }
+    let home = env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+    home.into_iter()
+        .chain([PathBuf::from("/etc")])
+        .map(|dir| dir.join("isthmus/isthmus.toml"))
+        .find(|path| path.is_file())
+}
+
+/// The name of a setting in the environment.
+pub fn environment_name(name: &str) -> String {
+    format!("FI_ISTHMUS_{}", name.to_uppercase())
+}
+
+/// A value that the environment can give as text.
+trait Value: Sized {
+    /// The value, or what was expected instead.
+    fn parse(text: &str) -> Result<Self, String>;
+    fn fallback() -> Self;
+}
+
+impl Value for String {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+    fn fallback() -> Self {
+        Self::new()
+    }
+}
+
+macro_rules! integer_value {
+    ($($kind:ty),*) => {$(
+        impl Value for $kind {
+            fn parse(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("a number from {} to {}", Self::MIN, Self::MAX))
+            }
+            fn fallback() -> Self {
+                0
+            }
+        }
+    )*};
+}
+
+integer_value!(u16, u32);
+
+/// A number of TCP streams, 1..=64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streams(pub u32);
+
+/// A number of bytes, written with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteSize(pub u64);
+
+/// A length of time, written with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+const BYTE_UNITS: &[(&str, u64)] = &[
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
+const TIME_UNITS: &[(&str, u64)] = &[("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000)];
+
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(at);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    number.trim().parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+fn rate_hint(text: &str) -> &'static str {
+    if text.contains("/s") || text.ends_with("bit") { " (that is a rate)" } else { "" }
+}
+
+impl FromStr for Streams {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(count @ 1..=64) => Ok(Self(count)),
+            _ => Err("a count from 1 to 64".to_owned()),
+        }
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        with_unit(text, BYTE_UNITS).map(Self).ok_or_else(|| {
+            format!("a size{}; write a whole number and a unit, such as \"64MiB\"", rate_hint(text))
+        })
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        with_unit(text, TIME_UNITS)
+            .map(|us| Self(Duration::from_micros(us)))
+            .ok_or_else(|| "a time; write a whole number and a unit, such as \"30s\" or \"250ms\"".to_owned())
+    }
+}
+
+macro_rules! text_value {
+    ($($kind:ty, $fallback:expr;)*) => {$(
+        impl Value for $kind {
+            fn parse(text: &str) -> Result<Self, String> {
+                text.parse()
+            }
+            fn fallback() -> Self {
+                $fallback
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $kind {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(TextVisitor(|text: &str| {
+                    text.parse::<$kind>().map_err(|expected| format!("{text:?} is not {expected}"))
+                }))
+            }
+        }
+    )*};
+}
+
+text_value! {
+    Streams, Self(1);
+    ByteSize, Self(0);
+    Span, Self(Duration::ZERO);
+}
+
+/// Accepts a string, or a bare number as its text.
+struct TextVisitor<F>(F);
+
+impl<T, F: Fn(&str) -> Result<T, String>> Visitor<'_> for TextVisitor<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text with a unit")
+    }
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.0)(text).map_err(E::custom)
+    }
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_parse() {
+        let mut settings =
+            Settings { streams: Streams(9), linger: Span(Duration::ZERO), ..Settings::default() };
+        let default = |name: &str| PARAMETERS.iter().find(|p| p.name == name).map(|p| p.default.to_owned());
+        assert_eq!(settings.override_from(default), Ok(()));
+        assert_eq!(settings, Settings::default());
+        assert_eq!(settings.credit, ByteSize(8 << 20));
+        assert_eq!(settings.peer_timeout, Span(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_file_sets_what_it_names() {
+        let settings = Settings::from_toml("[device]\nas_id = 3\nstreams = 8\ncredit = \"64MiB\"\n", "x")
+            .expect("valid");
+        assert_eq!((settings.as_id, settings.streams, settings.credit), (3, Streams(8), ByteSize(64 << 20)));
+        assert_eq!(settings.linger, Settings::default().linger);
+    }
+
+    #[test]
+    fn errors_name_file_line_value_and_remedy() {
+        let text = |toml: &str| Settings::from_toml(toml, "site.toml").expect_err("invalid").0;
+        let rate = text("[device]\n\ncredit = \"64Mib/s\"\n");
+        assert!(rate.starts_with("site.toml:3: credit = \"64Mib/s\""), "{rate}");
+        assert!(rate.contains("that is a rate") && rate.contains("64MiB"), "{rate}");
+        let unknown = text("[device]\nwindow = 3\n");
+        assert!(
+            unknown.starts_with("site.toml:2:") && unknown.contains("unknown field `window`"),
+            "{unknown}"
+        );
+        assert!(unknown.contains("interface"), "the known keys are listed: {unknown}");
+        assert!(text("[device]\nstreams = 0\n").contains("count from 1 to 64"));
+    }
+
+    #[test]
+    fn the_environment_wins_and_is_checked() {
+        let mut settings = Settings::default();
+        let set = |value: &'static str| move |name: &str| (name == "linger").then(|| value.to_owned());
+        assert_eq!(settings.override_from(set("250ms")), Ok(()));
+        assert_eq!(settings.linger, Span(Duration::from_millis(250)));
+        let error = settings.override_from(set("soon")).expect_err("invalid");
+        assert!(error.0.starts_with("FI_ISTHMUS_LINGER = \"soon\" is not a time"), "{error}");
     }
 }

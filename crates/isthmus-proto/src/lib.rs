@@ -4,8 +4,17 @@
 //! asked for. Nothing here knows a socket, a clock, a thread or a raw pointer.
 #![forbid(unsafe_code)]
 
+mod atomics;
+mod engine;
+mod matching;
+mod memory;
 mod operation;
+mod window;
 
+pub use engine::{
+    Action, Batch, Config, Counters, Engine, LaneId, LaneLoss, Micros, PeerFault, Refusal, Segment, Sink,
+};
+pub use memory::{Access, Memory, Place};
 pub use operation::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Level, OpError,
     Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,

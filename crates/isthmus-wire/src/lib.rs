@@ -5,5 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod frame;
 
 pub use address::{Address, AddressError, AsId, Locator, SubnetId};
+pub use frame::{Frame, FrameError, PROTOCOL_VERSION};

@@ -1,2 +1,36 @@
-//! The isthmus command.
-fn main() {}
+//! The isthmus command: one file per subcommand.
+
+mod lab;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// MPI across far-apart sites.
+#[derive(Parser)]
+#[command(name = "isthmus", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Lab(lab::Args),
+}
+
+fn main() -> ExitCode {
+    log_to_stderr();
+    match Cli::parse().command {
+        Command::Lab(args) => lab::main(args),
+    }
+}
+
+/// `ISTHMUS_LOG` chooses what is logged. Default: warnings.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_env_var("ISTHMUS_LOG")
+        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+}

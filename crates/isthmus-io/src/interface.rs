@@ -1,0 +1,94 @@
+//! Which of the host's addresses an endpoint uses.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+
+use if_addrs::Interface;
+
+/// Why no address was found.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// The system did not list its interfaces.
+    #[error("cannot list network interfaces: {0}")]
+    List(std::io::Error),
+    /// The setting names none of them.
+    #[error(
+        "no interface or address `{wanted}` on this host; it has {present}. Correct the setting `interface`"
+    )]
+    Unknown {
+        /// The setting.
+        wanted: String,
+        /// What there is.
+        present: String,
+    },
+}
+
+/// The address to listen on: that of the interface `wanted` (a name or an address), or
+/// with an empty `wanted` the one of the default route, else the first that is not
+/// loopback, else loopback.
+pub(crate) fn choose(wanted: &str) -> Result<IpAddr, InterfaceError> {
+    let all = if_addrs::get_if_addrs().map_err(InterfaceError::List)?;
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    pick(&all, &routes, wanted)
+}
+
+fn pick(all: &[Interface], routes: &str, wanted: &str) -> Result<IpAddr, InterfaceError> {
+    if !wanted.is_empty() {
+        let named = |i: &&Interface| i.name == wanted || wanted.parse() == Ok(i.ip());
+        return by_preference(all.iter().filter(named)).ok_or_else(|| InterfaceError::Unknown {
+            wanted: wanted.to_owned(),
+            present: all.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect::<Vec<_>>().join(", "),
+        });
+    }
+    let routed =
+        default_interface(routes).and_then(|name| by_preference(all.iter().filter(|i| i.name == name)));
+    let outward = || by_preference(all.iter().filter(|i| !i.is_loopback()));
+    Ok(routed.or_else(outward).unwrap_or(Ipv4Addr::LOCALHOST.into()))
+}
+
+/// IPv4 before IPv6; link-local IPv6 addresses need a scope and do not travel.
+fn by_preference<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Option<IpAddr> {
+    let usable = |ip: &IpAddr| match ip {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+    };
+    interfaces.map(|i| i.ip()).filter(usable).min_by_key(IpAddr::is_ipv6)
+}
+
+/// The interface of the default route with the least metric, from `/proc/net/route`.
+fn default_interface(routes: &str) -> Option<&str> {
+    routes
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (name, destination, metric) =
+                (*fields.first()?, *fields.get(1)?, fields.get(6)?.parse::<u32>().ok()?);
+            (destination == "00000000").then_some((metric, name))
+        })
+        .min_by_key(|(metric, _)| *metric)
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_route_with_the_least_metric_counts() {
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
+                      mgmt\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n\
+                      slow\t00000000\t0100000A\t0003\t0\t0\t200\t00000000\n\
+                      wan0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\n";
+        assert_eq!(default_interface(routes), Some("wan0"));
+        assert_eq!(default_interface(""), None);
+    }
+
+    #[test]
+    fn an_unknown_interface_is_named_with_what_there_is() {
+        let error = choose("nonesuch0").expect_err("unknown").to_string();
+        assert!(error.contains("`nonesuch0`") && error.contains("lo (127.0.0.1)"), "{error}");
+        assert_eq!(choose("lo").expect("every host has one"), IpAddr::from(Ipv4Addr::LOCALHOST));
+        assert_eq!(choose("127.0.0.1").expect("by address"), IpAddr::from(Ipv4Addr::LOCALHOST));
+    }
+}

@@ -1,0 +1,657 @@
+//! The shell of one endpoint's engine: its sockets, and the loops that move bytes
+//! between them and the engine. Every loop has a bound.
+//!
+//! Whoever turns the shell owns it for that time; the engine is locked only between
+//! system calls, never across them.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use isthmus_proto::{Action, Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
+use isthmus_wire::Frame;
+use parking_lot::{Mutex, MutexGuard};
+use socket2::Socket;
+
+use crate::log::{debug_log, info_log, warn_log};
+use crate::memory::ProcessMemory;
+use crate::poller::{Events, Poller};
+use crate::tcp::{self, Transfer};
+
+/// The engine and the memory that it refers to.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    pub(crate) memory: ProcessMemory,
+    epoch: Instant,
+}
+
+impl Core {
+    pub(crate) fn new(engine: Engine, memory: ProcessMemory) -> Self {
+        Self { engine, memory, epoch: Instant::now() }
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        self.epoch.elapsed().as_micros() as Micros
+    }
+}
+
+/// Room for bytes that were read and not yet understood, per lane. Bytes.
+const STAGING: usize = 64 << 10;
+/// Most of the staging room that a read offers while payload goes straight to its place:
+/// what lands there is copied.
+const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
+/// Payloads up to this are awaited whole in the staging room. Bytes.
+const WHOLE_MAX: usize = 16 << 10;
+/// Reads from one lane before others get their turn.
+const READS_PER_TURN: usize = 8;
+/// Batches written in one turn.
+const WRITES_PER_TURN: usize = 64;
+/// Lanes accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Lanes that may be connected without having said who they are.
+const UNGREETED_MAX: usize = 1024;
+/// How long a lane may take to say who it is.
+const GREETING_TIME: Duration = Duration::from_secs(10);
+/// How long a lane that was closed waits for its peer to close it too.
+const PARTING_TIME: Duration = Duration::from_secs(1);
+/// Up to so many lanes are read without asking first which are readable.
+const DIRECT_LANES: usize = 4;
+/// Turns between asking for events while lanes are read directly.
+const DIRECT_TURNS: u32 = 16;
+
+const LISTENER: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Connecting,
+    /// Accepted; its first frame is to come.
+    Ungreeted(Instant),
+    Open,
+    /// To be closed when all is written.
+    Flushing,
+    /// We have closed our side; the peer is to close its own.
+    Parting(Instant),
+}
+
+/// One TCP stream.
+#[derive(Debug)]
+struct Lane {
+    socket: Socket,
+    phase: Phase,
+    staging: Vec<u8>,
+    /// Bytes of `staging` that are understood.
+    read_from: usize,
+    /// Bytes of `staging` that are filled.
+    read_to: usize,
+    batch: Batch,
+    pieces: Vec<libc::iovec>,
+    /// Pieces written whole.
+    written: usize,
+    waits_to_write: bool,
+    streaming: bool,
+}
+
+// SAFETY: `pieces` point into `batch` and into memory lent for any thread to use.
+unsafe impl Send for Lane {}
+
+impl Lane {
+    fn new(socket: Socket, phase: Phase) -> Self {
+        Self {
+            socket,
+            phase,
+            staging: Vec::new(),
+            read_from: 0,
+            read_to: 0,
+            batch: Batch::default(),
+            pieces: Vec::new(),
+            written: 0,
+            waits_to_write: phase == Phase::Connecting,
+            streaming: false,
+        }
+    }
+
+    fn has_unwritten(&self) -> bool {
+        self.written < self.pieces.len()
+    }
+
+    /// Makes room at the end of the staging buffer.
+    fn compact(&mut self) {
+        if self.read_from == self.read_to {
+            (self.read_from, self.read_to) = (0, 0);
+        } else if self.read_from > 0 {
+            self.staging.copy_within(self.read_from..self.read_to, 0);
+            self.read_to -= self.read_from;
+            self.read_from = 0;
+        }
+    }
+
+    /// Notes that `n` more bytes are written.
+    fn advance(&mut self, mut n: usize) {
+        while let Some(piece) = self.pieces.get_mut(self.written) {
+            if n < piece.iov_len {
+                piece.iov_base = piece.iov_base.wrapping_byte_add(n);
+                piece.iov_len -= n;
+                return;
+            }
+            n -= piece.iov_len;
+            self.written += 1;
+        }
+    }
+}
+
+/// Settings that the shell itself needs.
+#[derive(Clone, Debug)]
+pub(crate) struct ShellConfig {
+    pub(crate) congestion: String,
+    /// Address to connect from, where the user named an interface.
+    pub(crate) from: Option<IpAddr>,
+}
+
+/// The sockets of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    config: ShellConfig,
+    listener: Option<Socket>,
+    lanes: Vec<Option<Lane>>,
+    /// Lanes that exist, in any phase.
+    count: usize,
+    open: usize,
+    ungreeted: usize,
+    parting: usize,
+    poller: Poller,
+    events: Events,
+    scratch: Vec<libc::iovec>,
+    turns: u32,
+    swept: Instant,
+}
+
+// SAFETY: `scratch` is empty between calls.
+unsafe impl Send for Shell {}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turned {
+    pub(crate) read: bool,
+}
+
+impl Shell {
+    pub(crate) fn new(config: ShellConfig, listener: Socket) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER, false)?;
+        Ok(Self {
+            config,
+            listener: Some(listener),
+            lanes: Vec::new(),
+            count: 0,
+            open: 0,
+            ungreeted: 0,
+            parting: 0,
+            poller,
+            events: Events::with_capacity(64),
+            scratch: Vec::new(),
+            turns: 0,
+            swept: Instant::now(),
+        })
+    }
+
+    /// The descriptor that is readable when there is something to do.
+    pub(crate) fn poller(&self) -> &Poller {
+        &self.poller
+    }
+
+    /// Reads what has come, writes what is to go, and does what is due.
+    pub(crate) fn turn(&mut self, core: &Mutex<Core>) -> Turned {
+        let read = self.take_in(core);
+        self.put_out(core);
+        let mut guard = core.lock();
+        let now = guard.now();
+        let due = guard.engine.poll_timeout().is_some_and(|at| at <= now);
+        if due {
+            let Core { engine, memory, .. } = &mut *guard;
+            engine.handle_timeout(now, memory);
+        }
+        let idle = !read && guard.engine.owes_acks();
+        if idle {
+            guard.engine.flush_acks();
+        }
+        drop(guard);
+        if due || idle {
+            self.put_out(core);
+        }
+        self.sweep(core);
+        Turned { read }
+    }
+
+    fn take_in(&mut self, core: &Mutex<Core>) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        if self.open <= DIRECT_LANES && self.open == self.count && !self.turns.is_multiple_of(DIRECT_TURNS) {
+            let mut read = false;
+            for index in 0..self.lanes.len() {
+                read |= self.lanes[index].is_some() && self.receive(index, core);
+            }
+            return read;
+        }
+        if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
+            warn_log!("cannot ask for events: {error}");
+            return false;
+        }
+        let mut read = false;
+        for i in 0.. {
+            let Some(ready) = self.events.get(i) else { break };
+            if ready.key == LISTENER {
+                self.accept(core);
+                read = true;
+                continue;
+            }
+            let index = ready.key as usize;
+            if ready.writable {
+                self.resume(index, core);
+            }
+            if ready.readable {
+                read |= self.receive(index, core);
+            }
+        }
+        read
+    }
+
+    fn accept(&mut self, core: &Mutex<Core>) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = &self.listener else { return };
+            let socket = match listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    warn_log!("cannot accept a lane: {error}; raise the limit of open files if it is that");
+                    return;
+                }
+            };
+            if self.ungreeted >= UNGREETED_MAX || socket.set_nonblocking(true).is_err() {
+                continue; // dropped, and so closed
+            }
+            let lane = core.lock().engine.lane_accepted();
+            self.install(lane, Lane::new(socket, Phase::Ungreeted(Instant::now())), core);
+            self.ungreeted += 1;
+        }
+    }
+
+    fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) {
+        let index = id.0 as usize;
+        if self.lanes.len() <= index {
+            self.lanes.resize_with(index + 1, || None);
+        }
+        let congestion = if tcp::is_local(&lane.socket) { "cubic" } else { &self.config.congestion };
+        tcp::tune(&lane.socket, congestion);
+        let added = self.poller.add(&lane.socket, u64::from(id.0), lane.waits_to_write);
+        self.lanes[index] = Some(lane);
+        self.count += 1;
+        if let Err(error) = added {
+            self.lose(index, &LaneLoss::Broken(error.to_string()), core);
+        }
+    }
+
+    fn dial(&mut self, id: LaneId, address: &isthmus_wire::Address, core: &Mutex<Core>) {
+        match tcp::dial(address.locator, self.config.from) {
+            Ok(socket) => self.install(id, Lane::new(socket, Phase::Connecting), core),
+            Err(error) => {
+                let loss = loss_of(&error);
+                let mut guard = core.lock();
+                let now = guard.now();
+                let Core { engine, memory, .. } = &mut *guard;
+                engine.lane_lost(now, id, &loss, memory);
+            }
+        }
+    }
+
+    /// A lane can be written to again, or has been connected.
+    fn resume(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
+        if lane.phase == Phase::Connecting {
+            match lane.socket.take_error() {
+                Ok(None) if lane.socket.peer_addr().is_ok() => {}
+                Ok(None) => return,
+                Ok(Some(error)) | Err(error) => return self.lose(index, &loss_of(&error), core),
+            }
+            lane.phase = Phase::Open;
+            self.open += 1;
+            let congestion = if tcp::is_local(&lane.socket) { "cubic" } else { &self.config.congestion };
+            tcp::tune(&lane.socket, congestion);
+            let mut guard = core.lock();
+            let now = guard.now();
+            guard.engine.lane_connected(now, LaneId(index as u32));
+        }
+        self.wait_to_write(index, false);
+        self.write(index, core);
+        self.put_out(core);
+    }
+
+    fn wait_to_write(&mut self, index: usize, wanted: bool) {
+        let Some(lane) = self.lanes[index].as_mut() else { return };
+        if lane.waits_to_write != wanted {
+            lane.waits_to_write = wanted;
+            if let Err(error) = self.poller.change(&lane.socket, index as u64, wanted) {
+                warn_log!("cannot change what lane {index} waits for: {error}");
+            }
+        }
+    }
+
+    /// Writes what the engine has to send, and does what it asks.
+    pub(crate) fn put_out(&mut self, core: &Mutex<Core>) {
+        for _ in 0..WRITES_PER_TURN {
+            let mut guard = core.lock();
+            let Some(id) = guard.engine.next_ready() else {
+                drop(guard);
+                if self.act(core) {
+                    continue;
+                }
+                return;
+            };
+            let index = id.0 as usize;
+            let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { continue };
+            if lane.phase == Phase::Connecting || lane.has_unwritten() {
+                continue;
+            }
+            fill(lane, id, &mut guard);
+            drop(guard);
+            self.write(index, core);
+        }
+    }
+
+    /// Does the next thing that the engine asks for.
+    fn act(&mut self, core: &Mutex<Core>) -> bool {
+        let action = core.lock().engine.poll_action();
+        match action {
+            None => return false,
+            Some(Action::Dial { lane, address }) => self.dial(lane, &address, core),
+            Some(Action::Abandon { lane }) => {
+                let text = "no isthmus endpoint answered within 10 s".to_owned();
+                self.lose(lane.0 as usize, &LaneLoss::Broken(text), core);
+            }
+            Some(Action::Close { lane }) => self.flush(lane.0 as usize, core),
+        }
+        true
+    }
+
+    /// Writes what the lane holds.
+    fn write(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes[index].as_mut() else { return };
+        if lane.has_unwritten() {
+            // SAFETY: the pieces are the batch's own bytes and memory lent until the
+            // engine hears that the batch is written.
+            match unsafe { tcp::write(tcp::fd(&lane.socket), &mut lane.pieces[lane.written..]) } {
+                Transfer::Bytes(n) => lane.advance(n),
+                Transfer::Blocked => {}
+                Transfer::Failed(error) => return self.lose(index, &loss_of(&error), core),
+            }
+            if lane.has_unwritten() {
+                return self.wait_to_write(index, true);
+            }
+            let mut guard = core.lock();
+            let Core { engine, memory, .. } = &mut *guard;
+            engine.written(LaneId(index as u32), memory);
+        }
+        if lane.phase == Phase::Flushing {
+            self.flush(index, core);
+        }
+    }
+
+    /// Closes our side of a lane once all is written.
+    fn flush(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
+        if matches!(lane.phase, Phase::Parting(_)) {
+            return;
+        }
+        if lane.phase == Phase::Open {
+            self.open -= 1;
+        }
+        if matches!(lane.phase, Phase::Ungreeted(_)) {
+            self.ungreeted -= 1;
+        }
+        lane.phase = Phase::Flushing;
+        if !lane.has_unwritten() {
+            fill(lane, LaneId(index as u32), &mut core.lock());
+            if lane.has_unwritten() {
+                return self.write(index, core);
+            }
+            lane.phase = Phase::Parting(Instant::now());
+            self.parting += 1;
+            let _ = lane.socket.shutdown(std::net::Shutdown::Write);
+        }
+    }
+
+    /// Reads from a lane; true where something came.
+    fn receive(&mut self, index: usize, core: &Mutex<Core>) -> bool {
+        let mut any = false;
+        for _ in 0..READS_PER_TURN {
+            let Some(lane) = self.lanes[index].as_mut() else { return any };
+            match lane.phase {
+                Phase::Connecting => return any,
+                Phase::Flushing | Phase::Parting(_) => {
+                    self.discard(index, core);
+                    return any;
+                }
+                Phase::Open | Phase::Ungreeted(_) => {}
+            }
+            match read_some(lane, index, &mut self.scratch, core) {
+                Ok(Some((n, offered))) => {
+                    any = true;
+                    if n < offered {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(loss) => {
+                    self.lose(index, &loss, core);
+                    return true;
+                }
+            }
+        }
+        if any {
+            self.greeted(index);
+        }
+        any
+    }
+
+    /// A lane that has said who it is no longer counts as unknown.
+    fn greeted(&mut self, index: usize) {
+        let Some(lane) = self.lanes[index].as_mut() else { return };
+        if matches!(lane.phase, Phase::Ungreeted(_)) && lane.read_from == lane.read_to {
+            lane.phase = Phase::Open;
+            self.open += 1;
+            self.ungreeted -= 1;
+        }
+    }
+
+    /// Reads and drops what still comes on a lane that is being closed.
+    fn discard(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes[index].as_mut() else { return };
+        lane.staging.resize(STAGING, 0);
+        let mut piece = [libc::iovec { iov_base: lane.staging.as_mut_ptr().cast(), iov_len: STAGING }];
+        for _ in 0..READS_PER_TURN {
+            // SAFETY: the piece is the lane's own staging buffer.
+            match unsafe { tcp::read(tcp::fd(&lane.socket), &mut piece) } {
+                Transfer::Bytes(n) if n > 0 => {}
+                Transfer::Blocked => return,
+                Transfer::Bytes(_) | Transfer::Failed(_) => return self.lose(index, &LaneLoss::Closed, core),
+            }
+        }
+    }
+
+    /// A lane is over.
+    fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
+        self.count -= 1;
+        match lane.phase {
+            Phase::Open => self.open -= 1,
+            Phase::Ungreeted(_) => self.ungreeted -= 1,
+            Phase::Parting(_) => self.parting -= 1,
+            Phase::Connecting | Phase::Flushing => {}
+        }
+        debug_log!("lane {index} ended: {loss:?}");
+        let _ = self.poller.remove(lane.socket.as_fd());
+        let mut guard = core.lock();
+        let now = guard.now();
+        let Core { engine, memory, .. } = &mut *guard;
+        engine.lane_lost(now, LaneId(index as u32), loss, memory);
+    }
+
+    /// Ends lanes that took too long to say who they are or to part.
+    fn sweep(&mut self, core: &Mutex<Core>) {
+        if self.ungreeted + self.parting == 0 || self.swept.elapsed() < Duration::from_millis(100) {
+            return;
+        }
+        self.swept = Instant::now();
+        for index in 0..self.lanes.len() {
+            let overdue = self.lanes[index].as_ref().is_some_and(|lane| match lane.phase {
+                Phase::Ungreeted(since) => since.elapsed() > GREETING_TIME,
+                Phase::Parting(since) => since.elapsed() > PARTING_TIME,
+                _ => false,
+            });
+            if overdue {
+                self.lose(index, &LaneLoss::Closed, core);
+            }
+        }
+    }
+
+    /// When the shell wants to be turned even without events.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        (self.ungreeted + self.parting > 0).then_some(Duration::from_millis(200))
+    }
+
+    /// Stops listening.
+    pub(crate) fn stop_listening(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            let _ = self.poller.remove(&listener);
+        }
+    }
+
+    /// Whether any lane is left.
+    pub(crate) fn has_lanes(&self) -> bool {
+        self.count > 0
+    }
+}
+
+fn loss_of(error: &io::Error) -> LaneLoss {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
+        _ => LaneLoss::Broken(error.to_string()),
+    }
+}
+
+/// Takes the lane's next batch from the engine.
+fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
+    let Core { engine, memory, .. } = &mut **core;
+    lane.batch.clear();
+    lane.pieces.clear();
+    lane.written = 0;
+    if !engine.transmit(id, &mut lane.batch, memory) {
+        return;
+    }
+    for segment in &lane.batch.segments {
+        match *segment {
+            isthmus_proto::Segment::Bytes { start, end } => {
+                let bytes = &lane.batch.bytes[start..end];
+                lane.pieces.push(libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() });
+            }
+            isthmus_proto::Segment::Lent { place, offset, len } => {
+                memory.iovecs(place, offset, len, &mut lane.pieces);
+            }
+        }
+    }
+}
+
+/// One read: payload straight to its place where the engine says so, the rest to the
+/// staging buffer, which is then understood as far as it goes. Returns how much came
+/// and how much room there was.
+fn read_some(
+    lane: &mut Lane,
+    index: usize,
+    pieces: &mut Vec<libc::iovec>,
+    core: &Mutex<Core>,
+) -> Result<Option<(usize, usize)>, LaneLoss> {
+    let id = LaneId(index as u32);
+    lane.compact();
+    if lane.staging.is_empty() {
+        lane.staging.resize(STAGING, 0);
+    }
+    pieces.clear();
+    let mut direct = 0;
+    let mut handed_out = false;
+    if lane.streaming {
+        let mut guard = core.lock();
+        if let Some(sink) = guard.engine.sink(id) {
+            guard.memory.iovecs(sink.place, sink.offset, sink.len, pieces);
+            direct = sink.len as usize;
+            handed_out = true;
+        }
+    }
+    let room = STAGING - lane.read_to;
+    let room = if direct > 0 { room.min(STAGING_BEHIND_PAYLOAD) } else { room };
+    let tail = lane.staging[lane.read_to..].as_mut_ptr();
+    pieces.push(libc::iovec { iov_base: tail.cast(), iov_len: room });
+    // SAFETY: the pieces are memory lent for this payload, which the engine counts as
+    // busy until `filled`, and the lane's own staging buffer.
+    let came = unsafe { tcp::read(tcp::fd(&lane.socket), pieces) };
+    pieces.clear();
+    let n = match &came {
+        Transfer::Bytes(n) => *n,
+        _ => 0,
+    };
+    let mut guard = core.lock();
+    let now = guard.now();
+    let Core { engine, memory, .. } = &mut *guard;
+    if handed_out {
+        engine.filled(id, n.min(direct) as u64, memory).map_err(fault)?;
+    }
+    lane.read_to += n.saturating_sub(direct);
+    match came {
+        Transfer::Bytes(0) => Err(LaneLoss::Closed),
+        Transfer::Bytes(n) => {
+            understand(lane, id, now, engine, memory).map_err(fault)?;
+            Ok(Some((n, direct + room)))
+        }
+        Transfer::Blocked => Ok(None),
+        Transfer::Failed(error) => Err(LaneLoss::Broken(error.to_string())),
+    }
+}
+
+fn fault(fault: PeerFault) -> LaneLoss {
+    info_log!("a lane is closed: {fault}");
+    LaneLoss::Broken(fault.to_string())
+}
+
+/// Gives the engine what is in the staging buffer, as far as frames are complete.
+fn understand(
+    lane: &mut Lane,
+    id: LaneId,
+    now: Micros,
+    engine: &mut Engine,
+    memory: &mut ProcessMemory,
+) -> Result<(), PeerFault> {
+    loop {
+        if lane.streaming {
+            lane.read_from += engine.feed(id, &lane.staging[lane.read_from..lane.read_to], memory)?;
+            lane.streaming = engine.streaming(id).is_some();
+            if lane.streaming {
+                return Ok(());
+            }
+        }
+        let bytes = &lane.staging[lane.read_from..lane.read_to];
+        let Some(frame) = Frame::decode(bytes)? else { return Ok(()) };
+        let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
+        if let Some(payload) = bytes.get(header..header + payload) {
+            engine.handle(now, id, &frame, payload, memory)?;
+            lane.read_from += header + payload.len();
+        } else if payload > WHOLE_MAX {
+            engine.begin(now, id, &frame, memory)?;
+            lane.read_from += header;
+            lane.streaming = engine.streaming(id).is_some();
+            if !lane.streaming {
+                return Ok(()); // the engine is done with this lane
+            }
+        } else {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Two endpoints of one process, over real sockets.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use isthmus_io::{Access, Endpoint, RegionTable, Settings};
+use isthmus_proto::{
+    Channel, Completion, CompletionKind, OpError, Options, PeerId, RecvRequest, RemoteRange, RmaRequest,
+    SendRequest,
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn settings() -> Settings {
+    Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() }
+}
+
+fn open() -> Arc<Endpoint> {
+    Endpoint::open(&settings(), None, Arc::default()).expect("loopback is always there")
+}
+
+fn iovec(bytes: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+}
+
+fn options(context: u64) -> Options {
+    Options { context, notify: true, ..Options::default() }
+}
+
+fn send(from: &Endpoint, to: PeerId, tag: u64, bytes: &mut [u8]) {
+    let request = SendRequest { peer: to, channel: Channel::Tagged, tag, data: None, options: options(tag) };
+    // SAFETY: every test polls the completion before its buffers go.
+    unsafe { from.send(&request, &[iovec(bytes)]) }.expect("posted");
+}
+
+fn recv(at: &Endpoint, source: Option<PeerId>, tag: u64, bytes: &mut [u8]) {
+    let request =
+        RecvRequest { source, channel: Channel::Tagged, tag, ignore: 0, multi: None, options: options(tag) };
+    // SAFETY: as above.
+    unsafe { at.recv(&request, &[iovec(bytes)]) }.expect("posted");
+}
+
+/// Polls both until `count` completions came.
+fn complete(endpoints: &[&Endpoint], count: usize) -> Vec<Completion> {
+    let start = Instant::now();
+    let mut done = Vec::new();
+    while done.len() < count {
+        for endpoint in endpoints {
+            endpoint.poll(&mut done);
+        }
+        assert!(start.elapsed() < LIMIT, "only {} of {count} completions came: {done:?}", done.len());
+    }
+    done
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn messages_of_many_sizes_arrive_whole() {
+    let (a, b) = (open(), open());
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    for (tag, len) in [0, 1, 8, 4096, 8192, 8193, 100_000, 1 << 20, 20 << 20].into_iter().enumerate() {
+        let mut sent = pattern(len, tag as u8);
+        let mut got = vec![0; len];
+        if tag % 2 == 0 {
+            recv(&b, None, tag as u64, &mut got);
+        }
+        send(&a, to_b, tag as u64, &mut sent);
+        if tag % 2 == 1 {
+            std::thread::sleep(Duration::from_millis(5));
+            recv(&b, None, tag as u64, &mut got);
+        }
+        let done = complete(&[&a, &b], 2);
+        assert!(done.iter().all(|c| c.error.is_none() && c.len == len as u64), "{done:?}");
+        assert!(sent == got, "{len} bytes differ");
+    }
+    a.close();
+    b.close();
+}
+
+#[test]
+fn an_endpoint_talks_to_itself() {
+    let a = open();
+    let me = a.peer(&a.address()).expect("same subnet");
+    let mut sent = pattern(3 << 20, 1);
+    let mut got = vec![0; 3 << 20];
+    send(&a, me, 1, &mut sent);
+    recv(&a, Some(me), 1, &mut got);
+    complete(&[&a], 2);
+    assert!(sent == got);
+    a.close();
+}
+
+#[test]
+fn transfers_go_on_while_nobody_polls() {
+    let (a, b) = (open(), open());
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut sent = pattern(64 << 20, 3);
+    let mut got = vec![0; 64 << 20];
+    recv(&b, None, 1, &mut got);
+    send(&a, to_b, 1, &mut sent);
+    let start = Instant::now();
+    while b.counters().fragments_received < 60 {
+        assert!(start.elapsed() < LIMIT, "the I/O thread does not carry on: {:?}", b.counters());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    complete(&[&a, &b], 2);
+    assert!(sent == got);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn remote_memory_is_written_and_read() {
+    let regions = Arc::new(RegionTable::default());
+    let a = open();
+    let b = Endpoint::open(&settings(), None, regions.clone()).expect("open");
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut window = vec![0u8; 5 << 20];
+    let all = Access { remote_read: true, remote_write: true };
+    // SAFETY: `window` outlives both endpoints' use of it.
+    let key = unsafe { regions.register(&[iovec(&mut window)], None, all, false) }.expect("free key");
+    let mut data = pattern(4 << 20, 7);
+    let request = |addr, len| RmaRequest {
+        peer: to_b,
+        remote: RemoteRange { key, addr, len },
+        data: Some(42),
+        options: options(5),
+    };
+    // SAFETY: completions are polled below.
+    unsafe { a.write(&request(1 << 20, 4 << 20), &[iovec(&mut data)]) }.expect("posted");
+    let done = complete(&[&a, &b], 2);
+    assert!(done.iter().any(|c| c.kind == CompletionKind::RemoteWrite && c.data == Some(42)), "{done:?}");
+    let mut back = vec![0; 4 << 20];
+    // SAFETY: as above.
+    unsafe { a.read(&request(1 << 20, 4 << 20), &[iovec(&mut back)]) }.expect("posted");
+    complete(&[&a, &b], 2);
+    assert!(back == data);
+    // SAFETY: as above.
+    unsafe { a.write(&request(2 << 20, 4 << 20), &[iovec(&mut data)]) }.expect("posted");
+    let done = complete(&[&a, &b], 1);
+    assert!(matches!(done[0].error, Some(OpError::RemoteAccess(_))), "{done:?}");
+    a.close();
+    b.close();
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_an_error_that_names_it() {
+    let a = open();
+    let nobody = "isthmus://0.0/127.0.0.1:1#00000001".parse().expect("an address");
+    let peer = a.peer(&nobody).expect("same subnet");
+    send(&a, peer, 1, &mut [1; 8]);
+    let mut big = vec![1; 1 << 20];
+    send(&a, peer, 2, &mut big);
+    let done = complete(&[&a], 2);
+    for completion in done {
+        let text = completion.error.expect("nobody listens there").to_string();
+        assert!(text.contains("127.0.0.1:1") && text.contains("process has ended"), "{text}");
+    }
+    a.close();
+}
+
+#[test]
+fn an_address_of_another_subnet_is_refused_at_once() {
+    let a = open();
+    let elsewhere = "isthmus://3.7/127.0.0.1:1#00000001".parse().expect("an address");
+    let text = a.peer(&elsewhere).expect_err("another subnet").to_string();
+    assert!(text.contains("AS 3 subnet 7") && text.contains("router"), "{text}");
+    a.close();
+}
+
+#[test]
+fn a_sleeper_is_woken() {
+    let (a, b) = (open(), open());
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut got = [0; 8];
+    recv(&b, None, 1, &mut got);
+    let waiter = std::thread::spawn({
+        let b = b.clone();
+        move || {
+            let mut done = Vec::new();
+            while done.is_empty() {
+                b.wait(Some(LIMIT));
+                b.poll(&mut done);
+            }
+            done.len()
+        }
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    send(&a, to_b, 1, &mut [5; 8]);
+    complete(&[&a], 1);
+    assert_eq!(waiter.join().expect("no panic"), 1);
+    assert_eq!(got, [5; 8]);
+    a.close();
+    b.close();
+}

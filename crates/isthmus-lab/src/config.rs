@@ -1,0 +1,521 @@
+//! The lab's configuration: sites and the links between them, from TOML or from flags.
+//!
+//! ```toml
+//! mgmt = true                      # a perfect network among all sites, for launchers
+//!
+//! [[site]]
+//! name = "a"
+//! [[site]]
+//! name = "b"
+//! cc = "cubic"                     # TCP congestion control of this site
+//!
+//! [[link]]
+//! between = ["a", "b"]
+//! rate = "1Gbit"
+//! rtt = "24ms"
+//! loss = "0.1%"
+//! down = [{ at = "2s", for = "20s" }]
+//! backward = { loss = "0%" }       # from the second site to the first
+//! ```
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::model::{DELAY_NS_MAX, DirectionSpec, Loss};
+use crate::units::{Percent, Rate, Size, Span};
+
+/// What is wrong with a configuration, with the place and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The text is not a lab configuration.
+    #[error("{place}: {message}")]
+    Text {
+        /// File and line.
+        place: String,
+        /// The value and the remedy.
+        message: String,
+    },
+    /// The parts do not fit together.
+    #[error("{0}")]
+    Meaning(String),
+}
+
+/// A lab: sites and links. See the module's example.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabConfig {
+    /// A lossless network among all sites that is not emulated, for launchers. Default: none.
+    #[serde(default)]
+    pub mgmt: bool,
+    /// The sites, at least one.
+    #[serde(default, rename = "site")]
+    pub sites: Vec<SiteConfig>,
+    /// The links between them.
+    #[serde(default, rename = "link")]
+    pub links: Vec<LinkConfig>,
+}
+
+/// One site: a network namespace whose hostname is the site's name.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteConfig {
+    /// Lower-case letters, digits and hyphens, at most 32. Also the site's hostname.
+    pub name: String,
+    /// TCP congestion control, such as "cubic" or "bbr". Default: as the host's.
+    pub cc: Option<String>,
+    /// Forward IP packets between this site's interfaces. Default: false.
+    #[serde(default)]
+    pub forward: bool,
+}
+
+/// One wide-area link. Keys of a direction given here hold for both directions.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkConfig {
+    /// The two sites.
+    pub between: [String; 2],
+    /// Addresses of the two ends, in one /24. Default: automatic, from 10.200.0.0/16.
+    pub addresses: Option<[Ipv4Addr; 2]>,
+    /// Maximum transmission unit. Bytes, 576..=65521. Default 9000.
+    pub mtu: Option<Size>,
+    /// Round-trip time: the one-way delay of each direction is half of it. Default 0.
+    pub rtt: Option<Span>,
+    /// Seed of all random decisions on this link. Default 1.
+    pub seed: Option<u64>,
+    /// Overrides for the direction from the first site to the second.
+    #[serde(default)]
+    pub forward: DirectionConfig,
+    /// Overrides for the direction from the second site to the first.
+    #[serde(default)]
+    pub backward: DirectionConfig,
+
+    /// See [`DirectionConfig::rate`].
+    pub rate: Option<Rate>,
+    /// See [`DirectionConfig::delay`].
+    pub delay: Option<Span>,
+    /// See [`DirectionConfig::queue`].
+    pub queue: Option<Size>,
+    /// See [`DirectionConfig::loss`].
+    pub loss: Option<Percent>,
+    /// See [`DirectionConfig::gilbert_elliott`].
+    pub gilbert_elliott: Option<GilbertElliott>,
+    /// See [`DirectionConfig::jitter`].
+    pub jitter: Option<Span>,
+    /// See [`DirectionConfig::reorder`].
+    pub reorder: Option<Percent>,
+    /// See [`DirectionConfig::reorder_by`].
+    pub reorder_by: Option<Span>,
+    /// See [`DirectionConfig::duplicate`].
+    pub duplicate: Option<Percent>,
+    /// See [`DirectionConfig::down`].
+    pub down: Option<Vec<Cut>>,
+}
+
+/// What can differ between the two directions of a link.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectionConfig {
+    /// Serialisation rate, such as "1Gbit". Default "1Gbit".
+    pub rate: Option<Rate>,
+    /// One-way delay, at most "250ms". Default: half of `rtt`.
+    pub delay: Option<Span>,
+    /// Drop-tail queue, in bytes. Default: rate times round-trip time, at least 16 packets
+    /// and 128 KiB (a sender's super-packet of 64 KiB arrives all at once).
+    pub queue: Option<Size>,
+    /// Independent loss per wire packet. Default "0%".
+    pub loss: Option<Percent>,
+    /// Loss in bursts, instead of `loss`.
+    pub gilbert_elliott: Option<GilbertElliott>,
+    /// Most that is added to the delay, uniformly, without reordering. Default "0".
+    pub jitter: Option<Span>,
+    /// Share of packets held back so that later ones overtake them. Default "0%".
+    pub reorder: Option<Percent>,
+    /// How long a reordered packet is held back. Default "1ms".
+    pub reorder_by: Option<Span>,
+    /// Share of packets that arrive twice. Default "0%".
+    pub duplicate: Option<Percent>,
+    /// When the link is down, counted from the lab's start. Default: never.
+    pub down: Option<Vec<Cut>>,
+}
+
+/// Loss in bursts. Defaults of the state losses: none in the good state, all in the bad.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GilbertElliott {
+    /// Probability per packet that the good state turns bad.
+    pub to_bad: Percent,
+    /// Probability per packet that the bad state turns good: 1 over the mean burst length.
+    pub to_good: Percent,
+    /// Loss in the good state. Default "0%".
+    #[serde(default)]
+    pub loss_good: Percent,
+    /// Loss in the bad state. Default "100%".
+    #[serde(default = "all")]
+    pub loss_bad: Percent,
+}
+
+fn all() -> Percent {
+    Percent(1.0)
+}
+
+/// A time during which the link is down.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cut {
+    /// When it starts, counted from the lab's start.
+    pub at: Span,
+    /// How long it lasts.
+    #[serde(rename = "for")]
+    pub length: Span,
+}
+
+/// A link with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkSpec {
+    /// Index of each end's site in [`LabConfig::sites`].
+    pub ends: [usize; 2],
+    /// Address of each end; the network is a /24.
+    pub addresses: [Ipv4Addr; 2],
+    /// Maximum transmission unit. Bytes.
+    pub mtu: u32,
+    /// From the first end to the second, and back.
+    pub directions: [DirectionSpec; 2],
+}
+
+impl LinkSpec {
+    /// The two propagation delays together. Nanoseconds.
+    pub fn rtt_ns(&self) -> u64 {
+        self.directions[0].delay_ns + self.directions[1].delay_ns
+    }
+
+    /// Most bytes that can be under way in the link's faster direction: delay and queue.
+    pub fn window_bytes(&self) -> u64 {
+        let window = |d: &DirectionSpec| bdp_bytes(d.rate_bps, self.rtt_ns()) + d.queue_bytes;
+        self.directions.iter().map(window).max().unwrap_or(0)
+    }
+}
+
+impl LabConfig {
+    /// Reads and checks the file at `path`.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&path.display().to_string(), &text)
+    }
+
+    /// Parses and checks `text`; `name` stands for the file in error messages.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|e| text_error(name, text, &e))?;
+        config.specs().map_err(|e| ConfigError::Meaning(format!("{name}: {e}")))?;
+        Ok(config)
+    }
+
+    /// Checks the whole and fills in every default.
+    pub fn specs(&self) -> Result<Vec<LinkSpec>, ConfigError> {
+        self.check_sites()?;
+        let specs: Result<Vec<_>, _> = (0..self.links.len()).map(|i| self.spec(i)).collect();
+        let specs = specs.map_err(ConfigError::Meaning)?;
+        check_addresses(&specs).map_err(ConfigError::Meaning)?;
+        Ok(specs)
+    }
+
+    fn check_sites(&self) -> Result<(), ConfigError> {
+        if self.sites.is_empty() {
+            return Err(ConfigError::Meaning("there is no site; add [[site]] with name = \"a\"".into()));
+        }
+        for (i, site) in self.sites.iter().enumerate() {
+            check_site_name(&site.name).map_err(ConfigError::Meaning)?;
+            if self.sites[..i].iter().any(|s| s.name == site.name) {
+                return Err(ConfigError::Meaning(format!("site {:?} is there twice; rename one", site.name)));
+            }
+        }
+        Ok(())
+    }
+
+    fn spec(&self, index: usize) -> Result<LinkSpec, String> {
+        let link = &self.links[index];
+        let place = format!("link {} ({}-{})", index + 1, link.between[0], link.between[1]);
+        let ends = [self.site_index(&link.between[0], &place)?, self.site_index(&link.between[1], &place)?];
+        if ends[0] == ends[1] {
+            return Err(format!("{place} joins a site to itself; name two sites"));
+        }
+        let mtu = link.mtu.unwrap_or(Size(9000)).0;
+        if !(576..=65521).contains(&mtu) {
+            return Err(format!("{place}: mtu = {mtu} is out of range; expected 576 to 65521"));
+        }
+        let addresses = link.addresses.unwrap_or_else(|| automatic_addresses(index));
+        let directions = link.directions(index, mtu as u32).map_err(|e| format!("{place}: {e}"))?;
+        Ok(LinkSpec { ends, addresses, mtu: mtu as u32, directions })
+    }
+
+    fn site_index(&self, name: &str, place: &str) -> Result<usize, String> {
+        self.sites.iter().position(|s| s.name == name).ok_or_else(|| {
+            let known: Vec<_> = self.sites.iter().map(|s| s.name.as_str()).collect();
+            format!("{place}: there is no site {name:?}; the sites are {}", known.join(", "))
+        })
+    }
+}
+
+impl LinkConfig {
+    fn common(&self) -> DirectionConfig {
+        DirectionConfig {
+            rate: self.rate,
+            delay: self.delay,
+            queue: self.queue,
+            loss: self.loss,
+            gilbert_elliott: self.gilbert_elliott,
+            jitter: self.jitter,
+            reorder: self.reorder,
+            reorder_by: self.reorder_by,
+            duplicate: self.duplicate,
+            down: self.down.clone(),
+        }
+    }
+
+    fn directions(&self, index: usize, mtu: u32) -> Result<[DirectionSpec; 2], String> {
+        if self.rtt.is_some() && self.delay.is_some() {
+            return Err("both rtt and delay are given; keep one (delay is one way)".into());
+        }
+        let common = self.common();
+        let sides = [self.forward.clone().over(&common), self.backward.clone().over(&common)];
+        let half = Span(self.rtt.unwrap_or_default().0 / 2);
+        let delays = [sides[0].delay.unwrap_or(half), sides[1].delay.unwrap_or(half)];
+        let rtt_ns = delays[0].0 + delays[1].0;
+        let seed = self.seed.unwrap_or(1).wrapping_add(index as u64 * 1_000_003);
+        let spec =
+            |i: usize| sides[i].spec(delays[i], rtt_ns, mtu, seed.wrapping_mul(2).wrapping_add(i as u64));
+        Ok([spec(0)?, spec(1)?])
+    }
+}
+
+impl DirectionConfig {
+    /// This direction's own values, the link's where it has none.
+    fn over(self, link: &Self) -> Self {
+        // An override of either kind of loss replaces both of the link's.
+        let own_loss = self.loss.is_some() || self.gilbert_elliott.is_some();
+        Self {
+            rate: self.rate.or(link.rate),
+            delay: self.delay.or(link.delay),
+            queue: self.queue.or(link.queue),
+            loss: if own_loss { self.loss } else { link.loss },
+            gilbert_elliott: if own_loss { self.gilbert_elliott } else { link.gilbert_elliott },
+            jitter: self.jitter.or(link.jitter),
+            reorder: self.reorder.or(link.reorder),
+            reorder_by: self.reorder_by.or(link.reorder_by),
+            duplicate: self.duplicate.or(link.duplicate),
+            down: self.down.or_else(|| link.down.clone()),
+        }
+    }
+
+    fn spec(&self, delay: Span, rtt_ns: u64, mtu: u32, seed: u64) -> Result<DirectionSpec, String> {
+        let defaults = DirectionSpec::default();
+        if delay.0 > DELAY_NS_MAX {
+            return Err(format!(
+                "a one-way delay of {delay} is too long; the most is {}",
+                Span(DELAY_NS_MAX)
+            ));
+        }
+        let rate_bps = self.rate.map_or(defaults.rate_bps, |r| r.0);
+        let wire_mtu = u64::from(crate::model::wire_bytes(mtu + 14));
+        let queue_bytes =
+            self.queue.map_or(bdp_bytes(rate_bps, rtt_ns).max(16 * wire_mtu).max(128 << 10), |q| q.0);
+        if queue_bytes < wire_mtu {
+            return Err(format!(
+                "queue = {queue_bytes} cannot hold one packet of mtu {mtu}; use at least {wire_mtu} bytes"
+            ));
+        }
+        Ok(DirectionSpec {
+            rate_bps,
+            delay_ns: delay.0,
+            queue_bytes,
+            loss: self.loss_model()?,
+            jitter_ns: self.jitter.unwrap_or_default().0,
+            reorder: self.reorder.unwrap_or_default().0,
+            reorder_by_ns: self.reorder_by.map_or(defaults.reorder_by_ns, |s| s.0),
+            duplicate: self.duplicate.unwrap_or_default().0,
+            down: cuts(self.down.as_deref().unwrap_or_default())?,
+            seed,
+        })
+    }
+
+    fn loss_model(&self) -> Result<Loss, String> {
+        match (self.loss, self.gilbert_elliott) {
+            (Some(_), Some(_)) => Err("both loss and gilbert_elliott are given; keep one".into()),
+            (loss, None) => Ok(Loss::Independent(loss.unwrap_or_default().0)),
+            (None, Some(ge)) => Ok(Loss::GilbertElliott {
+                to_bad: ge.to_bad.0,
+                to_good: ge.to_good.0,
+                loss_good: ge.loss_good.0,
+                loss_bad: ge.loss_bad.0,
+            }),
+        }
+    }
+}
+
+/// Bandwidth-delay product. Bytes.
+pub fn bdp_bytes(rate_bps: u64, rtt_ns: u64) -> u64 {
+    (u128::from(rate_bps) * u128::from(rtt_ns) / 8_000_000_000) as u64
+}
+
+fn cuts(down: &[Cut]) -> Result<Vec<(u64, u64)>, String> {
+    let mut cuts: Vec<_> = down.iter().map(|c| (c.at.0, c.at.0.saturating_add(c.length.0))).collect();
+    cuts.sort_unstable();
+    match cuts.windows(2).find(|w| w[0].1 > w[1].0) {
+        Some(w) => Err(format!(
+            "the cut at {} starts before the one at {} ends; join them",
+            Span(w[1].0),
+            Span(w[0].0)
+        )),
+        None => Ok(cuts),
+    }
+}
+
+fn automatic_addresses(link: usize) -> [Ipv4Addr; 2] {
+    [Ipv4Addr::new(10, 200, link as u8, 1), Ipv4Addr::new(10, 200, link as u8, 2)]
+}
+
+fn check_site_name(name: &str) -> Result<(), String> {
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let edge = name.starts_with('-') || name.ends_with('-');
+    if name.is_empty() || name.len() > 32 || edge || !name.chars().all(fine) {
+        return Err(format!(
+            "{name:?} cannot be a site's name; use lower-case letters, digits and inner hyphens, 32 at most"
+        ));
+    }
+    if name == "hub" || name == "localhost" {
+        return Err(format!("the name {name:?} is taken by the lab itself; choose another"));
+    }
+    Ok(())
+}
+
+fn check_addresses(specs: &[LinkSpec]) -> Result<(), String> {
+    let network = |a: Ipv4Addr| u32::from(a) >> 8;
+    for (i, spec) in specs.iter().enumerate() {
+        let [first, second] = spec.addresses;
+        if first == second || network(first) != network(second) {
+            return Err(format!(
+                "link {}: {first} and {second} cannot be the ends of one link; use two addresses of one /24",
+                i + 1
+            ));
+        }
+        if network(first) == network(crate::topology::MGMT_NETWORK) {
+            return Err(format!("link {}: {first} belongs to the mgmt network; use another", i + 1));
+        }
+        if let Some(j) = specs[..i].iter().position(|s| network(s.addresses[0]) == network(first)) {
+            return Err(format!("links {} and {} share a /24; give each its own", j + 1, i + 1));
+        }
+    }
+    if specs.len() > 256 {
+        return Err(format!("{} links are too many; the most is 256", specs.len()));
+    }
+    Ok(())
+}
+
+/// `lab.toml:14: rate = "64MiB" is a size; expected a rate, such as "1Gbit"`.
+fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let message = error.message().trim().replace('\n', "; ");
+    let Some(span) = error.span() else {
+        return ConfigError::Text { place: name.to_owned(), message };
+    };
+    let before = &text[..span.start.min(text.len())];
+    let line = before.matches('\n').count() + 1;
+    let key = before.rsplit('\n').next().and_then(key_before_value).map(|k| format!("{k} = "));
+    let message = format!("{}{message}", key.unwrap_or_default());
+    ConfigError::Text { place: format!("{name}:{line}"), message }
+}
+
+/// The key of `... key = ` at the end of a line's text.
+fn key_before_value(line: &str) -> Option<&str> {
+    let before_equals = line.trim_end().strip_suffix('=')?.trim_end();
+    before_equals.rsplit([' ', '{', ',', '\t']).next().filter(|key| !key.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n[[link]]\nbetween = [\"a\", \"b\"]\n";
+
+    fn said(extra: &str) -> String {
+        LabConfig::parse("lab.toml", &format!("{TWO}{extra}")).expect_err("refused").to_string()
+    }
+
+    fn link(extra: &str) -> LinkSpec {
+        let config = LabConfig::parse("lab.toml", &format!("{TWO}{extra}")).expect("accepted");
+        config.specs().expect("specs").remove(0)
+    }
+
+    #[test]
+    fn errors_name_file_line_key_value_and_remedy() {
+        assert_eq!(
+            said("rate = \"64MiB\"\n"),
+            "lab.toml:7: rate = \"64MiB\" is a size; expected a rate, such as \"1Gbit\""
+        );
+        assert_eq!(
+            said("\nrtt = 24\n"),
+            "lab.toml:8: rtt = \"24\" has no unit; expected a time, such as \"24ms\""
+        );
+        assert_eq!(
+            said("down = [{ at = \"2s\", for = \"5%\" }]\n"),
+            "lab.toml:7: for = \"5%\" is a percentage; expected a time, such as \"24ms\""
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_those_that_exist() {
+        let said = said("ratee = \"1Gbit\"\n");
+        assert!(said.starts_with("lab.toml:7: unknown field `ratee`, expected one of `between`"), "{said}");
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_refused() {
+        assert!(
+            said("rtt = \"600ms\"\n").contains("a one-way delay of 300ms is too long; the most is 250ms")
+        );
+        assert!(said("queue = \"1KiB\"\n").contains("cannot hold one packet of mtu 9000"));
+        assert!(said("mtu = 100\n").contains("mtu = 100 is out of range"));
+        assert!(said("rtt = \"1ms\"\ndelay = \"1ms\"\n").contains("keep one"));
+        assert!(said("[[site]]\nname = \"a\"\n").contains("site \"a\" is there twice"));
+        assert!(said("[[site]]\nname = \"A b\"\n").contains("cannot be a site's name"));
+        assert!(
+            said("[[link]]\nbetween = [\"a\", \"c\"]\n")
+                .contains("there is no site \"c\"; the sites are a, b")
+        );
+        assert!(said("addresses = [\"10.1.0.1\", \"10.2.0.1\"]\n").contains("two addresses of one /24"));
+        assert!(
+            said("down = [{ at = \"1s\", for = \"2s\" }, { at = \"2s\", for = \"1s\" }]")
+                .contains("join them")
+        );
+    }
+
+    #[test]
+    fn defaults_fill_in() {
+        let link = link("rate = \"1Gbit\"\nrtt = \"24ms\"\n");
+        assert_eq!(link.mtu, 9000);
+        assert_eq!(link.directions[0].delay_ns, 12_000_000);
+        assert_eq!(link.directions[0].queue_bytes, 3_000_000);
+        assert_ne!(link.directions[0].seed, link.directions[1].seed);
+        assert_eq!(link.addresses[1], Ipv4Addr::new(10, 200, 0, 2));
+    }
+
+    #[test]
+    fn a_direction_overrides_the_link() {
+        let link = link(
+            "loss = \"1%\"\nrtt = \"24ms\"\nbackward = { rate = \"10Mbit\", loss = 0, delay = \"1ms\" }\n",
+        );
+        assert_eq!(link.directions[0].loss, Loss::Independent(0.01));
+        assert_eq!(link.directions[1].loss, Loss::Independent(0.0));
+        assert_eq!(link.directions[1].rate_bps, 10_000_000);
+        assert_eq!(link.rtt_ns(), 13_000_000);
+    }
+}

@@ -1,0 +1,255 @@
+//! What an emulated link did and how truthful it was.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Lateness above which a delivery counts as late. Nanoseconds (1 ms).
+pub const LATE_NS: u64 = 1_000_000;
+
+/// Share of late deliveries above which a run is spoiled.
+pub const SPOILED_SHARE: f64 = 0.01;
+
+const SUB_BITS: u32 = 4;
+const BUCKETS: usize = (64 - SUB_BITS as usize + 1) << SUB_BITS;
+
+/// Counts of values by size, each bucket within 1/16 of its values.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    counts: Vec<u64>,
+    total: u64,
+    late: u64,
+    max: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: vec![0; BUCKETS], total: 0, late: 0, max: 0 }
+    }
+}
+
+impl Histogram {
+    /// Counts one value, in nanoseconds.
+    pub fn add(&mut self, value_ns: u64) {
+        self.counts[bucket(value_ns)] += 1;
+        self.total += 1;
+        self.late += u64::from(value_ns > LATE_NS);
+        self.max = self.max.max(value_ns);
+    }
+
+    /// The value that the given share (0.0..=1.0) of all values does not exceed.
+    pub fn quantile(&self, share: f64) -> u64 {
+        let rank = (self.total as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (i, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank.max(1) {
+                return upper_bound(i).min(self.max);
+            }
+        }
+        self.max
+    }
+
+    /// Median, 99th percentile, greatest value and share above 1 ms.
+    pub fn summary(&self) -> Lateness {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let late_share = if self.total == 0 { 0.0 } else { self.late as f64 / self.total as f64 };
+        Lateness {
+            p50_us: us(self.quantile(0.5)),
+            p99_us: us(self.quantile(0.99)),
+            max_us: us(self.max),
+            late_share,
+        }
+    }
+}
+
+fn bucket(value: u64) -> usize {
+    if value < 1 << SUB_BITS {
+        return value as usize;
+    }
+    let exponent = value.ilog2() - SUB_BITS;
+    ((exponent as usize) << SUB_BITS) + (value >> exponent) as usize
+}
+
+fn upper_bound(bucket: usize) -> u64 {
+    let exponent = (bucket >> SUB_BITS).saturating_sub(1) as u32;
+    let mantissa = (bucket - ((exponent as usize) << SUB_BITS)) as u128;
+    u64::try_from(((mantissa + 1) << exponent) - 1).unwrap_or(u64::MAX)
+}
+
+/// How late something was.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Lateness {
+    /// Median. Microseconds.
+    pub p50_us: f64,
+    /// 99th percentile. Microseconds.
+    pub p99_us: f64,
+    /// Greatest. Microseconds.
+    pub max_us: f64,
+    /// Share above 1 ms. 0.0..=1.0.
+    pub late_share: f64,
+}
+
+/// Packets dropped, by cause. Wire packets, except where noted.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Drops {
+    /// Lost on the wire, as configured.
+    pub loss: u64,
+    /// The link's queue was full.
+    pub queue: u64,
+    /// The link was down.
+    pub down: u64,
+    /// The emulator had no room or the receiving device refused: not the link's doing.
+    pub emulator: u64,
+    /// Super-packets that the device dropped before the emulator saw them.
+    pub unseen: u64,
+}
+
+/// One direction of a link, over a whole run. Bytes are wire cost.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DirectionReport {
+    /// Sending site.
+    pub from: String,
+    /// Receiving site.
+    pub to: String,
+    /// Wire packets that the sender offered.
+    pub offered_packets: u64,
+    /// Their wire cost. Bytes.
+    pub offered_bytes: u64,
+    /// Wire packets delivered, copies included.
+    pub delivered_packets: u64,
+    /// Their wire cost. Bytes.
+    pub delivered_bytes: u64,
+    /// Of these, second copies.
+    pub duplicated_packets: u64,
+    /// Writes to the receiving device: super-packets or single packets.
+    pub deliveries: u64,
+    /// What was dropped.
+    pub drops: Drops,
+    /// How late deliveries were against the model.
+    pub lateness: Lateness,
+    /// How late the emulator woke to look for new packets, beyond its own period.
+    pub wake_lateness: Lateness,
+    /// The emulator's processor time. Seconds.
+    pub cpu_s: f64,
+    /// Whether the thread ran under real-time scheduling.
+    pub realtime: bool,
+    /// Whether the emulator itself spoiled the run: more than 1 % of deliveries over 1 ms
+    /// late, or drops that were not the link's doing.
+    pub spoiled: bool,
+}
+
+impl DirectionReport {
+    /// Decides [`DirectionReport::spoiled`] from the rest.
+    pub fn judge(&mut self) {
+        let own_drops = self.drops.emulator + self.drops.unseen;
+        self.spoiled = self.lateness.late_share > SPOILED_SHARE
+            || self.wake_lateness.late_share > SPOILED_SHARE
+            || own_drops as f64 > 1e-4 * self.offered_packets as f64;
+    }
+}
+
+/// One link, over a whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkReport {
+    /// The link's parameters, as one line.
+    pub link: String,
+    /// From the first site to the second, and back.
+    pub directions: [DirectionReport; 2],
+}
+
+/// A whole lab's run. Version 1 of the JSON object.
+#[derive(Clone, Debug, Serialize)]
+pub struct LabReport {
+    /// Format of this object: 1.
+    pub version: u32,
+    /// From the links' start to their end. Seconds.
+    pub seconds: f64,
+    /// Every link.
+    pub links: Vec<LinkReport>,
+    /// Whether the emulator spoiled any direction.
+    pub spoiled: bool,
+}
+
+impl fmt::Display for DirectionReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let l = &self.lateness;
+        write!(
+            f,
+            "{} -> {}: {} packets, {:.1} MB; dropped {} loss, {} queue, {} down",
+            self.from,
+            self.to,
+            self.delivered_packets,
+            self.delivered_bytes as f64 / 1e6,
+            self.drops.loss,
+            self.drops.queue,
+            self.drops.down
+        )?;
+        if self.drops.emulator + self.drops.unseen > 0 {
+            write!(f, ", {} emulator, {} unseen", self.drops.emulator, self.drops.unseen)?;
+        }
+        write!(f, "; late p50 {:.0} us, p99 {:.0} us, max {:.0} us", l.p50_us, l.p99_us, l.max_us)?;
+        write!(f, "; cpu {:.2} s", self.cpu_s)?;
+        if self.spoiled { write!(f, "; SPOILED") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for LabReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "lab: {:.1} s", self.seconds)?;
+        for link in &self.links {
+            writeln!(f, "  {}", link.link)?;
+            for direction in &link.directions {
+                writeln!(f, "    {direction}")?;
+            }
+        }
+        if self.spoiled {
+            writeln!(
+                f,
+                "  this run says nothing: the emulator was late or dropped packets itself; \
+                 use a lower rate, fewer processes or a quieter machine"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_within_a_sixteenth() {
+        let mut histogram = Histogram::default();
+        (1..=100_000_u64).for_each(|v| histogram.add(v * 37));
+        for share in [0.01, 0.5, 0.9, 0.99, 1.0] {
+            let exact = share * 3_700_000.0;
+            let got = histogram.quantile(share) as f64;
+            assert!((got / exact - 1.0).abs() < 1.0 / 16.0, "{share}: {got} against {exact}");
+        }
+        assert!((histogram.summary().late_share - 0.73).abs() < 0.01);
+    }
+
+    #[test]
+    fn every_value_has_a_bucket() {
+        for value in [0, 1, 15, 16, 17, 31, 32, u64::MAX / 2, u64::MAX] {
+            let b = bucket(value);
+            assert!(b < BUCKETS && upper_bound(b) >= value, "{value}");
+            assert!(b == 0 || upper_bound(b - 1) < value, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_spoiled_by_lateness_or_by_drops_of_the_emulators_own() {
+        let judged = |late_share, emulator| {
+            let mut report = DirectionReport { offered_packets: 1000, ..Default::default() };
+            report.lateness.late_share = late_share;
+            report.drops.emulator = emulator;
+            report.judge();
+            report.spoiled
+        };
+        assert!(!judged(0.0099, 0));
+        assert!(judged(0.0101, 0));
+        assert!(judged(0.0, 1));
+    }
+}

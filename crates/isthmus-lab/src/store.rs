@@ -1,0 +1,265 @@
+//! Where packets wait until they are due: one ring of bytes, taken and touched beforehand.
+//!
+//! A frame is read straight into the ring. Wire packets that were lost are squeezed out, so
+//! the ring never holds more than what the link has in flight. Runs of packets are released
+//! in any order; a frame's bytes are free again when its oldest neighbours are.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::emulator::ROOM_BYTES;
+use crate::model::{DirectionSpec, Fate};
+use crate::packet::Frame;
+use crate::sys;
+
+/// Packets per second that the store is made for: more than a TAP device can hand over.
+const PACKETS_PER_S_MAX: u64 = 2_000_000;
+const WIRE_BYTES_MIN: u64 = 84;
+
+/// Consecutive wire packets of one frame that go on together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Run {
+    /// When the last of them is due. Nanoseconds.
+    pub(crate) at_ns: u64,
+    /// Age: equal times leave in the order of arrival.
+    order: u64,
+    record: u64,
+    /// Offset of the payload in the ring.
+    payload: u32,
+    payload_bytes: u32,
+    /// First wire packet of the frame, and one beyond the last.
+    pub(crate) first: u32,
+    pub(crate) end: u32,
+}
+
+/// A frame with runs that are still to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    frame: Frame,
+    header: usize,
+    /// Where its bytes end, counted over the ring's whole life.
+    end: u64,
+    runs_left: u32,
+}
+
+/// The store had no place for this many packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    pub(crate) packets: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    ring: Vec<u8>,
+    /// Oldest byte in use, and one beyond the newest, over the ring's whole life.
+    head: u64,
+    tail: u64,
+    records: VecDeque<Record>,
+    records_gone: u64,
+    in_order: VecDeque<Run>,
+    out_of_order: BinaryHeap<Reverse<Run>>,
+    runs_max: usize,
+    order: u64,
+    /// Read into when the ring is full, so that the packet can be dropped.
+    spare: Vec<u8>,
+}
+
+fn ring_bytes(spec: &DirectionSpec) -> u64 {
+    let slack = 16 * ROOM_BYTES as u64 + spec.rate_bps / 8 / 1000; // 1 ms of lateness
+    (spec.in_flight_bytes_max() + slack).next_multiple_of(4096)
+}
+
+fn runs_max(spec: &DirectionSpec) -> u64 {
+    let by_bytes = spec.in_flight_bytes_max() / WIRE_BYTES_MIN;
+    let by_packets =
+        (u128::from(spec.sojourn_ns_max()) * u128::from(PACKETS_PER_S_MAX) / 1_000_000_000) as u64;
+    by_bytes.min(by_packets) + 4096
+}
+
+fn touched<T: Clone>(count: usize, value: T) -> VecDeque<T> {
+    let mut queue = VecDeque::from(vec![value; count]);
+    queue.clear();
+    queue
+}
+
+impl Store {
+    /// What [`Store::new`] will take. Bytes.
+    pub(crate) fn memory_bytes(spec: &DirectionSpec) -> u64 {
+        let per_run = size_of::<Run>() + size_of::<Record>();
+        ring_bytes(spec) + runs_max(spec) * per_run as u64
+    }
+
+    /// Takes and touches all memory that `spec` can need.
+    pub(crate) fn new(spec: &DirectionSpec) -> Self {
+        let mut ring = vec![0_u8; ring_bytes(spec) as usize];
+        sys::prefer_huge_pages(&mut ring);
+        ring.iter_mut().step_by(4096).for_each(|byte| *std::hint::black_box(byte) = 1);
+        let runs_max = runs_max(spec) as usize;
+        let run = Run { at_ns: 1, order: 1, record: 1, payload: 1, payload_bytes: 1, first: 1, end: 1 };
+        let record = Record { frame: Frame::default(), header: 1, end: 1, runs_left: 1 };
+        Self {
+            ring,
+            head: 0,
+            tail: 0,
+            records: touched(runs_max, record),
+            records_gone: 0,
+            in_order: touched(runs_max, run),
+            out_of_order: BinaryHeap::with_capacity(4096),
+            runs_max,
+            order: 0,
+            spare: vec![0; ROOM_BYTES],
+        }
+    }
+
+    /// Where the next frame is to be read: in the ring, or aside when the ring is full.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        match self.place() {
+            Some((_, offset)) => &mut self.ring[offset..offset + ROOM_BYTES],
+            None => &mut self.spare,
+        }
+    }
+
+    /// A contiguous place for the largest frame: its life-long position and its offset.
+    fn place(&self) -> Option<(u64, usize)> {
+        let capacity = self.ring.len() as u64;
+        let mut position = self.tail;
+        if capacity - position % capacity < ROOM_BYTES as u64 {
+            position = position.next_multiple_of(capacity);
+        }
+        let fits = position + ROOM_BYTES as u64 - self.head <= capacity;
+        fits.then_some((position, (position % capacity) as usize))
+    }
+
+    /// Keeps what survives of the frame that was read into [`Store::room`]. Consecutive
+    /// survivors go together while the run spans no more than `run_ns_max`.
+    pub(crate) fn keep(&mut self, frame: &Frame, fates: &[Fate], run_ns_max: u64) -> Result<(), Full> {
+        let survivors = fates.iter().filter(|f| matches!(f, Fate::Deliver { .. })).count();
+        let runs_free = self.runs_max.saturating_sub(self.in_order.len() + self.out_of_order.len());
+        let place = self.place().filter(|_| 2 * survivors <= runs_free);
+        let Some((position, offset)) = place else {
+            return Err(Full { packets: survivors as u64 });
+        };
+        let record = self.records_gone + self.records.len() as u64;
+        let mut packing =
+            Packing { store: self, frame, offset, end: offset + frame.header_len(), record, runs: 0 };
+        packing.pack(fates, run_ns_max);
+        let (end, runs_left) = (packing.end, packing.runs);
+        let end = position + (end - offset) as u64;
+        self.records.push_back(Record { frame: *frame, header: offset, end, runs_left });
+        self.tail = end;
+        Ok(())
+    }
+
+    /// When the next run is due. Nanoseconds.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let (a, b) = (self.in_order.front(), self.out_of_order.peek().map(|r| &r.0));
+        [a, b].into_iter().flatten().min().map(|run| run.at_ns)
+    }
+
+    /// Takes the oldest run that is due at `now_ns`.
+    pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<Run> {
+        let late = self.out_of_order.peek().map(|r| r.0);
+        let next = self.in_order.front().copied();
+        let is_late_first = late.is_some_and(|l| next.is_none_or(|n| l < n));
+        let run = if is_late_first { late } else { next };
+        let run = run.filter(|run| run.at_ns <= now_ns)?;
+        if is_late_first {
+            self.out_of_order.pop().map(|r| r.0)
+        } else {
+            self.in_order.pop_front()
+        };
+        Some(run)
+    }
+
+    /// The run's frame, its original header, and the run's payload.
+    pub(crate) fn parts(&self, run: &Run) -> (&Frame, &[u8], &[u8]) {
+        let record = &self.records[(run.record - self.records_gone) as usize];
+        let header = &self.ring[record.header..record.header + record.frame.header_len()];
+        let payload = run.payload as usize;
+        (&record.frame, header, &self.ring[payload..payload + run.payload_bytes as usize])
+    }
+
+    /// Gives the run's bytes back.
+    pub(crate) fn release(&mut self, run: &Run) {
+        let index = (run.record - self.records_gone) as usize;
+        self.records[index].runs_left -= 1;
+        while let Some(record) = self.records.front().filter(|r| r.runs_left == 0) {
+            self.head = record.end;
+            self.records.pop_front();
+            self.records_gone += 1;
+        }
+    }
+
+    fn schedule(&mut self, mut run: Run) {
+        run.order = self.order;
+        self.order += 1;
+        if self.in_order.back().is_none_or(|last| last.at_ns <= run.at_ns) {
+            self.in_order.push_back(run);
+        } else {
+            self.out_of_order.push(Reverse(run));
+        }
+    }
+}
+
+/// One frame on its way into the ring.
+struct Packing<'a> {
+    store: &'a mut Store,
+    frame: &'a Frame,
+    offset: usize,
+    end: usize,
+    record: u64,
+    runs: u32,
+}
+
+impl Packing<'_> {
+    fn pack(&mut self, fates: &[Fate], run_ns_max: u64) {
+        let mut i = 0;
+        while i < fates.len() {
+            let Fate::Deliver { at_ns: start, .. } = fates[i] else {
+                i += 1;
+                continue;
+            };
+            let goes_on = |f: &Fate| matches!(f, Fate::Deliver { at_ns, .. } if *at_ns >= start && at_ns - start <= run_ns_max);
+            let len = fates[i..].iter().take_while(|f| goes_on(f)).count();
+            self.run(fates, i, i + len);
+            i += len;
+        }
+    }
+
+    /// Moves the run's payload down to where the last one ended, and schedules it and the
+    /// copies of those of its packets that arrive twice.
+    fn run(&mut self, fates: &[Fate], first: usize, end: usize) {
+        let base = self.offset;
+        let start = base + self.frame.payload_range(first).0;
+        let payload = self.end;
+        if start != payload {
+            let stop = base + self.frame.payload_range(end - 1).1;
+            self.store.ring.copy_within(start..stop, payload);
+        }
+        let shift = start - payload;
+        self.end = base + self.frame.payload_range(end - 1).1 - shift;
+        let latest = |(i, fate): (usize, &Fate)| {
+            if let Fate::Deliver { at_ns, twice } = fate { (i, *at_ns, *twice) } else { (i, 0, false) }
+        };
+        let packets = fates.iter().enumerate().take(end).skip(first).map(latest);
+        let at_ns = packets.clone().map(|p| p.1).max().unwrap_or(0);
+        self.push(at_ns, first, end, shift);
+        for (i, ..) in packets.filter(|p| p.2) {
+            self.push(at_ns, i, i + 1, shift);
+        }
+    }
+
+    fn push(&mut self, at_ns: u64, first: usize, end: usize, shift: usize) {
+        let range = (self.frame.payload_range(first).0, self.frame.payload_range(end - 1).1);
+        self.runs += 1;
+        self.store.schedule(Run {
+            at_ns,
+            order: 0,
+            record: self.record,
+            payload: (self.offset + range.0 - shift) as u32,
+            payload_bytes: (range.1 - range.0) as u32,
+            first: first as u32,
+            end: end as u32,
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! `fi_atomic(3)`: atomic operations on a peer's memory.
+
+mod calls;
+mod valid;
+
+use std::ffi::c_int;
+
+use isthmus_proto::{AtomicKind, AtomicRequest, Options, RemoteRange};
+
+use crate::abi::{fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op};
+use crate::convert::{Elements, array, length};
+use crate::ep::target;
+use crate::error::Error;
+use crate::flags::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC};
+use crate::live::Live;
+use valid::{count_max, op_of, size_of_type, type_of};
+
+pub(crate) use calls::OPS;
+
+/// What to do where.
+#[derive(Clone, Copy)]
+struct Atomic {
+    kind: AtomicKind,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    datatype: fi_datatype,
+    op: fi_op,
+}
+
+/// The local buffers, counted in bytes. Those that a call has not are empty.
+struct Buffers {
+    operand: Elements,
+    compare: Elements,
+    result: Elements,
+}
+
+impl Atomic {
+    /// # Safety
+    /// The result buffers stay valid and untouched until the completion is read; the
+    /// others are readable during the call.
+    unsafe fn post(self, live: &Live, options: Options, buffers: &Buffers) -> Result<isize, Error> {
+        let (op, datatype) = (op_of(self.op)?, type_of(self.datatype)?);
+        let count = count_max(self.kind, op, datatype)?;
+        let len = buffers.len();
+        if len > count * size_of_type(datatype) {
+            return Err(Error::TooLong(count * size_of_type(datatype)));
+        }
+        let remote = RemoteRange { key: self.key, addr: self.addr, len: len as u64 };
+        let peer = target(live, self.peer)?;
+        let request = AtomicRequest { peer, remote, kind: self.kind, op, datatype, options };
+        let Buffers { operand, compare, result } = buffers;
+        // SAFETY: by this function's contract.
+        unsafe { live.engine().atomic(&request, operand.as_slice(), compare.as_slice(), result.as_slice()) }?;
+        Ok(0)
+    }
+
+    /// Size of an element. Bytes.
+    fn element(self) -> Result<usize, Error> {
+        type_of(self.datatype).map(size_of_type)
+    }
+}
+
+impl Buffers {
+    /// A read has no operand: its result tells the length.
+    fn len(&self) -> usize {
+        let operand = length(self.operand.as_slice());
+        if operand == 0 { length(self.result.as_slice()) } else { operand }
+    }
+
+    /// # Safety
+    /// The arrays have as many elements as their counts say.
+    unsafe fn of(size: usize, operand: Iocs, compare: Iocs, result: Iocs) -> Result<Self, Error> {
+        Ok(Self {
+            // SAFETY: by this function's contract.
+            operand: Elements::of(unsafe { array(operand.0, operand.1) }?, size)?,
+            // SAFETY: by this function's contract.
+            compare: Elements::of(unsafe { array(compare.0, compare.1) }?, size)?,
+            // SAFETY: by this function's contract.
+            result: Elements::of(unsafe { array(result.0, result.1) }?, size)?,
+        })
+    }
+}
+
+/// A C array of pieces and its length.
+type Iocs = (*const fi_ioc, usize);
+/// No pieces.
+const NONE: Iocs = (std::ptr::null(), 0);
+
+/// The parts of a `*msg` call.
+///
+/// # Safety
+/// `msg` is valid for `'a`, with as many pieces as it says.
+unsafe fn parts<'a>(
+    kind: AtomicKind,
+    msg: *const fi_msg_atomic,
+) -> Result<(Atomic, Iocs, &'a fi_msg_atomic), Error> {
+    // SAFETY: by this function's contract.
+    let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
+    // SAFETY: by this function's contract.
+    let remote = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
+    let [remote] = remote else {
+        return Err(Error::Invalid("exactly one remote piece is needed (rma_iov_limit)"));
+    };
+    let fi_msg_atomic { addr: peer, datatype, op, .. } = *msg;
+    let atomic = Atomic { kind, peer, addr: remote.addr, key: remote.key, datatype, op };
+    // A read's operand is ignored, so that it may be anything.
+    let operand = if op == crate::abi::FI_ATOMIC_READ { NONE } else { (msg.msg_iov, msg.iov_count) };
+    Ok((atomic, operand, msg))
+}
+
+/// `fi_query_atomic`.
+///
+/// # Safety
+/// `attr` is null or writable.
+pub(crate) unsafe fn query(
+    datatype: fi_datatype,
+    op: fi_op,
+    attr: *mut fi_atomic_attr,
+    flags: u64,
+) -> Result<c_int, Error> {
+    let kind = match flags {
+        0 => AtomicKind::Update,
+        FI_FETCH_ATOMIC => AtomicKind::Fetch,
+        FI_COMPARE_ATOMIC => AtomicKind::Compare,
+        _ => return Err(Error::BadFlags(flags)),
+    };
+    let datatype = type_of(datatype)?;
+    let count = count_max(kind, op_of(op)?, datatype)?;
+    // SAFETY: by this function's contract.
+    let attr = unsafe { attr.as_mut() }.ok_or(Error::Null)?;
+    *attr = fi_atomic_attr { count, size: size_of_type(datatype) };
+    Ok(0)
+}

@@ -1,0 +1,405 @@
+//! `fid_av`: the addresses that a program knows, by number.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use isthmus_wire::Address;
+use parking_lot::RwLock;
+
+use crate::abi::{
+    FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, fi_addr_t, fi_av_attr, fi_av_set_attr, fi_ops, fi_ops_av, fid,
+    fid_av, fid_av_set, fid_xpu_ctx,
+};
+use crate::convert::{array, text};
+use crate::domain::DomainState;
+use crate::door::{Guard, Object, close, entries, give, refusals};
+use crate::error::Error;
+use crate::fid::{head, ops, table};
+use crate::flags::{FI_ADDR_NOTAVAIL, FI_CLASS_AV, FI_MORE, FI_NUMERICHOST, FI_SYNC_ERR};
+use crate::log::{self, Level};
+use crate::resolve::{from_bytes, neighbour, resolve, sockaddr};
+
+/// The table behind a C object; endpoints share it.
+#[derive(Debug, Default)]
+pub(crate) struct AvTable {
+    inner: RwLock<Inner>,
+    removals: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: Vec<Option<Entry>>,
+    numbers: HashMap<Address, fi_addr_t>,
+    free: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    address: Address,
+    /// How often it was inserted and not removed.
+    uses: usize,
+}
+
+impl AvTable {
+    /// Adds an address; one that is there already keeps its number.
+    pub(crate) fn insert(&self, address: Address) -> fi_addr_t {
+        let mut inner = self.inner.write();
+        if let Some(&number) = inner.numbers.get(&address) {
+            if let Some(Some(entry)) = inner.entries.get_mut(number as usize) {
+                entry.uses += 1;
+            }
+            return number;
+        }
+        let entry = Some(Entry { address, uses: 1 });
+        let index = match inner.free.pop() {
+            Some(index) => {
+                inner.entries[index] = entry;
+                index
+            }
+            None => {
+                inner.entries.push(entry);
+                inner.entries.len() - 1
+            }
+        };
+        inner.numbers.insert(address, index as fi_addr_t);
+        index as fi_addr_t
+    }
+
+    /// Takes one insertion back; false for a number that is not in use.
+    pub(crate) fn remove(&self, number: fi_addr_t) -> bool {
+        let mut inner = self.inner.write();
+        let Some(Some(entry)) = inner.entries.get_mut(number as usize) else { return false };
+        entry.uses -= 1;
+        if entry.uses == 0 {
+            let address = entry.address;
+            inner.entries[number as usize] = None;
+            inner.numbers.remove(&address);
+            inner.free.push(number as usize);
+            self.removals.fetch_add(1, Ordering::Release);
+        }
+        true
+    }
+
+    pub(crate) fn address(&self, number: fi_addr_t) -> Option<Address> {
+        let inner = self.inner.read();
+        let entry = inner.entries.get(usize::try_from(number).ok()?)?;
+        entry.as_ref().map(|entry| entry.address)
+    }
+
+    /// The number of an address, or of the wildcard for its locator.
+    pub(crate) fn number(&self, address: &Address) -> Option<fi_addr_t> {
+        let inner = self.inner.read();
+        let wildcards = [Address { incarnation: 0, ..*address }, Address::from(address.locator)];
+        let mut candidates = std::iter::once(address).chain(&wildcards);
+        candidates.find_map(|candidate| inner.numbers.get(candidate)).copied()
+    }
+
+    /// Grows whenever numbers become invalid.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Av {
+    raw: fid_av,
+    guard: Guard,
+    /// Keeps the domain open.
+    _domain: Arc<DomainState>,
+    pub(crate) table: Arc<AvTable>,
+}
+
+// SAFETY: `repr(C)`, starting with `fid_av`.
+unsafe impl Object for Av {
+    fn guard(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+/// Opens an address vector. Names and flags are refused: tables shared between processes
+/// are not supported, and old MPICHs crash where they are half supported.
+///
+/// # Safety
+/// `attr` is null or valid and writable; `out` is null or writable.
+pub(crate) unsafe fn open(
+    domain: Arc<DomainState>,
+    attr: *mut fi_av_attr,
+    out: *mut *mut fid_av,
+    context: *mut c_void,
+) -> Result<c_int, Error> {
+    // SAFETY: by this function's contract; the structure never grew.
+    let attr = unsafe { attr.as_mut() }.ok_or(Error::Null)?;
+    if !attr.name.is_null() {
+        return Err(Error::Unsupported("a named address vector"));
+    }
+    if attr.flags != 0 {
+        return Err(Error::BadFlags(attr.flags));
+    }
+    if attr.rx_ctx_bits != 0 {
+        return Err(Error::Unsupported("an address vector for scalable endpoints"));
+    }
+    match attr.type_ {
+        FI_AV_UNSPEC => attr.type_ = FI_AV_TABLE,
+        FI_AV_MAP | FI_AV_TABLE => {}
+        _ => return Err(Error::Invalid("an unknown type of address vector")),
+    }
+    let raw = fid_av { fid: head(FI_CLASS_AV, context, &FID_OPS), ops: table(&OPS) };
+    let av = Av { raw, guard: Guard::new(), _domain: domain, table: Arc::default() };
+    // SAFETY: by this function's contract.
+    unsafe { give(av, out) }?;
+    Ok(0)
+}
+
+static FID_OPS: fi_ops = ops(close_av, Some(bind), None);
+
+static OPS: fi_ops_av = fi_ops_av {
+    size: size_of::<fi_ops_av>(),
+    insert: Some(insert),
+    insertsvc: Some(insertsvc),
+    insertsym: Some(insertsym),
+    remove: Some(remove),
+    lookup: Some(lookup),
+    straddr: Some(straddr),
+    av_set: Some(no_av_set),
+    insert_auth_key: Some(no_insert_auth_key),
+    lookup_auth_key: Some(no_lookup_auth_key),
+    set_user_id: Some(no_set_user_id),
+    lookup2: Some(no_lookup2),
+};
+
+/// Where the numbers and errors of an insertion go.
+struct Results {
+    numbers: *mut fi_addr_t,
+    errors: *mut c_int,
+}
+
+impl Results {
+    fn new(numbers: *mut fi_addr_t, flags: u64, context: *mut c_void) -> Result<Self, Error> {
+        if flags & !(FI_MORE | FI_SYNC_ERR | FI_NUMERICHOST) != 0 {
+            return Err(Error::BadFlags(flags));
+        }
+        let errors = if flags & FI_SYNC_ERR == 0 { std::ptr::null_mut() } else { context.cast() };
+        Ok(Self { numbers, errors })
+    }
+
+    /// Inserts one address, or notes why it cannot be.
+    ///
+    /// # Safety
+    /// The arrays are null or have more than `index` elements.
+    unsafe fn put(&self, table: &AvTable, index: usize, address: Result<Address, Error>) -> bool {
+        let (number, errno) = match address {
+            Ok(address) => (table.insert(address), 0),
+            Err(error) => {
+                log::write(Level::Warn, format_args!("address {index} of an insertion: {error}"));
+                (FI_ADDR_NOTAVAIL, error.errno())
+            }
+        };
+        if !self.numbers.is_null() {
+            // SAFETY: by this function's contract.
+            unsafe { self.numbers.add(index).write(number) };
+        }
+        if !self.errors.is_null() {
+            // SAFETY: by this function's contract.
+            unsafe { self.errors.add(index).write(errno) };
+        }
+        errno == 0
+    }
+}
+
+/// Addresses lie one behind the other, all of one length: ours, or a socket address.
+fn stride(first: &[u8]) -> usize {
+    match sockaddr(first) {
+        Some(address) if address.is_ipv4() => size_of::<libc::sockaddr_in>(),
+        Some(_) => size_of::<libc::sockaddr_in6>(),
+        None => Address::LEN,
+    }
+}
+
+entries! {
+    fn insert(
+        av: Av as fid_av, addresses: *const c_void, count: usize, numbers: *mut fi_addr_t, flags: u64,
+        context: *mut c_void,
+    ) -> c_int {
+        let results = Results::new(numbers, flags, context)?;
+        let start = addresses.cast::<u8>();
+        // SAFETY: each address has more bytes than those that tell its family.
+        let stride = stride(unsafe { array(start, if count == 0 { 0 } else { 8 }) }?);
+        let mut inserted = 0;
+        for index in 0..count {
+            // SAFETY: the caller passes `count` addresses of this length.
+            let bytes = unsafe { array(start.add(index * stride), stride) }?;
+            // SAFETY: the caller's arrays have `count` elements.
+            inserted += c_int::from(unsafe { results.put(&av.table, index, from_bytes(bytes)) });
+        }
+        Ok(inserted)
+    }
+
+    fn insertsvc(
+        av: Av as fid_av, node: *const c_char, service: *const c_char, numbers: *mut fi_addr_t, flags: u64,
+        context: *mut c_void,
+    ) -> c_int {
+        let results = Results::new(numbers, flags, context)?;
+        // SAFETY: null or a terminated string.
+        let node = unsafe { text(node) }?;
+        // SAFETY: null or a terminated string.
+        let service = unsafe { text(service) }?;
+        let address = resolve(node, service, flags & FI_NUMERICHOST != 0);
+        // SAFETY: the caller's arrays have one element.
+        Ok(c_int::from(unsafe { results.put(&av.table, 0, address) }))
+    }
+
+    fn insertsym(
+        av: Av as fid_av, node: *const c_char, nodes: usize, service: *const c_char, services: usize,
+        numbers: *mut fi_addr_t, flags: u64, context: *mut c_void,
+    ) -> c_int {
+        let results = Results::new(numbers, flags, context)?;
+        // SAFETY: null or a terminated string.
+        let node = unsafe { text(node) }?.ok_or(Error::Null)?;
+        // SAFETY: null or a terminated string.
+        let service = unsafe { text(service) }?.ok_or(Error::Null)?;
+        let mut inserted = 0;
+        for index in 0..nodes.saturating_mul(services) {
+            let node = neighbour(node, index / services)?;
+            let service = neighbour(service, index % services)?;
+            let address = resolve(Some(&node), Some(&service), flags & FI_NUMERICHOST != 0);
+            // SAFETY: the caller's arrays have `nodes * services` elements.
+            inserted += c_int::from(unsafe { results.put(&av.table, index, address) });
+        }
+        Ok(inserted)
+    }
+
+    fn remove(av: Av as fid_av, numbers: *mut fi_addr_t, count: usize, flags: u64) -> c_int {
+        if flags != 0 {
+            return Err(Error::BadFlags(flags));
+        }
+        // SAFETY: the caller passes `count` numbers.
+        let numbers = unsafe { array(numbers, count) }?;
+        let mut all_known = true;
+        for &number in numbers {
+            all_known &= av.table.remove(number);
+        }
+        if all_known { Ok(0) } else { Err(Error::Invalid("removal of an address that is not there")) }
+    }
+
+    fn lookup(av: Av as fid_av, number: fi_addr_t, out: *mut c_void, len: *mut usize) -> c_int {
+        let address = av.table.address(number).ok_or(Error::Invalid("no address has this number"))?;
+        // SAFETY: the caller passes a length and as many writable bytes.
+        unsafe { write_address(address, out, len) }?;
+        Ok(0)
+    }
+
+    fn straddr(av: Av as fid_av, address: *const c_void, out: *mut c_char, len: *mut usize) -> *const c_char {
+        let _ = av;
+        // SAFETY: the caller passes an address, which has more bytes than those that tell
+        // its family.
+        let stride = stride(unsafe { array(address.cast::<u8>(), 8) }?);
+        // SAFETY: as many bytes as its kind has.
+        let bytes = unsafe { array(address.cast::<u8>(), stride) }?;
+        // SAFETY: the caller passes a length and as many writable bytes.
+        unsafe { write_text(&from_bytes(bytes)?.to_string(), out, len) }?;
+        Ok(out)
+    }
+
+    fn bind(av: Av as fid, other: *mut fid, flags: u64) -> c_int {
+        // An event queue bound here would carry asynchronous insertions, which we refuse to open.
+        let _ = (av, other, flags);
+        Ok(0)
+    }
+}
+
+/// Writes as much of an address as fits, and its length; whether all of it fitted.
+///
+/// # Safety
+/// `len` is null or writable, and `out` has as many writable bytes as it says.
+pub(crate) unsafe fn write_address(
+    address: Address,
+    out: *mut c_void,
+    len: *mut usize,
+) -> Result<bool, Error> {
+    // SAFETY: by this function's contract.
+    let len = unsafe { len.as_mut() }.ok_or(Error::Null)?;
+    let bytes = address.to_bytes();
+    let room = if out.is_null() { 0 } else { *len };
+    // SAFETY: by this function's contract.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast::<u8>(), room.min(bytes.len())) };
+    *len = bytes.len();
+    Ok(room >= bytes.len())
+}
+
+/// # Safety
+/// As for [`write_address`].
+unsafe fn write_text(text: &str, out: *mut c_char, len: *mut usize) -> Result<(), Error> {
+    // SAFETY: by this function's contract.
+    let len = unsafe { len.as_mut() }.ok_or(Error::Null)?;
+    if out.is_null() || *len == 0 {
+        *len = text.len() + 1;
+        return Ok(());
+    }
+    let fits = text.len().min(*len - 1);
+    // SAFETY: at most as many bytes as the caller has room for, less one.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), out.cast::<u8>(), fits) };
+    // SAFETY: the last byte of the room, or before it.
+    unsafe { out.add(fits).write(0) };
+    *len = text.len() + 1;
+    Ok(())
+}
+
+unsafe extern "C" fn close_av(raw: *mut fid) -> c_int {
+    let unused = |av: &Av| match Arc::strong_count(&av.table) {
+        1 => Ok(()),
+        _ => Err(Error::Busy("the address vector is bound to an endpoint")),
+    };
+    // SAFETY: libfabric passes what `open` gave.
+    unsafe { close(raw, unused) }
+}
+
+refusals! {
+    fn no_av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int;
+    fn no_insert_auth_key(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int;
+    fn no_lookup_auth_key(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int;
+    fn no_set_user_id(*mut fid_av, fi_addr_t, fi_addr_t, u64) -> c_int;
+    fn no_lookup2(*mut fid_av, fi_addr_t, *mut c_void, *mut usize, u64, *mut fid_xpu_ctx) -> c_int;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16, incarnation: u32) -> Address {
+        Address { incarnation, ..Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], port))) }
+    }
+
+    #[test]
+    fn numbers_count_up_and_stay() {
+        let table = AvTable::default();
+        assert_eq!(table.insert(address(1, 7)), 0);
+        assert_eq!(table.insert(address(2, 7)), 1);
+        assert_eq!(table.insert(address(1, 7)), 0);
+        assert_eq!(table.address(1), Some(address(2, 7)));
+        assert_eq!(table.address(2), None);
+        assert_eq!(table.address(FI_ADDR_NOTAVAIL), None);
+    }
+
+    #[test]
+    fn a_removed_address_may_come_back() {
+        let table = AvTable::default();
+        table.insert(address(1, 7));
+        table.insert(address(1, 7));
+        assert!(table.remove(0));
+        assert_eq!((table.removals(), table.number(&address(1, 7))), (0, Some(0)));
+        assert!(table.remove(0));
+        assert!(!table.remove(0));
+        assert_eq!((table.removals(), table.number(&address(1, 7))), (1, None));
+        assert_eq!(table.insert(address(3, 7)), 0);
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_whoever_listens_there() {
+        let table = AvTable::default();
+        assert_eq!(table.insert(address(1, 0)), 0);
+        assert_eq!(table.number(&address(1, 99)), Some(0));
+        assert_eq!(table.number(&address(2, 99)), None);
+    }
+}

@@ -1,0 +1,276 @@
+//! `fid_cntr`: counters of finished operations.
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::abi::{
+    FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, fi_cntr_attr, fi_ops, fi_ops_cntr, fi_wait_obj,
+    fid, fid_cntr, fid_xpu_cntr,
+};
+use crate::convert::{Plain, copy_prefix, zeroed};
+use crate::cq::waits;
+use crate::domain::DomainState;
+use crate::door::{Guard, Object, close, entries, give, refusals};
+use crate::error::Error;
+use crate::fid::{head, ops, table};
+use crate::flags::{FI_CLASS_CNTR, FI_GETWAIT, FI_GETWAITOBJ};
+use crate::live::Live;
+use crate::wait::{Deadline, Sources, Waiter};
+
+/// The counter behind a C object.
+#[derive(Debug, Default)]
+pub(crate) struct Counter {
+    value: AtomicU64,
+    errors: AtomicU64,
+    /// Counts bytes instead of operations.
+    bytes: bool,
+    sleepers: AtomicUsize,
+    sources: Sources,
+    waiter: OnceLock<Waiter>,
+}
+
+impl Counter {
+    /// Counts one operation.
+    pub(crate) fn count(&self, failed: bool, len: u64) {
+        let step = if self.bytes { len } else { 1 };
+        let (counter, step) = if failed { (&self.errors, 1) } else { (&self.value, step) };
+        counter.fetch_add(step, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn add_source(&self, live: &Arc<Live>) -> Result<(), Error> {
+        self.sources.add(live, self.waiter.get())
+    }
+
+    pub(crate) fn remove_source(&self, live: &Arc<Live>) {
+        self.sources.remove(live, self.waiter.get());
+    }
+
+    /// Turns the endpoints that feed it.
+    pub(crate) fn progress(&self) {
+        self.sources.progress();
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.value.load(Ordering::SeqCst)
+    }
+
+    fn change(&self, change: impl FnOnce(&Self)) {
+        change(self);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0
+            && let Some(waiter) = self.waiter.get()
+        {
+            waiter.wake();
+        }
+    }
+
+    fn waiter(&self) -> Result<&Waiter, Error> {
+        if let Some(waiter) = self.waiter.get() {
+            return Ok(waiter);
+        }
+        let waiter = Waiter::new()?;
+        self.sources.watched_by(&waiter)?;
+        Ok(self.waiter.get_or_init(|| waiter))
+    }
+
+    fn fd(&self) -> Result<RawFd, Error> {
+        Ok(self.waiter()?.fd())
+    }
+
+    /// For `fi_trywait`: whether the program may sleep on the descriptor now.
+    pub(crate) fn try_wait(&self) -> Result<(), Error> {
+        let waiter = self.waiter()?;
+        waiter.clear();
+        let before = self.value();
+        self.sleepers.fetch_max(1, Ordering::SeqCst);
+        self.progress();
+        if self.value() == before && self.sources.arm() { Ok(()) } else { Err(Error::Again) }
+    }
+
+    /// Sleeps until the value reaches `threshold`, an error is counted, or the deadline.
+    fn wait(&self, threshold: u64, deadline: Deadline) -> Result<(), Error> {
+        let waiter = self.waiter()?;
+        let errors = self.errors.load(Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let result = loop {
+            self.progress();
+            if self.value() >= threshold {
+                break Ok(());
+            }
+            if self.errors.load(Ordering::SeqCst) != errors {
+                break Err(Error::ErrorAvailable);
+            }
+            if deadline.has_passed() {
+                break Err(Error::TimedOut);
+            }
+            if self.sources.arm() {
+                waiter.sleep(deadline);
+                waiter.clear();
+            }
+        };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Cntr {
+    raw: fid_cntr,
+    guard: Guard,
+    /// Keeps the domain open.
+    _domain: Arc<DomainState>,
+    wait_obj: fi_wait_obj,
+    pub(crate) counter: Arc<Counter>,
+}
+
+// SAFETY: `repr(C)`, starting with `fid_cntr`.
+unsafe impl Object for Cntr {
+    fn guard(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for fi_cntr_attr {}
+
+/// Opens a counter.
+///
+/// # Safety
+/// `attr` is null or in the caller's version; `out` is null or writable.
+pub(crate) unsafe fn open(
+    domain: Arc<DomainState>,
+    attr: *const fi_cntr_attr,
+    out: *mut *mut fid_cntr,
+    context: *mut c_void,
+) -> Result<c_int, Error> {
+    // SAFETY: by this function's contract; read as far as all versions reach.
+    let attr = unsafe { copy_prefix(attr, offset_of!(fi_cntr_attr, xpu_ctx)) }.unwrap_or(zeroed());
+    if attr.flags != 0 {
+        return Err(Error::BadFlags(attr.flags));
+    }
+    let bytes = match attr.events {
+        FI_CNTR_EVENTS_COMP => false,
+        FI_CNTR_EVENTS_BYTES => true,
+        _ => return Err(Error::Invalid("an unknown kind of counted event")),
+    };
+    let counter = Arc::new(Counter { bytes, ..Counter::default() });
+    if waits(attr.wait_obj)? {
+        counter.waiter()?;
+    }
+    let raw = fid_cntr { fid: head(FI_CLASS_CNTR, context, &FID_OPS), ops: table(&OPS) };
+    let cntr = Cntr { raw, guard: Guard::new(), _domain: domain, wait_obj: attr.wait_obj, counter };
+    // SAFETY: by this function's contract.
+    unsafe { give(cntr, out) }?;
+    Ok(0)
+}
+
+static FID_OPS: fi_ops = ops(close_cntr, None, Some(control));
+
+static OPS: fi_ops_cntr = fi_ops_cntr {
+    size: size_of::<fi_ops_cntr>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    add: Some(add),
+    set: Some(set),
+    wait: Some(wait),
+    adderr: Some(adderr),
+    seterr: Some(seterr),
+    export_xpu: Some(no_export_xpu),
+};
+
+entries! {
+    fn read(cntr: Cntr as fid_cntr) -> u64 {
+        cntr.counter.progress();
+        Ok(cntr.counter.value())
+    }
+
+    fn readerr(cntr: Cntr as fid_cntr) -> u64 {
+        cntr.counter.progress();
+        Ok(cntr.counter.errors.load(Ordering::SeqCst))
+    }
+
+    fn add(cntr: Cntr as fid_cntr, value: u64) -> c_int {
+        cntr.counter.change(|counter| { counter.value.fetch_add(value, Ordering::SeqCst); });
+        Ok(0)
+    }
+
+    fn set(cntr: Cntr as fid_cntr, value: u64) -> c_int {
+        cntr.counter.change(|counter| counter.value.store(value, Ordering::SeqCst));
+        Ok(0)
+    }
+
+    fn adderr(cntr: Cntr as fid_cntr, value: u64) -> c_int {
+        cntr.counter.change(|counter| { counter.errors.fetch_add(value, Ordering::SeqCst); });
+        Ok(0)
+    }
+
+    fn seterr(cntr: Cntr as fid_cntr, value: u64) -> c_int {
+        cntr.counter.change(|counter| counter.errors.store(value, Ordering::SeqCst));
+        Ok(0)
+    }
+
+    fn wait(cntr: Cntr as fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+        cntr.counter.wait(threshold, Deadline::after(timeout))?;
+        Ok(0)
+    }
+
+    fn control(cntr: Cntr as fid, command: c_int, arg: *mut c_void) -> c_int {
+        if arg.is_null() {
+            return Err(Error::Null);
+        }
+        let value = match command {
+            FI_GETWAIT if cntr.wait_obj == FI_WAIT_NONE => {
+                return Err(Error::BadState("this counter has no wait object"));
+            }
+            FI_GETWAIT => cntr.counter.fd()?,
+            FI_GETWAITOBJ => cntr.wait_obj.cast_signed(),
+            _ => return Err(Error::Unsupported("this control of a counter")),
+        };
+        // SAFETY: the caller passes a place for the descriptor or the enumeration.
+        unsafe { arg.cast::<c_int>().write(value) };
+        Ok(0)
+    }
+}
+
+unsafe extern "C" fn close_cntr(raw: *mut fid) -> c_int {
+    let unused = |cntr: &Cntr| match Arc::strong_count(&cntr.counter) {
+        1 => Ok(()),
+        _ => Err(Error::Busy("the counter is bound to an endpoint or poll set")),
+    };
+    // SAFETY: libfabric passes what `open` gave.
+    unsafe { close(raw, unused) }
+}
+
+refusals! {
+    fn no_export_xpu(*mut fid_cntr, u64, *mut fid_xpu_cntr) -> c_int;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_bytes_and_errors_are_counted_apart() {
+        let counter = Counter { bytes: true, ..Counter::default() };
+        counter.count(false, 10);
+        counter.count(true, 99);
+        assert_eq!((counter.value(), counter.errors.load(Ordering::SeqCst)), (10, 1));
+    }
+
+    #[test]
+    fn waiting_ends_by_threshold_error_or_time() {
+        let counter = Arc::new(Counter::default());
+        assert!(matches!(counter.wait(1, Deadline::after(10)), Err(Error::TimedOut)));
+        let other = counter.clone();
+        let thread = std::thread::spawn(move || other.wait(1, Deadline::after(-1)));
+        counter.count(false, 0);
+        assert!(thread.join().expect("no panic").is_ok());
+    }
+}

@@ -1,0 +1,159 @@
+//! From C's pointers to Rust's values.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+
+use isthmus_io::Endpoint;
+use libc::iovec;
+
+use crate::abi::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_ioc, fi_rx_attr, fi_tx_attr};
+use crate::error::Error;
+
+/// A C structure of which every field may be zero.
+///
+/// # Safety
+/// All-zero bytes are a valid value.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for fi_info {}
+// SAFETY: integers.
+unsafe impl Plain for fi_tx_attr {}
+// SAFETY: integers.
+unsafe impl Plain for fi_rx_attr {}
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for fi_ep_attr {}
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for fi_domain_attr {}
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for fi_fabric_attr {}
+
+/// A zeroed structure.
+pub(crate) fn zeroed<T: Plain>() -> T {
+    // SAFETY: by the trait's contract.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Copies the first `len` bytes of a structure that may be shorter in the caller's
+/// version; the rest is zero. `None` for null.
+///
+/// # Safety
+/// `from` is null or has `len` readable bytes.
+pub(crate) unsafe fn copy_prefix<T: Plain>(from: *const T, len: usize) -> Option<T> {
+    if from.is_null() {
+        return None;
+    }
+    let mut copy: T = zeroed();
+    let len = len.min(size_of::<T>());
+    // SAFETY: readable by this function's contract; `copy` has at least `len` bytes.
+    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut copy).cast::<u8>(), len) };
+    Some(copy)
+}
+
+/// A C string; `None` for null.
+///
+/// # Safety
+/// `from` is null or a terminated string that outlives `'a`.
+pub(crate) unsafe fn text<'a>(from: *const c_char) -> Result<Option<&'a str>, Error> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's contract.
+    let text = unsafe { CStr::from_ptr(from) };
+    text.to_str().map(Some).map_err(|_| Error::Invalid("a name that is not UTF-8"))
+}
+
+/// An array of C; empty for a count of 0.
+///
+/// # Safety
+/// `from` has `count` readable elements that outlive `'a`.
+pub(crate) unsafe fn array<'a, T>(from: *const T, count: usize) -> Result<&'a [T], Error> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if from.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: by this function's contract.
+    Ok(unsafe { std::slice::from_raw_parts(from, count) })
+}
+
+/// Pieces of an operation's buffer, at most [`Endpoint::IOV_MAX`].
+///
+/// # Safety
+/// As for [`array`].
+pub(crate) unsafe fn pieces<'a>(from: *const iovec, count: usize) -> Result<&'a [iovec], Error> {
+    if count > Endpoint::IOV_MAX {
+        return Err(Error::Invalid("more pieces than iov_limit"));
+    }
+    // SAFETY: by this function's contract.
+    unsafe { array(from, count) }
+}
+
+/// One piece.
+pub(crate) fn piece(base: *const c_void, len: usize) -> [iovec; 1] {
+    [iovec { iov_base: base.cast_mut(), iov_len: len }]
+}
+
+/// Total length. Bytes.
+pub(crate) fn length(pieces: &[iovec]) -> usize {
+    pieces.iter().map(|piece| piece.iov_len).sum()
+}
+
+/// Pieces that C counted in elements, counted in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Elements {
+    pieces: [iovec; Endpoint::IOV_MAX],
+    used: usize,
+}
+
+impl Elements {
+    pub(crate) const EMPTY: Self =
+        Self { pieces: [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; Endpoint::IOV_MAX], used: 0 };
+
+    /// One piece of `count` elements of `size` bytes.
+    pub(crate) fn one(base: *const c_void, count: usize, size: usize) -> Result<Self, Error> {
+        Self::of(&[fi_ioc { addr: base.cast_mut(), count }], size)
+    }
+
+    /// The pieces of C's array.
+    pub(crate) fn of(from: &[fi_ioc], size: usize) -> Result<Self, Error> {
+        let mut out = Self::EMPTY;
+        if from.len() > out.pieces.len() {
+            return Err(Error::Invalid("more pieces than iov_limit"));
+        }
+        for (piece, ioc) in out.pieces.iter_mut().zip(from) {
+            let len = ioc.count.checked_mul(size).ok_or(Error::Invalid("a count beyond memory"))?;
+            *piece = iovec { iov_base: ioc.addr, iov_len: len };
+        }
+        out.used = from.len();
+        Ok(out)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[iovec] {
+        &self.pieces[..self.used]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_beyond_the_callers_version_are_not_read() {
+        let mut attr: fi_domain_attr = zeroed();
+        attr.mr_mode = 3;
+        attr.max_group_id = 9;
+        let len = std::mem::offset_of!(fi_domain_attr, max_ep_auth_key);
+        // SAFETY: the whole structure is readable.
+        let copy = unsafe { copy_prefix(&raw const attr, len) }.expect("not null");
+        assert_eq!((copy.mr_mode, copy.max_group_id), (3, 0));
+    }
+
+    #[test]
+    fn elements_become_bytes() {
+        let pieces = Elements::one(std::ptr::null(), 3, 8).expect("one piece");
+        assert_eq!(length(pieces.as_slice()), 24);
+        assert!(Elements::one(std::ptr::null(), usize::MAX, 8).is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! A finished operation on its way to the program, and its five shapes.
+
+use std::ffi::c_void;
+
+use isthmus_proto::{Completion, CompletionKind, OpError};
+
+use crate::abi::{
+    FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, fi_addr_t, fi_cq_data_entry, fi_cq_entry,
+    fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry,
+};
+use crate::flags::{FI_ADDR_NOTAVAIL, FI_MULTI_RECV};
+use crate::live::flags_of;
+
+/// A finished operation.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) tagged: fi_cq_tagged_entry,
+    /// Who sent it; `FI_ADDR_NOTAVAIL` where that is unknown or not asked for.
+    pub(crate) source: fi_addr_t,
+    /// Why it failed.
+    pub(crate) error: Option<Box<OpError>>,
+}
+
+// SAFETY: the pointers in it are the program's, which we only carry.
+unsafe impl Send for Entry {}
+
+impl Entry {
+    pub(crate) fn new(completion: Completion, source: fi_addr_t) -> Self {
+        let received = matches!(completion.kind, CompletionKind::Recv(_) | CompletionKind::RemoteWrite);
+        let tagged = fi_cq_tagged_entry {
+            op_context: pointer(completion.context),
+            flags: flags_of(&completion),
+            len: completion.len as usize,
+            buf: if received { pointer(completion.buffer) } else { std::ptr::null_mut() },
+            data: completion.data.unwrap_or(0),
+            tag: completion.tag,
+        };
+        Self { tagged, source, error: completion.error.map(Box::new) }
+    }
+
+    /// The end of a multi-receive buffer, alone.
+    pub(crate) fn released(context: u64) -> Self {
+        let tagged = fi_cq_tagged_entry {
+            op_context: pointer(context),
+            flags: FI_MULTI_RECV,
+            len: 0,
+            buf: std::ptr::null_mut(),
+            data: 0,
+            tag: 0,
+        };
+        Self { tagged, source: FI_ADDR_NOTAVAIL, error: None }
+    }
+}
+
+fn pointer(value: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(value as usize)
+}
+
+/// Size of one entry in a format. Bytes.
+pub(super) fn size_of_format(format: fi_cq_format) -> usize {
+    match format {
+        FI_CQ_FORMAT_CONTEXT => size_of::<fi_cq_entry>(),
+        FI_CQ_FORMAT_MSG => size_of::<fi_cq_msg_entry>(),
+        FI_CQ_FORMAT_DATA => size_of::<fi_cq_data_entry>(),
+        _ => size_of::<fi_cq_tagged_entry>(),
+    }
+}
+
+/// Writes an entry in the shape of a format: each shorter one is a beginning of the longest.
+///
+/// # Safety
+/// `out` has room for an entry of `size` bytes, which is a format's.
+pub(super) unsafe fn write(entry: &fi_cq_tagged_entry, out: *mut u8, size: usize) {
+    let from = std::ptr::from_ref(entry).cast::<u8>();
+    // SAFETY: by this function's contract; no format is longer than a tagged entry.
+    unsafe { std::ptr::copy_nonoverlapping(from, out, size) };
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(fi_cq_data_entry, data) == offset_of!(fi_cq_tagged_entry, data));
+    assert!(offset_of!(fi_cq_data_entry, buf) == offset_of!(fi_cq_tagged_entry, buf));
+    assert!(offset_of!(fi_cq_msg_entry, len) == offset_of!(fi_cq_tagged_entry, len));
+    assert!(offset_of!(fi_cq_msg_entry, flags) == offset_of!(fi_cq_tagged_entry, flags));
+};

@@ -1,0 +1,245 @@
+//! The queue behind a C object; endpoints push, the program reads.
+
+use std::collections::VecDeque;
+use std::ffi::{CString, c_char};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use super::entry::{self, Entry};
+use crate::abi::{fi_addr_t, fi_cq_format};
+use crate::error::Error;
+use crate::live::Live;
+use crate::wait::{Deadline, Sources, Waiter};
+
+/// A completion queue. It grows as needed, so it cannot overrun: what is under way bounds it.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    entry_size: usize,
+    inner: Mutex<Inner>,
+    sources: Sources,
+    waiter: OnceLock<Waiter>,
+    texts: Mutex<Texts>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: VecDeque<Entry>,
+    /// Somebody sleeps or is about to.
+    armed: bool,
+    /// `fi_cq_signal` was called.
+    signalled: bool,
+}
+
+/// Texts of the latest errors, found again by their number.
+#[derive(Debug, Default)]
+struct Texts {
+    kept: VecDeque<(i32, CString)>,
+    next: i32,
+}
+
+const TEXTS_KEPT: usize = 32;
+
+impl Queue {
+    pub(crate) fn new(format: fi_cq_format, size: usize, waits: bool) -> io::Result<Self> {
+        let queue = Self {
+            entry_size: entry::size_of_format(format),
+            inner: Mutex::default(),
+            sources: Sources::default(),
+            waiter: OnceLock::new(),
+            texts: Mutex::default(),
+        };
+        queue.inner.lock().entries.reserve(size.min(4096));
+        if waits {
+            queue.waiter.get_or_init_io()?;
+        }
+        Ok(queue)
+    }
+
+    pub(crate) fn add_source(&self, live: &Arc<Live>) -> Result<(), Error> {
+        self.sources.add(live, self.waiter.get())
+    }
+
+    pub(crate) fn remove_source(&self, live: &Arc<Live>) {
+        self.sources.remove(live, self.waiter.get());
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        !self.sources.is_empty()
+    }
+
+    /// Adds a finished operation.
+    pub(crate) fn push(&self, entry: Entry) {
+        let mut inner = self.inner.lock();
+        inner.entries.push_back(entry);
+        let armed = std::mem::take(&mut inner.armed);
+        drop(inner);
+        if armed {
+            self.wake();
+        }
+    }
+
+    /// Moves up to `count` finished operations to the program.
+    ///
+    /// # Safety
+    /// `out` has room for `count` entries of this queue's format, `sources` is null or
+    /// has room for as many numbers.
+    pub(crate) unsafe fn read(
+        &self,
+        out: *mut u8,
+        count: usize,
+        sources: *mut fi_addr_t,
+    ) -> Result<isize, Error> {
+        let mut inner = self.inner.lock();
+        if inner.entries.is_empty() || count == 0 {
+            drop(inner);
+            self.sources.progress();
+            inner = self.inner.lock();
+        }
+        match inner.entries.front() {
+            None => return Err(Error::Again),
+            Some(first) if first.error.is_some() => return Err(Error::ErrorAvailable),
+            Some(_) => {}
+        }
+        let mut moved = 0;
+        while moved < count && inner.entries.front().is_some_and(|entry| entry.error.is_none()) {
+            let Some(entry) = inner.entries.pop_front() else { break };
+            // SAFETY: by this function's contract, `moved` being less than `count`.
+            unsafe { entry::write(&entry.tagged, out.add(moved * self.entry_size), self.entry_size) };
+            if !sources.is_null() {
+                // SAFETY: likewise.
+                unsafe { sources.add(moved).write(entry.source) };
+            }
+            moved += 1;
+        }
+        Ok(moved as isize)
+    }
+
+    /// Takes the failed operation at the front.
+    pub(crate) fn take_error(&self) -> Option<Entry> {
+        let mut inner = self.inner.lock();
+        inner.entries.front()?.error.as_ref()?;
+        inner.entries.pop_front()
+    }
+
+    /// Whether anything waits, after turning the endpoints.
+    pub(crate) fn has_news(&self) -> bool {
+        if self.inner.lock().entries.is_empty() {
+            self.sources.progress();
+        }
+        !self.inner.lock().entries.is_empty()
+    }
+
+    /// As [`Queue::read`], sleeping until something comes.
+    ///
+    /// # Safety
+    /// As for [`Queue::read`].
+    pub(crate) unsafe fn read_waiting(
+        &self,
+        out: *mut u8,
+        count: usize,
+        sources: *mut fi_addr_t,
+        deadline: Deadline,
+    ) -> Result<isize, Error> {
+        let waiter = self.waiter()?;
+        loop {
+            // SAFETY: by this function's contract.
+            match unsafe { self.read(out, count, sources) } {
+                Err(Error::Again) => {}
+                other => return other,
+            }
+            if std::mem::take(&mut self.inner.lock().signalled) || deadline.has_passed() {
+                return Err(Error::Again);
+            }
+            if self.arm() {
+                waiter.sleep(deadline);
+                waiter.clear();
+            }
+        }
+    }
+
+    /// Prepares to sleep on the descriptor; false where there is news already.
+    pub(crate) fn arm(&self) -> bool {
+        {
+            let mut inner = self.inner.lock();
+            if !inner.entries.is_empty() || inner.signalled {
+                return false;
+            }
+            inner.armed = true;
+        }
+        self.sources.arm()
+    }
+
+    /// For `fi_trywait`: whether the program may sleep on the descriptor now.
+    pub(crate) fn try_wait(&self) -> Result<(), Error> {
+        let waiter = self.waiter()?;
+        waiter.clear();
+        if !self.has_news() && self.arm() { Ok(()) } else { Err(Error::Again) }
+    }
+
+    /// Wakes whoever sleeps in [`Queue::read_waiting`].
+    pub(crate) fn signal(&self) {
+        self.inner.lock().signalled = true;
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waiter) = self.waiter.get() {
+            waiter.wake();
+        }
+    }
+
+    /// The descriptor to sleep on.
+    pub(crate) fn fd(&self) -> Result<RawFd, Error> {
+        Ok(self.waiter()?.fd())
+    }
+
+    /// The waiter, made when first needed.
+    fn waiter(&self) -> Result<&Waiter, Error> {
+        if let Some(waiter) = self.waiter.get() {
+            return Ok(waiter);
+        }
+        let waiter = Waiter::new()?;
+        self.sources.watched_by(&waiter)?;
+        Ok(self.waiter.get_or_init(|| waiter))
+    }
+
+    /// Keeps an error's text; its number finds it again.
+    pub(crate) fn keep_text(&self, text: String) -> i32 {
+        let mut texts = self.texts.lock();
+        texts.next = texts.next % i32::MAX + 1;
+        let number = texts.next;
+        if texts.kept.len() == TEXTS_KEPT {
+            texts.kept.pop_front();
+        }
+        texts.kept.push_back((number, CString::new(text).unwrap_or_default()));
+        number
+    }
+
+    /// The text of one of the latest errors. The pointer stays good while the queue is
+    /// open and fewer than [`TEXTS_KEPT`] errors follow.
+    pub(crate) fn text(&self, number: i32) -> *const c_char {
+        let texts = self.texts.lock();
+        let found = texts.kept.iter().find(|(kept, _)| *kept == number);
+        found.map_or(c"unknown error".as_ptr(), |(_, text)| text.as_ptr())
+    }
+}
+
+/// `OnceLock::get_or_try_init` for the one case here, nobody racing yet.
+trait InitWaiter {
+    fn get_or_init_io(&self) -> io::Result<()>;
+}
+
+impl InitWaiter for OnceLock<Waiter> {
+    fn get_or_init_io(&self) -> io::Result<()> {
+        let waiter = Waiter::new()?;
+        self.get_or_init(|| waiter);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

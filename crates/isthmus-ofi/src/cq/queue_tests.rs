@@ -1,0 +1,116 @@
+use isthmus_proto::{Channel, Completion, CompletionKind, OpError};
+
+use super::*;
+use crate::abi::{
+    FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, fi_cq_tagged_entry,
+};
+use crate::flags::*;
+
+fn received(context: u64) -> Completion {
+    Completion {
+        context,
+        notify: true,
+        kind: CompletionKind::Recv(Channel::Tagged),
+        len: 40,
+        buffer: 0,
+        data: Some(5),
+        tag: 77,
+        peer: None,
+        released: false,
+        error: None,
+    }
+}
+
+fn queue(format: fi_cq_format) -> Queue {
+    Queue::new(format, 8, false).expect("a queue")
+}
+
+/// Reads with room to spare, and gives the words that were written.
+fn read(queue: &Queue, count: usize) -> (Result<isize, Error>, Vec<u64>) {
+    let mut out = vec![u64::MAX; 64];
+    // SAFETY: room for ten entries of the longest format.
+    let result = unsafe { queue.read(out.as_mut_ptr().cast(), count.min(10), std::ptr::null_mut()) };
+    out.truncate(out.iter().rposition(|&word| word != u64::MAX).map_or(0, |last| last + 1));
+    (result, out)
+}
+
+#[test]
+fn every_format_is_a_beginning_of_the_longest() {
+    let flags = FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA;
+    let words = [9, flags, 40, 0, 5, 77];
+    let lengths =
+        [(FI_CQ_FORMAT_CONTEXT, 1), (FI_CQ_FORMAT_MSG, 3), (FI_CQ_FORMAT_DATA, 5), (FI_CQ_FORMAT_TAGGED, 6)];
+    for (format, length) in lengths {
+        let queue = queue(format);
+        queue.push(Entry::new(received(9), FI_ADDR_NOTAVAIL));
+        let (result, out) = read(&queue, 1);
+        assert_eq!((result.expect("an entry"), out.as_slice()), (1, &words[..length]));
+    }
+}
+
+#[test]
+fn reading_stops_before_an_error_and_then_asks_to_read_that() {
+    let queue = queue(FI_CQ_FORMAT_CONTEXT);
+    queue.push(Entry::new(received(1), 0));
+    queue.push(Entry::new(Completion { error: Some(OpError::Cancelled), ..received(2) }, 0));
+    queue.push(Entry::new(received(3), 0));
+    assert_eq!(read(&queue, 10).1, [1]);
+    assert!(matches!(read(&queue, 10).0, Err(Error::ErrorAvailable)));
+    let failed = queue.take_error().expect("an error");
+    assert_eq!(failed.tagged.op_context as u64, 2);
+    assert!(queue.take_error().is_none());
+    assert_eq!(read(&queue, 10).1, [3]);
+    assert!(matches!(read(&queue, 10).0, Err(Error::Again)));
+}
+
+#[test]
+fn sources_are_told_beside_the_entries() {
+    let queue = queue(FI_CQ_FORMAT_CONTEXT);
+    queue.push(Entry::new(received(1), 4));
+    let (mut out, mut source) = (0u64, 0);
+    // SAFETY: room for one entry and one number.
+    let result = unsafe { queue.read((&raw mut out).cast(), 1, &raw mut source) };
+    assert_eq!((result.expect("an entry"), out, source), (1, 1, 4));
+}
+
+#[test]
+fn the_end_of_a_shared_buffer_carries_no_message() {
+    let queue = queue(FI_CQ_FORMAT_MSG);
+    queue.push(Entry::released(6));
+    assert_eq!(read(&queue, 1).1, [6, FI_MULTI_RECV, 0]);
+}
+
+#[test]
+fn a_sleeper_is_woken_by_news_by_a_signal_and_by_time() {
+    let queue = Arc::new(Queue::new(FI_CQ_FORMAT_TAGGED, 8, true).expect("a queue"));
+    let sleep = |queue: &Queue, timeout| {
+        let mut out = std::mem::MaybeUninit::<fi_cq_tagged_entry>::uninit();
+        let deadline = Deadline::after(timeout);
+        // SAFETY: room for one entry.
+        unsafe { queue.read_waiting(out.as_mut_ptr().cast(), 1, std::ptr::null_mut(), deadline) }
+    };
+    assert!(matches!(sleep(&queue, 5), Err(Error::Again)));
+    let other = queue.clone();
+    let sleeper = std::thread::spawn(move || sleep(&other, -1));
+    queue.push(Entry::new(received(1), 0));
+    assert_eq!(sleeper.join().expect("no panic").expect("an entry"), 1);
+    let other = queue.clone();
+    let sleeper = std::thread::spawn(move || sleep(&other, -1));
+    queue.signal();
+    assert!(matches!(sleeper.join().expect("no panic"), Err(Error::Again)));
+}
+
+#[test]
+fn texts_of_errors_are_found_by_their_number() {
+    let queue = queue(FI_CQ_FORMAT_CONTEXT);
+    let first = queue.keep_text("first".into());
+    let text = |number| {
+        // SAFETY: a terminated text that the queue keeps.
+        unsafe { std::ffi::CStr::from_ptr(queue.text(number)) }.to_owned()
+    };
+    assert_eq!(text(first).as_c_str(), c"first");
+    for _ in 0..TEXTS_KEPT {
+        queue.keep_text("more".into());
+    }
+    assert_eq!(text(first).as_c_str(), c"unknown error");
+}

@@ -1,0 +1,364 @@
+//! `fid_ep`: endpoints, from opening to closing. What they do is in `msg.rs`, `tagged.rs`,
+//! `rma.rs` and `atomic.rs`.
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use isthmus_io::Endpoint;
+use isthmus_proto::{Level, Options};
+use parking_lot::Mutex;
+
+use crate::abi::{
+    FI_EP_RDM, FI_EP_UNSPEC, fi_addr_t, fi_alias, fi_ep_attr, fi_info, fi_ops, fi_ops_collective, fi_rx_attr,
+    fi_tx_attr, fid, fid_ep,
+};
+use crate::av::Av;
+use crate::cntr::Cntr;
+use crate::convert::{copy_prefix, zeroed};
+use crate::cq::Cq;
+use crate::domain::DomainState;
+use crate::door::{Guard, Object, close, entries, give};
+use crate::error::Error;
+use crate::fid::{head, ops, table};
+use crate::flags::*;
+use crate::info::{CAPS, MULTI_RECV_MIN, RX_FLAGS, TX_FLAGS};
+use crate::live::{Bindings, Live, QueueBinding};
+use crate::{atomic, cm, info, msg, options, rma, stubs, tagged};
+
+/// What an endpoint and its aliases share.
+#[derive(Debug)]
+pub(crate) struct EpState {
+    domain: Arc<DomainState>,
+    caps: u64,
+    /// Where to listen; `None`: as the settings say.
+    pub(crate) bind: Mutex<Option<SocketAddr>>,
+    engine: Mutex<Option<Arc<Endpoint>>>,
+    bindings: Mutex<Bindings>,
+    live: OnceLock<Arc<Live>>,
+    pub(crate) min_multi_recv: AtomicUsize,
+}
+
+#[repr(C)]
+pub(crate) struct Ep {
+    raw: fid_ep,
+    guard: Guard,
+    pub(crate) state: Arc<EpState>,
+    tx_flags: AtomicU64,
+    rx_flags: AtomicU64,
+}
+
+// SAFETY: `repr(C)`, starting with `fid_ep`.
+unsafe impl Object for Ep {
+    fn guard(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+/// Opens an endpoint.
+///
+/// # Safety
+/// `info` is null or a `fi_info` in the caller's version; `out` is null or writable.
+pub(crate) unsafe fn open(
+    domain: Arc<DomainState>,
+    info: *const fi_info,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> Result<c_int, Error> {
+    // SAFETY: by this function's contract; read as far as all versions reach.
+    let info = unsafe { copy_prefix(info, offset_of!(fi_info, fabric_attr)) }.ok_or(Error::Null)?;
+    // SAFETY: as above.
+    let ep = unsafe { copy_prefix(info.ep_attr, offset_of!(fi_ep_attr, protocol)) }.unwrap_or(zeroed());
+    // SAFETY: as above.
+    let tx: fi_tx_attr =
+        unsafe { copy_prefix(info.tx_attr, offset_of!(fi_tx_attr, tclass)) }.unwrap_or(zeroed());
+    // SAFETY: as above.
+    let rx: fi_rx_attr = unsafe { copy_prefix(info.rx_attr, size_of::<fi_rx_attr>()) }.unwrap_or(zeroed());
+    if !matches!(ep.type_, FI_EP_UNSPEC | FI_EP_RDM) {
+        return Err(Error::Unsupported("an endpoint type other than FI_EP_RDM"));
+    }
+    // SAFETY: libfabric's structure holds as many bytes as it says.
+    let src = unsafe { info::address(info.src_addr, info.src_addrlen) }?;
+    let state = EpState {
+        domain,
+        caps: if info.caps == 0 { CAPS } else { info.caps },
+        bind: Mutex::new(src.map(|address| address.locator)),
+        engine: Mutex::default(),
+        bindings: Mutex::default(),
+        live: OnceLock::new(),
+        min_multi_recv: AtomicUsize::new(MULTI_RECV_MIN),
+    };
+    let ep = Ep::new(Arc::new(state), context, tx.op_flags & TX_FLAGS, rx.op_flags & RX_FLAGS);
+    // SAFETY: by this function's contract.
+    unsafe { give(ep, out) }?;
+    Ok(0)
+}
+
+impl EpState {
+    /// The engine, opened when first needed.
+    pub(crate) fn engine(&self) -> Result<Arc<Endpoint>, Error> {
+        let mut slot = self.engine.lock();
+        if let Some(engine) = &*slot {
+            return Ok(engine.clone());
+        }
+        let engine = Endpoint::open(&self.domain.settings, *self.bind.lock(), self.domain.regions.clone())?;
+        Ok(slot.insert(engine).clone())
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.engine.lock().is_some()
+    }
+
+    fn enable(&self) -> Result<(), Error> {
+        if self.live.get().is_some() {
+            return Ok(());
+        }
+        let engine = self.engine()?;
+        let bound = std::mem::take(&mut *self.bindings.lock());
+        let live = Live::start(engine, bound, self.caps)?;
+        self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
+    }
+
+    fn stop(&self) {
+        match (self.live.get(), self.engine.lock().take()) {
+            (Some(live), _) => live.stop(),
+            (None, Some(engine)) => engine.close(),
+            (None, None) => {}
+        }
+    }
+}
+
+impl Ep {
+    fn new(state: Arc<EpState>, context: *mut c_void, tx_flags: u64, rx_flags: u64) -> Self {
+        let raw = fid_ep {
+            fid: head(FI_CLASS_EP, context, &FID_OPS),
+            ops: table(&options::OPS),
+            cm: table(&cm::OPS),
+            msg: table(&msg::OPS),
+            rma: table(&rma::OPS),
+            tagged: table(&tagged::OPS),
+            atomic: table(&atomic::OPS),
+            collective: table::<fi_ops_collective>(&stubs::COLLECTIVE),
+        };
+        Self {
+            raw,
+            guard: Guard::new(),
+            state,
+            tx_flags: AtomicU64::new(tx_flags),
+            rx_flags: AtomicU64::new(rx_flags),
+        }
+    }
+
+    /// The endpoint at work.
+    pub(crate) fn live(&self) -> Result<&Live, Error> {
+        self.state.live.get().map(|live| &**live).ok_or(Error::BadState("the endpoint is not enabled"))
+    }
+
+    /// Options of a call without flags that transmits.
+    pub(crate) fn tx(&self, live: &Live, context: *mut c_void) -> Options {
+        tx_options(live, self.tx_flags.load(Ordering::Relaxed), context)
+    }
+
+    /// Options of a `*msg` call that transmits, whose flags replace the defaults.
+    pub(crate) fn tx_msg(&self, live: &Live, flags: u64, context: *mut c_void) -> Result<Options, Error> {
+        if flags & !TX_FLAGS != 0 {
+            return Err(Error::BadFlags(flags & !TX_FLAGS));
+        }
+        Ok(tx_options(live, flags, context))
+    }
+
+    /// Options of an inject call: no entry in the queue, the buffer free at once.
+    pub(crate) fn tx_inject(&self) -> Options {
+        Options { inject: true, ..Options::default() }
+    }
+
+    /// Options of a receive.
+    pub(crate) fn rx(&self, live: &Live, context: *mut c_void) -> Options {
+        rx_options(live, self.rx_flags.load(Ordering::Relaxed), context)
+    }
+
+    /// Options of a `*msg` receive, whose flags replace the defaults.
+    pub(crate) fn rx_msg(&self, live: &Live, flags: u64, context: *mut c_void) -> Options {
+        rx_options(live, flags, context)
+    }
+
+    /// Whether receives without flags are multi-receives.
+    pub(crate) fn default_multi(&self) -> Option<u64> {
+        self.multi(self.rx_flags.load(Ordering::Relaxed))
+    }
+
+    /// The least room of a multi-receive buffer, if `flags` ask for one.
+    pub(crate) fn multi(&self, flags: u64) -> Option<u64> {
+        let least = || self.state.min_multi_recv.load(Ordering::Relaxed) as u64;
+        (flags & FI_MULTI_RECV != 0).then(least)
+    }
+
+    fn bind_queue(&self, cq: &Cq, flags: u64) -> Result<(), Error> {
+        if flags & !(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) != 0
+            || flags & (FI_TRANSMIT | FI_RECV) == 0
+        {
+            return Err(Error::BadFlags(flags));
+        }
+        let binding = || {
+            Some(QueueBinding { queue: cq.queue.clone(), selective: flags & FI_SELECTIVE_COMPLETION != 0 })
+        };
+        let mut bound = self.state.bindings.lock();
+        let taken =
+            (flags & FI_TRANSMIT != 0 && bound.tx.is_some()) || (flags & FI_RECV != 0 && bound.rx.is_some());
+        if taken {
+            return Err(Error::Invalid("the endpoint has a completion queue for this already"));
+        }
+        if flags & FI_TRANSMIT != 0 {
+            bound.tx = binding();
+        }
+        if flags & FI_RECV != 0 {
+            bound.rx = binding();
+        }
+        Ok(())
+    }
+
+    fn bind_counter(&self, cntr: &Cntr, flags: u64) -> Result<(), Error> {
+        const EVENTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+        if flags & !EVENTS != 0 || flags == 0 {
+            return Err(Error::BadFlags(flags));
+        }
+        self.state.bindings.lock().counters.push((cntr.counter.clone(), flags));
+        Ok(())
+    }
+
+    /// A second handle with other default flags (`FI_ALIAS`).
+    ///
+    /// # Safety
+    /// `alias` is null or valid, with a place for the result.
+    unsafe fn alias(&self, alias: *mut fi_alias) -> Result<c_int, Error> {
+        // SAFETY: by this function's contract.
+        let alias = unsafe { alias.as_ref() }.ok_or(Error::Null)?;
+        let copy = Self::new(
+            self.state.clone(),
+            self.raw.fid.context,
+            self.tx_flags.load(Ordering::Relaxed),
+            self.rx_flags.load(Ordering::Relaxed),
+        );
+        copy.set_flags(alias.flags)?;
+        // SAFETY: by this function's contract.
+        unsafe { give(copy, alias.fid) }?;
+        Ok(0)
+    }
+
+    /// Replaces the default flags of one direction.
+    fn set_flags(&self, flags: u64) -> Result<(), Error> {
+        let (slot, known) = match flags & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => (&self.tx_flags, TX_FLAGS),
+            FI_RECV => (&self.rx_flags, RX_FLAGS),
+            _ => return Err(Error::Invalid("name either FI_TRANSMIT or FI_RECV")),
+        };
+        let wanted = flags & !(FI_TRANSMIT | FI_RECV);
+        if wanted & !known != 0 {
+            return Err(Error::BadFlags(wanted & !known));
+        }
+        slot.store(wanted, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn get_flags(&self, direction: u64) -> Result<u64, Error> {
+        match direction & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => Ok(self.tx_flags.load(Ordering::Relaxed)),
+            FI_RECV => Ok(self.rx_flags.load(Ordering::Relaxed)),
+            _ => Err(Error::Invalid("name either FI_TRANSMIT or FI_RECV")),
+        }
+    }
+}
+
+/// The peer that a transmitting call names.
+pub(crate) fn target(live: &Live, number: fi_addr_t) -> Result<isthmus_proto::PeerId, Error> {
+    if number == FI_ADDR_UNSPEC {
+        return Err(Error::Invalid("no destination"));
+    }
+    live.peer(number)
+}
+
+fn tx_options(live: &Live, flags: u64, context: *mut c_void) -> Options {
+    let selective = live.tx.as_ref().is_some_and(|binding| binding.selective);
+    let level = if flags & FI_MATCH_COMPLETE != 0 {
+        Level::Match
+    } else if flags & FI_DELIVERY_COMPLETE != 0 {
+        Level::Delivery
+    } else {
+        Level::Transmit
+    };
+    Options {
+        context: context.expose_provenance() as u64,
+        notify: !selective || flags & FI_COMPLETION != 0,
+        inject: flags & FI_INJECT != 0,
+        level,
+        fence: flags & FI_FENCE != 0,
+    }
+}
+
+fn rx_options(live: &Live, flags: u64, context: *mut c_void) -> Options {
+    let selective = live.rx.as_ref().is_some_and(|binding| binding.selective);
+    Options {
+        context: context.expose_provenance() as u64,
+        notify: !selective || flags & FI_COMPLETION != 0,
+        ..Options::default()
+    }
+}
+
+static FID_OPS: fi_ops = ops(close_ep, Some(bind), Some(control));
+
+entries! {
+    fn bind(ep: Ep as fid, other: *mut fid, flags: u64) -> c_int {
+        if ep.state.live.get().is_some() {
+            return Err(Error::BadState("the endpoint is enabled already"));
+        }
+        // SAFETY: the caller passes null or an object of this provider.
+        let class = unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass;
+        match class {
+            FI_CLASS_AV => {
+                // SAFETY: the class says what it is.
+                let av = unsafe { &*other.cast::<Av>() };
+                ep.state.bindings.lock().av = Some(av.table.clone());
+            }
+            // SAFETY: the class says what it is.
+            FI_CLASS_CQ => ep.bind_queue(unsafe { &*other.cast::<Cq>() }, flags)?,
+            // SAFETY: the class says what it is.
+            FI_CLASS_CNTR => ep.bind_counter(unsafe { &*other.cast::<Cntr>() }, flags)?,
+            // Connectionless endpoints have no events.
+            FI_CLASS_EQ => {}
+            _ => return Err(Error::Unsupported("binding this kind of object to an endpoint")),
+        }
+        Ok(0)
+    }
+
+    fn control(ep: Ep as fid, command: c_int, arg: *mut c_void) -> c_int {
+        match command {
+            FI_ENABLE => ep.state.enable()?,
+            // SAFETY: the caller passes null or its structure.
+            FI_ALIAS => return unsafe { ep.alias(arg.cast()) },
+            FI_GETOPSFLAG | FI_SETOPSFLAG => {
+                // SAFETY: the caller passes null or its flags.
+                let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(Error::Null)?;
+                if command == FI_SETOPSFLAG {
+                    ep.set_flags(*flags)?;
+                } else {
+                    *flags = ep.get_flags(*flags)?;
+                }
+            }
+            _ => return Err(Error::Unsupported("this control of an endpoint")),
+        }
+        Ok(0)
+    }
+}
+
+unsafe extern "C" fn close_ep(raw: *mut fid) -> c_int {
+    let end = |ep: &Ep| {
+        if Arc::strong_count(&ep.state) == 1 {
+            ep.state.stop();
+        }
+        Ok(())
+    };
+    // SAFETY: libfabric passes what `open` gave.
+    unsafe { close(raw, end) }
+}

@@ -1,0 +1,94 @@
+//! libfabric's 64-bit flags, which its headers declare as macros.
+#![allow(dead_code, reason = "the whole family is declared, so that a reader finds it in one place")]
+
+pub(crate) const FI_MSG: u64 = 1 << 1;
+pub(crate) const FI_RMA: u64 = 1 << 2;
+pub(crate) const FI_TAGGED: u64 = 1 << 3;
+pub(crate) const FI_ATOMIC: u64 = 1 << 4;
+pub(crate) const FI_READ: u64 = 1 << 8;
+pub(crate) const FI_WRITE: u64 = 1 << 9;
+pub(crate) const FI_RECV: u64 = 1 << 10;
+pub(crate) const FI_SEND: u64 = 1 << 11;
+pub(crate) const FI_TRANSMIT: u64 = FI_SEND;
+pub(crate) const FI_REMOTE_READ: u64 = 1 << 12;
+pub(crate) const FI_REMOTE_WRITE: u64 = 1 << 13;
+pub(crate) const FI_MULTI_RECV: u64 = 1 << 16;
+pub(crate) const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
+pub(crate) const FI_MORE: u64 = 1 << 18;
+pub(crate) const FI_PEEK: u64 = 1 << 19;
+pub(crate) const FI_TRIGGER: u64 = 1 << 20;
+pub(crate) const FI_FENCE: u64 = 1 << 21;
+pub(crate) const FI_COMPLETION: u64 = 1 << 24;
+pub(crate) const FI_EVENT: u64 = FI_COMPLETION;
+pub(crate) const FI_INJECT: u64 = 1 << 25;
+pub(crate) const FI_INJECT_COMPLETE: u64 = 1 << 26;
+pub(crate) const FI_TRANSMIT_COMPLETE: u64 = 1 << 27;
+pub(crate) const FI_DELIVERY_COMPLETE: u64 = 1 << 28;
+pub(crate) const FI_AFFINITY: u64 = 1 << 29;
+pub(crate) const FI_COMMIT_COMPLETE: u64 = 1 << 30;
+pub(crate) const FI_MATCH_COMPLETE: u64 = 1 << 31;
+pub(crate) const FI_RESCAN: u64 = 1 << 35;
+pub(crate) const FI_LOCAL_COMM: u64 = 1 << 51;
+pub(crate) const FI_REMOTE_COMM: u64 = 1 << 52;
+pub(crate) const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
+pub(crate) const FI_NUMERICHOST: u64 = 1 << 55;
+pub(crate) const FI_RMA_EVENT: u64 = 1 << 56;
+pub(crate) const FI_SOURCE: u64 = 1 << 57;
+pub(crate) const FI_DIRECTED_RECV: u64 = 1 << 59;
+
+/// Flags of receives; they share bits with capabilities.
+pub(crate) const FI_CLAIM: u64 = 1 << 59;
+pub(crate) const FI_DISCARD: u64 = 1 << 58;
+/// Flag of `fi_av_insert`.
+pub(crate) const FI_SYNC_ERR: u64 = 1 << 58;
+/// Flag of `fi_ep_bind`.
+pub(crate) const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
+/// Flags of `fi_query_atomic`.
+pub(crate) const FI_FETCH_ATOMIC: u64 = 1 << 58;
+pub(crate) const FI_COMPARE_ATOMIC: u64 = 1 << 59;
+
+pub(crate) const FI_ORDER_SAS: u64 = 1 << 8;
+pub(crate) const FI_ORDER_ATOMIC_RAR: u64 = 1 << 36;
+pub(crate) const FI_ORDER_ATOMIC_RAW: u64 = 1 << 37;
+pub(crate) const FI_ORDER_ATOMIC_WAR: u64 = 1 << 38;
+pub(crate) const FI_ORDER_ATOMIC_WAW: u64 = 1 << 39;
+
+pub(crate) const FI_MR_BASIC: i32 = 1 << 0;
+pub(crate) const FI_MR_SCALABLE: i32 = 1 << 1;
+pub(crate) const FI_MR_VIRT_ADDR: i32 = 1 << 4;
+pub(crate) const FI_MR_ALLOCATED: i32 = 1 << 5;
+pub(crate) const FI_MR_PROV_KEY: i32 = 1 << 6;
+pub(crate) const FI_MR_ENDPOINT: i32 = 1 << 9;
+
+pub(crate) const FI_ADDR_UNSPEC: u64 = u64::MAX;
+pub(crate) const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
+
+pub(crate) const FI_FORMAT_UNSPEC: u32 = 0;
+pub(crate) const FI_SOCKADDR: u32 = 1;
+pub(crate) const FI_SOCKADDR_IN: u32 = 2;
+pub(crate) const FI_SOCKADDR_IN6: u32 = 3;
+pub(crate) const FI_SOCKADDR_IP: u32 = 17;
+
+/// Classes of objects, from which `fi_close` and the binds know what they hold.
+pub(crate) const FI_CLASS_FABRIC: usize = 1;
+pub(crate) const FI_CLASS_DOMAIN: usize = 2;
+pub(crate) const FI_CLASS_EP: usize = 3;
+pub(crate) const FI_CLASS_AV: usize = 11;
+pub(crate) const FI_CLASS_MR: usize = 12;
+pub(crate) const FI_CLASS_EQ: usize = 13;
+pub(crate) const FI_CLASS_CQ: usize = 14;
+pub(crate) const FI_CLASS_CNTR: usize = 15;
+pub(crate) const FI_CLASS_POLL: usize = 17;
+
+/// Commands of `fi_control`.
+pub(crate) const FI_GETOPSFLAG: i32 = 2;
+pub(crate) const FI_SETOPSFLAG: i32 = 3;
+pub(crate) const FI_ALIAS: i32 = 4;
+pub(crate) const FI_GETWAIT: i32 = 5;
+pub(crate) const FI_ENABLE: i32 = 6;
+pub(crate) const FI_GETWAITOBJ: i32 = 16;
+
+/// `FI_VERSION(major, minor)`.
+pub(crate) const fn version(major: u32, minor: u32) -> u32 {
+    major << 16 | minor
+}

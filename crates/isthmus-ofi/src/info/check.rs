@@ -1,0 +1,150 @@
+//! Whether we can give a program what it wants.
+
+use isthmus_io::Endpoint;
+
+use super::limits::*;
+use super::{Hints, Offer};
+use crate::abi::{
+    FI_EP_RDM, FI_EP_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_UNSPEC,
+    FI_RM_ENABLED, FI_RM_UNSPEC, FI_THREAD_ENDPOINT, FI_THREAD_SAFE, FI_THREAD_UNSPEC, fi_domain_attr,
+    fi_ep_attr, fi_rx_attr, fi_tx_attr,
+};
+use crate::error::Error;
+use crate::flags::*;
+
+type Answer = Result<(), Error>;
+
+/// Answers the hints with an offer, or says what we have not got.
+pub(super) fn negotiate(version: u32, hints: Option<&Hints>) -> Result<Offer, Error> {
+    let Some(hints) = hints else { return Ok(Offer::default()) };
+    check_general(hints)?;
+    check_tx(&hints.tx)?;
+    check_rx(&hints.rx)?;
+    check_ep(&hints.ep)?;
+    check_domain(&hints.domain)?;
+    check_names(hints)?;
+    Ok(accept(version, hints))
+}
+
+fn need(met: bool, what: &'static str) -> Answer {
+    if met { Ok(()) } else { Err(Error::NoData(what)) }
+}
+
+fn check_general(hints: &Hints) -> Answer {
+    need(!hints.handle, "a connection request")?;
+    need(hints.caps & !CAPS == 0, "one of the capabilities asked for")?;
+    let sockets =
+        matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
+    let given = hints.src.is_some() || hints.dest.is_some();
+    need(hints.addr_format == FI_FORMAT_UNSPEC || (sockets && given), "this address format")
+}
+
+fn check_tx(tx: &fi_tx_attr) -> Answer {
+    need(tx.caps & !CAPS == 0, "one of the transmit capabilities asked for")?;
+    need(tx.op_flags & !TX_FLAGS == 0, "one of the default transmit flags asked for")?;
+    need(tx.msg_order & !MSG_ORDER == 0, "this message order")?;
+    need(tx.comp_order == 0, "an order of completions")?;
+    need(tx.inject_size <= Endpoint::INJECT_MAX, "such a large inject_size")?;
+    need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
+    need(tx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")?;
+    need(tx.rma_iov_limit <= 1, "RMA of more than one remote piece")
+}
+
+fn check_rx(rx: &fi_rx_attr) -> Answer {
+    need(rx.caps & !CAPS == 0, "one of the receive capabilities asked for")?;
+    need(rx.op_flags & !RX_FLAGS == 0, "one of the default receive flags asked for")?;
+    need(rx.msg_order & !MSG_ORDER == 0, "this message order")?;
+    need(rx.comp_order == 0, "an order of completions")?;
+    need(rx.size <= QUEUE_SIZE_MAX, "such a long receive queue")?;
+    need(rx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")
+}
+
+fn check_ep(ep: &fi_ep_attr) -> Answer {
+    need(matches!(ep.type_, FI_EP_UNSPEC | FI_EP_RDM), "an endpoint type other than FI_EP_RDM")?;
+    need(ep.protocol == 0 || ep.protocol == PROTOCOL, "this protocol")?;
+    need(ep.protocol_version <= PROTOCOL_VERSION, "this protocol version")?;
+    need(ep.max_msg_size <= MSG_SIZE_MAX, "such long messages")?;
+    let ordered = ep.max_order_raw_size.max(ep.max_order_war_size).max(ep.max_order_waw_size);
+    need(ordered <= ORDER_SIZE, "order among such long transfers")?;
+    need(ep.tx_ctx_cnt <= 1 && ep.rx_ctx_cnt <= 1, "scalable endpoints or shared contexts")?;
+    need(ep.auth_key_size == 0, "authorization keys")
+}
+
+fn check_domain(domain: &fi_domain_attr) -> Answer {
+    need(domain.threading <= FI_THREAD_ENDPOINT, "this threading model")?;
+    need(domain.control_progress <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
+    need(data_progress(domain) <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
+    need(domain.resource_mgmt <= FI_RM_ENABLED, "this resource management")?;
+    need(domain.caps & !DOMAIN_CAPS == 0, "one of the domain capabilities asked for")?;
+    need(domain.mr_key_size <= MR_KEY_SIZE, "memory keys of more than 8 bytes")?;
+    need(domain.cq_data_size <= CQ_DATA_SIZE, "more than 8 bytes of completion data")?;
+    let objects = [domain.cq_cnt, domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt, domain.cntr_cnt];
+    need(objects.iter().all(|&count| count <= OBJECTS), "so many objects in a domain")?;
+    need(domain.max_ep_tx_ctx <= 1 && domain.max_ep_rx_ctx <= 1, "scalable endpoints")?;
+    need(domain.max_ep_stx_ctx == 0 && domain.max_ep_srx_ctx == 0, "shared contexts")?;
+    need(domain.mr_iov_limit <= MR_IOV_LIMIT, "such a large mr_iov_limit")?;
+    need(domain.mr_cnt <= REGISTRATIONS, "so many memory registrations")?;
+    need(domain.auth_key_size == 0, "authorization keys")
+}
+
+fn check_names(hints: &Hints) -> Answer {
+    let fabric = hints.fabric_name.as_deref().is_none_or(|name| name == FABRIC_NAME);
+    need(fabric, "this fabric")?;
+    let domain = hints.domain_name.as_deref().is_none_or(|name| name == DOMAIN_NAME);
+    need(domain, "this domain")?;
+    need(hints.prov_version <= crate::provider::PROVIDER_VERSION, "this provider version")
+}
+
+fn accept(version: u32, hints: &Hints) -> Offer {
+    let or = |wanted: u32, unspecified: u32, ours: u32| if wanted == unspecified { ours } else { wanted };
+    let domain = &hints.domain;
+    Offer {
+        caps: complete(hints.caps),
+        tx_flags: hints.tx.op_flags,
+        rx_flags: hints.rx.op_flags,
+        tx_size: if hints.tx.size == 0 { QUEUE_SIZE } else { hints.tx.size },
+        rx_size: if hints.rx.size == 0 { QUEUE_SIZE } else { hints.rx.size },
+        threading: or(domain.threading, FI_THREAD_UNSPEC, FI_THREAD_SAFE),
+        control_progress: or(domain.control_progress, FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO),
+        data_progress: or(data_progress(domain), FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO),
+        resource_mgmt: or(domain.resource_mgmt, FI_RM_UNSPEC, FI_RM_ENABLED),
+        av_type: domain.av_type,
+        mr_mode: mr_mode(version, domain.mr_mode),
+        src: hints.src,
+        dest: hints.dest,
+    }
+}
+
+/// Adds the directions that a program left open, and what costs nothing.
+fn complete(wanted: u64) -> u64 {
+    if wanted & OPERATIONS == 0 {
+        return CAPS;
+    }
+    let mut caps = wanted | DOMAIN_CAPS;
+    if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGE_DIRECTIONS == 0 {
+        caps |= MESSAGE_DIRECTIONS;
+    }
+    if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & MEMORY_DIRECTIONS == 0 {
+        caps |= MEMORY_DIRECTIONS;
+    }
+    caps
+}
+
+/// We demand nothing of registered memory. Programs that know only the two modes from
+/// before 1.5 get the one they ask for.
+fn mr_mode(version: u32, wanted: i32) -> i32 {
+    if wanted & FI_MR_BASIC != 0 {
+        return FI_MR_BASIC;
+    }
+    let old = version < crate::flags::version(1, 5);
+    if wanted & FI_MR_SCALABLE != 0 || (old && wanted == 0) { FI_MR_SCALABLE } else { 0 }
+}
+
+fn data_progress(domain: &fi_domain_attr) -> u32 {
+    // SAFETY: both members of the union are the same integer.
+    unsafe { domain.__bindgen_anon_1.data_progress }
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+//! Hints as the MPIs send them, recorded from their releases.
+
+use super::*;
+use crate::abi::{
+    FI_AV_MAP, FI_AV_TABLE, FI_EP_DGRAM, FI_EP_MSG, FI_PROGRESS_MANUAL, FI_THREAD_DOMAIN, fi_av_type,
+};
+use crate::flags::version;
+
+const SAS: u64 = FI_ORDER_SAS;
+
+fn hints(caps: u64, threading: u32, av_type: fi_av_type, mr_mode: i32) -> Hints {
+    let mut hints = Hints { caps, ..Hints::default() };
+    hints.ep.type_ = FI_EP_RDM;
+    hints.domain.threading = threading;
+    hints.domain.av_type = av_type;
+    hints.domain.mr_mode = mr_mode;
+    hints
+}
+
+/// MPICH 5.0: our own capabilities back, its order, its flags, its tags.
+fn mpich() -> Hints {
+    let mut hints = hints(CAPS, FI_THREAD_DOMAIN, FI_AV_TABLE, FI_MR_ENDPOINT);
+    hints.domain.control_progress = FI_PROGRESS_MANUAL;
+    hints.domain.__bindgen_anon_1.data_progress = FI_PROGRESS_MANUAL;
+    hints.domain.cq_data_size = 4;
+    hints.tx.op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
+    hints.rx.op_flags = FI_COMPLETION;
+    hints.tx.msg_order = SAS | ATOMIC_ORDERS;
+    hints.rx.msg_order = SAS | ATOMIC_ORDERS;
+    hints.ep.mem_tag_format = 0x00c0_0000_7fff_ffff;
+    hints
+}
+
+/// Open MPI 5.0, the messages' part.
+fn openmpi() -> Hints {
+    let caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
+    let mut hints = hints(caps, FI_THREAD_DOMAIN, FI_AV_MAP, FI_MR_ALLOCATED);
+    hints.tx.op_flags = FI_COMPLETION;
+    hints.tx.msg_order = SAS;
+    hints.rx.msg_order = SAS;
+    hints.domain.cq_data_size = 4;
+    hints
+}
+
+/// Open MPI 5.0, the one-sided part.
+fn openmpi_btl() -> Hints {
+    let mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    hints(FI_RMA | FI_ATOMIC, 0, 0, mr_mode)
+}
+
+/// Intel MPI 2021.18.
+fn intel() -> Hints {
+    let mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+    let mut hints = hints(CAPS, FI_THREAD_DOMAIN, FI_AV_MAP, mr_mode);
+    hints.domain.control_progress = FI_PROGRESS_MANUAL;
+    hints.domain.__bindgen_anon_1.data_progress = FI_PROGRESS_MANUAL;
+    hints
+}
+
+fn offer(hints: &Hints) -> Offer {
+    negotiate(version(1, 18), Some(hints)).expect("an offer")
+}
+
+fn refused(change: impl FnOnce(&mut Hints)) -> bool {
+    let mut hints = mpich();
+    change(&mut hints);
+    matches!(negotiate(version(2, 5), Some(&hints)), Err(Error::NoData(_)))
+}
+
+#[test]
+fn every_mpi_gets_what_it_asks_for() {
+    for hints in [mpich(), openmpi(), openmpi_btl(), intel()] {
+        let offer = offer(&hints);
+        assert_eq!(offer.caps & hints.caps, hints.caps);
+        assert_eq!(offer.mr_mode, 0);
+        assert_eq!(offer.av_type, hints.domain.av_type);
+    }
+}
+
+#[test]
+fn threading_progress_and_flags_come_back_exactly() {
+    let offer = offer(&mpich());
+    assert_eq!(offer.threading, FI_THREAD_DOMAIN);
+    assert_eq!((offer.control_progress, offer.data_progress), (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL));
+    assert_eq!((offer.tx_flags, offer.rx_flags), (FI_COMPLETION | FI_DELIVERY_COMPLETE, FI_COMPLETION));
+}
+
+#[test]
+fn who_asks_for_nothing_gets_everything() {
+    assert_eq!(negotiate(0, None).expect("an offer"), Offer::default());
+    let nothing = negotiate(version(1, 5), Some(&Hints::default())).expect("an offer");
+    assert_eq!(nothing, Offer::default());
+}
+
+#[test]
+fn directions_left_open_are_added() {
+    let btl = offer(&openmpi_btl());
+    let memory = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    assert_eq!(btl.caps, FI_RMA | FI_ATOMIC | memory | FI_LOCAL_COMM | FI_REMOTE_COMM);
+    let sender = offer(&hints(FI_TAGGED | FI_SEND, 0, 0, 0));
+    assert_eq!(sender.caps & (FI_SEND | FI_RECV), FI_SEND);
+}
+
+#[test]
+fn other_providers_questions_are_declined() {
+    assert!(refused(|hints| hints.ep.type_ = FI_EP_MSG));
+    assert!(refused(|hints| hints.ep.type_ = FI_EP_DGRAM));
+    assert!(refused(|hints| hints.caps |= 1 << 47));
+    assert!(refused(|hints| hints.caps |= 1 << 6));
+    assert!(refused(|hints| hints.handle = true));
+    assert!(refused(|hints| hints.domain_name = Some("eth0".into())));
+}
+
+#[test]
+fn what_we_have_not_is_refused_and_not_claimed() {
+    assert!(refused(|hints| hints.ep.tx_ctx_cnt = 2));
+    assert!(refused(|hints| hints.ep.rx_ctx_cnt = usize::MAX));
+    assert!(refused(|hints| hints.tx.comp_order = 1));
+    assert!(refused(|hints| hints.tx.msg_order |= 1));
+    assert!(refused(|hints| hints.tx.op_flags |= FI_COMMIT_COMPLETE));
+    assert!(refused(|hints| hints.tx.inject_size = Endpoint::INJECT_MAX + 1));
+    assert!(refused(|hints| hints.domain.cq_data_size = 16));
+    assert!(refused(|hints| hints.domain.auth_key_size = 8));
+    assert!(refused(|hints| hints.addr_format = FI_SOCKADDR_IN));
+}
+
+#[test]
+fn socket_addresses_may_name_the_ends() {
+    let mut hints = openmpi();
+    hints.addr_format = FI_SOCKADDR_IN;
+    hints.dest = Some(isthmus_wire::Address::default());
+    assert_eq!(offer(&hints).dest, hints.dest);
+}
+
+#[test]
+fn programs_from_before_1_5_keep_their_two_memory_modes() {
+    let mode =
+        |version, wanted| negotiate(version, Some(&hints(FI_RMA, 0, 0, wanted))).expect("an offer").mr_mode;
+    assert_eq!(mode(version(1, 4), FI_MR_BASIC), FI_MR_BASIC);
+    assert_eq!(mode(version(1, 4), 0), FI_MR_SCALABLE);
+    assert_eq!(mode(version(1, 5), FI_MR_SCALABLE), FI_MR_SCALABLE);
+    assert_eq!(mode(version(1, 5), 0), 0);
+}

@@ -1,0 +1,82 @@
+//! What this provider is able to do, in libfabric's words.
+
+use isthmus_io::Endpoint;
+
+use crate::flags::*;
+
+/// What a program may ask for.
+pub(crate) const CAPS: u64 = OPERATIONS | DIRECTIONS | EXTRAS | DOMAIN_CAPS;
+/// The kinds of operation.
+pub(super) const OPERATIONS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
+/// The directions of messages.
+pub(super) const MESSAGE_DIRECTIONS: u64 = FI_SEND | FI_RECV;
+/// The directions of RMA and atomics.
+pub(super) const MEMORY_DIRECTIONS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+const DIRECTIONS: u64 = MESSAGE_DIRECTIONS | MEMORY_DIRECTIONS;
+const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT | FI_FENCE;
+/// What a domain may promise.
+pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+/// The part of the capabilities that concerns transmitting.
+pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | DOMAIN_CAPS;
+/// The part of the capabilities that concerns receiving.
+pub(super) const RX_CAPS: u64 = OPERATIONS
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_RMA_EVENT
+    | DOMAIN_CAPS;
+
+/// Flags that transmitting operations take.
+pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_MATCH_COMPLETE
+    | FI_FENCE
+    | FI_MORE
+    | FI_REMOTE_CQ_DATA;
+/// Flags that receives take by default.
+pub(crate) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
+
+/// Order among atomics to one peer.
+pub(super) const ATOMIC_ORDERS: u64 =
+    FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+/// Order that we keep.
+pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS | ATOMIC_ORDERS;
+/// Largest transfer for which the atomics' order holds: all that an atomic can carry. Bytes.
+pub(super) const ORDER_SIZE: usize = Endpoint::ATOMIC_MAX;
+
+/// Most bytes of one message.
+pub(crate) const MSG_SIZE_MAX: usize = 1 << 62;
+/// Operations that a program may have under way; more get -FI_EAGAIN when memory is short.
+pub(crate) const QUEUE_SIZE: usize = 1024;
+/// What a program may ask for instead.
+pub(super) const QUEUE_SIZE_MAX: usize = 1 << 20;
+/// Bytes of data that may go with a message into the completion queue.
+pub(super) const CQ_DATA_SIZE: usize = 8;
+/// Bytes of a memory key.
+pub(super) const MR_KEY_SIZE: usize = 8;
+/// Pieces of one memory registration.
+pub(super) const MR_IOV_LIMIT: usize = Endpoint::IOV_MAX;
+/// Objects of each kind in a domain; only memory limits them.
+pub(super) const OBJECTS: usize = 1 << 16;
+/// Registrations in a domain; only memory limits them.
+pub(super) const REGISTRATIONS: usize = 1 << 24;
+/// Default of `FI_OPT_MIN_MULTI_RECV`. Bytes.
+pub(crate) const MULTI_RECV_MIN: usize = 64;
+
+/// All bits of a tag may be used.
+pub(super) const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+/// Marks our protocol as the provider's own.
+pub(super) const PROTOCOL: u32 = 1 << 31 | 0x4953;
+/// Version of the protocol.
+pub(super) const PROTOCOL_VERSION: u32 = 1;
+
+/// The fabric and its one domain.
+pub(super) const FABRIC_NAME: &str = "isthmus";
+pub(super) const DOMAIN_NAME: &str = "isthmus";

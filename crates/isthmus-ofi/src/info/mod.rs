@@ -1,0 +1,66 @@
+//! `fi_getinfo`: what we offer, and whether it is what a program wants.
+
+mod build;
+mod check;
+mod hints;
+mod limits;
+
+use std::ffi::{c_char, c_int};
+
+use isthmus_wire::Address;
+
+use crate::abi::fi_info;
+use crate::convert::text;
+use crate::door::enter_free;
+use crate::error::Error;
+use crate::flags::{FI_NUMERICHOST, FI_PROV_ATTR_ONLY, FI_RESCAN, FI_SOURCE};
+use crate::resolve::resolve;
+
+pub(crate) use build::Offer;
+pub(crate) use hints::{Hints, address};
+pub(crate) use limits::{CAPS, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE, RX_FLAGS, TX_FLAGS};
+
+const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
+
+/// The provider's `getinfo`.
+pub(crate) unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const fi_info,
+    out: *mut *mut fi_info,
+) -> c_int {
+    let body = || {
+        if out.is_null() {
+            return Err(Error::Null);
+        }
+        if flags & !FLAGS != 0 {
+            return Err(Error::BadFlags(flags & !FLAGS));
+        }
+        // SAFETY: libfabric passes null or a structure of its own making.
+        let hints = unsafe { Hints::read(hints) }?;
+        // SAFETY: null or a terminated string, for the time of this call.
+        let node = unsafe { text(node) }?;
+        // SAFETY: likewise.
+        let service = unsafe { text(service) }?;
+        let mut offer = check::negotiate(version, hints.as_ref())?;
+        name(&mut offer, node, service, flags)?;
+        // SAFETY: not null; libfabric passes a place for the result.
+        unsafe { out.write(offer.build()?) };
+        Ok(0)
+    };
+    enter_free(body)
+}
+
+/// Puts what the user typed into the offer: his own address, or that of the peer.
+fn name(offer: &mut Offer, node: Option<&str>, service: Option<&str>, flags: u64) -> Result<(), Error> {
+    if node.is_none() && service.is_none() {
+        return Ok(());
+    }
+    let address: Address = resolve(node, service, flags & FI_NUMERICHOST != 0)?;
+    // Without a node, a service names the caller's own port.
+    let own = flags & FI_SOURCE != 0 || node.is_none();
+    *(if own { &mut offer.src } else { &mut offer.dest }) = Some(address);
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! An enabled endpoint: the engine, and where its completions go.
+
+use std::sync::Arc;
+
+use isthmus_io::Endpoint;
+use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, PeerId};
+use parking_lot::Mutex;
+
+use crate::abi::fi_addr_t;
+use crate::av::AvTable;
+use crate::cntr::Counter;
+use crate::cq::{Entry, Queue};
+use crate::error::Error;
+use crate::flags::*;
+use crate::peers::Peers;
+
+/// One direction's completion queue.
+#[derive(Debug)]
+pub(crate) struct QueueBinding {
+    pub(crate) queue: Arc<Queue>,
+    /// Only operations that ask for it get an entry (`FI_SELECTIVE_COMPLETION`).
+    pub(crate) selective: bool,
+}
+
+/// What an endpoint is once it is enabled; nothing of it changes any more.
+#[derive(Debug)]
+pub(crate) struct Live {
+    engine: Arc<Endpoint>,
+    av: Arc<AvTable>,
+    peers: Peers,
+    pub(crate) tx: Option<QueueBinding>,
+    pub(crate) rx: Option<QueueBinding>,
+    counters: Vec<(Arc<Counter>, u64)>,
+    caps: u64,
+    /// Completions on their way to the queues; its lock is held by whoever turns the engine.
+    scratch: Mutex<Vec<Completion>>,
+}
+
+/// What was bound to an endpoint before it is enabled.
+#[derive(Debug, Default)]
+pub(crate) struct Bindings {
+    pub(crate) av: Option<Arc<AvTable>>,
+    pub(crate) tx: Option<QueueBinding>,
+    pub(crate) rx: Option<QueueBinding>,
+    pub(crate) counters: Vec<(Arc<Counter>, u64)>,
+}
+
+impl Live {
+    /// Starts the flow of completions.
+    pub(crate) fn start(engine: Arc<Endpoint>, bound: Bindings, caps: u64) -> Result<Arc<Self>, Error> {
+        let av = bound.av.ok_or(Error::NoAv)?;
+        if bound.tx.is_none() && bound.rx.is_none() && bound.counters.is_empty() {
+            return Err(Error::NoCq);
+        }
+        let live = Arc::new(Self {
+            engine,
+            av,
+            peers: Peers::default(),
+            tx: bound.tx,
+            rx: bound.rx,
+            counters: bound.counters,
+            caps,
+            scratch: Mutex::default(),
+        });
+        for queue in live.queues() {
+            queue.add_source(&live)?;
+        }
+        for (counter, _) in &live.counters {
+            counter.add_source(&live)?;
+        }
+        Ok(live)
+    }
+
+    /// Ends it: nothing polls the engine any more, and it says goodbye to its peers.
+    pub(crate) fn stop(self: &Arc<Self>) {
+        for queue in self.queues() {
+            queue.remove_source(self);
+        }
+        for (counter, _) in &self.counters {
+            counter.remove_source(self);
+        }
+        self.engine.close();
+    }
+
+    fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
+        self.tx.iter().chain(&self.rx).map(|binding| &binding.queue)
+    }
+
+    pub(crate) fn engine(&self) -> &Endpoint {
+        &self.engine
+    }
+
+    /// The peer to send to.
+    pub(crate) fn peer(&self, number: fi_addr_t) -> Result<PeerId, Error> {
+        self.peers.peer(&self.engine, &self.av, number)
+    }
+
+    /// The peer to receive from; `None` for any.
+    pub(crate) fn source(&self, number: fi_addr_t) -> Result<Option<PeerId>, Error> {
+        if number == FI_ADDR_UNSPEC || self.caps & FI_DIRECTED_RECV == 0 {
+            return Ok(None);
+        }
+        self.peer(number).map(Some)
+    }
+
+    /// Turns the engine and hands out what it finished. A thread that finds another one
+    /// at it goes away: its completions will be handed to it.
+    pub(crate) fn progress(&self) {
+        let Some(mut scratch) = self.scratch.try_lock() else { return };
+        if self.engine.poll(&mut scratch) == 0 && scratch.is_empty() {
+            return;
+        }
+        for completion in scratch.drain(..) {
+            self.deliver(completion);
+        }
+    }
+
+    fn deliver(&self, completion: Completion) {
+        if !self.counters.is_empty() {
+            self.count(&completion);
+        }
+        let binding = if is_receiver_side(completion.kind) { &self.rx } else { &self.tx };
+        let Some(binding) = binding else { return };
+        if completion.notify || completion.error.is_some() {
+            let source = self.source_number(&completion);
+            binding.queue.push(Entry::new(completion, source));
+        } else if completion.released || completion.kind == CompletionKind::BufferReleased {
+            // The end of a multi-receive buffer is told even where its messages are not.
+            binding.queue.push(Entry::released(completion.context));
+        }
+    }
+
+    fn source_number(&self, completion: &Completion) -> fi_addr_t {
+        let wanted = self.caps & FI_SOURCE != 0 && is_receiver_side(completion.kind);
+        match completion.peer {
+            Some(peer) if wanted => self.peers.number(&self.engine, &self.av, peer),
+            _ => FI_ADDR_NOTAVAIL,
+        }
+    }
+
+    fn count(&self, completion: &Completion) {
+        let Some(event) = counted_as(completion.kind) else { return };
+        for (counter, events) in &self.counters {
+            if events & event != 0 {
+                counter.count(completion.error.is_some(), completion.len);
+            }
+        }
+    }
+}
+
+fn is_receiver_side(kind: CompletionKind) -> bool {
+    use CompletionKind::*;
+    matches!(kind, Recv(_) | RemoteWrite | RemoteAccess { .. } | BufferReleased)
+}
+
+/// Which of a counter's events this is (`fi_cntr(3)`).
+fn counted_as(kind: CompletionKind) -> Option<u64> {
+    use CompletionKind::*;
+    match kind {
+        Send(_) => Some(FI_SEND),
+        Recv(_) => Some(FI_RECV),
+        Write | Atomic(AtomicKind::Update) => Some(FI_WRITE),
+        Read | Atomic(_) => Some(FI_READ),
+        RemoteWrite | RemoteAccess { wrote: true } => Some(FI_REMOTE_WRITE),
+        RemoteAccess { wrote: false } => Some(FI_REMOTE_READ),
+        BufferReleased => None,
+    }
+}
+
+/// The completion's flags (`fi_cq(3)`).
+pub(crate) fn flags_of(completion: &Completion) -> u64 {
+    use CompletionKind::*;
+    let kind = match completion.kind {
+        Send(channel) => FI_SEND | flag_of(channel),
+        Recv(channel) => FI_RECV | flag_of(channel),
+        Write => FI_RMA | FI_WRITE,
+        Read => FI_RMA | FI_READ,
+        Atomic(AtomicKind::Update) => FI_ATOMIC | FI_WRITE,
+        Atomic(_) => FI_ATOMIC | FI_READ,
+        RemoteWrite => FI_RMA | FI_REMOTE_WRITE,
+        RemoteAccess { wrote: true } => FI_REMOTE_WRITE,
+        RemoteAccess { wrote: false } => FI_REMOTE_READ,
+        BufferReleased => FI_MULTI_RECV,
+    };
+    let data = if completion.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+    let released = if completion.released { FI_MULTI_RECV } else { 0 };
+    kind | data | released
+}
+
+fn flag_of(channel: Channel) -> u64 {
+    match channel {
+        Channel::Untagged => FI_MSG,
+        Channel::Tagged => FI_TAGGED,
+    }
+}

@@ -1,0 +1,160 @@
+//! `fid_mr`: registered memory.
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use isthmus_io::Access;
+use libc::iovec;
+
+use crate::abi::{fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr};
+use crate::convert::{Plain, copy_prefix, piece, pieces};
+use crate::domain::{Domain, DomainState};
+use crate::door::{Guard, Object, close, entries, give};
+use crate::error::Error;
+use crate::fid::{head, ops};
+use crate::flags::{
+    FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+};
+
+const ACCESS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+#[repr(C)]
+struct Mr {
+    raw: fid_mr,
+    guard: Guard,
+    domain: Arc<DomainState>,
+    /// Whether peers may reach it, so that the domain's table knows it.
+    shared: bool,
+}
+
+// SAFETY: `repr(C)`, starting with `fid_mr`.
+unsafe impl Object for Mr {
+    fn guard(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for fi_mr_attr {}
+
+/// A registration that a program asks for.
+struct Wanted<'a> {
+    iov: &'a [iovec],
+    access: u64,
+    offset: u64,
+    key: u64,
+    flags: u64,
+    context: *mut c_void,
+}
+
+impl Wanted<'_> {
+    fn check(&self) -> Result<(), Error> {
+        if self.flags != 0 {
+            return Err(Error::BadFlags(self.flags));
+        }
+        if self.offset != 0 {
+            return Err(Error::Invalid("the offset of a registration must be 0"));
+        }
+        if self.access & !ACCESS != 0 {
+            return Err(Error::Invalid("an unknown kind of access"));
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The memory stays valid until the registration is closed; `out` is null or writable.
+    unsafe fn register(&self, domain: &Arc<DomainState>, out: *mut *mut fid_mr) -> Result<c_int, Error> {
+        self.check()?;
+        let access = Access {
+            remote_read: self.access & FI_REMOTE_READ != 0,
+            remote_write: self.access & FI_REMOTE_WRITE != 0,
+        };
+        let shared = access != Access::default();
+        let wanted = (!domain.provider_keys).then_some(self.key);
+        let mut key = self.key;
+        if shared {
+            // SAFETY: by this function's contract.
+            let made =
+                unsafe { domain.regions.register(self.iov, wanted, access, domain.virtual_addressing) };
+            key = made.map_err(|error| Error::NoKey(error.to_string()))?;
+        }
+        let raw =
+            fid_mr { fid: head(FI_CLASS_MR, self.context, &FID_OPS), mem_desc: std::ptr::null_mut(), key };
+        let mr = Mr { raw, guard: Guard::new(), domain: domain.clone(), shared };
+        // SAFETY: by this function's contract.
+        let given = unsafe { give(mr, out) };
+        if given.is_err() && shared {
+            domain.regions.deregister(key);
+        }
+        given.map(|()| 0)
+    }
+}
+
+pub(crate) static OPS: fi_ops_mr =
+    fi_ops_mr { size: size_of::<fi_ops_mr>(), reg: Some(reg), regv: Some(regv), regattr: Some(regattr) };
+
+static FID_OPS: fi_ops = ops(close_mr, Some(bind), Some(control));
+
+/// What every libfabric has of `fi_mr_attr`, without device memory.
+const ATTR_LEN: usize = offset_of!(fi_mr_attr, auth_key_size);
+
+entries! {
+    fn reg(
+        domain: Domain as fid, buf: *const c_void, len: usize, access: u64, offset: u64, key: u64, flags: u64,
+        out: *mut *mut fid_mr, context: *mut c_void,
+    ) -> c_int {
+        let iov = piece(buf, len);
+        let wanted = Wanted { iov: &iov, access, offset, key, flags, context };
+        // SAFETY: the caller keeps the memory while it is registered.
+        unsafe { wanted.register(&domain.state, out) }
+    }
+
+    fn regv(
+        domain: Domain as fid, iov: *const iovec, count: usize, access: u64, offset: u64, key: u64, flags: u64,
+        out: *mut *mut fid_mr, context: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller passes `count` pieces.
+        let iov = unsafe { pieces(iov, count) }?;
+        let wanted = Wanted { iov, access, offset, key, flags, context };
+        // SAFETY: the caller keeps the memory while it is registered.
+        unsafe { wanted.register(&domain.state, out) }
+    }
+
+    fn regattr(domain: Domain as fid, attr: *const fi_mr_attr, flags: u64, out: *mut *mut fid_mr) -> c_int {
+        // SAFETY: the caller passes its attributes, of which all versions have this part.
+        let attr = unsafe { copy_prefix(attr, ATTR_LEN) }.ok_or(Error::Null)?;
+        // SAFETY: both members of the union are pointers; without flags it is the iovec.
+        let iov = unsafe { attr.__bindgen_anon_1.mr_iov };
+        // SAFETY: the caller passes as many pieces as it says.
+        let iov = unsafe { pieces(iov, attr.iov_count) }?;
+        let fi_mr_attr { access, offset, requested_key: key, context, .. } = attr;
+        let wanted = Wanted { iov, access, offset, key, flags, context };
+        // SAFETY: the caller keeps the memory while it is registered.
+        unsafe { wanted.register(&domain.state, out) }
+    }
+
+    fn bind(mr: Mr as fid, other: *mut fid, flags: u64) -> c_int {
+        let _ = (mr, flags);
+        // SAFETY: the caller passes null or an object.
+        let class = unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass;
+        // Every endpoint of the domain reaches its regions.
+        if class == FI_CLASS_EP { Ok(0) } else { Err(Error::Unsupported("a counter of one memory region")) }
+    }
+
+    fn control(mr: Mr as fid, command: c_int, arg: *mut c_void) -> c_int {
+        let _ = (mr, arg);
+        if command == FI_ENABLE { Ok(0) } else { Err(Error::Unsupported("this control of a memory region")) }
+    }
+}
+
+unsafe extern "C" fn close_mr(raw: *mut fid) -> c_int {
+    let end = |mr: &Mr| {
+        if mr.shared {
+            mr.domain.regions.deregister(mr.raw.key);
+        }
+        Ok(())
+    };
+    // SAFETY: libfabric passes what `register` gave.
+    unsafe { close(raw, end) }
+}

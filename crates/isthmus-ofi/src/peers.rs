@@ -1,0 +1,85 @@
+//! The two numberings of peers: the address vector's and the engine's.
+
+use isthmus_io::Endpoint;
+use isthmus_proto::PeerId;
+use parking_lot::RwLock;
+
+use crate::abi::fi_addr_t;
+use crate::av::AvTable;
+use crate::error::Error;
+use crate::flags::FI_ADDR_NOTAVAIL;
+
+/// What one endpoint has looked up; 12 bytes for each peer that it spoke with.
+#[derive(Debug, Default)]
+pub(crate) struct Peers(RwLock<Cache>);
+
+#[derive(Debug, Default)]
+struct Cache {
+    removals: u64,
+    by_number: Vec<u32>,
+    by_peer: Vec<fi_addr_t>,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+impl Peers {
+    /// The engine's peer for a number of the address vector.
+    pub(crate) fn peer(&self, engine: &Endpoint, av: &AvTable, number: fi_addr_t) -> Result<PeerId, Error> {
+        let cache = self.0.read();
+        if let (true, Some(&peer)) = (cache.removals == av.removals(), cache.by_number.get(number as usize))
+            && peer != UNKNOWN
+        {
+            return Ok(PeerId(peer));
+        }
+        drop(cache);
+        let address = av.address(number).ok_or(Error::Invalid("no address has this number"))?;
+        let peer = engine.peer(&address)?;
+        self.0.write().learn(av.removals(), number, peer);
+        Ok(peer)
+    }
+
+    /// The address vector's number of one of the engine's peers.
+    pub(crate) fn number(&self, engine: &Endpoint, av: &AvTable, peer: PeerId) -> fi_addr_t {
+        let cache = self.0.read();
+        if let (true, Some(&number)) = (cache.removals == av.removals(), cache.by_peer.get(peer.0 as usize))
+            && number != FI_ADDR_NOTAVAIL
+        {
+            return number;
+        }
+        drop(cache);
+        let Some(number) = av.number(&engine.peer_address(peer)) else { return FI_ADDR_NOTAVAIL };
+        self.0.write().learn(av.removals(), number, peer);
+        number
+    }
+}
+
+impl Cache {
+    fn learn(&mut self, removals: u64, number: fi_addr_t, peer: PeerId) {
+        if self.removals != removals {
+            *self = Self { removals, ..Self::default() };
+        }
+        put(&mut self.by_number, number as usize, peer.0, UNKNOWN);
+        put(&mut self.by_peer, peer.0 as usize, number, FI_ADDR_NOTAVAIL);
+    }
+}
+
+fn put<T: Copy>(list: &mut Vec<T>, index: usize, value: T, unknown: T) {
+    if list.len() <= index {
+        list.resize(index + 1, unknown);
+    }
+    list[index] = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_makes_it_forget() {
+        let mut cache = Cache::default();
+        cache.learn(0, 2, PeerId(1));
+        assert_eq!((cache.by_number.as_slice(), cache.by_peer[1]), (&[UNKNOWN, UNKNOWN, 1][..], 2));
+        cache.learn(1, 0, PeerId(0));
+        assert_eq!((cache.by_number.as_slice(), cache.by_peer.as_slice()), (&[0][..], &[0][..]));
+    }
+}

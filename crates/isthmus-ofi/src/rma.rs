@@ -1,0 +1,177 @@
+//! `fi_rma(3)`: reading and writing a peer's memory.
+
+use std::ffi::c_void;
+
+use isthmus_proto::{Options, RemoteRange, RmaRequest};
+use libc::iovec;
+
+use crate::abi::{fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
+use crate::convert::{array, length, piece, pieces};
+use crate::door::entries;
+use crate::ep::{Ep, target};
+use crate::error::Error;
+use crate::flags::FI_REMOTE_CQ_DATA;
+use crate::live::Live;
+use crate::send::check_inject;
+
+pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
+    size: size_of::<fi_ops_rma>(),
+    read: Some(read),
+    readv: Some(readv),
+    readmsg: Some(readmsg),
+    write: Some(write),
+    writev: Some(writev),
+    writemsg: Some(writemsg),
+    inject: Some(inject),
+    writedata: Some(writedata),
+    injectdata: Some(injectdata),
+};
+
+/// Where at the peer.
+#[derive(Clone, Copy)]
+struct Remote {
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    data: Option<u64>,
+}
+
+impl Remote {
+    fn new(peer: fi_addr_t, addr: u64, key: u64) -> Self {
+        Self { peer, addr, key, data: None }
+    }
+
+    fn with_data(self, data: u64) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    fn request(self, live: &Live, options: Options, iov: &[iovec]) -> Result<RmaRequest, Error> {
+        let remote = RemoteRange { key: self.key, addr: self.addr, len: length(iov) as u64 };
+        Ok(RmaRequest { peer: target(live, self.peer)?, remote, data: self.data, options })
+    }
+
+    /// # Safety
+    /// The buffers stay valid and unchanged until the completion is read.
+    unsafe fn write(self, live: &Live, options: Options, iov: &[iovec]) -> Result<isize, Error> {
+        check_inject(options, iov)?;
+        let request = self.request(live, options, iov)?;
+        // SAFETY: by this function's contract.
+        unsafe { live.engine().write(&request, iov) }?;
+        Ok(0)
+    }
+
+    /// # Safety
+    /// The buffers stay valid and untouched until the completion is read.
+    unsafe fn read(self, live: &Live, options: Options, iov: &[iovec]) -> Result<isize, Error> {
+        let request = self.request(live, options, iov)?;
+        // SAFETY: by this function's contract.
+        unsafe { live.engine().read(&request, iov) }?;
+        Ok(0)
+    }
+}
+
+/// The parts of a `*msg` call: its one remote piece, as long as the local ones, and these.
+///
+/// # Safety
+/// `msg` is valid for `'a`, with as many pieces as it says.
+unsafe fn parts<'a>(msg: *const fi_msg_rma) -> Result<(Remote, &'a [iovec], &'a fi_msg_rma), Error> {
+    // SAFETY: by this function's contract.
+    let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
+    // SAFETY: by this function's contract.
+    let iov = unsafe { pieces(msg.msg_iov, msg.iov_count) }?;
+    // SAFETY: by this function's contract.
+    let remote = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
+    let [remote] = remote else {
+        return Err(Error::Invalid("exactly one remote piece is needed (rma_iov_limit)"));
+    };
+    if remote.len != length(iov) {
+        return Err(Error::Invalid("local and remote pieces differ in length"));
+    }
+    Ok((Remote::new(msg.addr, remote.addr, remote.key), iov, msg))
+}
+
+entries! {
+    fn read(
+        ep: Ep as fid_ep, buf: *mut c_void, len: usize, _desc: *mut c_void, source: fi_addr_t, addr: u64,
+        key: u64, context: *mut c_void,
+    ) -> isize {
+        let live = ep.live()?;
+        // SAFETY: the caller lends the buffer until the completion is read.
+        unsafe { Remote::new(source, addr, key).read(live, ep.tx(live, context), &piece(buf, len)) }
+    }
+
+    fn readv(
+        ep: Ep as fid_ep, iov: *const iovec, _desc: *mut *mut c_void, count: usize, source: fi_addr_t,
+        addr: u64, key: u64, context: *mut c_void,
+    ) -> isize {
+        let live = ep.live()?;
+        // SAFETY: the caller passes `count` pieces.
+        let iov = unsafe { pieces(iov, count) }?;
+        // SAFETY: the caller lends the buffers until the completion is read.
+        unsafe { Remote::new(source, addr, key).read(live, ep.tx(live, context), iov) }
+    }
+
+    fn readmsg(ep: Ep as fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+        // SAFETY: the caller passes null or its message.
+        let (remote, iov, msg) = unsafe { parts(msg) }?;
+        let live = ep.live()?;
+        let options = ep.tx_msg(live, flags, msg.context)?;
+        // SAFETY: the caller lends the buffers until the completion is read.
+        unsafe { remote.read(live, options, iov) }
+    }
+
+    fn write(
+        ep: Ep as fid_ep, buf: *const c_void, len: usize, _desc: *mut c_void, dest: fi_addr_t, addr: u64,
+        key: u64, context: *mut c_void,
+    ) -> isize {
+        let live = ep.live()?;
+        // SAFETY: the caller lends the buffer until the completion is read.
+        unsafe { Remote::new(dest, addr, key).write(live, ep.tx(live, context), &piece(buf, len)) }
+    }
+
+    fn writev(
+        ep: Ep as fid_ep, iov: *const iovec, _desc: *mut *mut c_void, count: usize, dest: fi_addr_t,
+        addr: u64, key: u64, context: *mut c_void,
+    ) -> isize {
+        let live = ep.live()?;
+        // SAFETY: the caller passes `count` pieces.
+        let iov = unsafe { pieces(iov, count) }?;
+        // SAFETY: the caller lends the buffers until the completion is read.
+        unsafe { Remote::new(dest, addr, key).write(live, ep.tx(live, context), iov) }
+    }
+
+    fn writemsg(ep: Ep as fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+        // SAFETY: the caller passes null or its message.
+        let (remote, iov, msg) = unsafe { parts(msg) }?;
+        let live = ep.live()?;
+        let options = ep.tx_msg(live, flags, msg.context)?;
+        let remote = if flags & FI_REMOTE_CQ_DATA == 0 { remote } else { remote.with_data(msg.data) };
+        // SAFETY: the caller lends the buffers until the completion is read.
+        unsafe { remote.write(live, options, iov) }
+    }
+
+    fn inject(
+        ep: Ep as fid_ep, buf: *const c_void, len: usize, dest: fi_addr_t, addr: u64, key: u64,
+    ) -> isize {
+        // SAFETY: the buffer is readable during the call.
+        unsafe { Remote::new(dest, addr, key).write(ep.live()?, ep.tx_inject(), &piece(buf, len)) }
+    }
+
+    fn writedata(
+        ep: Ep as fid_ep, buf: *const c_void, len: usize, _desc: *mut c_void, data: u64, dest: fi_addr_t,
+        addr: u64, key: u64, context: *mut c_void,
+    ) -> isize {
+        let live = ep.live()?;
+        let remote = Remote::new(dest, addr, key).with_data(data);
+        // SAFETY: the caller lends the buffer until the completion is read.
+        unsafe { remote.write(live, ep.tx(live, context), &piece(buf, len)) }
+    }
+
+    fn injectdata(
+        ep: Ep as fid_ep, buf: *const c_void, len: usize, data: u64, dest: fi_addr_t, addr: u64, key: u64,
+    ) -> isize {
+        let remote = Remote::new(dest, addr, key).with_data(data);
+        // SAFETY: the buffer is readable during the call.
+        unsafe { remote.write(ep.live()?, ep.tx_inject(), &piece(buf, len)) }
+    }
+}

@@ -1,0 +1,107 @@
+//! What untagged and tagged messages have in common.
+
+use std::ffi::c_void;
+
+use isthmus_io::Endpoint;
+use isthmus_proto::{Channel, Options, RecvRequest, SendRequest};
+use libc::iovec;
+
+use crate::abi::fi_addr_t;
+use crate::convert::length;
+use crate::ep::{Ep, target};
+use crate::error::Error;
+use crate::flags::FI_REMOTE_CQ_DATA;
+use crate::live::Live;
+
+/// A message on its way out.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing {
+    pub(crate) channel: Channel,
+    pub(crate) tag: u64,
+    pub(crate) dest: fi_addr_t,
+    pub(crate) data: Option<u64>,
+}
+
+impl Outgoing {
+    pub(crate) fn untagged(dest: fi_addr_t) -> Self {
+        Self { channel: Channel::Untagged, tag: 0, dest, data: None }
+    }
+
+    pub(crate) fn tagged(dest: fi_addr_t, tag: u64) -> Self {
+        Self { channel: Channel::Tagged, tag, dest, data: None }
+    }
+
+    pub(crate) fn with_data(self, data: u64) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    /// With data if the flags of a `*msg` call say so.
+    pub(crate) fn with_flagged_data(self, flags: u64, data: u64) -> Self {
+        if flags & FI_REMOTE_CQ_DATA == 0 { self } else { self.with_data(data) }
+    }
+
+    /// Sends with the endpoint's default options.
+    ///
+    /// # Safety
+    /// The buffers stay valid and unchanged until the completion is read.
+    pub(crate) unsafe fn send(self, ep: &Ep, iov: &[iovec], context: *mut c_void) -> Result<isize, Error> {
+        let live = ep.live()?;
+        // SAFETY: by this function's contract.
+        unsafe { self.post(live, ep.tx(live, context), iov) }
+    }
+
+    /// Sends with the flags of a `*msg` call.
+    ///
+    /// # Safety
+    /// As for [`Outgoing::send`].
+    pub(crate) unsafe fn send_msg(
+        self,
+        ep: &Ep,
+        iov: &[iovec],
+        flags: u64,
+        context: *mut c_void,
+    ) -> Result<isize, Error> {
+        let live = ep.live()?;
+        let options = ep.tx_msg(live, flags, context)?;
+        // SAFETY: by this function's contract.
+        unsafe { self.post(live, options, iov) }
+    }
+
+    /// Sends a copy, without a completion.
+    ///
+    /// # Safety
+    /// The buffers are readable during the call.
+    pub(crate) unsafe fn inject(self, ep: &Ep, iov: &[iovec]) -> Result<isize, Error> {
+        // SAFETY: by this function's contract; injected buffers are copied.
+        unsafe { self.post(ep.live()?, ep.tx_inject(), iov) }
+    }
+
+    /// # Safety
+    /// As for [`Outgoing::send`].
+    unsafe fn post(self, live: &Live, options: Options, iov: &[iovec]) -> Result<isize, Error> {
+        check_inject(options, iov)?;
+        let Self { channel, tag, dest, data } = self;
+        let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
+        // SAFETY: by this function's contract.
+        unsafe { live.engine().send(&request, iov) }?;
+        Ok(0)
+    }
+}
+
+/// Injected buffers are short.
+pub(crate) fn check_inject(options: Options, iov: &[iovec]) -> Result<(), Error> {
+    if options.inject && length(iov) > Endpoint::INJECT_MAX {
+        return Err(Error::TooLong(Endpoint::INJECT_MAX));
+    }
+    Ok(())
+}
+
+/// Posts a receive.
+///
+/// # Safety
+/// The buffers stay valid and untouched until the completion is read.
+pub(crate) unsafe fn post_recv(live: &Live, request: &RecvRequest, iov: &[iovec]) -> Result<isize, Error> {
+    // SAFETY: by this function's contract.
+    unsafe { live.engine().recv(request, iov) }?;
+    Ok(0)
+}

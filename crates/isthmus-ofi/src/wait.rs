@@ -1,0 +1,182 @@
+//! Sleeping until something may have happened, and being woken.
+//!
+//! One epoll descriptor over an event descriptor of our own and those of the endpoints,
+//! so that a program may sleep on it itself (`FI_WAIT_FD`).
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+
+use crate::error::Error;
+use crate::live::Live;
+
+/// A descriptor to sleep on.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    epoll: OwnedFd,
+    event: OwnedFd,
+}
+
+impl Waiter {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: no pointers.
+        let event = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let waiter = Self { epoll, event };
+        waiter.watch(waiter.event.as_raw_fd())?;
+        Ok(waiter)
+    }
+
+    /// The descriptor for the program.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// Also wakes when `fd` is readable.
+    pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
+        self.epoll_ctl(libc::EPOLL_CTL_ADD, fd)
+    }
+
+    /// No longer wakes because of `fd`.
+    pub(crate) fn forget(&self, fd: RawFd) {
+        // A descriptor that was closed already is gone from the set by itself.
+        let _ = self.epoll_ctl(libc::EPOLL_CTL_DEL, fd);
+    }
+
+    fn epoll_ctl(&self, operation: i32, fd: RawFd) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: `event` lives during the call.
+        let failed = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
+        if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Wakes whoever sleeps.
+    pub(crate) fn wake(&self) {
+        // SAFETY: no pointers. A full counter is as readable as one of 1.
+        unsafe { libc::eventfd_write(self.event.as_raw_fd(), 1) };
+    }
+
+    /// Takes back earlier [`Waiter::wake`]s.
+    pub(crate) fn clear(&self) {
+        let mut count = 0;
+        // SAFETY: `count` lives during the call.
+        unsafe { libc::eventfd_read(self.event.as_raw_fd(), &raw mut count) };
+    }
+
+    /// Sleeps until woken or until the deadline.
+    pub(crate) fn sleep(&self, deadline: Deadline) {
+        let mut entry = libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `entry` lives during the call. Interrupted is as good as woken.
+        unsafe { libc::poll(&raw mut entry, 1, deadline.millis()) };
+    }
+}
+
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// When to give up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// From libfabric's milliseconds; negative: never.
+    pub(crate) fn after(timeout_ms: i32) -> Self {
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        self.0.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// For poll(2), rounded up.
+    fn millis(self) -> i32 {
+        let Some(deadline) = self.0 else { return -1 };
+        let left = deadline.saturating_duration_since(Instant::now());
+        i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+    }
+}
+
+/// The endpoints that feed a queue or counter.
+#[derive(Debug, Default)]
+pub(crate) struct Sources(RwLock<Vec<Arc<Live>>>);
+
+impl Sources {
+    /// Adds an endpoint, once.
+    pub(crate) fn add(&self, live: &Arc<Live>, waiter: Option<&Waiter>) -> Result<(), Error> {
+        let mut all = self.0.write();
+        if all.iter().any(|known| Arc::ptr_eq(known, live)) {
+            return Ok(());
+        }
+        if let Some(waiter) = waiter {
+            waiter.watch(live.engine().wait_fd())?;
+        }
+        all.push(live.clone());
+        Ok(())
+    }
+
+    /// Removes an endpoint.
+    pub(crate) fn remove(&self, live: &Arc<Live>, waiter: Option<&Waiter>) {
+        let mut all = self.0.write();
+        let before = all.len();
+        all.retain(|known| !Arc::ptr_eq(known, live));
+        if let (true, Some(waiter)) = (all.len() < before, waiter) {
+            waiter.forget(live.engine().wait_fd());
+        }
+    }
+
+    /// Lets a waiter that is made late watch what is here already.
+    pub(crate) fn watched_by(&self, waiter: &Waiter) -> Result<(), Error> {
+        for live in self.0.read().iter() {
+            waiter.watch(live.engine().wait_fd())?;
+        }
+        Ok(())
+    }
+
+    /// Turns the endpoints and hands out what they finished.
+    pub(crate) fn progress(&self) {
+        for live in self.0.read().iter() {
+            live.progress();
+        }
+    }
+
+    /// Prepares all for sleeping; false where one has news.
+    pub(crate) fn arm(&self) -> bool {
+        self.0.read().iter().all(|live| live.engine().arm())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.read().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_is_seen_and_taken_back() {
+        let waiter = Waiter::new().expect("descriptors");
+        waiter.wake();
+        waiter.sleep(Deadline::after(-1));
+        waiter.clear();
+        let start = Instant::now();
+        waiter.sleep(Deadline::after(20));
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn negative_timeouts_never_pass() {
+        assert!(!Deadline::after(-1).has_passed());
+        assert!(Deadline::after(0).has_passed());
+    }
+}

@@ -1,0 +1,538 @@
+//! Lanes: how they come up, greet, break and come back; how a peer is given up; how an
+//! endpoint closes.
+
+use isthmus_wire::frame::{self, MAGIC, PROTOCOL_VERSION, RefuseReason};
+use isthmus_wire::{Address, FrameError};
+
+use super::state::{Kind, Lane, LaneState, Micros, Stage};
+use super::{Action, Config, Engine, LaneId};
+use crate::memory::Memory;
+use crate::{OpError, PeerId};
+
+/// What a peer did that no correct peer does; its lane is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerFault {
+    /// Bytes that are no frame.
+    #[error("{0}")]
+    Bytes(#[from] FrameError),
+    /// A frame that makes no sense where it came.
+    #[error("{0}")]
+    Frame(&'static str),
+}
+
+/// Why a lane ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LaneLoss {
+    /// Nobody listens at the address.
+    Refused,
+    /// The peer closed it.
+    Closed,
+    /// It broke, or could not be made.
+    Broken(String),
+}
+
+/// How long a connected peer may take to answer Hello.
+const GREETING_US: Micros = 10_000_000;
+/// Least credit that a new peer is granted. Bytes.
+const CREDIT_LEAST: u64 = 64 << 10;
+
+impl Engine {
+    /// A peer connected; its Hello is to come.
+    pub fn lane_accepted(&mut self) -> LaneId {
+        LaneId(self.lanes.insert(Lane::new(LaneState::Listening, None)) as u32)
+    }
+
+    /// A lane that [`Action::Dial`] asked for is connected.
+    pub fn lane_connected(&mut self, now: Micros, lane: LaneId) {
+        let Some(record) = self.lanes.get(lane.0 as usize) else { return };
+        let Some(peer) = record.peer else { return };
+        let target = self.peers[peer.0 as usize].address;
+        let credit = self.grant(peer);
+        let source = self.config.address;
+        let hello = frame::Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit };
+        let record = &mut self.lanes[lane.0 as usize];
+        record.state = LaneState::Greeting;
+        record.control.push_back(hello.into());
+        record.pinged_at = Some(now);
+        self.timers.insert((now + GREETING_US, peer));
+        // A wildcard may turn out to be a peer that we already talk to: then what we
+        // send must follow what was sent to that one, so it waits for the answer.
+        if !target.is_wildcard() {
+            self.adopt(peer, lane);
+        }
+        self.make_ready(lane);
+    }
+
+    fn adopt(&mut self, peer: PeerId, lane: LaneId) {
+        let connection = self.connection(peer);
+        connection.dialing = connection.dialing.saturating_sub(1);
+        connection.lanes.push(lane);
+        self.counters.lanes_opened += 1;
+    }
+
+    /// Credit for a peer, reserved when it is first granted.
+    fn grant(&mut self, peer: PeerId) -> u64 {
+        let left = self.config.credit_total.saturating_sub(self.credit_given);
+        let share = self.config.credit.min(left / 4).max(CREDIT_LEAST);
+        let connection = self.connection(peer);
+        if connection.granted < share {
+            let more = share - connection.granted;
+            connection.granted = share;
+            self.credit_given += more;
+        }
+        let connection = self.connection(peer);
+        connection.advertised = connection.credit_to_advertise();
+        connection.advertised
+    }
+
+    pub(super) fn on_hello(
+        &mut self,
+        now: Micros,
+        lane: LaneId,
+        hello: &frame::Hello,
+    ) -> Result<(), PeerFault> {
+        if hello.magic != MAGIC {
+            return Err(PeerFault::Frame("not an isthmus peer"));
+        }
+        if let Some(reason) = self.objection(hello) {
+            self.refuse(lane, reason);
+            return Ok(());
+        }
+        let peer = self.enter_peer(hello.source);
+        let peer = self.resolve(peer);
+        if self.closing || self.connection(peer).failed.is_some() {
+            self.refuse(lane, RefuseReason::Closed);
+            return Ok(());
+        }
+        let credit = self.grant(peer);
+        let source = self.config.address;
+        let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit };
+        let record = &mut self.lanes[lane.0 as usize];
+        record.peer = Some(peer);
+        record.state = LaneState::Open;
+        record.control.push_back(welcome.into());
+        record.control.push_back(frame::Ping { id: 0 }.into());
+        record.pinged_at = Some(now);
+        let connection = self.connection(peer);
+        connection.lanes.push(lane);
+        self.counters.lanes_opened += 1;
+        self.lane_is_up(peer, lane, hello.credit);
+        Ok(())
+    }
+
+    fn objection(&self, hello: &frame::Hello) -> Option<RefuseReason> {
+        let own = self.config.address;
+        if hello.version != PROTOCOL_VERSION {
+            Some(RefuseReason::Version)
+        } else if !hello.target.is_wildcard() && hello.target.incarnation != own.incarnation {
+            Some(RefuseReason::Stranger)
+        } else if (hello.source.as_id, hello.source.subnet) != (own.as_id, own.subnet) {
+            Some(RefuseReason::Subnet)
+        } else {
+            None
+        }
+    }
+
+    fn refuse(&mut self, lane: LaneId, reason: RefuseReason) {
+        let record = &mut self.lanes[lane.0 as usize];
+        let refuse = frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason: reason as u8 };
+        record.control.push_back(refuse.into());
+        self.close_lane(lane);
+    }
+
+    /// The lane sends what is queued and ends.
+    fn close_lane(&mut self, lane: LaneId) {
+        self.lanes[lane.0 as usize].state = LaneState::Closing;
+        self.actions.push_back(Action::Close { lane });
+        self.make_ready(lane);
+    }
+
+    pub(super) fn on_welcome(
+        &mut self,
+        now: Micros,
+        lane: LaneId,
+        welcome: &frame::Welcome,
+        mem: &mut dyn Memory,
+    ) -> Result<(), PeerFault> {
+        if welcome.magic != MAGIC || welcome.version != PROTOCOL_VERSION {
+            return Err(PeerFault::Frame("not an isthmus peer of this version"));
+        }
+        let Some(mut peer) = self.lanes[lane.0 as usize].peer else { return Ok(()) };
+        if self.peers[peer.0 as usize].address.is_wildcard() {
+            peer = self.identify(peer, welcome.source, mem);
+            self.lanes[lane.0 as usize].peer = Some(peer);
+            self.adopt(peer, lane);
+        } else if !self.connection(peer).lanes.contains(&lane) {
+            // Dialled as a wildcard that another lane has identified meanwhile.
+            self.lanes[lane.0 as usize].peer = Some(peer);
+            self.adopt(peer, lane);
+        }
+        self.lanes[lane.0 as usize].state = LaneState::Open;
+        self.on_pong(now, lane);
+        self.lane_is_up(peer, lane, welcome.credit);
+        Ok(())
+    }
+
+    /// A wildcard has told its full address: it becomes that peer, or joins it.
+    fn identify(&mut self, wildcard: PeerId, address: Address, mem: &mut dyn Memory) -> PeerId {
+        let Some(&known) = self.by_address.get(&address) else {
+            self.by_address.insert(address, wildcard);
+            self.peers[wildcard.0 as usize].address = address;
+            return wildcard;
+        };
+        let known = self.resolve(known);
+        self.peers[wildcard.0 as usize].alias = Some(known);
+        self.matcher.rename_peer(wildcard, known);
+        if let Some(mut old) = self.peers[wildcard.0 as usize].connection.take() {
+            for index in old.fresh.drain(..) {
+                self.operations[index].peer = known;
+                self.connection(known).fresh.push_back(index);
+            }
+            for lane in old.lanes {
+                self.lanes[lane.0 as usize].peer = Some(known);
+            }
+            self.connection(known).dialing += old.dialing;
+        }
+        for (_, lane) in &mut self.lanes {
+            if lane.peer == Some(wildcard) {
+                lane.peer = Some(known);
+            }
+        }
+        if let Some(error) = self.connection(known).failed.clone() {
+            self.fail_operations(known, &error, mem);
+        }
+        known
+    }
+
+    fn lane_is_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
+        let connection = self.connection(peer);
+        connection.credit_limit = connection.credit_limit.max(credit);
+        connection.refusals = 0;
+        connection.backoff_us = 0;
+        connection.lost_since = None;
+        connection.retry_at = None;
+        // What was acknowledged on a lane that broke may not have got through.
+        if connection.received.upto() > 0 {
+            connection.ack_owed = true;
+            connection.ack_due = true;
+        }
+        self.make_ready(lane);
+        self.kick(peer);
+    }
+
+    pub(super) fn on_refuse(&mut self, lane: LaneId, refuse: &frame::Refuse, mem: &mut dyn Memory) {
+        let Some(peer) = self.lanes[lane.0 as usize].peer else { return };
+        let address = self.peers[peer.0 as usize].address;
+        let error = match RefuseReason::from_code(refuse.reason) {
+            Some(RefuseReason::Version) => OpError::Protocol(format!(
+                "{address} speaks protocol version {}, this library version {PROTOCOL_VERSION}; install the same \
+                 isthmus release on both sides",
+                refuse.version
+            )),
+            Some(RefuseReason::Stranger) => OpError::PeerGone(format!(
+                "the process at {address} has ended and another one listens at its port; start the peer again and \
+                 use its new address"
+            )),
+            Some(RefuseReason::Subnet) => OpError::Unreachable(format!(
+                "{address} is in another AS or subnet than this endpoint and no router is configured between them; \
+                 check as and subnet in the configuration of both sides"
+            )),
+            Some(RefuseReason::Closed) | None => OpError::PeerGone(format!(
+                "{address} refuses the connection: it is closing or gave up on this process"
+            )),
+        };
+        self.fail_peer(peer, error, mem);
+    }
+
+    pub(super) fn on_pong(&mut self, now: Micros, lane: LaneId) {
+        let record = &mut self.lanes[lane.0 as usize];
+        let (Some(at), Some(peer)) = (record.pinged_at.take(), record.peer) else { return };
+        let rtt = now.saturating_sub(at);
+        let connection = self.connection(peer);
+        connection.rtt_us = Some(connection.rtt_us.map_or(rtt, |least| least.min(rtt)));
+        self.kick(peer);
+    }
+
+    /// A lane ended. What it held goes out again by the others; without others it is
+    /// dialled again, whoever dialled it first, since only that tells whether the peer
+    /// still lives.
+    pub fn lane_lost(&mut self, now: Micros, lane: LaneId, loss: &LaneLoss, mem: &mut dyn Memory) {
+        let Some(mut record) = self.lanes.try_remove(lane.0 as usize) else { return };
+        for operation in record.leases.drain(..) {
+            self.operations[operation].leases -= 1;
+            self.try_finish(operation, mem);
+        }
+        let Some(peer) = record.peer else { return };
+        let peer = self.resolve(peer);
+        let was_dialing = self.unlist(peer, lane, record.state);
+        for index in std::mem::take(&mut self.lingering) {
+            self.complete_inbound(index, mem);
+        }
+        let connection = self.connection(peer);
+        if connection.failed.is_some() || self.closing {
+            return;
+        }
+        self.requeue(peer, lane);
+        self.note_loss(peer, loss, was_dialing);
+        let connection = self.connection(peer);
+        if connection.lanes.is_empty() && connection.dialing == 0 {
+            let refusals = connection.refusals;
+            if refusals >= self.config.refusals_max {
+                let address = self.peers[peer.0 as usize].address;
+                let error = OpError::PeerGone(format!(
+                    "nobody listens at {address}: the peer's process has ended, or its address is wrong"
+                ));
+                return self.fail_peer(peer, error, mem);
+            }
+            self.schedule_retry(now, peer);
+        } else {
+            self.kick(peer);
+        }
+    }
+
+    fn unlist(&mut self, peer: PeerId, lane: LaneId, state: LaneState) -> bool {
+        let connection = self.connection(peer);
+        let listed = connection.lanes.len();
+        connection.lanes.retain(|other| *other != lane);
+        if connection.lanes.len() < listed {
+            if state == LaneState::Open {
+                self.counters.lanes_lost += 1;
+            }
+            return state != LaneState::Open;
+        }
+        let dialing = matches!(state, LaneState::Dialing | LaneState::Greeting);
+        if dialing {
+            connection.dialing = connection.dialing.saturating_sub(1);
+        }
+        dialing
+    }
+
+    fn requeue(&mut self, peer: PeerId, lane: LaneId) {
+        let connection = self.connection(peer);
+        let lost: Vec<u64> = connection
+            .window
+            .iter_mut()
+            .filter(|(_, flight)| flight.lane == lane)
+            .map(|(seq, _)| seq)
+            .collect();
+        for seq in lost {
+            connection.again.push_back(seq);
+        }
+        connection.again.make_contiguous().sort_unstable();
+        let mut last = None;
+        connection.again.retain(|seq| last.replace(*seq) != Some(*seq));
+        if connection.received.upto() > 0 {
+            connection.ack_owed = true;
+            connection.ack_due = true;
+        }
+    }
+
+    fn note_loss(&mut self, peer: PeerId, loss: &LaneLoss, was_dialing: bool) {
+        let connection = self.connection(peer);
+        match loss {
+            LaneLoss::Refused => connection.refusals += 1,
+            LaneLoss::Closed if was_dialing => connection.refusals += 1,
+            _ => connection.refusals = 0,
+        }
+        connection.last_failure = match loss {
+            LaneLoss::Refused => "connection refused".to_owned(),
+            LaneLoss::Closed => "closed by the peer".to_owned(),
+            LaneLoss::Broken(text) => text.clone(),
+        };
+    }
+
+    fn schedule_retry(&mut self, now: Micros, peer: PeerId) {
+        let connection = self.connection(peer);
+        connection.lost_since.get_or_insert(now);
+        connection.backoff_us = (connection.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
+        let at = now + connection.backoff_us;
+        connection.retry_at = Some(at);
+        self.timers.insert((at, peer));
+    }
+
+    /// Does what has come due.
+    pub fn handle_timeout(&mut self, now: Micros, mem: &mut dyn Memory) {
+        while let Some(&(at, peer)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.timers.pop_first();
+            self.abandon_silent(now, peer);
+            let timeout = self.config.peer_timeout_us;
+            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
+            if connection.retry_at.take().is_none()
+                || !connection.lanes.is_empty()
+                || connection.failed.is_some()
+            {
+                continue;
+            }
+            let out_for = connection.lost_since.map_or(0, |since| now - since);
+            if out_for >= timeout {
+                let text = connection.last_failure.clone();
+                let error = self.unreachable(peer, out_for, &text);
+                self.fail_peer(peer, error, mem);
+            } else if connection.dialing == 0 {
+                self.dial(peer);
+            }
+        }
+    }
+
+    /// Gives up lanes whose other end accepted the connection but does not greet.
+    fn abandon_silent(&mut self, now: Micros, peer: PeerId) {
+        for (index, lane) in &mut self.lanes {
+            let silent = lane.pinged_at.is_some_and(|at| now >= at + GREETING_US);
+            if lane.peer == Some(peer) && lane.state == LaneState::Greeting && silent {
+                self.actions.push_back(Action::Abandon { lane: LaneId(index as u32) });
+            }
+        }
+    }
+
+    fn unreachable(&self, peer: PeerId, out_for: Micros, text: &str) -> OpError {
+        OpError::Unreachable(format!(
+            "{} was out of reach for {} s (last attempt: {text}); check the network, or raise peer_timeout",
+            self.peers[peer.0 as usize].address,
+            out_for / 1_000_000
+        ))
+    }
+
+    /// The peer closes: everything it owed us has arrived.
+    pub(super) fn on_bye(&mut self, peer: PeerId, lane: LaneId, mem: &mut dyn Memory) {
+        let address = self.peers[peer.0 as usize].address;
+        self.close_lane(lane);
+        if peer_is_self(&self.config, &address) {
+            return;
+        }
+        self.part(
+            peer,
+            OpError::PeerGone(format!("the endpoint at {address} was closed by its program")),
+            false,
+            mem,
+        );
+    }
+
+    /// Ends a connection for good: its operations and directed receives fail.
+    pub(super) fn fail_peer(&mut self, peer: PeerId, error: OpError, mem: &mut dyn Memory) {
+        self.part(peer, error, true, mem);
+    }
+
+    fn part(&mut self, peer: PeerId, error: OpError, receives_too: bool, mem: &mut dyn Memory) {
+        let connection = self.connection(peer);
+        if connection.failed.is_some() {
+            return;
+        }
+        connection.failed = Some(error.clone());
+        connection.retry_at = None;
+        let unused = connection.granted - super::state::CREDIT_FIRST.min(connection.granted);
+        let lanes = connection.lanes.clone();
+        connection.again.clear();
+        connection.urgent.clear();
+        connection.bulk.clear();
+        connection.unaccepted.clear();
+        connection.writes.clear();
+        for flight in connection.window.drain().collect::<Vec<_>>() {
+            if let Some(index) = flight.load.operation() {
+                self.operations[index].pieces -= 1;
+            }
+        }
+        self.credit_given = self.credit_given.saturating_sub(unused);
+        for lane in lanes {
+            if self.lanes[lane.0 as usize].state != LaneState::Closing {
+                self.close_lane(lane);
+            }
+        }
+        self.fail_operations(peer, &error, mem);
+        self.break_inbounds(peer, &error, mem);
+        if receives_too {
+            for (channel, posted) in self.matcher.take_directed(peer) {
+                self.fail_posted(channel, posted, Some(error.clone()), mem);
+            }
+        }
+    }
+
+    fn fail_operations(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
+        let fresh: Vec<usize> = self.connection(peer).fresh.drain(..).collect();
+        for index in fresh {
+            self.operations[index].error = Some(error.clone());
+            self.finish(index, mem);
+        }
+        let started: Vec<usize> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.peer == peer)
+            .map(|(index, _)| index)
+            .collect();
+        for index in started {
+            self.operations[index].error = Some(error.clone());
+            self.try_finish(index, mem);
+        }
+    }
+
+    /// Messages of this peer that can no longer become whole.
+    fn break_inbounds(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
+        let broken: Vec<usize> = self.connection(peer).incoming.values().copied().collect();
+        for index in broken {
+            match self.inbounds[index].stage {
+                Stage::Orphan | Stage::Early => {
+                    self.inbounds[index].stage = Stage::Dropped;
+                    self.complete_inbound(index, mem);
+                }
+                Stage::Matched { .. } | Stage::Dropped => self.break_inbound(index, error, mem),
+                Stage::Unexpected => {}
+            }
+        }
+        self.connection(peer).early.clear();
+    }
+
+    pub(super) fn break_inbound(&mut self, index: usize, error: &OpError, mem: &mut dyn Memory) {
+        self.inbounds[index].error = Some(error.clone());
+        self.complete_inbound(index, mem);
+    }
+
+    /// The program closes the endpoint: no new lane is accepted from now on.
+    pub fn begin_close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether everything accepted from the program has reached its peer.
+    pub fn is_drained(&self) -> bool {
+        self.peers
+            .iter()
+            .filter_map(|peer| peer.connection.as_deref())
+            .all(|connection| connection.failed.is_some() || !connection.has_work())
+    }
+
+    /// Tells every peer that this endpoint ends; the lanes then close.
+    pub fn say_bye(&mut self) {
+        for peer in (0..self.peers.len() as u32).map(PeerId) {
+            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
+            let ack = connection.ack_owed.then(|| frame::Ack {
+                connection: 0,
+                upto: connection.received.upto(),
+                credit: connection.credit_to_advertise(),
+            });
+            for lane in connection.lanes.clone() {
+                let record = &mut self.lanes[lane.0 as usize];
+                if record.state == LaneState::Closing {
+                    continue;
+                }
+                record.control.extend(ack.map(frame::Frame::from));
+                record.control.push_back(frame::Bye { connection: 0 }.into());
+                self.close_lane(lane);
+            }
+        }
+    }
+
+    /// How many lanes there are, in any state.
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Operations whose end was not reported yet, for tests of what leaks.
+    pub fn pending(&self) -> usize {
+        self.operations.iter().filter(|(_, operation)| !matches!(operation.kind, Kind::Reply { .. })).count()
+    }
+}
+
+fn peer_is_self(config: &Config, address: &Address) -> bool {
+    config.address == *address
+}

@@ -1,0 +1,455 @@
+//! The engine of one endpoint.
+//!
+//! The program posts operations (`post.rs`), the shell brings news of lanes (`lanes.rs`)
+//! and of frames (`receive.rs`), and fetches what is to be written (`transmit.rs`). After
+//! any news the shell drains, in this order: [`Engine::next_ready`] and
+//! [`Engine::transmit`], [`Engine::poll_action`], [`Engine::poll_timeout`],
+//! [`Engine::poll_completion`].
+
+mod lanes;
+mod post;
+mod receive;
+mod state;
+mod transmit;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use isthmus_wire::Address;
+use slab::Slab;
+
+use crate::matching::{Matcher, Posted};
+use crate::memory::{Memory, Place};
+use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
+use state::{Connection, Inbound, Kind, Lane, Operation, Peer, Pool, Stage, Stream, Target};
+
+pub use lanes::{LaneLoss, PeerFault};
+pub use post::Refusal;
+pub use receive::Sink;
+pub use state::{LaneId, Micros};
+pub use transmit::{Batch, Segment};
+
+/// What an engine is made with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The endpoint's own address.
+    pub address: Address,
+    /// Most unexpected data that one peer may send ahead of receives. Bytes.
+    pub credit: u64,
+    /// The same over all peers; later peers get less. Bytes.
+    pub credit_total: u64,
+    /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more).
+    pub streams: u32,
+    /// How long a peer may be out of reach before its operations fail.
+    pub peer_timeout_us: Micros,
+    /// Connection attempts refused in a row before a peer counts as gone.
+    pub refusals_max: u32,
+}
+
+impl Config {
+    /// Round trip from which on a peer is worth more than one lane. Microseconds.
+    pub const FAR_US: u64 = 1_000;
+    /// First pause between attempts to connect; doubled each time up to
+    /// [`Config::BACKOFF_MAX_US`].
+    pub const BACKOFF_US: Micros = 10_000;
+    /// Longest pause between attempts to connect.
+    pub const BACKOFF_MAX_US: Micros = 1_000_000;
+
+    /// The defaults, for an endpoint at `address`.
+    pub fn new(address: Address) -> Self {
+        Self {
+            address,
+            credit: 8 << 20,
+            credit_total: 1 << 30,
+            streams: 4,
+            peer_timeout_us: 60_000_000,
+            refusals_max: 8,
+        }
+    }
+}
+
+/// What the engine asks of its shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Connect a lane to this address.
+    Dial {
+        /// The lane, to be named in what follows.
+        lane: LaneId,
+        /// Whom to connect to.
+        address: Address,
+    },
+    /// Close at once and report [`LaneLoss::Broken`]: the peer does not greet.
+    Abandon {
+        /// Which lane.
+        lane: LaneId,
+    },
+    /// Write what is queued, then close.
+    Close {
+        /// Which lane.
+        lane: LaneId,
+    },
+}
+
+/// Counts of what an engine did, for diagnosis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Fragments sent, first transmissions only.
+    pub fragments_sent: u64,
+    /// Fragments sent again.
+    pub fragments_resent: u64,
+    /// Fragments received.
+    pub fragments_received: u64,
+    /// Fragments received again and dropped.
+    pub duplicates: u64,
+    /// Lanes that broke.
+    pub lanes_lost: u64,
+    /// Lanes that came up.
+    pub lanes_opened: u64,
+}
+
+/// The engine of one endpoint.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    peers: Vec<Peer>,
+    by_address: HashMap<Address, PeerId>,
+    lanes: Slab<Lane>,
+    operations: Slab<Operation>,
+    inbounds: Slab<Inbound>,
+    matcher: Matcher,
+    claimed: Vec<(u64, usize)>,
+    /// Users of each multi-receive buffer, and whether it takes more messages.
+    multi_buffers: Slab<MultiBuffer>,
+    completions: VecDeque<Completion>,
+    actions: VecDeque<Action>,
+    ready: VecDeque<LaneId>,
+    owing: Vec<PeerId>,
+    timers: BTreeSet<(Micros, PeerId)>,
+    pool: Pool,
+    /// Messages complete but for a lane that still writes into their buffer.
+    lingering: Vec<usize>,
+    credit_given: u64,
+    generation: u32,
+    closing: bool,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct MultiBuffer {
+    users: u32,
+    exhausted: bool,
+}
+
+impl Engine {
+    /// An engine without peers.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            peers: Vec::new(),
+            by_address: HashMap::new(),
+            lanes: Slab::new(),
+            operations: Slab::new(),
+            inbounds: Slab::new(),
+            matcher: Matcher::default(),
+            claimed: Vec::new(),
+            multi_buffers: Slab::new(),
+            completions: VecDeque::new(),
+            actions: VecDeque::new(),
+            ready: VecDeque::new(),
+            owing: Vec::new(),
+            timers: BTreeSet::new(),
+            pool: Pool::default(),
+            lingering: Vec::new(),
+            credit_given: 0,
+            generation: 0,
+            closing: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The endpoint's own address.
+    pub fn address(&self) -> Address {
+        self.config.address
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The index of a peer; makes no connection. An address of another subnet is refused,
+    /// since no router is configured.
+    pub fn peer(&mut self, address: &Address) -> Result<PeerId, Refusal> {
+        let own = self.config.address;
+        let typed = address.is_wildcard() && address.as_id.0 == 0 && address.subnet.0 == 0;
+        if !typed && (address.as_id, address.subnet) != (own.as_id, own.subnet) {
+            return Err(Refusal::Unreachable(format!(
+                "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router is configured \
+                 between them; configure one, or give both sites the same ids",
+                address.as_id.0, address.subnet.0, own.as_id.0, own.subnet.0
+            )));
+        }
+        Ok(self.enter_peer(*address))
+    }
+
+    fn enter_peer(&mut self, address: Address) -> PeerId {
+        if let Some(&peer) = self.by_address.get(&address) {
+            return peer;
+        }
+        let peer = PeerId(self.peers.len() as u32);
+        self.peers.push(Peer { address, alias: None, connection: None });
+        self.by_address.insert(address, peer);
+        peer
+    }
+
+    /// The address of a peer; for a wildcard that has answered, its full address.
+    pub fn peer_address(&self, peer: PeerId) -> Option<Address> {
+        let peer = self.resolve(peer);
+        self.peers.get(peer.0 as usize).map(|peer| peer.address)
+    }
+
+    fn resolve(&self, mut peer: PeerId) -> PeerId {
+        while let Some(alias) = self.peers.get(peer.0 as usize).and_then(|peer| peer.alias) {
+            peer = alias;
+        }
+        peer
+    }
+
+    /// The connection to a peer, made when first asked for.
+    fn connection(&mut self, peer: PeerId) -> &mut Connection {
+        self.peers[peer.0 as usize].connection.get_or_insert_with(|| Box::new(Connection::new()))
+    }
+
+    /// The next finished operation.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// Whether finished operations wait.
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
+    }
+
+    /// The next thing that the shell is to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Engine::handle_timeout`] is next due.
+    pub fn poll_timeout(&self) -> Option<Micros> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The shell found nothing more to read: acknowledgements that waited for company
+    /// are sent alone.
+    pub fn flush_acks(&mut self) {
+        while let Some(peer) = self.owing.pop() {
+            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
+            if connection.ack_owed {
+                connection.ack_due = true;
+                self.kick(peer);
+            }
+        }
+    }
+
+    /// Whether acknowledgements wait for company.
+    pub fn owes_acks(&self) -> bool {
+        !self.owing.is_empty()
+    }
+
+    fn report(&mut self, completion: Completion) {
+        self.completions.push_back(completion);
+    }
+
+    /// Ends an operation whose time has come; does nothing while something is missing.
+    fn try_finish(&mut self, index: usize, mem: &mut dyn Memory) {
+        let Some(operation) = self.operations.get(index) else { return };
+        let over = operation.first.is_some()
+            && operation.pieces == 0
+            && operation.leases == 0
+            && (operation.error.is_some()
+                || (operation.sent >= operation.limit
+                    && operation.allowed >= operation.limit
+                    && !operation.awaiting));
+        if over {
+            let peer = operation.peer;
+            self.connection(peer).active -= 1;
+            self.finish(index, mem);
+            self.unfence(peer);
+        }
+    }
+
+    /// Reports an operation and forgets it.
+    fn finish(&mut self, index: usize, mem: &mut dyn Memory) {
+        let operation = self.operations.remove(index);
+        mem.release(operation.place);
+        if let Some(owned) = operation.owned {
+            self.pool.give(owned);
+        }
+        let kind = match operation.kind {
+            Kind::Message { channel, .. } => CompletionKind::Send(channel),
+            Kind::Write { .. } => CompletionKind::Write,
+            Kind::Read { .. } => CompletionKind::Read,
+            Kind::Atomic { kind, .. } => CompletionKind::Atomic(kind),
+            Kind::Reply { .. } => return,
+        };
+        self.report(Completion {
+            context: operation.options.context,
+            notify: operation.options.notify,
+            kind,
+            len: operation.total,
+            buffer: 0,
+            data: None,
+            tag: 0,
+            peer: Some(operation.peer),
+            released: false,
+            error: operation.error,
+        });
+    }
+
+    /// An operation that waits for all earlier ones may be able to start now.
+    fn unfence(&mut self, peer: PeerId) {
+        let connection = self.connection(peer);
+        if connection.active == 0 && !connection.fresh.is_empty() {
+            self.kick(peer);
+        }
+    }
+
+    /// Reports a posted receive that ended without a message.
+    fn fail_posted(
+        &mut self,
+        channel: Channel,
+        posted: Posted,
+        error: Option<OpError>,
+        mem: &mut dyn Memory,
+    ) {
+        let released = posted.multi.is_some();
+        if released && !self.release_multi(&posted, true, mem) {
+            return;
+        }
+        if !released {
+            mem.release(posted.place);
+        }
+        let kind = match error {
+            None => CompletionKind::BufferReleased,
+            Some(_) => CompletionKind::Recv(channel),
+        };
+        self.report(Completion {
+            context: posted.context,
+            notify: posted.notify || released,
+            kind,
+            len: 0,
+            buffer: 0,
+            data: None,
+            tag: 0,
+            peer: None,
+            released,
+            error,
+        });
+    }
+
+    /// Notes that a multi-receive buffer takes no more (`exhausted`) or that one of its
+    /// messages is complete. True when the buffer is the program's again.
+    fn release_multi(&mut self, posted: &Posted, exhausted: bool, mem: &mut dyn Memory) -> bool {
+        let Some(multi) = posted.multi else { return false };
+        let buffer = &mut self.multi_buffers[multi.buffer];
+        buffer.exhausted |= exhausted;
+        if !exhausted {
+            buffer.users -= 1;
+        }
+        let over = buffer.exhausted && buffer.users == 0;
+        if over {
+            self.multi_buffers.remove(multi.buffer);
+            mem.release(Place { list: posted.place.list, token: posted.place.token });
+        }
+        over
+    }
+
+    /// Whether a lane's shell is writing into this message's buffer right now; lanes
+    /// that are merely in the middle of a fragment for it are told to drop the rest.
+    fn revoke(&mut self, inbound: usize, peer: PeerId) -> bool {
+        let mut busy = false;
+        let lanes =
+            self.peers[peer.0 as usize].connection.as_ref().map_or(&[][..], |connection| &connection.lanes);
+        for lane in lanes {
+            let Some(Stream { target, busy: filling, .. }) = &mut self.lanes[lane.0 as usize].stream else {
+                continue;
+            };
+            let ours = match target {
+                Target::Direct { inbound: Some(index), .. } | Target::Bounce { inbound: index, .. } => {
+                    *index == inbound
+                }
+                _ => false,
+            };
+            if ours && *filling {
+                busy = true;
+            } else if ours {
+                *target = Target::Discard;
+            }
+        }
+        busy
+    }
+
+    /// Reports a message whose data is all there.
+    fn complete_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
+        let peer = self.inbounds[index].peer;
+        if self.revoke(index, peer) {
+            if !self.lingering.contains(&index) {
+                self.lingering.push(index);
+            }
+            return;
+        }
+        let inbound = self.inbounds.remove(index);
+        self.connection(peer).incoming.remove(&inbound.message);
+        for (_, bytes) in inbound.parts {
+            self.pool.give(bytes);
+        }
+        let Stage::Matched { posted, last } = inbound.stage else { return };
+        let total = if inbound.error.is_some() { 0 } else { inbound.total };
+        let summary = Summary { data: inbound.data, tag: inbound.tag, total };
+        self.finish_receive(posted, last, &summary, inbound.channel, peer, inbound.error, mem);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all of it goes into one completion")]
+    fn finish_receive(
+        &mut self,
+        posted: Posted,
+        last: bool,
+        summary: &Summary,
+        channel: Channel,
+        peer: PeerId,
+        error: Option<OpError>,
+        mem: &mut dyn Memory,
+    ) {
+        let room = posted.end - posted.offset;
+        let truncated = summary.total > room;
+        let released = match posted.multi {
+            None => {
+                mem.release(posted.place);
+                false
+            }
+            Some(multi) => {
+                self.multi_buffers[multi.buffer].exhausted |= last;
+                self.release_multi(&posted, false, mem)
+            }
+        };
+        self.report(Completion {
+            context: posted.context,
+            notify: posted.notify,
+            kind: CompletionKind::Recv(channel),
+            len: summary.total.min(room),
+            buffer: posted.place.token + posted.offset,
+            data: summary.data,
+            tag: summary.tag,
+            peer: Some(peer),
+            released,
+            error: error.or_else(|| truncated.then_some(OpError::Truncated { sent: summary.total, room })),
+        });
+    }
+}
+
+/// What a completion says of a message.
+struct Summary {
+    data: Option<u64>,
+    tag: u64,
+    total: u64,
+}

@@ -1,0 +1,295 @@
+//! What the program posts.
+
+use isthmus_wire::frame::flags;
+
+use super::state::{Inbound, Kind, Operation, Stage};
+use super::{Engine, MultiBuffer};
+use crate::matching::{Multi, Posted, Wanted};
+use crate::memory::{Memory, Place};
+use crate::{
+    AtomicKind, AtomicRequest, Channel, Completion, CompletionKind, Level, OpError, Options, PeekAction,
+    PeekRequest, PeerId, RecvRequest, RmaRequest, SendRequest,
+};
+
+/// Why an operation was not started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The peer cannot be reached from here at all.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The request itself is wrong.
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+impl Engine {
+    /// Sends `total` bytes at `place`; injected data is copied before this returns.
+    pub fn send(
+        &mut self,
+        request: &SendRequest,
+        place: Place,
+        total: u64,
+        mem: &mut dyn Memory,
+    ) -> Result<(), Refusal> {
+        let kind = Kind::Message { channel: request.channel, tag: request.tag, data: request.data };
+        let awaiting = request.options.level == Level::Match;
+        self.start(request.peer, kind, request.options, place, total, awaiting, mem)
+    }
+
+    /// Writes `request.remote.len` bytes at `place` to a peer's memory.
+    pub fn write(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
+        let kind = Kind::Write { key: request.remote.key, addr: request.remote.addr, data: request.data };
+        self.start(request.peer, kind, request.options, place, request.remote.len, true, mem)
+    }
+
+    /// Reads `request.remote.len` bytes of a peer's memory to `place`.
+    pub fn read(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
+        let kind = Kind::Read { key: request.remote.key, addr: request.remote.addr };
+        let options = Options { inject: false, ..request.options };
+        self.start(request.peer, kind, options, place, request.remote.len, true, mem)
+    }
+
+    /// An atomic operation; `operands` are the operand and the compare operand, one
+    /// after the other, `result` receives the earlier value.
+    pub fn atomic(
+        &mut self,
+        request: &AtomicRequest,
+        operands: &[u8],
+        result: Place,
+        mem: &mut dyn Memory,
+    ) -> Result<(), Refusal> {
+        if !request.op.supports(request.datatype) {
+            return Err(Refusal::Invalid("this atomic operation does not exist for this type"));
+        }
+        let kind = Kind::Atomic {
+            key: request.remote.key,
+            addr: request.remote.addr,
+            kind: request.kind,
+            op: request.op,
+            datatype: request.datatype,
+        };
+        let options = Options { inject: false, ..request.options };
+        let mut owned = self.pool.take();
+        owned.extend_from_slice(operands);
+        let place = if request.kind == AtomicKind::Update { Place::default() } else { result };
+        self.start(request.peer, kind, options, place, request.remote.len, true, mem)?;
+        // `start` put it last in line and cannot have sent it yet.
+        let peer = self.resolve(request.peer);
+        if let Some(&index) = self.connection(peer).fresh.back() {
+            self.operations[index].owned = Some(owned);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one record's fields, from four callers")]
+    fn start(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        options: Options,
+        place: Place,
+        total: u64,
+        awaiting: bool,
+        mem: &mut dyn Memory,
+    ) -> Result<(), Refusal> {
+        let peer = self.resolve(peer);
+        if self.peers.get(peer.0 as usize).is_none() {
+            return Err(Refusal::Invalid("no such peer"));
+        }
+        let mut owned = None;
+        if options.inject {
+            let mut bytes = self.pool.take();
+            mem.load(place, 0, total as usize, &mut bytes);
+            mem.release(place);
+            owned = Some(bytes);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let entry = self.operations.vacant_entry();
+        let index = entry.key();
+        entry.insert(Operation {
+            peer,
+            kind,
+            options,
+            place: if options.inject { Place::default() } else { place },
+            owned,
+            total,
+            sent: 0,
+            eager: 0,
+            allowed: 0,
+            limit: total,
+            pieces: 0,
+            leases: 0,
+            first: None,
+            order: 0,
+            awaiting,
+            received: 0,
+            error: None,
+            generation: self.generation,
+            slot: index as u32,
+        });
+        let connection = self.connection(peer);
+        match connection.failed.clone() {
+            Some(error) => {
+                self.operations[index].error = Some(error);
+                self.finish(index, mem);
+            }
+            None => {
+                connection.fresh.push_back(index);
+                self.kick(peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a receive of `len` bytes at `place`.
+    pub fn recv(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
+        let mut posted = Posted {
+            wanted: self.wanted(request.source, request.channel, request.tag, request.ignore),
+            context: request.options.context,
+            notify: request.options.notify,
+            place,
+            offset: 0,
+            end: len,
+            multi: None,
+        };
+        if let Some(least) = request.multi {
+            let buffer = self.multi_buffers.insert(MultiBuffer { users: 0, exhausted: false });
+            posted.multi = Some(Multi { buffer, least });
+            return self.post_multi(request.channel, posted, mem);
+        }
+        if let Some(inbound) = self.matcher.find_unexpected(request.channel, posted.wanted, true) {
+            return self.match_inbound(inbound, posted, true, mem);
+        }
+        match self.directed_failure(request.source) {
+            Some(error) => self.fail_posted(request.channel, posted, Some(error), mem),
+            None => self.matcher.post(request.channel, posted),
+        }
+    }
+
+    /// A multi-receive buffer first takes the unexpected messages that are waiting.
+    fn post_multi(&mut self, channel: Channel, posted: Posted, mem: &mut dyn Memory) {
+        self.matcher.post(channel, posted);
+        // Posted last, so it is reached only where no earlier buffer fits: then those
+        // would have taken the message when it arrived.
+        while let Some(inbound) = self.matcher.find_unexpected(channel, posted.wanted, false) {
+            let Inbound { peer, tag, total, .. } = self.inbounds[inbound];
+            let mut released = Vec::new();
+            let found = self.matcher.find_posted(channel, peer, tag, total, &mut released);
+            for buffer in released {
+                self.fail_posted(channel, buffer, None, mem);
+            }
+            let Some(found) = found else { break };
+            self.matcher.find_unexpected(channel, posted.wanted, true);
+            self.match_inbound(inbound, found.posted, found.last, mem);
+        }
+    }
+
+    fn directed_failure(&mut self, source: Option<PeerId>) -> Option<OpError> {
+        let peer = self.resolve(source?);
+        self.peers.get(peer.0 as usize)?.connection.as_ref()?.failed.clone()
+    }
+
+    fn wanted(&self, source: Option<PeerId>, channel: Channel, tag: u64, ignore: u64) -> Wanted {
+        let source = source.map(|peer| self.resolve(peer));
+        match channel {
+            Channel::Tagged => Wanted { source, tag, ignore },
+            Channel::Untagged => Wanted { source, tag: 0, ignore: u64::MAX },
+        }
+    }
+
+    /// Searches the unexpected tagged messages.
+    pub fn peek(&mut self, request: &PeekRequest, mem: &mut dyn Memory) {
+        let wanted = self.wanted(request.source, Channel::Tagged, request.tag, request.ignore);
+        let found = self.matcher.find_unexpected(Channel::Tagged, wanted, request.action != PeekAction::Look);
+        let mut completion = Completion {
+            context: request.options.context,
+            notify: request.options.notify,
+            kind: CompletionKind::Recv(Channel::Tagged),
+            len: 0,
+            buffer: 0,
+            data: None,
+            tag: request.tag,
+            peer: None,
+            released: false,
+            error: Some(OpError::NoMessage),
+        };
+        if let Some(index) = found {
+            let inbound = &self.inbounds[index];
+            completion.len = inbound.total;
+            completion.data = inbound.data;
+            completion.tag = inbound.tag;
+            completion.peer = Some(inbound.peer);
+            completion.error = None;
+        }
+        self.report(completion);
+        match (found, request.action) {
+            (Some(index), PeekAction::Claim) => self.claimed.push((request.options.context, index)),
+            (Some(index), PeekAction::Discard) => self.drop_inbound(index, mem),
+            _ => {}
+        }
+    }
+
+    /// Receives, or with `discard` drops, the message that a peek claimed under the same
+    /// context. False where there is none.
+    pub fn claim(
+        &mut self,
+        request: &RecvRequest,
+        place: Place,
+        len: u64,
+        discard: bool,
+        mem: &mut dyn Memory,
+    ) -> bool {
+        let Some(at) = self.claimed.iter().position(|(context, _)| *context == request.options.context)
+        else {
+            return false;
+        };
+        let (context, index) = self.claimed.remove(at);
+        let inbound = &self.inbounds[index];
+        let posted = Posted {
+            wanted: Wanted { source: None, tag: inbound.tag, ignore: 0 },
+            context,
+            notify: request.options.notify,
+            place,
+            offset: 0,
+            end: len,
+            multi: None,
+        };
+        if !discard {
+            self.match_inbound(index, posted, true, mem);
+            return true;
+        }
+        let summary = super::Summary { data: inbound.data, tag: inbound.tag, total: 0 };
+        let peer = inbound.peer;
+        self.drop_inbound(index, mem);
+        self.finish_receive(posted, true, &summary, Channel::Tagged, peer, None, mem);
+        true
+    }
+
+    /// Cancels the oldest posted receive with this context.
+    pub fn cancel(&mut self, context: u64, mem: &mut dyn Memory) -> bool {
+        let Some((channel, posted)) = self.matcher.cancel(context) else { return false };
+        self.fail_posted(channel, posted, Some(OpError::Cancelled), mem);
+        true
+    }
+
+    pub(super) fn message_flags(operation: &Operation) -> u8 {
+        let Kind::Message { channel, data, .. } = operation.kind else { return 0 };
+        let mut bits = 0;
+        if channel == Channel::Tagged {
+            bits |= flags::TAGGED;
+        }
+        if data.is_some() {
+            bits |= flags::DATA;
+        }
+        if operation.options.level == Level::Match {
+            bits |= flags::ACCEPT;
+        }
+        bits
+    }
+
+    /// Nobody will receive this message: its data is dropped and its sender released.
+    fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
+        self.inbounds[index].stage = Stage::Dropped;
+        self.settle(index, 0, mem);
+    }
+}

@@ -1,0 +1,342 @@
+//! The records that the engine keeps: operations, messages on their way in, lanes,
+//! connections.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use isthmus_wire::Address;
+use isthmus_wire::frame::{self, Frame};
+
+use crate::matching::Posted;
+use crate::memory::Place;
+use crate::window::{ReceiveWindow, SendWindow};
+use crate::{AtomicKind, AtomicOp, AtomicType, Channel, OpError, Options, PeerId};
+
+/// Microseconds on the caller's clock.
+pub type Micros = u64;
+
+/// One carrier of a link: a TCP stream for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId(pub u32);
+
+/// Credit that every endpoint grants before it has said anything. Bytes.
+pub(crate) const CREDIT_FIRST: u64 = 64 << 10;
+
+/// What an operation sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Message {
+        channel: Channel,
+        tag: u64,
+        data: Option<u64>,
+    },
+    Write {
+        key: u64,
+        addr: u64,
+        data: Option<u64>,
+    },
+    Read {
+        key: u64,
+        addr: u64,
+    },
+    Atomic {
+        key: u64,
+        addr: u64,
+        kind: AtomicKind,
+        op: AtomicOp,
+        datatype: AtomicType,
+    },
+    /// The answer to a peer's read or atomic: no completion here.
+    Reply {
+        token: u64,
+    },
+}
+
+/// An operation that sends something, from post to completion.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) peer: PeerId,
+    pub(crate) kind: Kind,
+    pub(crate) options: Options,
+    pub(crate) place: Place,
+    /// Copied data of injected operations, operands of atomics, small answers.
+    pub(crate) owned: Option<Vec<u8>>,
+    /// Length of the message or transfer. Bytes.
+    pub(crate) total: u64,
+    /// How much has been put into fragments. Bytes.
+    pub(crate) sent: u64,
+    /// How much went or goes without waiting for Accept. Bytes.
+    pub(crate) eager: u64,
+    /// How much may be sent by now. Bytes.
+    pub(crate) allowed: u64,
+    /// How much the receiver wants. Bytes.
+    pub(crate) limit: u64,
+    /// Fragments not yet acknowledged.
+    pub(crate) pieces: u32,
+    /// Pieces of the buffer that a lane is writing from.
+    pub(crate) leases: u32,
+    /// Number of the first fragment, once started.
+    pub(crate) first: Option<u64>,
+    pub(crate) order: u64,
+    /// Done or the whole Reply is still to come.
+    pub(crate) awaiting: bool,
+    /// Answer received so far. Bytes.
+    pub(crate) received: u64,
+    pub(crate) error: Option<OpError>,
+    /// Told apart from earlier users of the same slot.
+    pub(crate) generation: u32,
+    /// Its index, as part of its token.
+    pub(crate) slot: u32,
+}
+
+impl Operation {
+    /// Names the operation to the peer, which returns it in its answer.
+    pub(crate) fn token(&self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+}
+
+/// A fragment on its way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) lane: LaneId,
+    pub(crate) load: Load,
+}
+
+/// How a fragment is made again.
+#[derive(Debug)]
+pub(crate) enum Load {
+    /// The whole frame was kept.
+    Kept { bytes: Vec<u8>, operation: Option<usize> },
+    /// A piece of an operation's buffer.
+    Piece { operation: usize, offset: u64, len: u32 },
+}
+
+impl Load {
+    pub(crate) fn operation(&self) -> Option<usize> {
+        match self {
+            Self::Kept { operation, .. } => *operation,
+            Self::Piece { operation, .. } => Some(*operation),
+        }
+    }
+}
+
+/// A message that comes in, from its first fragment to its completion.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    pub(crate) peer: PeerId,
+    /// Number of its first fragment: its name.
+    pub(crate) message: u64,
+    pub(crate) channel: Channel,
+    pub(crate) tag: u64,
+    pub(crate) data: Option<u64>,
+    pub(crate) total: u64,
+    pub(crate) eager: u64,
+    pub(crate) wants_accept: bool,
+    pub(crate) stage: Stage,
+    /// Bytes that will come, once that is settled.
+    pub(crate) needed: u64,
+    pub(crate) got: u64,
+    /// Data that came before the receive: offset and bytes.
+    pub(crate) parts: Vec<(u64, Vec<u8>)>,
+    /// Why it will never be whole.
+    pub(crate) error: Option<OpError>,
+}
+
+/// How far a message has got.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stage {
+    /// Its header has not arrived.
+    Orphan,
+    /// Its header arrived before those of earlier messages.
+    Early,
+    /// No receive matched.
+    Unexpected,
+    /// A receive matched; `last` releases a multi-receive buffer.
+    Matched { posted: Posted, last: bool },
+    /// Nobody wants it.
+    Dropped,
+}
+
+/// A fragment whose payload is arriving piece by piece.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) frame: Frame,
+    pub(crate) target: Target,
+    pub(crate) done: u64,
+    pub(crate) len: u64,
+    /// The shell is filling the place right now, without the engine.
+    pub(crate) busy: bool,
+}
+
+/// Where a fragment's payload goes.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Discard,
+    /// To `offset` of `place`; bytes beyond `keep` are dropped.
+    Direct {
+        place: Place,
+        offset: u64,
+        keep: u64,
+        /// The message, where it is one.
+        inbound: Option<usize>,
+    },
+    Bounce {
+        inbound: usize,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneState {
+    /// The shell is connecting.
+    Dialing,
+    /// Connected by us; the answer has not come.
+    Greeting,
+    /// Connected by a peer that has not yet said who it is.
+    Listening,
+    Open,
+    /// Nothing but what is queued is sent; then the shell closes it.
+    Closing,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) state: LaneState,
+    pub(crate) peer: Option<PeerId>,
+    /// Handshake and liveness frames, sent before anything else.
+    pub(crate) control: VecDeque<Frame>,
+    pub(crate) stream: Option<Stream>,
+    /// The shell has written all that it took.
+    pub(crate) writable: bool,
+    pub(crate) queued: bool,
+    /// Operations whose buffers the unwritten batch refers to.
+    pub(crate) leases: Vec<usize>,
+    pub(crate) pinged_at: Option<Micros>,
+}
+
+impl Lane {
+    pub(crate) fn new(state: LaneState, peer: Option<PeerId>) -> Self {
+        Self {
+            state,
+            peer,
+            control: VecDeque::new(),
+            stream: None,
+            writable: true,
+            queued: false,
+            leases: Vec::new(),
+            pinged_at: None,
+        }
+    }
+}
+
+/// A remote endpoint. Silent ones cost no more than this.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: Address,
+    /// This peer turned out to be another one of the table.
+    pub(crate) alias: Option<PeerId>,
+    pub(crate) connection: Option<Box<Connection>>,
+}
+
+/// A numbered frame without payload that waits to be sent.
+pub(crate) type Urgent = Frame;
+
+/// A message or atomic that overtook an earlier one.
+#[derive(Debug)]
+pub(crate) enum Early {
+    Message(usize),
+    Atomic(frame::Atomic, Vec<u8>),
+}
+
+/// A write that is coming in.
+#[derive(Debug, Default)]
+pub(crate) struct IncomingWrite {
+    pub(crate) got: u64,
+    pub(crate) status: u8,
+}
+
+/// The conversation between two endpoints.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    pub(crate) lanes: Vec<LaneId>,
+    pub(crate) dialing: u32,
+    pub(crate) failed: Option<OpError>,
+
+    pub(crate) window: SendWindow<Flight>,
+    pub(crate) again: VecDeque<u64>,
+    pub(crate) urgent: VecDeque<Urgent>,
+    pub(crate) fresh: VecDeque<usize>,
+    pub(crate) bulk: VecDeque<usize>,
+    /// Messages whose Accept is still to come, by number of their first fragment.
+    pub(crate) unaccepted: HashMap<u64, usize>,
+    /// Operations started and not complete; those that completed at once not counted.
+    pub(crate) active: u32,
+    pub(crate) next_order: u64,
+    pub(crate) credit_limit: u64,
+    pub(crate) credit_used: u64,
+
+    pub(crate) received: ReceiveWindow,
+    pub(crate) expected_order: u64,
+    pub(crate) early: BTreeMap<u64, Early>,
+    pub(crate) incoming: HashMap<u64, usize>,
+    pub(crate) writes: HashMap<u64, IncomingWrite>,
+    pub(crate) granted: u64,
+    pub(crate) returned: u64,
+    pub(crate) advertised: u64,
+
+    pub(crate) ack_owed: bool,
+    pub(crate) ack_due: bool,
+    pub(crate) unacked: u32,
+
+    pub(crate) rtt_us: Option<u64>,
+    pub(crate) lost_since: Option<Micros>,
+    pub(crate) retry_at: Option<Micros>,
+    pub(crate) backoff_us: u64,
+    pub(crate) refusals: u32,
+    pub(crate) last_failure: String,
+}
+
+impl Connection {
+    pub(crate) fn new() -> Self {
+        Self { credit_limit: CREDIT_FIRST, granted: CREDIT_FIRST, ..Self::default() }
+    }
+
+    /// Whether anything waits to be sent or acknowledged.
+    pub(crate) fn has_work(&self) -> bool {
+        self.has_output() || !self.window.is_empty() || self.active > 0
+    }
+
+    /// Whether anything waits to be sent.
+    pub(crate) fn has_output(&self) -> bool {
+        self.ack_due
+            || !self.again.is_empty()
+            || !self.urgent.is_empty()
+            || !self.fresh.is_empty()
+            || !self.bulk.is_empty()
+    }
+
+    pub(crate) fn credit_to_advertise(&self) -> u64 {
+        self.granted + self.returned
+    }
+}
+
+/// Buffers that are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Pool(Vec<Vec<u8>>);
+
+impl Pool {
+    const BUFFERS_MAX: usize = 256;
+    const CAPACITY_MAX: usize = 64 << 10;
+
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+        if self.0.len() < Self::BUFFERS_MAX && buffer.capacity() <= Self::CAPACITY_MAX {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+}

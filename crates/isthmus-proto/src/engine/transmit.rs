@@ -1,0 +1,474 @@
+//! What goes out: which frame a lane carries next, and how it is made.
+
+use isthmus_wire::frame::{self, Frame};
+
+use super::state::{Flight, Kind, LaneState, Load};
+use super::{Action, Config, Engine, LaneId};
+use crate::memory::{Memory, Place};
+use crate::{AtomicKind, Level, PeerId};
+
+/// Payloads up to this are copied: the operation ends at once and the frame is kept for
+/// sending again. Bytes.
+const COPY_MAX: u64 = 8 << 10;
+/// Longest fragment where one lane carries all. Bytes.
+const FRAGMENT_ALONE: u64 = 1 << 20;
+/// Longest fragment where several lanes share the load. Bytes.
+const FRAGMENT_SHARED: u64 = 128 << 10;
+/// Longest fragment on the first of several lanes, which is kept free for small messages.
+const FRAGMENT_EXPRESS: u64 = 16 << 10;
+/// Bytes after which a batch is full.
+const BATCH_BYTES: u64 = 256 << 10;
+/// Segments after which a batch is full.
+const BATCH_SEGMENTS: usize = 32;
+
+/// A piece of a [`Batch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// `bytes[start..end]` of the batch.
+    Bytes {
+        /// First byte.
+        start: usize,
+        /// After the last byte.
+        end: usize,
+    },
+    /// Bytes lent by the program.
+    Lent {
+        /// The buffer.
+        place: Place,
+        /// Where in it.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+}
+
+/// What a lane is to write next, in order.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Headers and copied payload.
+    pub bytes: Vec<u8>,
+    /// What to write.
+    pub segments: Vec<Segment>,
+    lent: u64,
+}
+
+impl Batch {
+    /// Makes it empty; its memory is kept.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.segments.clear();
+        self.lent = 0;
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() as u64 + self.lent >= BATCH_BYTES || self.segments.len() >= BATCH_SEGMENTS
+    }
+
+    /// Notes that everything from `start` on was appended to `bytes`.
+    fn close_bytes(&mut self, start: usize) {
+        let end = self.bytes.len();
+        match self.segments.last_mut() {
+            Some(Segment::Bytes { end: last, .. }) if *last == start => *last = end,
+            _ => self.segments.push(Segment::Bytes { start, end }),
+        }
+    }
+
+    fn push_frame(&mut self, frame: &Frame) {
+        let start = self.bytes.len();
+        frame.encode(&mut self.bytes);
+        self.close_bytes(start);
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.close_bytes(start);
+    }
+}
+
+impl Engine {
+    /// The next lane that may have something to write and is not in the middle of writing.
+    pub fn next_ready(&mut self) -> Option<LaneId> {
+        while let Some(lane) = self.ready.pop_front() {
+            let Some(record) = self.lanes.get_mut(lane.0 as usize) else { continue };
+            record.queued = false;
+            if record.writable {
+                return Some(lane);
+            }
+        }
+        None
+    }
+
+    /// Fills `batch` (empty when called) with what the lane is to write; the shell then
+    /// calls [`Engine::written`] when all of it is written. False if there is nothing.
+    pub fn transmit(&mut self, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
+        let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
+        while let Some(frame) = record.control.pop_front() {
+            batch.push_frame(&frame);
+        }
+        if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
+            let ours = self.connection(peer).lanes.contains(&lane);
+            while ours && !batch.is_full() && self.next_frame(peer, lane, batch, mem) {}
+            self.spread(peer);
+        }
+        let filled = !batch.is_empty();
+        if filled {
+            self.lanes[lane.0 as usize].writable = false;
+        }
+        filled
+    }
+
+    /// The lane's batch was written whole: the buffers it referred to are free.
+    pub fn written(&mut self, lane: LaneId, mem: &mut dyn Memory) {
+        let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
+        record.writable = true;
+        let peer = record.peer;
+        let mut leases = std::mem::take(&mut record.leases);
+        for operation in leases.drain(..) {
+            self.operations[operation].leases -= 1;
+            self.try_finish(operation, mem);
+        }
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.leases = leases;
+            if !record.control.is_empty() {
+                self.make_ready(lane);
+            }
+        }
+        if let Some(peer) = peer
+            && self.connection(peer).has_output()
+        {
+            self.make_ready(lane);
+        }
+    }
+
+    pub(super) fn make_ready(&mut self, lane: LaneId) {
+        let record = &mut self.lanes[lane.0 as usize];
+        if record.writable && !record.queued {
+            record.queued = true;
+            self.ready.push_back(lane);
+        }
+    }
+
+    /// There is something to send to this peer.
+    pub(super) fn kick(&mut self, peer: PeerId) {
+        let connection = self.connection(peer);
+        if connection.failed.is_some() {
+            return;
+        }
+        for i in 0..connection.lanes.len() {
+            let lane = self.connection(peer).lanes[i];
+            self.make_ready(lane);
+        }
+        let connection = self.connection(peer);
+        if connection.lanes.is_empty() && connection.dialing == 0 && connection.retry_at.is_none() {
+            self.dial(peer);
+        }
+    }
+
+    /// Asks for more lanes where the peer is far and there is bulk for them.
+    fn spread(&mut self, peer: PeerId) {
+        let streams = self.config.streams;
+        let connection = self.connection(peer);
+        let far = connection.rtt_us.is_some_and(|rtt| rtt >= Config::FAR_US);
+        let lanes = connection.lanes.len() as u32 + connection.dialing;
+        if far && !connection.bulk.is_empty() && lanes < streams && connection.retry_at.is_none() {
+            for _ in lanes..streams {
+                self.dial(peer);
+            }
+        }
+    }
+
+    pub(super) fn dial(&mut self, peer: PeerId) {
+        let address = self.peers[peer.0 as usize].address;
+        let lane = self.lanes.insert(super::Lane::new(LaneState::Dialing, Some(peer)));
+        self.connection(peer).dialing += 1;
+        self.actions.push_back(Action::Dial { lane: LaneId(lane as u32), address });
+    }
+
+    /// Appends one frame. The order of precedence: acknowledgement, what was lost, short
+    /// answers, new messages' headers, bulk.
+    fn next_frame(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
+        let connection = self.connection(peer);
+        if connection.ack_due || (connection.ack_owed && connection.has_output()) {
+            self.put_ack(peer, batch);
+            return true;
+        }
+        if let Some(seq) = connection.again.pop_front() {
+            self.put_again(peer, lane, seq, batch, mem);
+            return true;
+        }
+        if !connection.window.has_room() {
+            return false;
+        }
+        if let Some(frame) = connection.urgent.pop_front() {
+            self.put_urgent(peer, lane, frame, batch);
+            return true;
+        }
+        if let Some(&operation) = connection.fresh.front() {
+            let clear = connection.active == 0 && connection.window.is_empty();
+            if clear || !self.operations[operation].options.fence {
+                self.connection(peer).fresh.pop_front();
+                self.begin_operation(peer, lane, operation, batch, mem);
+                return true;
+            }
+        }
+        self.put_bulk(peer, lane, batch, mem)
+    }
+
+    fn put_ack(&mut self, peer: PeerId, batch: &mut Batch) {
+        let connection = self.connection(peer);
+        let (upto, credit) = (connection.received.upto(), connection.credit_to_advertise());
+        connection.advertised = credit;
+        connection.ack_due = false;
+        connection.ack_owed = false;
+        connection.unacked = 0;
+        let ack = if connection.received.has_gaps() {
+            frame::AckMap { connection: 0, upto, credit, map: connection.received.map() }.into()
+        } else {
+            frame::Ack { connection: 0, upto, credit }.into()
+        };
+        batch.push_frame(&ack);
+    }
+
+    fn put_again(&mut self, peer: PeerId, lane: LaneId, seq: u64, batch: &mut Batch, mem: &mut dyn Memory) {
+        let Some(flight) = self.connection(peer).window.get_mut(seq) else { return };
+        flight.lane = lane;
+        match &flight.load {
+            Load::Kept { bytes, .. } => batch.push_bytes(bytes),
+            &Load::Piece { operation, offset, len } => {
+                self.put_piece(lane, operation, seq, offset, len, batch, mem);
+            }
+        }
+        self.counters.fragments_resent += 1;
+    }
+
+    fn put_urgent(&mut self, peer: PeerId, lane: LaneId, frame: Frame, batch: &mut Batch) {
+        let mut bytes = self.pool.take();
+        let window = &mut self.connection(peer).window;
+        with_seq(frame, window.next_seq()).encode(&mut bytes);
+        batch.push_bytes(&bytes);
+        window.push(Flight { lane, load: Load::Kept { bytes, operation: None } });
+        self.counters.fragments_sent += 1;
+    }
+
+    /// Sends the first fragment of an operation.
+    fn begin_operation(
+        &mut self,
+        peer: PeerId,
+        lane: LaneId,
+        index: usize,
+        batch: &mut Batch,
+        mem: &mut dyn Memory,
+    ) {
+        let longest = self.fragment_max(peer, lane);
+        let connection = self.peers[peer.0 as usize].connection.get_or_insert_default();
+        let operation = &mut self.operations[index];
+        let seq = connection.window.next_seq();
+        operation.first = Some(seq);
+        if matches!(operation.kind, Kind::Message { .. } | Kind::Atomic { .. }) {
+            operation.order = connection.next_order;
+            connection.next_order += 1;
+        }
+        operation.allowed = match operation.kind {
+            Kind::Message { .. } => {
+                let eager = operation.total.min(connection.credit_limit - connection.credit_used);
+                connection.credit_used += eager;
+                if eager < operation.total || operation.options.level == Level::Match {
+                    connection.unaccepted.insert(seq, index);
+                }
+                eager
+            }
+            Kind::Write { .. } | Kind::Reply { .. } => operation.total,
+            Kind::Read { .. } | Kind::Atomic { .. } => {
+                operation.limit = 0;
+                0
+            }
+        };
+        operation.eager = operation.allowed;
+        connection.active += 1;
+        self.counters.fragments_sent += 1;
+        if operation.allowed == operation.limit && operation.limit <= COPY_MAX {
+            return self.put_kept(peer, lane, index, seq, batch, mem);
+        }
+        let len = operation.allowed.min(longest) as u32;
+        operation.sent = u64::from(len);
+        operation.pieces += 1;
+        let more = operation.sent < operation.allowed;
+        connection.window.push(Flight { lane, load: Load::Piece { operation: index, offset: 0, len } });
+        if more {
+            connection.bulk.push_back(index);
+        }
+        self.put_piece(lane, index, seq, 0, len, batch, mem);
+    }
+
+    /// Sends a whole small operation in a frame that is kept.
+    fn put_kept(
+        &mut self,
+        peer: PeerId,
+        lane: LaneId,
+        index: usize,
+        seq: u64,
+        batch: &mut Batch,
+        mem: &mut dyn Memory,
+    ) {
+        let mut bytes = self.pool.take();
+        let operation = &mut self.operations[index];
+        operation.sent = operation.limit;
+        let len = match (&operation.kind, &operation.owned) {
+            (Kind::Atomic { .. }, Some(operands)) => operands.len() as u64,
+            _ => operation.limit,
+        };
+        first_frame(operation, seq, 0, len as u32).encode(&mut bytes);
+        match &operation.owned {
+            Some(owned) => bytes.extend_from_slice(owned),
+            None => mem.load(operation.place, 0, len as usize, &mut bytes),
+        }
+        batch.push_bytes(&bytes);
+        let local =
+            matches!(operation.kind, Kind::Message { .. }) && operation.options.level == Level::Transmit;
+        operation.pieces = u32::from(!local);
+        let load = Load::Kept { bytes, operation: (!local).then_some(index) };
+        self.connection(peer).window.push(Flight { lane, load });
+        if local {
+            self.connection(peer).active -= 1;
+            self.finish(index, mem);
+        }
+    }
+
+    /// Sends the next fragment of the message that has waited longest.
+    fn put_bulk(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
+        let longest = self.fragment_max(peer, lane);
+        let connection = self.connection(peer);
+        if longest == FRAGMENT_EXPRESS {
+            return false;
+        }
+        let Some(&index) = connection.bulk.front() else { return false };
+        let operation = &mut self.operations[index];
+        let offset = operation.sent;
+        let len = (operation.allowed - offset).min(longest) as u32;
+        operation.sent += u64::from(len);
+        operation.pieces += 1;
+        let done = operation.sent >= operation.allowed;
+        let connection = self.connection(peer);
+        if done {
+            connection.bulk.pop_front();
+        }
+        let seq =
+            connection.window.push(Flight { lane, load: Load::Piece { operation: index, offset, len } });
+        self.counters.fragments_sent += 1;
+        self.put_piece(lane, index, seq, offset, len, batch, mem);
+        true
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the coordinates of a fragment")]
+    fn put_piece(
+        &mut self,
+        lane: LaneId,
+        index: usize,
+        seq: u64,
+        offset: u64,
+        len: u32,
+        batch: &mut Batch,
+        mem: &mut dyn Memory,
+    ) {
+        let operation = &mut self.operations[index];
+        let frame = if operation.first == Some(seq) || !matches!(operation.kind, Kind::Message { .. }) {
+            first_frame(operation, seq, offset, len)
+        } else {
+            let message = operation.first.unwrap_or_default();
+            frame::More { connection: 0, seq, message, offset, payload: len }.into()
+        };
+        batch.push_frame(&frame);
+        if let Some(owned) = &operation.owned {
+            batch.push_bytes(&owned[offset as usize..offset as usize + len as usize]);
+        } else if u64::from(len) <= COPY_MAX {
+            let start = batch.bytes.len();
+            mem.load(operation.place, offset, len as usize, &mut batch.bytes);
+            batch.close_bytes(start);
+        } else {
+            batch.segments.push(Segment::Lent { place: operation.place, offset, len: u64::from(len) });
+            batch.lent += u64::from(len);
+            operation.leases += 1;
+            self.lanes[lane.0 as usize].leases.push(index);
+        }
+    }
+
+    fn fragment_max(&mut self, peer: PeerId, lane: LaneId) -> u64 {
+        let lanes = &self.connection(peer).lanes;
+        match lanes.len() {
+            0 | 1 => FRAGMENT_ALONE,
+            _ if lanes[0] == lane => FRAGMENT_EXPRESS,
+            _ => FRAGMENT_SHARED,
+        }
+    }
+}
+
+/// The frame of an operation's first fragment, or of any fragment of a write or reply.
+fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) -> Frame {
+    let token = operation.token();
+    match operation.kind {
+        Kind::Message { tag, data, .. } => frame::Message {
+            flags: Engine::message_flags(operation),
+            connection: 0,
+            seq,
+            order: operation.order,
+            tag,
+            data: data.unwrap_or_default(),
+            total: operation.total,
+            eager: operation.eager,
+            payload: len,
+        }
+        .into(),
+        Kind::Write { key, addr, data } => frame::Write {
+            flags: if data.is_some() { frame::flags::DATA } else { 0 },
+            connection: 0,
+            seq,
+            token,
+            key,
+            addr,
+            data: data.unwrap_or_default(),
+            total: operation.total,
+            offset,
+            payload: len,
+        }
+        .into(),
+        Kind::Read { key, addr } => {
+            frame::Read { connection: 0, seq, token, key, addr, len: operation.total }.into()
+        }
+        Kind::Atomic { key, addr, kind, op, datatype } => frame::Atomic {
+            connection: 0,
+            seq,
+            order: operation.order,
+            token,
+            key,
+            addr,
+            len: operation.total,
+            kind: match kind {
+                AtomicKind::Update => 0,
+                AtomicKind::Fetch => 1,
+                AtomicKind::Compare => 2,
+            },
+            op: op as u8,
+            datatype: datatype as u8,
+            payload: len,
+        }
+        .into(),
+        Kind::Reply { token } => {
+            frame::Reply { connection: 0, seq, token, offset, status: 0, payload: len }.into()
+        }
+    }
+}
+
+fn with_seq(frame: Frame, seq: u64) -> Frame {
+    match frame {
+        Frame::Accept(accept) => frame::Accept { seq, ..accept }.into(),
+        Frame::Done(done) => frame::Done { seq, ..done }.into(),
+        Frame::Reply(reply) => frame::Reply { seq, ..reply }.into(),
+        other => other,
+    }
+}

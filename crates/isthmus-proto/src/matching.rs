@@ -1,0 +1,169 @@
+//! Matching of messages with receives.
+//!
+//! Receives are searched in the order in which they were posted, messages in the order
+//! in which their sender sent them, as MPI and `fi_tagged(3)` ask.
+
+use std::collections::VecDeque;
+
+use crate::memory::Place;
+use crate::{Channel, PeerId};
+
+/// What a receive or a peek looks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) source: Option<PeerId>,
+    pub(crate) tag: u64,
+    pub(crate) ignore: u64,
+}
+
+impl Wanted {
+    fn fits(&self, peer: PeerId, tag: u64) -> bool {
+        self.source.is_none_or(|source| source == peer) && (self.tag ^ tag) & !self.ignore == 0
+    }
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted {
+    pub(crate) wanted: Wanted,
+    pub(crate) context: u64,
+    pub(crate) notify: bool,
+    pub(crate) place: Place,
+    /// First byte of the buffer still free: above 0 in multi-receive buffers only.
+    pub(crate) offset: u64,
+    /// End of the buffer. Bytes.
+    pub(crate) end: u64,
+    pub(crate) multi: Option<Multi>,
+}
+
+/// A multi-receive buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multi {
+    /// Index of its count of users.
+    pub(crate) buffer: usize,
+    /// Released when fewer bytes than this are left.
+    pub(crate) least: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    inbound: usize,
+    peer: PeerId,
+    tag: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    posted: VecDeque<Posted>,
+    unexpected: VecDeque<Waiting>,
+}
+
+/// Posted receives and unexpected messages of both channels.
+#[derive(Debug, Default)]
+pub(crate) struct Matcher {
+    untagged: Queues,
+    tagged: Queues,
+}
+
+/// Multi-receive slices start at multiples of this. Bytes.
+const SLICE_ALIGN: u64 = 8;
+
+/// What a message found.
+#[derive(Debug)]
+pub(crate) struct Match {
+    pub(crate) posted: Posted,
+    /// The multi-receive buffer takes no further message.
+    pub(crate) last: bool,
+}
+
+impl Matcher {
+    fn queues(&mut self, channel: Channel) -> &mut Queues {
+        match channel {
+            Channel::Untagged => &mut self.untagged,
+            Channel::Tagged => &mut self.tagged,
+        }
+    }
+
+    pub(crate) fn post(&mut self, channel: Channel, posted: Posted) {
+        self.queues(channel).posted.push_back(posted);
+    }
+
+    /// Finds the receive for a message of `len` bytes. Multi-receive buffers with too
+    /// little room for it are taken out into `released` on the way.
+    pub(crate) fn find_posted(
+        &mut self,
+        channel: Channel,
+        peer: PeerId,
+        tag: u64,
+        len: u64,
+        released: &mut Vec<Posted>,
+    ) -> Option<Match> {
+        let queue = &mut self.queues(channel).posted;
+        loop {
+            let at = queue.iter().position(|posted| posted.wanted.fits(peer, tag))?;
+            let Some(multi) = queue[at].multi else {
+                return queue.remove(at).map(|posted| Match { posted, last: true });
+            };
+            let entry = &mut queue[at];
+            if entry.offset > 0 && len > entry.end - entry.offset {
+                released.extend(queue.remove(at));
+                continue;
+            }
+            let slice = Posted { end: entry.end.min(entry.offset + len), ..*entry };
+            entry.offset = slice.end.next_multiple_of(SLICE_ALIGN).min(entry.end);
+            let last = entry.end - entry.offset < multi.least.max(1);
+            if last {
+                queue.remove(at);
+            }
+            return Some(Match { posted: slice, last });
+        }
+    }
+
+    pub(crate) fn add_unexpected(&mut self, channel: Channel, peer: PeerId, tag: u64, inbound: usize) {
+        self.queues(channel).unexpected.push_back(Waiting { inbound, peer, tag });
+    }
+
+    /// The first unexpected message that fits; `take` removes it from the queue.
+    pub(crate) fn find_unexpected(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
+        let queue = &mut self.queues(channel).unexpected;
+        let at = queue.iter().position(|waiting| wanted.fits(waiting.peer, waiting.tag))?;
+        let inbound = queue[at].inbound;
+        if take {
+            queue.remove(at);
+        }
+        Some(inbound)
+    }
+
+    /// Takes out the oldest posted receive with this context.
+    pub(crate) fn cancel(&mut self, context: u64) -> Option<(Channel, Posted)> {
+        [Channel::Tagged, Channel::Untagged].into_iter().find_map(|channel| {
+            let queue = &mut self.queues(channel).posted;
+            let at = queue.iter().position(|posted| posted.context == context)?;
+            queue.remove(at).map(|posted| (channel, posted))
+        })
+    }
+
+    /// Takes out the receives that only this peer could satisfy.
+    pub(crate) fn take_directed(&mut self, peer: PeerId) -> Vec<(Channel, Posted)> {
+        let mut taken = Vec::new();
+        for channel in [Channel::Tagged, Channel::Untagged] {
+            self.queues(channel).posted.retain(|posted| {
+                let directed = posted.wanted.source == Some(peer);
+                if directed {
+                    taken.push((channel, *posted));
+                }
+                !directed
+            });
+        }
+        taken
+    }
+
+    /// Receives and messages of `from` count as those of `to` from now on.
+    pub(crate) fn rename_peer(&mut self, from: PeerId, to: PeerId) {
+        for queues in [&mut self.untagged, &mut self.tagged] {
+            for posted in queues.posted.iter_mut().filter(|posted| posted.wanted.source == Some(from)) {
+                posted.wanted.source = Some(to);
+            }
+        }
+    }
+}

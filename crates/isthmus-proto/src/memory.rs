@@ -1,0 +1,42 @@
+//! How the engine refers to memory that it must not touch itself.
+
+use isthmus_wire::frame::Status;
+
+use crate::RemoteRange;
+
+/// A buffer lent by the program, or a piece of registered memory. Its meaning belongs to
+/// the [`Memory`] that goes with the engine: the shells use addresses, simulations use
+/// offsets into an arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Where a contiguous buffer starts.
+    pub token: u64,
+    /// Not 0: index + 1 of a list of pieces known to the [`Memory`].
+    pub list: u32,
+}
+
+/// What a peer wants to do with registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read it.
+    Read,
+    /// Write it.
+    Write,
+    /// Both, as atomics do.
+    Update,
+}
+
+/// Lent buffers and registered regions.
+pub trait Memory {
+    /// Copies `bytes` to `offset` of a buffer.
+    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]);
+
+    /// Appends `len` bytes from `offset` of a buffer to `out`.
+    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>);
+
+    /// Finds a range of registered memory that a peer names.
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status>;
+
+    /// The operation that lent this buffer is over.
+    fn release(&mut self, at: Place);
+}

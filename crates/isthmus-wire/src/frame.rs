@@ -1,0 +1,515 @@
+//! The one table of frames.
+//!
+//! A lane carries frames back to back. A frame is a header of fixed length for its tag,
+//! little-endian and without padding, then as many payload bytes as its `payload` field
+//! says (none where it has no such field). From the table below come the structures, the
+//! codec, the text form and the table in the manual ([`TABLE`]).
+//!
+//! A released tag never changes its meaning; a change of a released frame takes a new tag
+//! or a new [`PROTOCOL_VERSION`].
+
+use std::fmt;
+
+use crate::Address;
+
+/// Version of the protocol; both ends of a lane must agree.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// First field of [`Hello`] and [`Welcome`]: tells an Isthmus peer from anything else.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"ISTH");
+
+/// Most payload bytes in one frame; a larger claim is a fault of the peer.
+pub const PAYLOAD_MAX: u32 = 8 << 20;
+
+/// Longest header in the table. Bytes.
+pub const HEADER_MAX: usize = 88;
+
+/// Words of [`AckMap::map`]; each bit is one fragment after `upto`.
+pub const ACK_WORDS: usize = 8;
+
+/// Why bytes are not a frame: always the peer's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// No frame has this tag.
+    #[error("unknown frame tag {0}")]
+    Tag(u8),
+    /// A payload longer than [`PAYLOAD_MAX`].
+    #[error("frame claims {0} payload bytes, more than is ever sent")]
+    Payload(u32),
+    /// An address inside the frame is malformed.
+    #[error("malformed address in a frame")]
+    Address,
+}
+
+/// A type that can be a field of a frame.
+trait Field: Sized {
+    const LEN: usize;
+    fn put(&self, out: &mut Vec<u8>);
+    fn get(bytes: &[u8]) -> Result<Self, FrameError>;
+}
+
+macro_rules! integer_field {
+    ($($kind:ty),*) => {$(
+        impl Field for $kind {
+            const LEN: usize = size_of::<$kind>();
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn get(bytes: &[u8]) -> Result<Self, FrameError> {
+                let mut raw = [0; size_of::<$kind>()];
+                raw.copy_from_slice(&bytes[..Self::LEN]);
+                Ok(Self::from_le_bytes(raw))
+            }
+        }
+    )*};
+}
+
+integer_field!(u8, u16, u32, u64);
+
+impl Field for Address {
+    const LEN: usize = Address::LEN;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_bytes());
+    }
+    fn get(bytes: &[u8]) -> Result<Self, FrameError> {
+        Address::from_bytes(bytes).map_err(|_| FrameError::Address)
+    }
+}
+
+impl Field for [u64; ACK_WORDS] {
+    const LEN: usize = 8 * ACK_WORDS;
+    fn put(&self, out: &mut Vec<u8>) {
+        self.iter().for_each(|word| word.put(out));
+    }
+    fn get(bytes: &[u8]) -> Result<Self, FrameError> {
+        let mut words = [0; ACK_WORDS];
+        for (word, raw) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::get(raw)?;
+        }
+        Ok(words)
+    }
+}
+
+/// A row of the manual's table of frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// First byte of the frame.
+    pub tag: u8,
+    /// Name of the frame.
+    pub name: &'static str,
+    /// What it says.
+    pub meaning: &'static str,
+    /// Its fields: name and type.
+    pub fields: &'static [(&'static str, &'static str)],
+    /// Length of the header, tag included. Bytes.
+    pub header_len: usize,
+}
+
+macro_rules! frames {
+    ($($(#[doc = $doc:literal])+ $name:ident = $tag:literal { $($(#[doc = $fdoc:literal])+ $field:ident: $kind:ty,)* })+) => {
+        $(
+            $(#[doc = $doc])+
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub struct $name { $($(#[doc = $fdoc])+ pub $field: $kind,)* }
+
+            impl $name {
+                /// Length of the header, tag included. Bytes.
+                pub const LEN: usize = 1 $(+ <$kind as Field>::LEN)*;
+
+                fn put(&self, out: &mut Vec<u8>) {
+                    out.push($tag);
+                    $(self.$field.put(out);)*
+                }
+
+                fn get(bytes: &[u8]) -> Result<Self, FrameError> {
+                    let mut at = 1;
+                    $(
+                        let $field = <$kind as Field>::get(&bytes[at..])?;
+                        at += <$kind as Field>::LEN;
+                    )*
+                    let _ = at;
+                    Ok(Self { $($field),* })
+                }
+            }
+
+            impl From<$name> for Frame {
+                fn from(frame: $name) -> Self {
+                    Self::$name(frame)
+                }
+            }
+
+            const _: () = assert!($name::LEN <= HEADER_MAX);
+        )+
+
+        /// Any frame.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "each variant is documented at its structure")]
+        pub enum Frame { $($name($name),)+ }
+
+        impl Frame {
+            /// Length of the header, tag included. Bytes.
+            pub fn header_len(&self) -> usize {
+                match self { $(Self::$name(_) => $name::LEN,)+ }
+            }
+
+            /// Appends the header.
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                match self { $(Self::$name(frame) => frame.put(out),)+ }
+            }
+
+            /// Decodes the header at the front of `bytes`; `None` where more bytes are needed.
+            pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
+                let Some(&tag) = bytes.first() else { return Ok(None) };
+                let frame = match tag {
+                    $($tag => {
+                        if bytes.len() < $name::LEN {
+                            return Ok(None);
+                        }
+                        Self::$name($name::get(bytes)?)
+                    })+
+                    unknown => return Err(FrameError::Tag(unknown)),
+                };
+                match frame.payload_len() {
+                    len if len > PAYLOAD_MAX => Err(FrameError::Payload(len)),
+                    _ => Ok(Some(frame)),
+                }
+            }
+        }
+
+        impl fmt::Display for Frame {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$name(frame) => write!(f, "{frame:?}"),)+ }
+            }
+        }
+
+        /// The manual's table of frames.
+        pub const TABLE: &[Row] = &[$(Row {
+            tag: $tag,
+            name: stringify!($name),
+            meaning: concat!($($doc),+),
+            fields: &[$((stringify!($field), stringify!($kind)),)*],
+            header_len: $name::LEN,
+        },)+];
+    };
+}
+
+frames! {
+    /// Opens a lane; the first frame of the side that connects.
+    Hello = 1 {
+        /// [`MAGIC`].
+        magic: u32,
+        /// [`PROTOCOL_VERSION`] of the sender.
+        version: u16,
+        /// Who connects.
+        source: Address,
+        /// Who is expected to answer.
+        target: Address,
+        /// Credit limit granted with the lane. Bytes.
+        credit: u64,
+    }
+    /// Accepts a lane; the first frame of the side that listens.
+    Welcome = 2 {
+        /// [`MAGIC`].
+        magic: u32,
+        /// [`PROTOCOL_VERSION`] of the sender.
+        version: u16,
+        /// Who answers.
+        source: Address,
+        /// Credit limit granted with the lane. Bytes.
+        credit: u64,
+    }
+    /// Refuses a lane, instead of Welcome; the sender closes after it.
+    Refuse = 3 {
+        /// [`MAGIC`].
+        magic: u32,
+        /// [`PROTOCOL_VERSION`] of the sender.
+        version: u16,
+        /// A [`RefuseReason`].
+        reason: u8,
+    }
+    /// First fragment of a message that is matched with a receive.
+    Message = 16 {
+        /// [`flags`].
+        flags: u8,
+        /// Connection on this link; 0 is the one between the lane's two endpoints.
+        connection: u32,
+        /// Number of the fragment; also names the message.
+        seq: u64,
+        /// Place in the order in which messages are matched.
+        order: u64,
+        /// Tag, for tagged messages.
+        tag: u64,
+        /// Data for the receiver's completion.
+        data: u64,
+        /// Length of the message. Bytes.
+        total: u64,
+        /// How much of it comes without waiting for Accept. Bytes.
+        eager: u64,
+        /// Length of this fragment, from offset 0. Bytes.
+        payload: u32,
+    }
+    /// A further fragment of a message.
+    More = 17 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The message: number of its first fragment.
+        message: u64,
+        /// Where the fragment belongs in the message. Bytes.
+        offset: u64,
+        /// Length of the fragment. Bytes.
+        payload: u32,
+    }
+    /// A message was matched: its remaining bytes may come.
+    Accept = 18 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The message: number of its first fragment.
+        message: u64,
+        /// How much of the message is wanted, from its start. Bytes.
+        wanted: u64,
+    }
+    /// A write or an atomic has been carried out, or refused.
+    Done = 19 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The operation's token.
+        token: u64,
+        /// 0, or a [`Status`].
+        status: u8,
+    }
+    /// A fragment of a write to registered memory; each says for itself where it belongs.
+    Write = 20 {
+        /// [`flags`].
+        flags: u8,
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The operation's token at the initiator.
+        token: u64,
+        /// Key of the target's registration.
+        key: u64,
+        /// Start of the whole write in the registration.
+        addr: u64,
+        /// Data for the target's completion.
+        data: u64,
+        /// Length of the whole write. Bytes.
+        total: u64,
+        /// Where the fragment belongs in the write. Bytes.
+        offset: u64,
+        /// Length of the fragment. Bytes.
+        payload: u32,
+    }
+    /// Asks for a piece of registered memory.
+    Read = 21 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The operation's token at the initiator.
+        token: u64,
+        /// Key of the target's registration.
+        key: u64,
+        /// Start in the registration.
+        addr: u64,
+        /// Length. Bytes.
+        len: u64,
+    }
+    /// A fragment of what Read or Atomic asked for.
+    Reply = 22 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The operation's token at the initiator.
+        token: u64,
+        /// Where the fragment belongs in the answer. Bytes.
+        offset: u64,
+        /// 0, or a [`Status`]; then there is no payload.
+        status: u8,
+        /// Length of the fragment. Bytes.
+        payload: u32,
+    }
+    /// An atomic operation; the payload is the operand, then the compare operand if any.
+    Atomic = 23 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// Place in the order of messages.
+        order: u64,
+        /// The operation's token at the initiator.
+        token: u64,
+        /// Key of the target's registration.
+        key: u64,
+        /// Start in the registration.
+        addr: u64,
+        /// Length of the target's elements. Bytes.
+        len: u64,
+        /// Which call: update, fetch or compare.
+        kind: u8,
+        /// Which operation.
+        op: u8,
+        /// Type of the elements.
+        datatype: u8,
+        /// Length of the operands. Bytes.
+        payload: u32,
+    }
+    /// All fragments below `upto` have arrived. Not numbered; the latest counts.
+    Ack = 32 {
+        /// Connection on this link.
+        connection: u32,
+        /// First fragment not yet received.
+        upto: u64,
+        /// Credit limit. Bytes.
+        credit: u64,
+    }
+    /// Ack with gaps: bit i of the map stands for fragment `upto` + 1 + i.
+    AckMap = 33 {
+        /// Connection on this link.
+        connection: u32,
+        /// First fragment not yet received.
+        upto: u64,
+        /// Credit limit. Bytes.
+        credit: u64,
+        /// Fragments received beyond the gap.
+        map: [u64; ACK_WORDS],
+    }
+    /// Asks for a Pong at once.
+    Ping = 34 {
+        /// Returned in Pong.
+        id: u64,
+    }
+    /// Answers Ping.
+    Pong = 35 {
+        /// From the Ping.
+        id: u64,
+    }
+    /// The endpoint closes; the last frame of a lane.
+    Bye = 36 {
+        /// Connection on this link.
+        connection: u32,
+    }
+}
+
+/// Bits of the `flags` fields.
+pub mod flags {
+    /// `tag` is valid: the message belongs to the tagged channel.
+    pub const TAGGED: u8 = 1;
+    /// `data` is valid.
+    pub const DATA: u8 = 2;
+    /// Answer with Accept when the message is matched, even if all of it came eagerly.
+    pub const ACCEPT: u8 = 4;
+}
+
+/// Why a lane is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RefuseReason {
+    /// The versions of the protocol differ.
+    Version = 1,
+    /// The endpoint addressed is not the one that listens here now.
+    Stranger = 2,
+    /// The connection failed earlier, or the endpoint is closing.
+    Closed = 3,
+    /// The source is in another autonomous system or subnet, and no router joins them.
+    Subnet = 4,
+}
+
+impl RefuseReason {
+    /// The reason with this number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Version, Self::Stranger, Self::Closed, Self::Subnet]
+            .into_iter()
+            .find(|reason| *reason as u8 == code)
+    }
+}
+
+/// Why an access to registered memory was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// No registration has this key.
+    Key = 1,
+    /// Outside the registration.
+    Bounds = 2,
+    /// The registration does not permit this access.
+    Access = 3,
+    /// The target does not know this atomic operation for this type.
+    Unsupported = 4,
+}
+
+impl Status {
+    /// The status with this number; `None` for success and unknown numbers.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Key, Self::Bounds, Self::Access, Self::Unsupported]
+            .into_iter()
+            .find(|status| *status as u8 == code)
+    }
+
+    /// Text for the initiator's completion.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Key => "no memory is registered under this key",
+            Self::Bounds => "the range lies outside the registered memory",
+            Self::Access => "the registration does not permit this access",
+            Self::Unsupported => "the target does not know this atomic operation for this type",
+        }
+    }
+}
+
+impl Frame {
+    /// Payload bytes that follow the header.
+    pub fn payload_len(&self) -> u32 {
+        match self {
+            Self::Message(frame) => frame.payload,
+            Self::More(frame) => frame.payload,
+            Self::Write(frame) => frame.payload,
+            Self::Reply(frame) => frame.payload,
+            Self::Atomic(frame) => frame.payload,
+            _ => 0,
+        }
+    }
+
+    /// Number of the fragment; `None` for frames that are not acknowledged.
+    pub fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Message(frame) => Some(frame.seq),
+            Self::More(frame) => Some(frame.seq),
+            Self::Accept(frame) => Some(frame.seq),
+            Self::Done(frame) => Some(frame.seq),
+            Self::Write(frame) => Some(frame.seq),
+            Self::Read(frame) => Some(frame.seq),
+            Self::Reply(frame) => Some(frame.seq),
+            Self::Atomic(frame) => Some(frame.seq),
+            _ => None,
+        }
+    }
+}
+
+/// The manual's table of frames, in Markdown.
+pub fn table_markdown() -> String {
+    let mut out = String::from("| Tag | Frame | Header bytes | Meaning | Fields |\n|---|---|---|---|---|\n");
+    for row in TABLE {
+        let fields: Vec<_> = row.fields.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
+        let line = format!(
+            "| {} | {} | {} |{} | {} |\n",
+            row.tag,
+            row.name,
+            row.header_len,
+            row.meaning,
+            fields.join(", ")
+        );
+        out.push_str(&line);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;
