@@ -238,6 +238,11 @@ impl Engine {
         self.actions.pop_front()
     }
 
+    /// Whether a lane may have something to write, or the shell something to do.
+    pub fn has_output(&self) -> bool {
+        !self.ready.is_empty() || !self.actions.is_empty()
+    }
+
     /// When [`Engine::handle_timeout`] is next due.
     pub fn poll_timeout(&self) -> Option<Micros> {
         self.timers.first().map(|(at, _)| *at)
