@@ -518,4 +518,20 @@ mod tests {
         assert_eq!(link.directions[1].rate_bps, 10_000_000);
         assert_eq!(link.rtt_ns(), 13_000_000);
     }
+
+    #[test]
+    fn every_key_is_understood() {
+        let link = link(
+            "addresses = [\"10.9.8.1\", \"10.9.8.2\"]\nrate = \"10Mbit\"\ndelay = \"5ms\"\nmtu = 1500\nqueue = \"64KiB\"\n\
+             jitter = \"1ms\"\nreorder = \"1%\"\nreorder_by = \"3ms\"\nduplicate = \"2%\"\nseed = 7\n\
+             gilbert_elliott = { to_bad = \"1%\", to_good = \"25%\", loss_good = 0, loss_bad = \"50%\" }\n\
+             down = [{ at = \"2s\", for = \"20s\" }, { at = \"30s\", for = \"1s\" }]\n\
+             forward = { loss = \"3%\" }\n",
+        );
+        let [there, back] = &link.directions;
+        assert_eq!(there.loss, Loss::Independent(0.03), "replaces the link's bursts");
+        assert!((back.loss.mean() - 0.5 * 0.01 / 0.26).abs() < 1e-9);
+        assert_eq!((back.queue_bytes, back.reorder_by_ns, back.down.len()), (65536, 3_000_000, 2));
+        assert_eq!(back.down[0], (2_000_000_000, 22_000_000_000));
+    }
 }

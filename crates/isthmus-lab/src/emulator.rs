@@ -24,8 +24,9 @@ use crate::sys;
 /// A run of wire packets goes on as one super-packet while it spans no more than this.
 const RUN_NS_MAX: u64 = 100_000;
 /// Reads and writes per turn: bounds how long one side of the work can keep off the other.
-const READS_PER_TURN: usize = 64;
-const WRITES_PER_TURN: usize = 16;
+/// A sender may burst tens of megabytes at once; what is due must not wait for all of it.
+const READS_PER_TURN: usize = 8;
+const WRITES_PER_TURN: usize = 32;
 
 /// An emulated link at work.
 #[derive(Debug)]

@@ -14,6 +14,8 @@
 //! assert_eq!(at_ns, 12_010_000); // 1,250 bytes at 1 Gb/s, then the delay
 //! ```
 
+#![deny(unsafe_code)]
+
 pub mod check;
 pub mod config;
 pub mod emulator;
@@ -24,6 +26,7 @@ pub mod report;
 pub mod rng;
 pub mod site;
 mod store;
+#[allow(unsafe_code)]
 mod sys;
 pub mod topology;
 pub mod units;

@@ -239,4 +239,4 @@ fn fold(mut sum: u64) -> u16 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -263,3 +263,121 @@ impl Packing<'_> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Drop;
+    use crate::packet::tests::{Craft, TCP};
+    use proptest::prelude::*;
+
+    const LOST: Fate = Fate::Dropped(Drop::Loss);
+
+    fn at(at_ns: u64) -> Fate {
+        Fate::Deliver { at_ns, twice: false }
+    }
+
+    fn put(store: &mut Store, bytes: &[u8], fates: &[Fate]) -> Result<(), Full> {
+        store.room()[..bytes.len()].copy_from_slice(bytes);
+        let frame = Frame::parse(bytes).expect("well formed");
+        store.keep(&frame, fates, 100_000)
+    }
+
+    /// Every run that is due, with its payload.
+    fn drain(store: &mut Store, now_ns: u64) -> Vec<(Run, Vec<u8>)> {
+        let mut out = Vec::new();
+        while let Some(run) = store.pop_due(now_ns) {
+            out.push((run, store.parts(&run).2.to_vec()));
+            store.release(&run);
+        }
+        out
+    }
+
+    #[test]
+    fn lost_packets_are_squeezed_out_and_the_rest_keeps_its_bytes() {
+        let mut store = Store::new(&DirectionSpec::default());
+        let bytes = TCP.build();
+        let mut fates: Vec<_> = (0..10).map(|i| at(1000 + i)).collect();
+        (fates[0], fates[4], fates[5]) = (LOST, LOST, LOST);
+        put(&mut store, &bytes, &fates).expect("room");
+        assert!(store.tail < bytes.len() as u64 - 3 * 1448 + 1);
+        let runs = drain(&mut store, 2000);
+        let ranges: Vec<_> = runs.iter().map(|(run, _)| (run.first, run.end, run.at_ns)).collect();
+        assert_eq!(ranges, [(1, 4, 1003), (6, 10, 1009)]);
+        let header = bytes.len() - 14_000;
+        assert_eq!(runs[0].1, bytes[header + 1448..header + 4 * 1448]);
+        assert_eq!(runs[1].1, bytes[header + 6 * 1448..]);
+    }
+
+    #[test]
+    fn a_run_spans_no_more_than_it_may() {
+        let mut store = Store::new(&DirectionSpec::default());
+        let fates: Vec<_> = (0..10).map(|i| at(i * 40_000)).collect();
+        put(&mut store, &TCP.build(), &fates).expect("room");
+        let ends: Vec<_> = drain(&mut store, u64::MAX).iter().map(|(run, _)| run.end).collect();
+        assert_eq!(ends, [3, 6, 9, 10]);
+    }
+
+    #[test]
+    fn a_packet_held_back_leaves_after_those_that_overtook_it() {
+        let mut store = Store::new(&DirectionSpec::default());
+        let fates: Vec<_> = (0..10).map(|i| at(if i == 3 { 1_000_000 } else { 100 + i })).collect();
+        put(&mut store, &TCP.build(), &fates).expect("room");
+        put(&mut store, &TCP.build(), &(0..10).map(|i| at(200 + i)).collect::<Vec<_>>()).expect("room");
+        let firsts: Vec<_> =
+            drain(&mut store, u64::MAX).iter().map(|(run, _)| (run.first, run.end)).collect();
+        assert_eq!(firsts, [(0, 3), (4, 10), (0, 10), (3, 4)]);
+        assert!(store.records.is_empty() && store.head == store.tail);
+    }
+
+    #[test]
+    fn a_copy_is_the_same_packet_again() {
+        let mut store = Store::new(&DirectionSpec::default());
+        let twice = |i| Fate::Deliver { at_ns: 5, twice: i == 2 };
+        put(&mut store, &TCP.build(), &(0..10).map(twice).collect::<Vec<_>>()).expect("room");
+        let runs = drain(&mut store, 5);
+        assert_eq!((runs.len(), runs[1].0.first, runs[1].0.end), (2, 2, 3));
+        assert_eq!(runs[1].1, runs[0].1[2 * 1448..3 * 1448]);
+    }
+
+    #[test]
+    fn a_full_store_says_how_many_packets_it_refused() {
+        let mut store = Store::new(&DirectionSpec::default());
+        let (bytes, fates) = (Craft { payload: 60_000, segment: 6000, ..TCP }.build(), vec![at(9); 10]);
+        let refusal = (0..10_000).find_map(|_| put(&mut store, &bytes, &fates).err());
+        assert_eq!(refusal, Some(Full { packets: 10 }));
+        assert!(!drain(&mut store, 9).is_empty());
+        assert_eq!(put(&mut store, &bytes, &fates), Ok(()), "there is room again");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_kept_comes_out_whole_and_in_time(
+            frames in proptest::collection::vec((1..60_000_usize, any::<u64>(), 0..3_u64), 1..400),
+        ) {
+            let mut store = Store::new(&DirectionSpec { delay_ns: 1_000_000, ..DirectionSpec::default() });
+            let (mut now, mut expected, mut got) = (0_u64, 0, 0);
+            for (payload, lost, held) in frames {
+                let bytes = Craft { payload, ..TCP }.build();
+                let frame = Frame::parse(&bytes).expect("well formed");
+                now += 700_000;
+                let fate = |i: usize| match lost >> (i % 64) & 1 {
+                    0 => at(now + 1_000_000 + if i as u64 % 7 == held { 500_000 } else { i as u64 }),
+                    _ => LOST,
+                };
+                let fates: Vec<_> = (0..frame.segments()).map(fate).collect();
+                let bytes_of = |i: usize| frame.payload_range(i).1 - frame.payload_range(i).0;
+                if fates.iter().any(|f| *f != LOST) {
+                    prop_assert_eq!(put(&mut store, &bytes, &fates), Ok(()));
+                    expected += (0..fates.len()).filter(|i| fates[*i] != LOST).map(bytes_of).sum::<usize>();
+                }
+                let due = drain(&mut store, now);
+                prop_assert!(due.iter().all(|(run, _)| run.at_ns <= now));
+                prop_assert!(due.is_sorted_by_key(|(run, _)| run.at_ns));
+                got += due.iter().map(|(_, payload)| payload.len()).sum::<usize>();
+            }
+            got += drain(&mut store, u64::MAX).iter().map(|(_, payload)| payload.len()).sum::<usize>();
+            prop_assert_eq!(got, expected);
+        }
+    }
+}

@@ -4,13 +4,14 @@ use super::*;
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
-struct Craft {
-    ipv6: bool,
-    tcp: bool,
-    segment: usize,
-    payload: usize,
-    options: usize,
-    flags: u8,
+/// A super-packet to build.
+pub(crate) struct Craft {
+    pub(crate) ipv6: bool,
+    pub(crate) tcp: bool,
+    pub(crate) segment: usize,
+    pub(crate) payload: usize,
+    pub(crate) options: usize,
+    pub(crate) flags: u8,
 }
 
 impl Craft {
@@ -23,7 +24,7 @@ impl Craft {
     }
 
     /// Vnet header and super-packet, as Linux hands them over.
-    fn build(self) -> Vec<u8> {
+    pub(crate) fn build(self) -> Vec<u8> {
         let mut frame = vec![0_u8; self.header()];
         frame.extend((0..self.payload).map(|i| (i * 31 + i / 256) as u8));
         let ip_length = frame.len() - 14;
@@ -150,7 +151,7 @@ fn check_partial(run: &[u8]) {
     assert_eq!(fold(whole), 0xFFFF, "transport checksum");
 }
 
-const TCP: Craft =
+pub(crate) const TCP: Craft =
     Craft { ipv6: false, tcp: true, segment: 1448, payload: 14_000, options: 12, flags: 0x10 | 0x89 };
 
 #[test]
