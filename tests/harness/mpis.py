@@ -30,7 +30,7 @@ class Place:
 
     def enter(self):
         """What precedes a launcher so that it runs on the first host."""
-        return [str(ISTHMUS), "lab", "rsh", self.hosts[0]] if self.hosts else []
+        return [str(ISTHMUS), "lab", "exec", self.hosts[0], "--"] if self.hosts else []
 
 
 HOST = Place("host")
@@ -103,7 +103,7 @@ class Hydra(Mpi):
         words = [*place.enter(), self.launcher()]
         if place.many:
             words += ["-launcher", "rsh", "-launcher-exec", str(rsh_script())]
-            words += ["-hosts", ",".join(place.hosts), "-iface", "mgmt", "-ppn", str(-(-ranks // len(place.hosts)))]
+            words += ["-hosts", ",".join(place.hosts), "-iface", "mgmt0", "-ppn", str(-(-ranks // len(place.hosts)))]
         words += ["-n", str(ranks)]
         for key, value in sorted(rank_env.items()):
             words += ["-genv", key, value]
@@ -167,9 +167,9 @@ class OpenMpi(Mpi):
         if place.many:
             slots = -(-ranks // len(place.hosts))
             words += ["--host", ",".join(f"{host}:{slots}" for host in place.hosts), "--map-by", f"ppr:{slots}:node"]
-            words += [*self.rsh_parameter, str(rsh_script()), *self.interface_parameter, "mgmt"]
+            words += [*self.rsh_parameter, str(rsh_script()), *self.interface_parameter, "mgmt0"]
         else:
-            words += ["--host", f"localhost:{ranks * 2}"]
+            words += ["--host", f"localhost:{ranks * 4}"]
         words += ["--mca", "pml", "cm", "--mca", "mtl", "ofi"]
         words += ["--mca", "mtl_ofi_provider_include", LIBFABRIC_NAME[transport]]
         words += ["--mca", "coll", "^sm,han", "--mca", "mpi_yield_when_idle", "1"]
@@ -214,10 +214,7 @@ def rsh_script():
     """A stand-in for rsh: `SCRIPT [options] HOST COMMAND...` enters the site."""
     script = BUILD / "tests" / "rsh"
     text = f"""#!/bin/sh
-# Written by tests/run.py. Launchers pass options that mean nothing here.
-while :; do
-    case $1 in -l) shift 2 ;; -*) shift ;; *) break ;; esac
-done
+# Written by tests/run.py, for launchers that want one word.
 exec {ISTHMUS} lab rsh "$@"
 """
     if not script.exists() or script.read_text() != text:

@@ -1,0 +1,310 @@
+"""The tests: what is run, with how many ranks, and what must be seen."""
+
+import os
+import re
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+from . import process
+from .mpis import HOST, ROOT, Mpi, Place
+
+sys.path.insert(0, str(ROOT / "tests" / "faults"))
+import cut_connections  # noqa: E402
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass
+class Outcome:
+    verdict: str
+    detail: str = ""
+
+
+class Failure(Exception):
+    """The test did not see what it must see; the text says what it saw."""
+
+
+class Skip(Exception):
+    """The test cannot be run in this combination; the text says why."""
+
+
+@dataclass
+class Context:
+    """One test in one combination."""
+
+    mpi: Mpi
+    transport: str
+    place: Place
+    logs: Path
+    case: str
+
+    @property
+    def label(self):
+        return f"{self.mpi.name}.{self.transport}.{self.place.name}"
+
+    def log(self, suffix=""):
+        return self.logs / f"{self.label}.{self.case}{suffix}.log"
+
+    def scratch(self, name):
+        path = self.logs / f"{self.label}.{self.case}.{name}"
+        path.unlink(missing_ok=True)
+        return path
+
+    def start(self, ranks, *words, suffix="", place=None, env=None):
+        program = [str(self.mpi.programs / words[0]), *map(str, words[1:])]
+        command, launch_env = self.mpi.command(ranks, program, self.transport, place or self.place, env)
+        return process.Running(command, launch_env, self.log(suffix))
+
+    def run(self, ranks, *words, seconds, **more):
+        """Runs one job that must succeed and print its OK line."""
+        return must_pass(self.start(ranks, *words, **more).wait(seconds))
+
+
+@dataclass
+class Case:
+    name: str
+    body: Callable[[Context], str]
+    places: tuple = ("host", "sites")
+    # Part of `make test`: those that a site pair repeats are chosen by the link.
+    quick: bool = True
+
+
+def must_pass(ended):
+    if ended.timed_out:
+        raise Failure(f"no end after {ended.seconds:.0f} s; {last_words(ended.output)}")
+    if ended.status != 0:
+        raise Failure(f"exit {ended.status}: {last_words(ended.output)}")
+    line = re.search(r"^OK \w+: (.*)$", ended.output, re.M)
+    if not line:
+        raise Failure(f"no OK line: {last_words(ended.output)}")
+    return line.group(1)
+
+
+def last_words(output):
+    """The line that most likely tells why: a FAIL, an error, or the last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip(" =-\t*")]
+    for pattern in (r"^FAIL ", r"panicked|isthmus.*(error|refused|lost|gave up)", r"\berror\b|Abort", r"."):
+        for line in lines:
+            if re.search(pattern, line, re.I):
+                return line[:200]
+    return "no output"
+
+
+# --- point-to-point, collectives, one-sided ----------------------------------
+
+
+def pingpong(c):
+    return c.run(2, "pingpong", "64M", seconds=120)
+
+
+def storm(c):
+    # libfabric's own tcp provider stops for ever at 65 unexpected messages of
+    # one peer; that is not what the control is for.
+    unexpected = 50 if c.transport == "tcp" else 10000
+    return c.run(4, "storm", 2000, unexpected, seconds=180)
+
+
+def wildcard(c):
+    # Open MPI over libfabric's tcp errs in Mrecv (5), and hangs in Mprobe (4.1).
+    matched = c.transport == "isthmus" or c.mpi.name in ("mpich", "intel")
+    return c.run(4, "wildcard", 200, *([] if matched else ["no-mprobe"]), seconds=120)
+
+
+def collectives(c):
+    return c.run(4, "collectives", "1M" if c.place.many else "4M", seconds=180)
+
+
+def onesided(c):
+    return c.run(4, "onesided", "1M", 16 if c.place.many else 64, seconds=180)
+
+
+def overlap(c):
+    return c.run(2, "overlap", "200M", 2000 if c.place.many else 1000, seconds=120)
+
+
+def churn(c):
+    return c.run(4, "churn", 3, seconds=60)
+
+
+# --- dynamic processes -------------------------------------------------------
+
+
+def sides(c):
+    """The places of two jobs: both here, or one in each site."""
+    if not c.place.many:
+        return c.place, c.place
+    return tuple(Place(c.place.name, (host,)) for host in c.place.hosts[:2])
+
+
+def connect(c):
+    port = c.scratch("port")
+    if not c.mpi.couples:
+        return c.run(4, "connect", "split", port, seconds=90)
+    here, there = sides(c)
+    accepting = c.start(2, "connect", "accept", port, suffix=".accept", place=here)
+    connecting = c.start(2, "connect", "connect", port, suffix=".connect", place=there)
+    try:
+        return must_pass(connecting.wait(90)) + "; " + must_pass(accepting.wait(90))
+    finally:
+        accepting.end()
+        connecting.end()
+
+
+def spawn(c):
+    return c.run(2, "spawn", 2, 2, seconds=90)
+
+
+# --- faults and bad input ----------------------------------------------------
+
+
+def ranks_of(job, count, program="churn", seconds=30):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pids = job.pids(program)
+        if len(pids) >= count:
+            return pids
+        if job.process.poll() is not None:
+            raise Failure(f"ended before it began: {last_words(job.output())}")
+        time.sleep(0.05)
+    raise Failure(f"saw {len(job.pids(program))} of {count} ranks after {seconds} s")
+
+
+def await_file(path, job, seconds=30):
+    until = time.monotonic() + seconds
+    while not path.exists():
+        if job.process.poll() is not None or time.monotonic() > until:
+            raise Failure(f"it never got going: {last_words(job.output())}")
+        time.sleep(0.05)
+
+
+def broken_lanes(c):
+    """All connections among the ranks are cut, again and again: right data."""
+    if c.transport != "isthmus":
+        raise Skip("libfabric's own providers do not survive a broken connection")
+    progress = c.scratch("progress")
+    job = c.start(4, "churn", 8, "256k", progress)
+    try:
+        pids = ranks_of(job, 4)
+        await_file(progress, job)
+        cut = []
+        for i in range(6):
+            cut.append(cut_connections.cut_all(pids, how=("fin", "reset", "mixed")[i % 3]))
+            time.sleep(0.8)
+        words = must_pass(job.wait(90))
+    finally:
+        job.end()
+    if not any(cut):
+        raise Failure("there was no TCP connection to cut")
+    return f"{words}; cut {'+'.join(map(str, cut))} connections"
+
+
+def killed_rank(c):
+    """A rank dies: the job ends with an error in bounded time."""
+    progress = c.scratch("progress")
+    job = c.start(4, "churn", 120, "256k", progress)
+    try:
+        pids = ranks_of(job, 4)
+        await_file(progress, job)
+        os.kill(max(pids), signal.SIGKILL)
+        killed = time.monotonic()
+        ended = job.wait(killed - job.began + 60)
+    finally:
+        job.end()
+    if ended.timed_out:
+        raise Failure("no end 60 s after a rank was killed")
+    if ended.status == 0:
+        raise Failure("exit 0 though a rank was killed")
+    if not re.search(r"kill|signal|terminat|abort|exit|error|lost", ended.output, re.I):
+        raise Failure(f"no word of why: {last_words(ended.output)}")
+    return f"ended {time.monotonic() - killed:.1f} s after, exit {ended.status}"
+
+
+def killed_partner(c):
+    """One of two coupled jobs dies: the other ends with an error in bounded time."""
+    if not c.mpi.couples:
+        raise Skip(f"{c.mpi.title} couples jobs through a common daemon only")
+    port, (here, there) = c.scratch("port"), sides(c)
+    accepting = c.start(2, "connect", "accept", port, 100000, suffix=".accept", place=here)
+    connecting = c.start(2, "connect", "connect", port, 100000, suffix=".connect", place=there)
+    try:
+        ranks_of(accepting, 2, "connect")
+        ranks_of(connecting, 2, "connect")
+        await_file(port, accepting)
+        time.sleep(2)
+        for pid in connecting.pids():
+            os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        ended = accepting.wait(killed - accepting.began + 90)
+    finally:
+        accepting.end()
+        connecting.end()
+    if ended.timed_out:
+        raise Failure("no end 90 s after the other job was killed")
+    if ended.status == 0:
+        raise Failure("exit 0 though the other job was killed")
+    return f"ended {time.monotonic() - killed:.1f} s after: {last_words(ended.output)}"
+
+
+def expect_refusal(c, name, port_text=None, bound=60):
+    if not c.mpi.couples:
+        raise Skip(f"{c.mpi.title} couples jobs through a common daemon only")
+    port, (here, there) = c.scratch("port"), sides(c)
+    if port_text is None:
+        must_pass(c.start(1, "connect", "open", port, suffix=".open", place=here).wait(30))
+    else:
+        port.write_text(port_text)
+    ended = c.start(1, "connect", "wrong", port, suffix=".wrong", place=there).wait(bound)
+    if ended.timed_out:
+        raise Failure(f"{name}: no error after {bound} s")
+    line = re.search(r"refused as it should be: (.*)", ended.output)
+    if not line and not (ended.status != 0 and re.search(r"connect|port", ended.output, re.I)):
+        raise Failure(f"{name}: exit {ended.status}: {last_words(ended.output)}")
+    return f"after {ended.seconds:.1f} s: {line.group(1) if line else last_words(ended.output)}"[:150]
+
+
+def wrong_port(c):
+    return expect_refusal(c, "a port name that is none", "no-such-port")
+
+
+def missing_peer(c):
+    return expect_refusal(c, "a port whose job has ended")
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("pingpong", pingpong),
+        Case("storm", storm),
+        Case("wildcard", wildcard),
+        Case("collectives", collectives),
+        Case("onesided", onesided),
+        Case("churn", churn),
+        Case("overlap", overlap),
+        Case("connect", connect),
+        Case("spawn", spawn, places=("host",)),
+        Case("broken-lanes", broken_lanes),
+        Case("killed-rank", killed_rank, places=("host",)),
+        Case("killed-partner", killed_partner),
+        Case("wrong-port", wrong_port, places=("host",)),
+        Case("missing-peer", missing_peer, places=("host",)),
+    )
+}
+
+
+def perform(context) -> Outcome:
+    case = CASES[context.case]
+    if context.place.name not in case.places:
+        return Outcome(SKIPPED, f"not for {context.place.name}")
+    try:
+        return Outcome(PASSED, case.body(context))
+    except Skip as why:
+        return Outcome(SKIPPED, str(why))
+    except Failure as why:
+        return Outcome(FAILED, f"{why} [{context.log().name}]")
+
+
+__all__ = ["CASES", "Context", "FAILED", "HOST", "Outcome", "PASSED", "SKIPPED", "perform"]

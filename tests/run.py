@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Runs the MPI-level tests: every MPI, over Isthmus or libfabric's own tcp, on
+one host (shared memory off) or with the ranks spread over two sites of a lab.
+
+    tests/run.py                                  the set of `make test`
+    tests/run.py --mpi mpich --only storm         one test
+    tests/run.py --transport tcp --placement host the control
+    tests/run.py --list                           all of them, nothing run
+
+Exit status 0 when none failed. Logs: build/logs/MPI.TRANSPORT.PLACE.TEST.log
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from harness import cases, mpis, suite  # noqa: E402
+from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
+
+PLACEMENTS = ("host", "sites")
+LAB = ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"]
+INSIDE = "ISTHMUS_TESTS_IN_LAB"
+
+
+def options_of(words):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the tests and stop")
+    parser.add_argument("--only", action="append", metavar="TEST", help="only this test (again for more)")
+    parser.add_argument("--mpi", action="append", choices=list(mpis.MPIS), help="only this MPI")
+    parser.add_argument("--transport", action="append", choices=mpis.TRANSPORTS, help="default: isthmus")
+    parser.add_argument("--placement", action="append", choices=PLACEMENTS, help="default: both")
+    parser.add_argument("--suite", action="store_true", help="also mpi4py's own tests, on MPICH with 2 and 4 ranks")
+    parser.add_argument("--logs", type=Path, default=mpis.BUILD / "logs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    options = parser.parse_args(words)
+    known = {*cases.CASES, *suite.NAMES}
+    for name in options.only or []:
+        if name not in known:
+            parser.error(f'no test "{name}"; there are: {", ".join([*cases.CASES, *suite.NAMES])}')
+    return options
+
+
+def plan(options):
+    """(mpi, transport, placement, test), in the order of running."""
+    rows = []
+    for placement in options.placement or PLACEMENTS:
+        for transport in options.transport or ["isthmus"]:
+            for mpi in options.mpi or mpis.MPIS:
+                for name in cases.CASES:
+                    if placement in cases.CASES[name].places and (not options.only or name in options.only):
+                        rows.append((mpi, transport, placement, name))
+                for name in suite.NAMES:
+                    wanted = name in options.only if options.only else options.suite
+                    if wanted and placement == "host" and mpi in suite.MPIS:
+                        rows.append((mpi, transport, placement, name))
+    return rows
+
+
+class Table:
+    """Prints a row per test as it ends, and keeps them all."""
+
+    def __init__(self):
+        self.rows = []
+
+    def add(self, row, outcome, seconds):
+        mpi, transport, placement, name = row
+        self.rows.append({"mpi": mpi, "transport": transport, "placement": placement, "test": name,
+                          "verdict": outcome.verdict, "seconds": round(seconds, 2), "detail": outcome.detail})
+        print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:6}{name:15}{outcome.detail}", flush=True)
+
+    def count(self, verdict):
+        return sum(row["verdict"] == verdict for row in self.rows)
+
+    def close(self):
+        for verdict in (FAILED, SKIPPED):
+            reasons = {}
+            for row in self.rows:
+                if row["verdict"] == verdict:
+                    where = f"{row['mpi']} {row['transport']} {row['placement']} {row['test']}"
+                    reasons.setdefault(row["detail"], []).append(where)
+            for reason, where in reasons.items():
+                print(f"{verdict}: {where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''}: {reason}")
+        print(f"{self.count(PASSED)} passed, {self.count(FAILED)} failed, {self.count(SKIPPED)} skipped", flush=True)
+
+
+def prepare(names, logs):
+    """Compiles the programs. Returns MPI -> why it cannot run, for those that cannot."""
+    sources = sorted((mpis.ROOT / "tests" / "mpi").glob("*.c"))
+    unusable = {}
+    for name in names:
+        mpi = mpis.MPIS[name]
+        missing = mpi.missing()
+        if missing:
+            unusable[name] = Outcome(SKIPPED, missing)
+            continue
+        words = mpis.compile_programs(mpi, sources, logs / f"{name}.compile.log")
+        if words:
+            unusable[name] = Outcome(FAILED, f"does not compile: {words.strip().splitlines()[0]}")
+    return unusable
+
+
+def perform(row, logs):
+    mpi, transport, placement, name = row
+    if transport == "isthmus" and not mpis.PROVIDER.exists():
+        return Outcome(FAILED, "no build/lib/libisthmus-fi.so: make build")
+    place = mpis.HOST if placement == "host" else mpis.Place("sites", ("a", "b"))
+    context = cases.Context(mpis.MPIS[mpi], transport, place, logs, name)
+    if name in suite.NAMES:
+        return suite.perform(context)
+    return cases.perform(context)
+
+
+def run_rows(rows, table, logs):
+    unusable = prepare(dict.fromkeys(row[0] for row in rows), logs)
+    for row in rows:
+        began = time.monotonic()
+        try:
+            outcome = unusable.get(row[0]) or perform(row, logs)
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:  # a fault of this driver must not hide the other tests
+            outcome = Outcome(FAILED, f"the driver failed: {type(error).__name__}: {error}")
+        table.add(row, outcome, time.monotonic() - began)
+
+
+def run_in_lab(rows, table, options):
+    """Runs this script again inside a lab of two sites, for these rows."""
+    results = options.logs / "sites.json"
+    results.unlink(missing_ok=True)
+    reason = None
+    if not mpis.ISTHMUS.exists():
+        reason = Outcome(FAILED, f"no {mpis.ISTHMUS.name} executable for the lab: make build")
+    else:
+        command = [str(mpis.ISTHMUS), "lab", "run", *LAB, "--", sys.executable, __file__, "--placement", "sites",
+                   "--logs", str(options.logs), "--json", str(results)]
+        for index, flag in enumerate(("--mpi", "--transport")):
+            for value in dict.fromkeys(row[index] for row in rows):
+                command += [flag, value]
+        for name in dict.fromkeys(row[3] for row in rows):
+            command += ["--only", name]
+        status = subprocess.run(command, env={**os.environ, INSIDE: "1"}).returncode
+        if not results.exists():
+            reason = Outcome(FAILED, f"the lab ended with status {status}; see what it says above")
+    if reason:
+        for row in rows:
+            table.add(row, reason, 0)
+    else:
+        table.rows += json.loads(results.read_text())
+
+
+def main():
+    options = options_of(sys.argv[1:])
+    rows = plan(options)
+    if options.list:
+        for row in rows:
+            print("{:15} {:8} {:6} {}".format(*row))
+        return 0
+    options.logs.mkdir(parents=True, exist_ok=True)
+    inside = INSIDE in os.environ
+    table = Table()
+    began = time.monotonic()
+    try:
+        here = [row for row in rows if inside or row[2] == "host"]
+        run_rows(here, table, options.logs)
+        in_sites = [row for row in rows if row not in here]
+        if in_sites:
+            run_in_lab(in_sites, table, options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 3
+    if options.json:
+        options.json.write_text(json.dumps(table.rows, indent=1))
+    if not inside:
+        print(f"MPI tests: {time.monotonic() - began:.0f} s")
+        table.close()
+    return 1 if table.count(FAILED) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
