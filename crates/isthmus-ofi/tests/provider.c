@@ -1,0 +1,286 @@
+/* Every kind of object and operation of the provider, through libfabric, against one
+ * endpoint that talks to itself. Prints the first thing that is not as it must be. */
+#include <poll.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WANT(call, wanted)                                                              \
+	do {                                                                            \
+		long got_ = (long)(call);                                               \
+		if (got_ != (long)(wanted)) {                                           \
+			printf("line %d: %s = %ld, wanted %ld\n", __LINE__, #call,      \
+			       got_, (long)(wanted));                                   \
+			exit(1);                                                        \
+		}                                                                       \
+	} while (0)
+#define OK(call) WANT(call, 0)
+#define CONTEXT(n) ((void *)(n))
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_av *av;
+static struct fid_cq *cq;
+static struct fid_cntr *sent, *written;
+static struct fid_ep *ep;
+static fi_addr_t self;
+static char hello[64] = "hello", buffer[64];
+
+static void negotiate(void)
+{
+	struct fi_info *hints = fi_allocinfo();
+
+	hints->caps = FI_TAGGED | FI_MSG | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV |
+		      FI_MULTI_RECV | FI_RMA_EVENT;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->fabric_attr->prov_name = strdup("isthmus");
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+}
+
+static void open_all(void)
+{
+	struct fi_av_attr table = { .type = FI_AV_TABLE }, named = { .name = "shared" };
+	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_FD };
+	struct fi_cntr_attr counter = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fid_av *none;
+	char name[64];
+	size_t len = 8;
+
+	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, info, &domain, NULL));
+	OK(fi_av_open(domain, &table, &av, NULL));
+	WANT(fi_av_open(domain, &named, &none, NULL), -FI_ENOSYS);
+	OK(fi_cq_open(domain, &queue, &cq, CONTEXT(77)));
+	OK(fi_cntr_open(domain, &counter, &sent, NULL));
+	OK(fi_cntr_open(domain, &counter, &written, NULL));
+	OK(fi_endpoint(domain, info, &ep, NULL));
+	WANT(fi_enable(ep), -FI_ENOAV);
+	OK(fi_ep_bind(ep, &av->fid, 0));
+	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	OK(fi_ep_bind(ep, &sent->fid, FI_SEND | FI_WRITE | FI_READ));
+	OK(fi_ep_bind(ep, &written->fid, FI_REMOTE_WRITE));
+	OK(fi_enable(ep));
+	WANT(fi_getname(&ep->fid, name, &len), -FI_ETOOSMALL);
+	WANT(len, 32);
+	OK(fi_getname(&ep->fid, name, &len));
+	WANT(fi_av_insert(av, name, 1, &self, 0, NULL), 1);
+}
+
+static void close_all(void)
+{
+	WANT(fi_close(&cq->fid), -FI_EBUSY);
+	WANT(fi_close(&domain->fid), -FI_EBUSY);
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&cq->fid));
+	OK(fi_close(&av->fid));
+	OK(fi_close(&sent->fid));
+	OK(fi_close(&written->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+}
+
+/* Reads one entry. */
+static struct fi_cq_tagged_entry next(void)
+{
+	struct fi_cq_tagged_entry entry;
+	ssize_t n;
+
+	while ((n = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN)
+		;
+	WANT(n, 1);
+	return entry;
+}
+
+/* Reads one failure. */
+static struct fi_cq_err_entry next_error(int errno_wanted)
+{
+	struct fi_cq_tagged_entry entry;
+	struct fi_cq_err_entry error = { 0 };
+	ssize_t n;
+
+	while ((n = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN)
+		;
+	WANT(n, -FI_EAVAIL);
+	WANT(fi_cq_readerr(cq, &error, 0), 1);
+	WANT(error.err, errno_wanted);
+	return error;
+}
+
+static void a_descriptor_wakes_the_sleeper(void)
+{
+	struct fi_cq_tagged_entry entries[4];
+	struct fid *fids[1] = { &cq->fid };
+	struct pollfd wait = { .events = POLLIN };
+	fi_addr_t sources[4];
+	int seen = 0;
+
+	OK(fi_control(&cq->fid, FI_GETWAIT, &wait.fd));
+	WANT(fi_cq_sread(cq, entries, 1, NULL, 20), -FI_EAGAIN);
+	OK(fi_trywait(fabric, fids, 1));
+	WANT(poll(&wait, 1, 20), 0);
+	OK(fi_trecv(ep, buffer, sizeof buffer, NULL, self, 5, 0, CONTEXT(1)));
+	OK(fi_tsend(ep, hello, 6, NULL, self, 5, CONTEXT(2)));
+	while (seen < 2) {
+		if (fi_trywait(fabric, fids, 1) == 0)
+			WANT(poll(&wait, 1, 5000), 1);
+		ssize_t n = fi_cq_readfrom(cq, entries, 4, sources);
+		for (ssize_t i = 0; i < n; i++, seen++) {
+			if (!(entries[i].flags & FI_RECV))
+				continue;
+			WANT(sources[i], self);
+			WANT(entries[i].tag, 5);
+			WANT(entries[i].len, 6);
+		}
+	}
+	OK(strcmp(buffer, "hello"));
+	OK(fi_cntr_wait(sent, 1, 1000));
+}
+
+static void failures_have_errno_and_text(void)
+{
+	struct fi_msg_tagged search = { .addr = FI_ADDR_UNSPEC, .tag = 9 };
+	struct fi_cq_err_entry error;
+	const char *text;
+
+	OK(fi_trecv(ep, buffer, 2, NULL, FI_ADDR_UNSPEC, 6, 0, CONTEXT(3)));
+	OK(fi_tinject(ep, hello, 6, self, 6));
+	error = next_error(FI_ETRUNC);
+	WANT(error.olen, 4);
+	text = fi_cq_strerror(cq, error.prov_errno, error.err_data, NULL, 0);
+	WANT(strstr(text, "post a larger receive") != NULL, 1);
+	OK(fi_trecvmsg(ep, &search, FI_PEEK));
+	next_error(FI_ENOMSG);
+	OK(fi_trecv(ep, buffer, 2, NULL, FI_ADDR_UNSPEC, 6, 0, CONTEXT(5)));
+	OK(fi_cancel(&ep->fid, CONTEXT(5)));
+	next_error(FI_ECANCELED);
+	WANT(fi_cancel(&ep->fid, CONTEXT(5)), -FI_ENOENT);
+}
+
+static void one_buffer_takes_many_messages(void)
+{
+	char big[256];
+	struct iovec iov = { big, sizeof big };
+	struct fi_msg many = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC };
+	size_t least = 100;
+	int messages = 0, released = 0;
+
+	OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least));
+	OK(fi_recvmsg(ep, &many, FI_MULTI_RECV));
+	for (int i = 0; i < 3; i++)
+		OK(fi_inject(ep, hello, 60, self));
+	while (messages < 3 || !released) {
+		struct fi_cq_tagged_entry entry = next();
+		messages += (entry.flags & FI_RECV) != 0;
+		released += (entry.flags & FI_MULTI_RECV) != 0;
+	}
+	WANT(released, 1);
+}
+
+static void memory_is_read_written_and_changed(void)
+{
+	uint64_t memory[8] = { 0 }, seven = 7, fourteen = 14, result = 0;
+	struct fid_mr *mr, *none;
+	int told = 0;
+
+	OK(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 42, 0, &mr, NULL));
+	WANT(fi_mr_key(mr), 42);
+	WANT(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ, 0, 42, 0, &none, NULL), -FI_ENOKEY);
+	OK(fi_write(ep, &seven, 8, NULL, self, 8, 42, NULL));
+	WANT(next().flags, FI_RMA | FI_WRITE);
+	WANT(memory[1], 7);
+	OK(fi_cntr_wait(written, 1, 1000));
+	OK(fi_read(ep, &result, 8, NULL, self, 8, 42, NULL));
+	WANT(next().flags, FI_RMA | FI_READ);
+	WANT(result, 7);
+	OK(fi_fetch_atomic(ep, &seven, 1, NULL, &result, NULL, self, 8, 42, FI_UINT64, FI_SUM, NULL));
+	next();
+	WANT(memory[1], 14);
+	OK(fi_compare_atomic(ep, &seven, 1, NULL, &fourteen, NULL, &result, NULL, self, 8, 42,
+			     FI_UINT64, FI_CSWAP, NULL));
+	next();
+	WANT(memory[1], 7);
+	OK(fi_write(ep, &seven, 8, NULL, self, 999, 42, NULL));
+	next_error(FI_EACCES);
+	OK(fi_writedata(ep, &seven, 8, NULL, 0xabc, self, 0, 42, NULL));
+	for (int i = 0; i < 2; i++) {
+		struct fi_cq_tagged_entry entry = next();
+		told += (entry.flags & FI_REMOTE_WRITE) && entry.data == 0xabc;
+	}
+	WANT(told, 1);
+	OK(fi_close(&mr->fid));
+}
+
+static void aliases_and_poll_sets_work(void)
+{
+	struct fi_poll_attr attr = { 0 };
+	struct fid_poll *set;
+	struct fid_ep *alias = NULL;
+	void *contexts[2];
+	int n;
+
+	OK(fi_ep_alias(ep, &alias, FI_TRANSMIT | FI_COMPLETION));
+	OK(fi_tinject(alias, hello, 1, self, 7));
+	OK(fi_close(&alias->fid));
+	OK(fi_trecv(ep, buffer, 2, NULL, FI_ADDR_UNSPEC, 7, 0, NULL));
+	next();
+	OK(fi_poll_open(domain, &attr, &set));
+	OK(fi_poll_add(set, &cq->fid, 0));
+	WANT(fi_poll(set, contexts, 2), 0);
+	OK(fi_tinject(ep, hello, 1, self, 8));
+	OK(fi_trecv(ep, buffer, 2, NULL, FI_ADDR_UNSPEC, 8, 0, NULL));
+	while ((n = fi_poll(set, contexts, 2)) == 0)
+		;
+	WANT(n, 1);
+	WANT(contexts[0], 77);
+	OK(fi_close(&set->fid));
+	next();
+}
+
+static void a_forked_child_touches_nothing(void)
+{
+	struct fi_cq_tagged_entry entry;
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		WANT(fi_cq_read(cq, &entry, 1), -FI_EOPBADSTATE);
+		WANT(fi_tsend(ep, hello, 6, NULL, self, 5, NULL), -FI_EOPBADSTATE);
+		OK(fi_close(&ep->fid));
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	OK(status);
+	OK(fi_trecv(ep, buffer, sizeof buffer, NULL, self, 5, 0, NULL));
+	OK(fi_tinject(ep, hello, 6, self, 5));
+	WANT(fi_cq_sread(cq, &entry, 1, NULL, -1), 1);
+}
+
+int main(void)
+{
+	negotiate();
+	for (int i = 0; i < 5; i++) {
+		open_all();
+		a_descriptor_wakes_the_sleeper();
+		failures_have_errno_and_text();
+		one_buffer_takes_many_messages();
+		memory_is_read_written_and_changed();
+		aliases_and_poll_sets_work();
+		a_forked_child_touches_nothing();
+		close_all();
+	}
+	fi_freeinfo(info);
+	return 0;
+}
