@@ -16,8 +16,10 @@ use crate::endpoint::Endpoint;
 use crate::log::warn_log;
 use crate::poller::{Bell, Events, Poller};
 
-/// How long a program may go without polling before the thread takes over.
+/// How long a program may go without polling before the thread takes over: at first, and
+/// after it has polled without a break for a while.
 const TICK: Duration = Duration::from_millis(1);
+const TICK_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep while endpoints exist.
 const REST: Duration = Duration::from_secs(1);
 
@@ -36,6 +38,7 @@ struct Charge {
     polls: u64,
     /// The program polls by itself; its events do not wake the thread.
     standby: bool,
+    tick: Duration,
     key: u64,
 }
 
@@ -77,9 +80,11 @@ impl Driver {
                 warn_log!("the I/O thread cannot wait for events: {error}");
                 thread::sleep(TICK);
             }
-            self.bell.silence();
+            if (0..).map_while(|i| events.get(i)).any(|ready| ready.key == BELL) {
+                self.bell.silence();
+            }
             for endpoint in self.newcomers.lock().drain(..) {
-                charges.push(Charge { endpoint, polls: u64::MAX, standby: true, key: next_key });
+                charges.push(Charge { endpoint, polls: u64::MAX, standby: true, tick: TICK, key: next_key });
                 next_key += 1;
             }
             charges.retain_mut(|charge| self.look_after(charge));
@@ -103,6 +108,7 @@ impl Driver {
                 warn_log!("the I/O thread cannot watch an endpoint: {error}");
             }
         }
+        charge.tick = if active { TICK_MAX.min(charge.tick * 2) } else { TICK };
         if !active {
             endpoint.drive();
         }
@@ -113,7 +119,7 @@ impl Driver {
 /// How long the thread may sleep for this endpoint's sake.
 fn rest(charge: &Charge) -> Duration {
     if charge.standby {
-        return TICK;
+        return charge.tick;
     }
     charge
         .endpoint

@@ -204,20 +204,18 @@ impl Shell {
     /// Reads what has come, writes what is to go, and does what is due.
     pub(crate) fn turn(&mut self, core: &Mutex<Core>) -> Turned {
         let read = self.take_in(core);
-        self.put_out(core);
         let mut guard = core.lock();
-        let now = guard.now();
-        let due = guard.engine.poll_timeout().is_some_and(|at| at <= now);
-        if due {
+        if guard.engine.poll_timeout().is_some() {
+            let now = guard.now();
             let Core { engine, memory, .. } = &mut *guard;
             engine.handle_timeout(now, memory);
         }
-        let idle = !read && guard.engine.owes_acks();
-        if idle {
+        if !read && guard.engine.owes_acks() {
             guard.engine.flush_acks();
         }
+        let busy = guard.engine.has_output();
         drop(guard);
-        if due || idle {
+        if busy {
             self.put_out(core);
         }
         self.sweep(core);
@@ -341,11 +339,10 @@ impl Shell {
         for _ in 0..WRITES_PER_TURN {
             let mut guard = core.lock();
             let Some(id) = guard.engine.next_ready() else {
+                let Some(action) = guard.engine.poll_action() else { return };
                 drop(guard);
-                if self.act(core) {
-                    continue;
-                }
-                return;
+                self.act(action, core);
+                continue;
             };
             let index = id.0 as usize;
             let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { continue };
@@ -358,19 +355,16 @@ impl Shell {
         }
     }
 
-    /// Does the next thing that the engine asks for.
-    fn act(&mut self, core: &Mutex<Core>) -> bool {
-        let action = core.lock().engine.poll_action();
+    /// Does what the engine asks for.
+    fn act(&mut self, action: Action, core: &Mutex<Core>) {
         match action {
-            None => return false,
-            Some(Action::Dial { lane, address }) => self.dial(lane, &address, core),
-            Some(Action::Abandon { lane }) => {
+            Action::Dial { lane, address } => self.dial(lane, &address, core),
+            Action::Abandon { lane } => {
                 let text = "no isthmus endpoint answered within 10 s".to_owned();
                 self.lose(lane.0 as usize, &LaneLoss::Broken(text), core);
             }
-            Some(Action::Close { lane }) => self.flush(lane.0 as usize, core),
+            Action::Close { lane } => self.flush(lane.0 as usize, core),
         }
-        true
     }
 
     /// Writes what the lane holds.
@@ -594,6 +588,9 @@ fn read_some(
     // busy until `filled`, and the lane's own staging buffer.
     let came = unsafe { tcp::read(tcp::fd(&lane.socket), pieces) };
     pieces.clear();
+    if matches!(came, Transfer::Blocked) && !handed_out {
+        return Ok(None);
+    }
     let n = match &came {
         Transfer::Bytes(n) => *n,
         _ => 0,

@@ -1,4 +1,5 @@
-//! The link model applied to real packets between two TAP devices.
+//! The link model applied to real packets between two TAP devices, or packet sockets where
+//! there is no access to TAP devices.
 //!
 //! One thread serves each direction: it reads super-packets whole, asks the model about each
 //! wire packet, and writes what survives when it is due. Memory is taken and touched before
@@ -15,7 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::model::{Direction, DirectionSpec, Drop, Fate};
-use crate::packet::{FRAME_BYTES_MAX, Frame, HEADER_BYTES_MAX, VNET_BYTES};
+use crate::packet::{FRAME_BYTES_MAX, Frame, HEADER_BYTES_MAX};
 use crate::report::{DirectionReport, Histogram};
 use crate::store::{Full, Run, Store};
 use crate::sys;
@@ -54,13 +55,13 @@ pub fn memory_bytes(spec: &DirectionSpec) -> u64 {
 
 impl LinkEmulator {
     /// Takes memory for both directions and waits, packets held, for [`LinkEmulator::open`].
-    /// `taps` are the two ends; `specs` are from the first to the second, and back.
+    /// `ends` are the two devices; `specs` are from the first to the second, and back.
     ///
     /// # Errors
     /// When descriptors or threads run out.
-    pub fn prepare(taps: [OwnedFd; 2], specs: [DirectionSpec; 2]) -> io::Result<Self> {
+    pub fn prepare(ends: [OwnedFd; 2], specs: [DirectionSpec; 2]) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let [first, second] = taps.map(Arc::new);
+        let [first, second] = ends.map(Arc::new);
         let [there, back] = specs;
         let (ready, is_ready) = channel();
         let there = spawn("lab-there", &first, &second, there, &stop, ready.clone())?;
@@ -136,8 +137,12 @@ enum Turn {
 impl Worker {
     fn new(input: Arc<OwnedFd>, output: Arc<OwnedFd>, stop: Arc<OwnedFd>, spec: DirectionSpec) -> Self {
         let realtime = sys::become_realtime().is_ok();
+        if !realtime {
+            sys::prefer_short_slices();
+        }
         // Without effect under real-time scheduling, where timers have no slack.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let seed = spec.seed;
         Self {
             input,
             output,
@@ -149,7 +154,7 @@ impl Worker {
             epoch_ns: 0,
             lateness: Histogram::default(),
             wake_lateness: Histogram::default(),
-            report: DirectionReport { realtime, ..Default::default() },
+            report: DirectionReport { realtime, seed, ..Default::default() },
         }
     }
 
@@ -260,12 +265,12 @@ impl Worker {
         let header = &header[..frame.header_len()];
         let parts = [io::IoSlice::new(header), io::IoSlice::new(payload)];
         let packets = (end - first) as u64;
-        let overhead = packets as usize * (header.len() - VNET_BYTES) + payload.len();
+        let wire_bytes: u64 = frame.wire_sizes().skip(first).take(end - first).map(u64::from).sum();
         match rustix::io::writev(self.output.as_fd(), &parts) {
             Ok(_) => {
                 self.report.deliveries += 1;
                 self.report.delivered_packets += packets;
-                self.report.delivered_bytes += overhead as u64 + 24 * packets;
+                self.report.delivered_bytes += wire_bytes;
             }
             Err(_) => self.report.drops.emulator += packets,
         }
@@ -274,6 +279,7 @@ impl Worker {
     fn into_report(mut self) -> DirectionReport {
         self.report.lateness = self.lateness.summary();
         self.report.wake_lateness = self.wake_lateness.summary();
+        self.report.drops.unseen = sys::socket_drops(self.input.as_fd());
         self.report.cpu_s = to_ns(clock_gettime(ClockId::ThreadCPUTime)) as f64 / 1e9;
         self.report
     }

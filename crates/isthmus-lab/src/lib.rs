@@ -14,6 +14,7 @@
 //! assert_eq!(at_ns, 12_010_000); // 1,250 bytes at 1 Gb/s, then the delay
 //! ```
 
+pub mod check;
 pub mod config;
 pub mod emulator;
 pub mod model;

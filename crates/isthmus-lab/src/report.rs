@@ -132,6 +132,8 @@ pub struct DirectionReport {
     pub wake_lateness: Lateness,
     /// The emulator's processor time. Seconds.
     pub cpu_s: f64,
+    /// Seed of this direction's random decisions.
+    pub seed: u64,
     /// Whether the thread ran under real-time scheduling.
     pub realtime: bool,
     /// Whether the emulator itself spoiled the run: more than 1 % of deliveries over 1 ms

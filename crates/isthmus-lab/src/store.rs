@@ -65,7 +65,7 @@ pub(crate) struct Store {
 }
 
 fn ring_bytes(spec: &DirectionSpec) -> u64 {
-    let slack = 16 * ROOM_BYTES as u64 + spec.rate_bps / 8 / 1000; // 1 ms of lateness
+    let slack = 16 * ROOM_BYTES as u64 + spec.rate_bps / 8 / 50; // 20 ms of the emulator being late
     (spec.in_flight_bytes_max() + slack).next_multiple_of(4096)
 }
 

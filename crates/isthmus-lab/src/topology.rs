@@ -7,7 +7,8 @@
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -116,11 +117,21 @@ pub fn become_able() -> Result<(), LabError> {
     enter().doing(|| "make a user namespace, which a lab without root needs".to_owned())
 }
 
-/// Where labs leave their state: root's, and each user's own.
+/// Where labs leave their state: root's, and each user's own. Others' are not trusted: what
+/// is there names programs that get run.
 fn state_directories() -> Vec<PathBuf> {
     let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("isthmus-lab"));
     let shared = std::env::temp_dir().join(format!("isthmus-lab-{}", original_uid()));
-    [Some(PathBuf::from("/run/isthmus-lab")), user, Some(shared)].into_iter().flatten().collect()
+    let own = [user, Some(shared)].into_iter().flatten().filter(|d| is_own_or_absent(d));
+    std::iter::once(PathBuf::from("/run/isthmus-lab")).chain(own).collect()
+}
+
+fn is_own_or_absent(directory: &Path) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    match fs::symlink_metadata(directory) {
+        Ok(meta) => meta.is_dir() && meta.uid() == me && meta.mode() & 0o022 == 0,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 /// The user outside any user namespace of ours.
@@ -138,7 +149,8 @@ fn make_state_directory(id: &str) -> Result<PathBuf, LabError> {
     let mut failure = None;
     for base in state_directories() {
         let directory = base.join(id);
-        match fs::create_dir_all(&directory) {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory);
+        match made.and_then(|()| check_own(&base)) {
             Ok(()) => return Ok(directory),
             Err(error) => failure = Some(error),
         }
@@ -146,6 +158,11 @@ fn make_state_directory(id: &str) -> Result<PathBuf, LabError> {
     Err(failure.unwrap_or_else(|| io::ErrorKind::NotFound.into())).doing(|| {
         "make a directory for the lab's state under /run, XDG_RUNTIME_DIR or the temporary directory".into()
     })
+}
+
+/// Somebody else may have made it between our looking and our making.
+fn check_own(base: &Path) -> io::Result<()> {
+    if is_own_or_absent(base) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 /// When process `pid` started, in clock ticks since boot.
@@ -223,7 +240,6 @@ fn list(names: &[String]) -> String {
 }
 
 fn enter_user_namespace(path: &Path) -> io::Result<()> {
-    use std::os::fd::AsFd;
     let (theirs, ours) = (fs::File::open(path)?, fs::File::open("/proc/self/ns/user")?);
     if site::same_namespace(theirs.as_fd(), ours.as_fd())? { Ok(()) } else { sys::enter(theirs.as_fd()) }
 }
@@ -235,14 +251,21 @@ pub fn clean_up_stale() {
         for directory in entries.flatten().map(|e| e.path()) {
             match LabState::read(&directory) {
                 Some(state) if !state.is_alive() => remove_stale(&directory, &state),
+                None if !may_be_starting(&directory) => drop(fs::remove_dir_all(&directory)),
                 _ => {}
             }
         }
     }
 }
 
+/// A directory without state is a lab on its way, as long as its process exists.
+fn may_be_starting(directory: &Path) -> bool {
+    let name = directory.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let pid = name.split('-').next().and_then(|pid| pid.parse().ok());
+    !directory.is_dir() || pid.is_none_or(|pid| start_time(pid).is_some())
+}
+
 fn remove_stale(directory: &Path, state: &LabState) {
-    use std::os::unix::fs::MetadataExt;
     tracing::info!("taking away what the killed lab {} left", state.id);
     let names: Vec<_> =
         state.sites.iter().map(|s| &s.net).filter(|n| n.starts_with(NETNS_DIRECTORY)).collect();
@@ -264,6 +287,8 @@ pub struct Lab {
     state: LabState,
     /// The hub, then the sites.
     places: Vec<Place>,
+    /// Where the far ends of veth pairs are, out of every site's sight.
+    wire: Namespaces,
     links: Vec<LinkSpec>,
     site_names: Vec<String>,
     emulators: Vec<LinkEmulator>,
@@ -289,10 +314,12 @@ impl Lab {
             user_namespace: user_namespace(),
             sites: Vec::new(),
         };
+        let wire = Namespaces::create("wire", Path::new("/etc/hosts"))?;
         let mut lab = Self {
             directory: make_state_directory(&state.id)?,
             state,
             places: Vec::new(),
+            wire,
             links,
             site_names: config.sites.iter().map(|s| s.name.clone()).collect(),
             emulators: Vec::new(),
@@ -332,6 +359,21 @@ impl Lab {
         let place = place.ok_or_else(|| LabError::Missing(format!("site {name:?} is gone")))?;
         place.namespaces.place(&mut command).doing(|| format!("prepare a command in site {name:?}"))?;
         Ok(command)
+    }
+
+    /// Runs `work` on a thread inside the network of the site (or the hub) `name`. Sockets
+    /// that it makes stay in that network wherever they are used afterwards.
+    ///
+    /// # Errors
+    /// Those of `work`, and when there is no such site.
+    pub fn inside<T: Send>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> io::Result<T> + Send,
+    ) -> Result<T, LabError> {
+        let place = self.places.iter().find(|p| p.name == name);
+        let place = place.ok_or_else(|| LabError::Missing(format!("there is no site {name:?}")))?;
+        place.namespaces.inside(work).doing(|| format!("work in site {name:?}"))
     }
 
     /// Ends every process in the lab, closes the links, and says what they did.
@@ -421,7 +463,6 @@ impl Lab {
             netlink::bring_up(MGMT_INTERFACE, None, 9000, 1000)?;
             netlink::add_address(MGMT_INTERFACE, address(0), 24)?;
             for (i, place) in self.places.iter().enumerate().skip(1) {
-                use std::os::fd::AsFd;
                 let port = format!("site{i}");
                 netlink::add_veth(&port, MGMT_INTERFACE, place.namespaces.net.as_fd())?;
                 netlink::bring_up(&port, None, 9000, 1000)?;
@@ -448,22 +489,38 @@ impl Lab {
         Ok(())
     }
 
-    /// One site's interface of a link. The interface exists as long as the descriptor.
+    /// One site's interface of a link, and the descriptor by which the emulator serves it.
     fn make_end(&self, index: usize, end: usize) -> io::Result<OwnedFd> {
         let link = &self.links[index];
         let (name, is_first) = self.interface(index, end);
         let (address, peer) = (link.addresses[end], link.addresses[1 - end]);
-        self.places[link.ends[end] + 1].namespaces.inside(|| {
-            let tap = sys::open_tap(&name)?;
+        let site = &self.places[link.ends[end] + 1].namespaces;
+        let device = match site.inside(|| sys::open_tap(&name)) {
+            Ok(tap) => tap,
+            Err(error) => self.make_veth_end(index, end, &name).map_err(|e| both(&error, &e))?,
+        };
+        site.inside(|| {
             // No router will answer; asking would cross the link.
             let _ = sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
             netlink::bring_up(&name, Some(mac(index, end)), link.mtu, TAP_QUEUE_PACKETS)?;
             netlink::add_address(&name, address, 24)?;
             netlink::add_neighbour(&name, peer, mac(index, 1 - end))?;
-            if is_first {
-                netlink::add_default_route(peer)?;
-            }
-            Ok(tap.fd)
+            if is_first { netlink::add_default_route(peer) } else { Ok(()) }
+        })?;
+        Ok(device)
+    }
+
+    /// Where /dev/net/tun is out of reach: a veth pair from the site to the wire namespace,
+    /// and a packet socket there.
+    fn make_veth_end(&self, index: usize, end: usize, name: &str) -> io::Result<OwnedFd> {
+        let far_name = format!("link{index}end{end}");
+        let site = &self.places[self.links[index].ends[end] + 1].namespaces;
+        site.inside(|| netlink::add_veth(name, &far_name, self.wire.net.as_fd()))?;
+        self.wire.inside(|| {
+            // The emulator speaks here, the kernel must not.
+            sysctl(&format!("ipv6/conf/{far_name}/disable_ipv6"), "1").or_else(no_ipv6)?;
+            netlink::bring_up(&far_name, None, self.links[index].mtu, TAP_QUEUE_PACKETS)?;
+            sys::open_packet_socket(&far_name)
         })
     }
 
@@ -518,7 +575,7 @@ impl Lab {
         for (i, direction) in directions.iter_mut().enumerate() {
             direction.from = self.site_names[link.ends[i]].clone();
             direction.to = self.site_names[link.ends[1 - i]].clone();
-            direction.drops.unseen = unseen[i];
+            direction.drops.unseen += unseen[i];
             direction.judge();
         }
         LinkReport { link: describe(link, &self.site_names), directions }
@@ -604,7 +661,6 @@ fn hosts_file(sites: &[SiteState], own: usize) -> String {
 }
 
 fn write_script(path: &Path, id: &str) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
     let program = std::env::current_exe()?;
     let script = format!(
         "#!/bin/sh\n# Remote shell into a site of this lab: lab-rsh SITE COMMAND...\n\
@@ -613,6 +669,17 @@ fn write_script(path: &Path, id: &str) -> io::Result<()> {
     );
     fs::write(path, script)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+fn both(tap: &io::Error, veth: &io::Error) -> io::Error {
+    let message =
+        format!("neither a TAP device ({tap}) nor a veth pair with a packet socket ({veth}) can be made");
+    io::Error::new(veth.kind(), message)
+}
+
+/// A kernel without IPv6 has no such setting.
+fn no_ipv6(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Locally administered and the same in every lab.
@@ -645,20 +712,22 @@ fn tune_site(site: &SiteConfig, window_bytes: u64) -> io::Result<()> {
 /// Sets the congestion control of a site. A namespace may only choose what the host allows
 /// its users; root widens that for the moment of choosing.
 fn set_congestion_control(site: &Namespaces, cc: &str) -> io::Result<()> {
-    const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
     let set = || site.inside(|| sysctl("ipv4/tcp_congestion_control", cc));
-    match set() {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let _turn = one_at_a_time()?;
-            let before = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}"))?;
-            sysctl(ALLOWED, &format!("{} {cc}", before.trim())).map_err(|_| error)?;
-            let chosen = set();
-            sysctl(ALLOWED, before.trim())?;
-            chosen
-        }
-        other => other,
-    }
-    .map_err(|e| unknown_cc(cc, &e))
+    let chosen = set().or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => while_allowed(cc, set),
+        _ => Err(error),
+    });
+    chosen.map_err(|e| unknown_cc(cc, &e))
+}
+
+fn while_allowed(cc: &str, set: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
+    let _turn = one_at_a_time()?;
+    let before = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}"))?;
+    sysctl(ALLOWED, &format!("{} {cc}", before.trim()))?;
+    let chosen = set();
+    sysctl(ALLOWED, before.trim())?;
+    chosen
 }
 
 /// Keeps labs that start together from restoring each other's values.
@@ -689,13 +758,17 @@ fn transmit_drops(interface: &str) -> io::Result<u64> {
     dropped.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
+/// What the system says it can still give. Bytes.
+pub(crate) fn available_memory_bytes() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
 fn check_memory(links: &[LinkSpec]) -> Result<(), LabError> {
     let each = || links.iter().flat_map(|l| &l.directions).map(emulator::memory_bytes);
     let (needed, largest) = (each().sum::<u64>(), each().max().unwrap_or(0));
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-    let available = available.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    let available = available.map_or(u64::MAX, |kib| kib * 1024);
+    let available = available_memory_bytes().unwrap_or(u64::MAX);
     if needed > available / 10 * 8 || largest > u64::from(u32::MAX) {
         return Err(LabError::Missing(format!(
             "the links hold up to {} in flight and in queues, {} of memory are free; \

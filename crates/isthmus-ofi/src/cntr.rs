@@ -105,7 +105,7 @@ impl Counter {
                 break Ok(());
             }
             if self.errors.load(Ordering::SeqCst) != errors {
-                break Err(Error::ErrorAvailable);
+                break Err(Error::EntryFailed);
             }
             if deadline.has_passed() {
                 break Err(Error::TimedOut);

@@ -111,11 +111,6 @@ impl Elements {
     pub(crate) const EMPTY: Self =
         Self { pieces: [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; Endpoint::IOV_MAX], used: 0 };
 
-    /// One piece of `count` elements of `size` bytes.
-    pub(crate) fn one(base: *const c_void, count: usize, size: usize) -> Result<Self, Error> {
-        Self::of(&[fi_ioc { addr: base.cast_mut(), count }], size)
-    }
-
     /// The pieces of C's array.
     pub(crate) fn of(from: &[fi_ioc], size: usize) -> Result<Self, Error> {
         let mut out = Self::EMPTY;
@@ -152,8 +147,8 @@ mod tests {
 
     #[test]
     fn elements_become_bytes() {
-        let pieces = Elements::one(std::ptr::null(), 3, 8).expect("one piece");
-        assert_eq!(length(pieces.as_slice()), 24);
-        assert!(Elements::one(std::ptr::null(), usize::MAX, 8).is_err());
+        let of = |count| Elements::of(&[fi_ioc { addr: std::ptr::null_mut(), count }], 8);
+        assert_eq!(length(of(3).expect("one piece").as_slice()), 24);
+        assert!(of(usize::MAX).is_err());
     }
 }

@@ -41,7 +41,7 @@ pub(crate) enum Error {
     #[error("nothing now; try again")]
     Again,
     #[error("an error entry waits; read it with fi_cq_readerr or fi_eq_readerr")]
-    ErrorAvailable,
+    EntryFailed,
     #[error("the buffer is too small")]
     TooSmall,
     #[error("the message is longer than {0} bytes")]
@@ -81,7 +81,7 @@ impl Error {
             Self::BadFlags(_) => FI_EBADFLAGS,
             Self::Busy(_) => libc::EBUSY,
             Self::Again => libc::EAGAIN,
-            Self::ErrorAvailable => FI_EAVAIL,
+            Self::EntryFailed => FI_EAVAIL,
             Self::TooSmall => FI_ETOOSMALL,
             Self::TooLong(_) => libc::EMSGSIZE,
             Self::NoOption => libc::ENOPROTOOPT,
@@ -103,7 +103,7 @@ impl Error {
         matches!(
             self,
             Self::Again
-                | Self::ErrorAvailable
+                | Self::EntryFailed
                 | Self::TooSmall
                 | Self::TimedOut
                 | Self::NoOption

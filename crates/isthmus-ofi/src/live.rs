@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use isthmus_io::Endpoint;
-use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, PeerId};
+use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId};
 use parking_lot::Mutex;
 
 use crate::abi::fi_addr_t;
@@ -12,6 +12,7 @@ use crate::cntr::Counter;
 use crate::cq::{Entry, Queue};
 use crate::error::Error;
 use crate::flags::*;
+use crate::log::{self, Level};
 use crate::peers::Peers;
 
 /// One direction's completion queue.
@@ -122,6 +123,7 @@ impl Live {
         let binding = if is_receiver_side(completion.kind) { &self.rx } else { &self.tx };
         let Some(binding) = binding else { return };
         if completion.notify || completion.error.is_some() {
+            report(&completion);
             let source = self.source_number(&completion);
             binding.queue.push(Entry::new(completion, source));
         } else if completion.released || completion.kind == CompletionKind::BufferReleased {
@@ -145,6 +147,14 @@ impl Live {
                 counter.count(completion.error.is_some(), completion.len);
             }
         }
+    }
+}
+
+/// Leaves a line about a failure: many programs print the errno only.
+fn report(completion: &Completion) {
+    match &completion.error {
+        None | Some(OpError::Cancelled | OpError::NoMessage) => {}
+        Some(error) => log::write(Level::Info, format_args!("{:?} failed: {error}", completion.kind)),
     }
 }
 

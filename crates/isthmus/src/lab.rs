@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use isthmus_lab::LabError;
+use isthmus_lab::check::{self, Finding, Verdict};
 use isthmus_lab::config::{LabConfig, LinkConfig, SiteConfig};
 use isthmus_lab::topology::{HUB, Lab, LabState, become_able, environment};
 use isthmus_lab::units::{Percent, Rate, Size, Span};
@@ -41,6 +42,13 @@ enum LabCommand {
 }
 
 /// Make a lab, run commands in it, take it away
+///
+/// CMD runs in the hub, a namespace of the lab's own: with --mgmt a login node that reaches
+/// every site, otherwise without network. `lab-rsh SITE CMD...` is on its PATH. Environment:
+/// ISTHMUS_LAB (id), ISTHMUS_LAB_RSH (path of lab-rsh), ISTHMUS_LAB_SITE (where it runs),
+/// ISTHMUS_LAB_SITES (all names), and for each site, here A: ISTHMUS_LAB_SITE_A_NAME, _NETNS
+/// (path of the network namespace), _ADDRESS (first), _ADDRESSES, _MGMT. Site names resolve
+/// by /etc/hosts; NAME-mgmt is a site's address on the mgmt network.
 ///
 /// The exit status is the command's (with only --in: the first that is not 0);
 /// 2 for bad usage or configuration; 3 when the lab itself fails or time runs out.
@@ -139,17 +147,13 @@ struct ListArgs {
 }
 
 /// Say what this machine allows a lab to do, and what to change
+///
+/// Exit status 1 when no lab is possible.
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// How to print
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn main(args: Args) -> ExitCode {
@@ -341,17 +345,13 @@ impl Signals {
     fn watch() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let mut writer = writer.try_clone()?;
-            // Each signal has a pipe of its own kind: the number itself is what is read.
-            let mut watched = signal_hook::iterator::Signals::new([signal])?;
-            std::thread::Builder::new().name("lab-signals".into()).spawn(move || {
-                for signal in &mut watched {
-                    // The reader is gone only when the lab is ending anyway.
-                    let _ = writer.write_all(&[signal as u8]);
-                }
-            })?;
-        }
+        let mut watched = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        std::thread::Builder::new().name("lab-signals".into()).spawn(move || {
+            for signal in &mut watched {
+                // The reader is gone only when the lab is ending anyway.
+                let _ = (&writer).write_all(&[signal as u8]);
+            }
+        })?;
         Ok(Self(reader))
     }
 
@@ -427,6 +427,20 @@ fn list(args: &ListArgs) -> Result<ExitCode, LabError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(_args: &CheckArgs) -> Result<ExitCode, LabError> {
-    Ok(ExitCode::SUCCESS)
+fn check(args: &CheckArgs) -> Result<ExitCode, LabError> {
+    let findings = check::check();
+    if args.json {
+        println!("{}", serde_json::json!({ "version": 1, "findings": findings }));
+    } else {
+        for Finding { name, verdict, text } in &findings {
+            let mark = match verdict {
+                Verdict::Good => "good",
+                Verdict::Lesser => "lesser",
+                Verdict::Missing => "MISSING",
+            };
+            println!("{mark:8}{name:20}{text}");
+        }
+    }
+    let possible = !findings.iter().any(|f| f.verdict == Verdict::Missing);
+    Ok(ExitCode::from(u8::from(!possible)))
 }

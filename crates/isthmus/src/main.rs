@@ -1,5 +1,8 @@
 //! The isthmus command: one file per subcommand.
 
+mod doctor;
+mod env;
+mod install;
 mod lab;
 
 use std::process::ExitCode;
@@ -16,12 +19,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Env(env::Args),
+    Doctor(doctor::Args),
     Lab(lab::Args),
 }
 
 fn main() -> ExitCode {
     log_to_stderr();
     match Cli::parse().command {
+        Command::Env(args) => env::main(args),
+        Command::Doctor(args) => doctor::main(args),
         Command::Lab(args) => lab::main(args),
     }
 }

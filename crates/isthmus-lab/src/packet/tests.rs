@@ -48,7 +48,7 @@ impl Craft {
         let t = self.transport();
         if self.tcp {
             frame[t + 4..t + 8].copy_from_slice(&0xFFFF_FF00_u32.to_be_bytes());
-            frame[t + 12] = ((20 + self.options) / 4 << 4) as u8;
+            frame[t + 12] = (((20 + self.options) / 4) << 4) as u8;
             frame[t + 13] = self.flags;
         } else {
             put_be16(&mut frame, t + 4, (8 + self.payload) as u16);

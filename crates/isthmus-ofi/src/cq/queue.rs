@@ -100,7 +100,7 @@ impl Queue {
         }
         match inner.entries.front() {
             None => return Err(Error::Again),
-            Some(first) if first.error.is_some() => return Err(Error::ErrorAvailable),
+            Some(first) if first.error.is_some() => return Err(Error::EntryFailed),
             Some(_) => {}
         }
         let mut moved = 0;

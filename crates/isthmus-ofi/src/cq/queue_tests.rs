@@ -55,7 +55,7 @@ fn reading_stops_before_an_error_and_then_asks_to_read_that() {
     queue.push(Entry::new(Completion { error: Some(OpError::Cancelled), ..received(2) }, 0));
     queue.push(Entry::new(received(3), 0));
     assert_eq!(read(&queue, 10).1, [1]);
-    assert!(matches!(read(&queue, 10).0, Err(Error::ErrorAvailable)));
+    assert!(matches!(read(&queue, 10).0, Err(Error::EntryFailed)));
     let failed = queue.take_error().expect("an error");
     assert_eq!(failed.tagged.op_context as u64, 2);
     assert!(queue.take_error().is_none());

@@ -22,6 +22,9 @@ pub(crate) use limits::{CAPS, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE, RX_FLAGS
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
 
+/// libfabric's own flag with which its utility providers look for something to stand on.
+const CORE_ONLY: u64 = 1 << 59;
+
 /// The provider's `getinfo`.
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
@@ -34,6 +37,9 @@ pub(crate) unsafe extern "C" fn getinfo(
     let body = || {
         if out.is_null() {
             return Err(Error::Null);
+        }
+        if flags & CORE_ONLY != 0 {
+            return Err(Error::NoData("serving as the core of another provider"));
         }
         if flags & !FLAGS != 0 {
             return Err(Error::BadFlags(flags & !FLAGS));

@@ -33,6 +33,8 @@ pub enum LaneLoss {
 
 /// How long a connected peer may take to answer Hello.
 const GREETING_US: Micros = 10_000_000;
+/// Most lanes of one peer.
+const LANES_MAX: usize = 1024;
 /// Least credit that a new peer is granted. Bytes.
 const CREDIT_LEAST: u64 = 64 << 10;
 
@@ -47,6 +49,9 @@ impl Engine {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let Some(peer) = record.peer else { return };
         let target = self.peers[peer.0 as usize].address;
+        if self.parted || self.connection(peer).failed.is_some() {
+            return self.close_lane(lane);
+        }
         let credit = self.grant(peer);
         let source = self.config.address;
         let hello = frame::Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit };
@@ -91,7 +96,7 @@ impl Engine {
         lane: LaneId,
         hello: &frame::Hello,
     ) -> Result<(), PeerFault> {
-        if hello.magic != MAGIC {
+        if hello.magic != MAGIC || hello.source.is_wildcard() {
             return Err(PeerFault::Frame("not an isthmus peer"));
         }
         if let Some(reason) = self.objection(hello) {
@@ -100,9 +105,17 @@ impl Engine {
         }
         let peer = self.enter_peer(hello.source);
         let peer = self.resolve(peer);
-        if self.closing || self.connection(peer).failed.is_some() {
+        // A peer that is owed something while we close may come back for it.
+        let closing = self.closing;
+        let parted = self.parted;
+        let connection = self.connection(peer);
+        let owed = connection.has_work() || connection.ack_owed;
+        if parted || (closing && !owed) || connection.failed.is_some() {
             self.refuse(lane, RefuseReason::Closed);
             return Ok(());
+        }
+        if self.connection(peer).lanes.len() >= LANES_MAX {
+            return Err(PeerFault::Frame("more lanes than are ever opened"));
         }
         let credit = self.grant(peer);
         let source = self.config.address;
@@ -142,7 +155,11 @@ impl Engine {
 
     /// The lane sends what is queued and ends.
     fn close_lane(&mut self, lane: LaneId) {
-        self.lanes[lane.0 as usize].state = LaneState::Closing;
+        let record = &mut self.lanes[lane.0 as usize];
+        record.state = LaneState::Closing;
+        if let Some(stream) = &mut record.stream {
+            stream.drop_rest();
+        }
         self.actions.push_back(Action::Close { lane });
         self.make_ready(lane);
     }
@@ -158,9 +175,18 @@ impl Engine {
             return Err(PeerFault::Frame("not an isthmus peer of this version"));
         }
         let Some(mut peer) = self.lanes[lane.0 as usize].peer else { return Ok(()) };
-        if self.peers[peer.0 as usize].address.is_wildcard() {
+        let target = self.peers[peer.0 as usize].address;
+        if welcome.source.is_wildcard() || !(target.is_wildcard() || target == welcome.source) {
+            return Err(PeerFault::Frame("an answer in another's name"));
+        }
+        if target.is_wildcard() {
             peer = self.identify(peer, welcome.source, mem);
             self.lanes[lane.0 as usize].peer = Some(peer);
+            if self.connection(peer).failed.is_some() {
+                self.unlist(peer, lane, LaneState::Greeting);
+                self.close_lane(lane);
+                return Ok(());
+            }
             self.adopt(peer, lane);
         } else if !self.connection(peer).lanes.contains(&lane) {
             // Dialled as a wildcard that another lane has identified meanwhile.
@@ -188,10 +214,8 @@ impl Engine {
                 self.operations[index].peer = known;
                 self.connection(known).fresh.push_back(index);
             }
-            for lane in old.lanes {
-                self.lanes[lane.0 as usize].peer = Some(known);
-            }
             self.connection(known).dialing += old.dialing;
+            self.credit_given = self.credit_given.saturating_sub(old.reserved());
         }
         for (_, lane) in &mut self.lanes {
             if lane.peer == Some(wildcard) {
@@ -200,6 +224,7 @@ impl Engine {
         }
         if let Some(error) = self.connection(known).failed.clone() {
             self.fail_operations(known, &error, mem);
+            self.fail_receives(known, &error, mem);
         }
         known
     }
@@ -211,6 +236,7 @@ impl Engine {
         connection.backoff_us = 0;
         connection.lost_since = None;
         connection.retry_at = None;
+        connection.spread_at = None;
         // What was acknowledged on a lane that broke may not have got through.
         if connection.received.upto() > 0 {
             connection.ack_owed = true;
@@ -222,6 +248,7 @@ impl Engine {
 
     pub(super) fn on_refuse(&mut self, lane: LaneId, refuse: &frame::Refuse, mem: &mut dyn Memory) {
         let Some(peer) = self.lanes[lane.0 as usize].peer else { return };
+        self.close_lane(lane);
         let address = self.peers[peer.0 as usize].address;
         let error = match RefuseReason::from_code(refuse.reason) {
             Some(RefuseReason::Version) => OpError::Protocol(format!(
@@ -265,15 +292,16 @@ impl Engine {
         let Some(peer) = record.peer else { return };
         let peer = self.resolve(peer);
         let was_dialing = self.unlist(peer, lane, record.state);
-        for index in std::mem::take(&mut self.lingering) {
-            self.complete_inbound(index, mem);
-        }
-        let connection = self.connection(peer);
-        if connection.failed.is_some() || self.closing {
+        // A fault that shows only now is the peer's, but of a lane that is gone.
+        let _ = self.end_lingering(mem);
+        if self.parted || self.connection(peer).failed.is_some() {
             return;
         }
         self.requeue(peer, lane);
         self.note_loss(peer, loss, was_dialing);
+        if self.closing && !self.connection(peer).has_work() {
+            return;
+        }
         let connection = self.connection(peer);
         if connection.lanes.is_empty() && connection.dialing == 0 {
             let refusals = connection.refusals;
@@ -286,6 +314,9 @@ impl Engine {
             }
             self.schedule_retry(now, peer);
         } else {
+            if was_dialing {
+                self.schedule_spread(now, peer);
+            }
             self.kick(peer);
         }
     }
@@ -344,9 +375,16 @@ impl Engine {
     fn schedule_retry(&mut self, now: Micros, peer: PeerId) {
         let connection = self.connection(peer);
         connection.lost_since.get_or_insert(now);
-        connection.backoff_us = (connection.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
-        let at = now + connection.backoff_us;
+        let at = now + connection.back_off();
         connection.retry_at = Some(at);
+        self.timers.insert((at, peer));
+    }
+
+    /// A further lane could not be made: the next is not tried at once.
+    fn schedule_spread(&mut self, now: Micros, peer: PeerId) {
+        let connection = self.connection(peer);
+        let at = now + connection.back_off();
+        connection.spread_at = Some(at);
         self.timers.insert((at, peer));
     }
 
@@ -357,23 +395,31 @@ impl Engine {
                 break;
             }
             self.timers.pop_first();
+            let peer = self.resolve(peer);
             self.abandon_silent(now, peer);
-            let timeout = self.config.peer_timeout_us;
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            if connection.retry_at.take().is_none()
-                || !connection.lanes.is_empty()
-                || connection.failed.is_some()
-            {
-                continue;
+            if connection.spread_at.take_if(|at| *at <= now).is_some() && !connection.bulk.is_empty() {
+                self.kick(peer);
             }
-            let out_for = connection.lost_since.map_or(0, |since| now - since);
-            if out_for >= timeout {
-                let text = connection.last_failure.clone();
-                let error = self.unreachable(peer, out_for, &text);
-                self.fail_peer(peer, error, mem);
-            } else if connection.dialing == 0 {
-                self.dial(peer);
-            }
+            self.retry(now, peer, mem);
+        }
+    }
+
+    /// Dials again, or gives the peer up.
+    fn retry(&mut self, now: Micros, peer: PeerId, mem: &mut dyn Memory) {
+        let timeout = self.config.peer_timeout_us;
+        let connection = self.connection(peer);
+        let due = connection.retry_at.take_if(|at| *at <= now).is_some();
+        if !due || !connection.lanes.is_empty() || connection.failed.is_some() {
+            return;
+        }
+        let out_for = connection.lost_since.map_or(0, |since| now.saturating_sub(since));
+        if out_for >= timeout {
+            let text = connection.last_failure.clone();
+            let error = self.unreachable(peer, out_for, &text);
+            self.fail_peer(peer, error, mem);
+        } else if connection.dialing == 0 && !self.parted {
+            self.dial(peer);
         }
     }
 
@@ -422,7 +468,8 @@ impl Engine {
         }
         connection.failed = Some(error.clone());
         connection.retry_at = None;
-        let unused = connection.granted - super::state::CREDIT_FIRST.min(connection.granted);
+        connection.spread_at = None;
+        let reserved = connection.reserved();
         let lanes = connection.lanes.clone();
         connection.again.clear();
         connection.urgent.clear();
@@ -434,7 +481,7 @@ impl Engine {
                 self.operations[index].pieces -= 1;
             }
         }
-        self.credit_given = self.credit_given.saturating_sub(unused);
+        self.credit_given = self.credit_given.saturating_sub(reserved);
         for lane in lanes {
             if self.lanes[lane.0 as usize].state != LaneState::Closing {
                 self.close_lane(lane);
@@ -443,15 +490,22 @@ impl Engine {
         self.fail_operations(peer, &error, mem);
         self.break_inbounds(peer, &error, mem);
         if receives_too {
-            for (channel, posted) in self.matcher.take_directed(peer) {
-                self.fail_posted(channel, posted, Some(error.clone()), mem);
-            }
+            self.fail_receives(peer, &error, mem);
+        }
+    }
+
+    /// Fails the receives that only this peer could satisfy.
+    fn fail_receives(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
+        for (channel, posted) in self.matcher.take_directed(peer) {
+            self.fail_posted(channel, posted, Some(error.clone()), mem);
         }
     }
 
     fn fail_operations(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
-        let fresh: Vec<usize> = self.connection(peer).fresh.drain(..).collect();
-        for index in fresh {
+        let connection = self.connection(peer);
+        connection.answers -= connection.replies.len() as u32;
+        let waiting: Vec<usize> = connection.fresh.drain(..).chain(connection.replies.drain(..)).collect();
+        for index in waiting {
             self.operations[index].error = Some(error.clone());
             self.finish(index, mem);
         }
@@ -469,18 +523,26 @@ impl Engine {
 
     /// Messages of this peer that can no longer become whole.
     fn break_inbounds(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
-        let broken: Vec<usize> = self.connection(peer).incoming.values().copied().collect();
+        let mut broken: Vec<usize> = self.connection(peer).incoming.values().copied().collect();
+        broken.sort_unstable_by_key(|index| self.inbounds[*index].message);
         for index in broken {
             match self.inbounds[index].stage {
                 Stage::Orphan | Stage::Early => {
                     self.inbounds[index].stage = Stage::Dropped;
                     self.complete_inbound(index, mem);
                 }
-                Stage::Matched { .. } | Stage::Dropped => self.break_inbound(index, error, mem),
+                Stage::Matched { .. } | Stage::Dropped => {
+                    let inbound = &self.inbounds[index];
+                    if inbound.got < inbound.needed {
+                        self.break_inbound(index, error, mem);
+                    }
+                }
                 Stage::Unexpected => {}
             }
         }
-        self.connection(peer).early.clear();
+        let connection = self.connection(peer);
+        connection.early.clear();
+        connection.early_operands = 0;
     }
 
     pub(super) fn break_inbound(&mut self, index: usize, error: &OpError, mem: &mut dyn Memory) {
@@ -488,7 +550,8 @@ impl Engine {
         self.complete_inbound(index, mem);
     }
 
-    /// The program closes the endpoint: no new lane is accepted from now on.
+    /// The program closes the endpoint: from now on lanes are accepted only of peers for
+    /// which there still is something to send.
     pub fn begin_close(&mut self) {
         self.closing = true;
     }
@@ -503,6 +566,8 @@ impl Engine {
 
     /// Tells every peer that this endpoint ends; the lanes then close.
     pub fn say_bye(&mut self) {
+        self.closing = true;
+        self.parted = true;
         for peer in (0..self.peers.len() as u32).map(PeerId) {
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             let ack = connection.ack_owed.then(|| frame::Ack {

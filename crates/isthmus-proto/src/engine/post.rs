@@ -289,6 +289,7 @@ impl Engine {
 
     /// Nobody will receive this message: its data is dropped and its sender released.
     fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
+        self.leave_unexpected(index);
         self.inbounds[index].stage = Stage::Dropped;
         self.settle(index, 0, mem);
     }

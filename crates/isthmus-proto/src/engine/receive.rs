@@ -1,14 +1,18 @@
 //! What comes in: frames, their payload, and what they do to operations and messages.
 
-use isthmus_wire::frame::{self, Frame, Status, flags};
+use isthmus_wire::frame::{self, Frame, PAYLOAD_MAX, Status, flags};
 
 use super::lanes::PeerFault;
-use super::state::{Early, Inbound, Kind, Lane, LaneState, Load, Micros, Operation, Stage, Stream, Target};
+use super::state::{
+    Early, Inbound, IncomingWrite, Kind, Lane, LaneState, Lingering, Load, Micros, Operation, Owner, Stage,
+    Stream, Target,
+};
+use super::transmit::{OPERANDS_MAX, REQUESTS_MAX};
 use super::{Engine, LaneId};
 use crate::atomics;
 use crate::matching::Posted;
 use crate::memory::{Access, Memory, Place};
-use crate::window::Receipt;
+use crate::window::{Receipt, WINDOW};
 use crate::{
     AtomicKind, AtomicOp, AtomicType, Channel, Completion, CompletionKind, Level, OpError, Options, PeerId,
     RemoteRange,
@@ -16,8 +20,15 @@ use crate::{
 
 /// Fragments after which an acknowledgement no longer waits for company.
 const ACK_EVERY: u32 = 16;
-/// Most messages that may overtake one that is missing.
-const EARLY_MAX: usize = 1 << 16;
+/// Operands of the atomics that may overtake a message that is missing. Bytes.
+const EARLY_OPERANDS_MAX: u64 = 2 * OPERANDS_MAX;
+/// Most messages of one peer that wait for receives.
+const UNMATCHED_MAX: u32 = 1 << 20;
+/// Most requests of a peer that wait for an end, of each kind. A peer may think that some
+/// of them have ended that have not; hence more than it may have outstanding.
+const WAITING_MAX: usize = 4 * REQUESTS_MAX as usize;
+/// Most frames that wait on a lane which does not write.
+const CONTROL_MAX: usize = 64;
 
 /// Where the shell may put payload bytes by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +59,9 @@ impl Engine {
                 bytes.extend_from_slice(payload);
                 Target::Bounce { inbound, offset, bytes }
             }
-            Target::Direct { place, offset, keep, inbound } => {
+            Target::Direct { place, offset, keep, owner } => {
                 mem.store(place, offset, &payload[..keep.min(len) as usize]);
-                Target::Direct { place, offset, keep, inbound }
+                Target::Direct { place, offset, keep, owner }
             }
             Target::Discard => Target::Discard,
         };
@@ -66,12 +77,14 @@ impl Engine {
         frame: &Frame,
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        let Some(peer) = self.speaker(now, lane, frame, mem)? else { return Ok(()) };
         let len = u64::from(frame.payload_len());
         if matches!(frame, Frame::Atomic(_)) {
             return Err(PeerFault::Frame("an atomic operation's operands are too long"));
         }
-        let target = self.target(peer, frame, len, mem)?;
+        let target = match self.speaker(now, lane, frame, mem)? {
+            Some(peer) => self.target(peer, frame, len, mem)?,
+            None => Target::Discard,
+        };
         let stream = Stream { frame: *frame, target, done: 0, len, busy: false };
         self.lane_mut(lane)?.stream = Some(stream);
         Ok(())
@@ -82,6 +95,7 @@ impl Engine {
     /// go through [`Engine::feed`].
     pub fn sink(&mut self, lane: LaneId) -> Option<Sink> {
         let stream = self.lanes.get_mut(lane.0 as usize)?.stream.as_mut()?;
+        debug_assert!(!stream.busy, "the last sink was not reported as filled");
         let Target::Direct { place, offset, keep, .. } = stream.target else { return None };
         let len = keep.min(stream.len).saturating_sub(stream.done);
         if len == 0 {
@@ -93,14 +107,16 @@ impl Engine {
 
     /// `n` bytes were put where [`Engine::sink`] said.
     pub fn filled(&mut self, lane: LaneId, n: u64, mem: &mut dyn Memory) -> Result<(), PeerFault> {
-        let Some(stream) = self.lane_mut(lane)?.stream.as_mut() else { return Ok(()) };
+        let record = self.lane_mut(lane)?;
+        let closing = record.state == LaneState::Closing;
+        let Some(stream) = &mut record.stream else { return Ok(()) };
         stream.busy = false;
-        stream.done += n;
-        self.end_stream(lane, mem)?;
-        for index in std::mem::take(&mut self.lingering) {
-            self.complete_inbound(index, mem);
+        stream.done = stream.len.min(stream.done + n);
+        if closing {
+            stream.drop_rest();
         }
-        Ok(())
+        self.end_stream(lane, mem)?;
+        self.end_lingering(mem)
     }
 
     /// Payload bytes of the lane's fragment that the shell read elsewhere; returns how
@@ -131,8 +147,11 @@ impl Engine {
     fn end_stream(&mut self, lane: LaneId, mem: &mut dyn Memory) -> Result<(), PeerFault> {
         let record = self.lane_mut(lane)?;
         let whole = |stream: &mut Stream| stream.done == stream.len;
+        let closing = record.state == LaneState::Closing;
         let (Some(stream), Some(peer)) = (record.stream.take_if(whole), record.peer) else { return Ok(()) };
-        let peer = self.resolve(peer);
+        if closing {
+            return Ok(()); // nothing that comes now is acknowledged
+        }
         self.end_fragment(peer, &stream.frame, stream.target, &[], mem)
     }
 
@@ -163,7 +182,11 @@ impl Engine {
                 Err(PeerFault::Frame("the first frame of a lane must be a greeting"))
             }
             (Frame::Ping(ping), LaneState::Open) => {
-                self.lanes[lane.0 as usize].control.push_back(frame::Pong { id: ping.id }.into());
+                let control = &mut self.lanes[lane.0 as usize].control;
+                if control.len() >= CONTROL_MAX {
+                    return Err(PeerFault::Frame("more pings than are ever sent"));
+                }
+                control.push_back(frame::Pong { id: ping.id }.into());
                 self.make_ready(lane);
                 Ok(None)
             }
@@ -218,7 +241,7 @@ impl Engine {
         match frame {
             Frame::Message(message) => self.target_of_message(peer, message, mem),
             Frame::More(more) => self.target_of_more(peer, more),
-            Frame::Write(write) => Ok(self.target_of_write(peer, write, mem)),
+            Frame::Write(write) => self.target_of_write(peer, write, mem),
             Frame::Reply(reply) => self.target_of_reply(peer, reply, len),
             _ => Ok(Target::Discard),
         }
@@ -233,12 +256,18 @@ impl Engine {
         if message.eager > message.total || u64::from(message.payload) > message.eager {
             return Err(PeerFault::Frame("a message whose lengths contradict each other"));
         }
+        if self.connection(peer).unmatched >= UNMATCHED_MAX {
+            return Err(PeerFault::Frame("more messages than are kept without a receive"));
+        }
         let index = self.inbound_entry(peer, message.seq);
         let inbound = &mut self.inbounds[index];
         if matches!(inbound.stage, Stage::Orphan) {
             if inbound.parts.iter().any(|(offset, bytes)| offset + bytes.len() as u64 > message.total) {
                 return Err(PeerFault::Frame("a fragment beyond the end of its message"));
             }
+            self.take_turn(peer, message.order)?;
+            self.take_credit(peer, message.eager)?;
+            let inbound = &mut self.inbounds[index];
             let tagged = message.flags & flags::TAGGED != 0;
             inbound.channel = if tagged { Channel::Tagged } else { Channel::Untagged };
             inbound.tag = message.tag;
@@ -254,6 +283,11 @@ impl Engine {
     }
 
     fn target_of_more(&mut self, peer: PeerId, more: &frame::More) -> Result<Target, PeerFault> {
+        let connection = self.connection(peer);
+        let unheard = more.message < more.seq && connection.received.check(more.message) == Receipt::New;
+        if !unheard && !connection.incoming.contains_key(&more.message) {
+            return Err(PeerFault::Frame("a fragment of no message"));
+        }
         let index = self.inbound_entry(peer, more.message);
         let inbound = &self.inbounds[index];
         let known = !matches!(inbound.stage, Stage::Orphan);
@@ -267,11 +301,14 @@ impl Engine {
     fn target_in(&mut self, index: usize, offset: u64) -> Target {
         let Some(inbound) = self.inbounds.get(index) else { return Target::Discard };
         match inbound.stage {
-            Stage::Matched { posted, .. } => Target::Direct {
-                place: posted.place,
-                offset: posted.offset + offset,
-                keep: (posted.end - posted.offset).saturating_sub(offset),
-                inbound: Some(index),
+            Stage::Matched { posted, .. } => match (posted.end - posted.offset).saturating_sub(offset) {
+                0 => Target::Discard,
+                keep => Target::Direct {
+                    place: posted.place,
+                    offset: posted.offset + offset,
+                    keep,
+                    owner: Owner::Message(index),
+                },
             },
             Stage::Dropped => Target::Discard,
             _ => Target::Bounce { inbound: index, offset, bytes: self.pool.take() },
@@ -302,6 +339,25 @@ impl Engine {
         index
     }
 
+    /// Checks that a message or atomic comes when it may.
+    fn take_turn(&mut self, peer: PeerId, order: u64) -> Result<(), PeerFault> {
+        let connection = self.connection(peer);
+        match order.checked_sub(connection.expected_order) {
+            Some(ahead) if ahead < WINDOW && !connection.early.contains_key(&order) => Ok(()),
+            _ => Err(PeerFault::Frame("a message out of any order")),
+        }
+    }
+
+    /// Checks that the peer has the credit that it uses.
+    fn take_credit(&mut self, peer: PeerId, bytes: u64) -> Result<(), PeerFault> {
+        let connection = self.connection(peer);
+        match connection.taken.checked_add(bytes) {
+            Some(taken) if taken <= connection.credit_to_advertise() => connection.taken = taken,
+            _ => return Err(PeerFault::Frame("more data than there was credit for")),
+        }
+        Ok(())
+    }
+
     /// Presents messages and atomics in the order in which they were sent.
     fn in_order(
         &mut self,
@@ -311,12 +367,13 @@ impl Engine {
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
         let connection = self.connection(peer);
-        if order < connection.expected_order || connection.early.len() >= EARLY_MAX {
-            return Err(PeerFault::Frame("a message out of any order"));
-        }
         if order > connection.expected_order {
+            connection.early_operands += early.operands();
             connection.early.insert(order, early);
-            return Ok(());
+            return match connection.early_operands <= EARLY_OPERANDS_MAX {
+                true => Ok(()),
+                false => Err(PeerFault::Frame("more atomic operations than are kept out of order")),
+            };
         }
         let mut next = Some(early);
         while let Some(early) = next {
@@ -324,12 +381,13 @@ impl Engine {
             match early {
                 Early::Message(index) => self.present(index, mem),
                 Early::Atomic(atomic, operands) => {
-                    self.run_atomic(peer, &atomic, &operands, mem);
+                    self.run_atomic(peer, &atomic, &operands, mem)?;
                     self.pool.give(operands);
                 }
             }
             let connection = self.connection(peer);
             next = connection.early.remove(&connection.expected_order);
+            connection.early_operands -= next.as_ref().map_or(0, Early::operands);
         }
         Ok(())
     }
@@ -346,6 +404,7 @@ impl Engine {
             Some(found) => self.match_inbound(index, found.posted, found.last, mem),
             None => {
                 self.inbounds[index].stage = Stage::Unexpected;
+                self.connection(peer).unmatched += 1;
                 self.matcher.add_unexpected(channel, peer, tag, index);
             }
         }
@@ -356,14 +415,21 @@ impl Engine {
         if let Some(multi) = posted.multi {
             self.multi_buffers[multi.buffer].users += 1;
         }
+        self.leave_unexpected(index);
         let inbound = &mut self.inbounds[index];
         inbound.stage = Stage::Matched { posted, last };
-        let room = posted.end - posted.offset;
-        for (offset, bytes) in std::mem::take(&mut inbound.parts) {
-            store_clipped(mem, posted.place, posted.offset, room, offset, &bytes);
-            self.pool.give(bytes);
+        for (offset, bytes) in &inbound.parts {
+            store_clipped(mem, &posted, *offset, bytes);
         }
-        self.settle(index, room, mem);
+        self.settle(index, posted.end - posted.offset, mem);
+    }
+
+    pub(super) fn leave_unexpected(&mut self, index: usize) {
+        let inbound = &self.inbounds[index];
+        if matches!(inbound.stage, Stage::Unexpected) {
+            let peer = inbound.peer;
+            self.connection(peer).unmatched -= 1;
+        }
     }
 
     /// Nothing more is decided about a message: its credit goes back, and its sender
@@ -374,14 +440,15 @@ impl Engine {
         let wanted = inbound.total.min(room);
         inbound.needed = if eager < inbound.total { wanted.max(eager) } else { inbound.total };
         let answer = eager < inbound.total || inbound.wants_accept;
-        for (_, bytes) in std::mem::take(&mut inbound.parts) {
-            self.pool.give(bytes);
+        let missing = inbound.got < inbound.needed;
+        self.free_parts(index);
+        if let Some(error) = self.connection(peer).failed.clone() {
+            return match missing {
+                true => self.break_inbound(index, &error, mem),
+                false => self.complete_inbound(index, mem),
+            };
         }
         self.return_credit(peer, eager);
-        let connection = self.connection(peer);
-        if let (Some(error), true) = (connection.failed.clone(), eager < self.inbounds[index].total) {
-            return self.break_inbound(index, &error, mem);
-        }
         if answer {
             let accept = frame::Accept { connection: 0, seq: 0, message, wanted };
             self.connection(peer).urgent.push_back(accept.into());
@@ -408,43 +475,66 @@ impl Engine {
         }
     }
 
-    fn target_of_write(&mut self, peer: PeerId, write: &frame::Write, mem: &mut dyn Memory) -> Target {
+    fn target_of_write(
+        &mut self,
+        peer: PeerId,
+        write: &frame::Write,
+        mem: &mut dyn Memory,
+    ) -> Result<Target, PeerFault> {
         let range = RemoteRange { key: write.key, addr: write.addr, len: write.total };
         let end = write.offset.checked_add(u64::from(write.payload));
         let located = match end {
             Some(end) if end <= write.total => mem.locate(range, Access::Write),
             _ => Err(Status::Bounds),
         };
+        let incoming = self.incoming_write(peer, write)?;
         match located {
+            Ok(_) if write.payload == 0 => Ok(Target::Discard),
             Ok(place) => {
-                Target::Direct { place, offset: write.offset, keep: u64::from(write.payload), inbound: None }
+                let keep = u64::from(write.payload);
+                Ok(Target::Direct { place, offset: write.offset, keep, owner: Owner::Region })
             }
             Err(status) => {
-                self.connection(peer).writes.entry(write.token).or_default().status = status as u8;
-                Target::Discard
+                incoming.status = status as u8;
+                Ok(Target::Discard)
             }
         }
+    }
+
+    fn incoming_write(
+        &mut self,
+        peer: PeerId,
+        write: &frame::Write,
+    ) -> Result<&mut IncomingWrite, PeerFault> {
+        let writes = &mut self.connection(peer).writes;
+        if writes.len() >= WAITING_MAX && !writes.contains_key(&write.token) {
+            return Err(PeerFault::Frame("more writes than are ever under way"));
+        }
+        Ok(writes.entry(write.token).or_default())
     }
 
     fn target_of_reply(&mut self, peer: PeerId, reply: &frame::Reply, len: u64) -> Result<Target, PeerFault> {
         let Some(index) = self.by_token(peer, reply.token) else { return Ok(Target::Discard) };
         let operation = &self.operations[index];
-        if !matches!(operation.kind, Kind::Read { .. } | Kind::Atomic { .. })
-            || reply.offset.checked_add(len).is_none_or(|end| end > operation.total)
-        {
+        if !operation.takes_reply() || reply.offset.checked_add(len).is_none_or(|end| end > operation.total) {
             return Err(PeerFault::Frame("an answer that nobody asked for"));
         }
-        Ok(Target::Direct { place: operation.place, offset: reply.offset, keep: len, inbound: None })
+        if len == 0 {
+            return Ok(Target::Discard);
+        }
+        let owner = Owner::Answer(index);
+        Ok(Target::Direct { place: operation.place, offset: reply.offset, keep: len, owner })
     }
 
     fn by_token(&self, peer: PeerId, token: u64) -> Option<usize> {
         let index = (token & u64::from(u32::MAX)) as usize;
         let operation = self.operations.get(index)?;
-        (operation.token() == token && operation.peer == peer).then_some(index)
+        let asked = operation.token() == token && operation.peer == peer && operation.first.is_some();
+        asked.then_some(index)
     }
 
     /// A fragment is complete: notes it as received and does what it says.
-    fn end_fragment(
+    pub(super) fn end_fragment(
         &mut self,
         peer: PeerId,
         frame: &Frame,
@@ -453,6 +543,13 @@ impl Engine {
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
         let Some(seq) = frame.seq() else { return Ok(()) };
+        if self.connection(peer).failed.is_some() {
+            return Ok(());
+        }
+        if matches!(target, Target::Direct { .. }) && self.is_filled_elsewhere(peer, seq) {
+            self.lingering.push(Lingering::Fragment { peer, frame: *frame, target });
+            return Ok(());
+        }
         let new = self.connection(peer).received.insert(seq) == Receipt::New;
         self.owe_ack(peer);
         if !new {
@@ -465,15 +562,15 @@ impl Engine {
         self.counters.fragments_received += 1;
         match frame {
             Frame::Message(message) => {
-                self.on_part(peer, message.seq, 0, u64::from(message.payload), target, mem)
+                self.on_part(peer, message.seq, 0, u64::from(message.payload), target, mem)?;
             }
             Frame::More(more) => {
-                self.on_part(peer, more.message, more.offset, u64::from(more.payload), target, mem)
+                self.on_part(peer, more.message, more.offset, u64::from(more.payload), target, mem)?;
             }
             Frame::Accept(accept) => self.on_accept(peer, accept, mem),
-            Frame::Done(done) => self.on_done(peer, done, mem),
-            Frame::Write(write) => self.on_write(peer, write),
-            Frame::Read(read) => self.on_read(peer, read, mem),
+            Frame::Done(done) => self.on_done(peer, done, mem)?,
+            Frame::Write(write) => self.on_write(peer, write)?,
+            Frame::Read(read) => self.on_read(peer, read, mem)?,
             Frame::Reply(reply) => self.on_reply(peer, reply, mem),
             Frame::Atomic(atomic) => self.on_atomic(peer, atomic, payload, mem)?,
             _ => {}
@@ -481,12 +578,26 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether a lane's shell is filling the place of this fragment right now, from an
+    /// earlier transmission; lanes in the middle of one drop the rest.
+    fn is_filled_elsewhere(&mut self, peer: PeerId, seq: u64) -> bool {
+        let mut busy = false;
+        for lane in self.peers[peer.0 as usize].lanes() {
+            let Some(stream) = &mut self.lanes[lane.0 as usize].stream else { continue };
+            if stream.frame.seq() == Some(seq) {
+                busy |= stream.busy;
+                stream.drop_rest();
+            }
+        }
+        busy
+    }
+
     fn owe_ack(&mut self, peer: PeerId) {
         let connection = self.connection(peer);
         connection.unacked += 1;
+        connection.ack_owed = true;
         let full = connection.unacked >= ACK_EVERY;
-        if !connection.ack_owed {
-            connection.ack_owed = true;
+        if !std::mem::replace(&mut connection.owing, true) {
             self.owing.push(peer);
         }
         if full {
@@ -504,30 +615,43 @@ impl Engine {
         len: u64,
         target: Target,
         mem: &mut dyn Memory,
-    ) {
-        let Some(&index) = self.connection(peer).incoming.get(&message) else { return };
+    ) -> Result<(), PeerFault> {
+        let Some(&index) = self.connection(peer).incoming.get(&message) else { return Ok(()) };
         let inbound = &mut self.inbounds[index];
         inbound.got += len;
         if let Target::Bounce { bytes, .. } = target {
             match inbound.stage {
                 // Matched while the fragment was arriving.
                 Stage::Matched { posted, .. } => {
-                    store_clipped(
-                        mem,
-                        posted.place,
-                        posted.offset,
-                        posted.end - posted.offset,
-                        offset,
-                        &bytes,
-                    );
+                    store_clipped(mem, &posted, offset, &bytes);
                     self.pool.give(bytes);
                 }
                 Stage::Dropped => self.pool.give(bytes),
                 _ if bytes.is_empty() => self.pool.give(bytes),
-                _ => inbound.parts.push((offset, bytes)),
+                _ => self.keep_part(peer, index, offset, bytes)?,
             }
         }
         self.check_inbound(index, mem);
+        Ok(())
+    }
+
+    /// Keeps data for which there is no receive yet.
+    fn keep_part(
+        &mut self,
+        peer: PeerId,
+        index: usize,
+        offset: u64,
+        bytes: Vec<u8>,
+    ) -> Result<(), PeerFault> {
+        let connection = self.connection(peer);
+        connection.held += bytes.len() as u64;
+        let over = connection.held > connection.granted;
+        self.inbounds[index].parts.push((offset, bytes));
+        if over {
+            Err(PeerFault::Frame("more data ahead of receives than there was credit for"))
+        } else {
+            Ok(())
+        }
     }
 
     fn on_accept(&mut self, peer: PeerId, accept: &frame::Accept, mem: &mut dyn Memory) {
@@ -545,33 +669,46 @@ impl Engine {
         self.try_finish(index, mem);
     }
 
-    fn on_done(&mut self, peer: PeerId, done: &frame::Done, mem: &mut dyn Memory) {
-        let Some(index) = self.by_token(peer, done.token) else { return };
-        self.operations[index].awaiting = false;
-        self.operations[index].error =
-            Status::from_code(done.status).map(|status| OpError::RemoteAccess(status.text()));
+    fn on_done(&mut self, peer: PeerId, done: &frame::Done, mem: &mut dyn Memory) -> Result<(), PeerFault> {
+        let Some(index) = self.by_token(peer, done.token) else { return Ok(()) };
+        let operation = &mut self.operations[index];
+        if operation.takes_reply() || !operation.is_request() || operation.sent < operation.limit {
+            return Err(PeerFault::Frame("the end of what was not asked for"));
+        }
+        operation.awaiting = false;
+        operation.error = Status::from_code(done.status).map(|status| OpError::RemoteAccess(status.text()));
         self.try_finish(index, mem);
+        Ok(())
     }
 
-    fn push_done(&mut self, peer: PeerId, token: u64, status: u8) {
-        self.connection(peer).urgent.push_back(frame::Done { connection: 0, seq: 0, token, status }.into());
+    fn push_urgent(&mut self, peer: PeerId, frame: Frame) -> Result<(), PeerFault> {
+        let connection = self.connection(peer);
+        if connection.urgent.len() >= WAITING_MAX {
+            return Err(PeerFault::Frame("requests without taking the answers"));
+        }
+        connection.urgent.push_back(frame);
         self.kick(peer);
+        Ok(())
     }
 
-    fn on_write(&mut self, peer: PeerId, write: &frame::Write) {
-        let writes = &mut self.connection(peer).writes;
-        let incoming = writes.entry(write.token).or_default();
+    fn push_done(&mut self, peer: PeerId, token: u64, status: u8) -> Result<(), PeerFault> {
+        self.push_urgent(peer, frame::Done { connection: 0, seq: 0, token, status }.into())
+    }
+
+    fn on_write(&mut self, peer: PeerId, write: &frame::Write) -> Result<(), PeerFault> {
+        let incoming = self.incoming_write(peer, write)?;
         incoming.got += u64::from(write.payload);
         if incoming.got < write.total {
-            return;
+            return Ok(());
         }
         let status = incoming.status;
-        writes.remove(&write.token);
-        self.push_done(peer, write.token, status);
+        self.connection(peer).writes.remove(&write.token);
+        self.push_done(peer, write.token, status)?;
         if status == 0 {
             let data = (write.flags & flags::DATA != 0).then_some(write.data);
             self.report_access(peer, write.total, true, data);
         }
+        Ok(())
     }
 
     /// The target's own view of an access by a peer.
@@ -593,25 +730,35 @@ impl Engine {
         });
     }
 
-    fn on_read(&mut self, peer: PeerId, read: &frame::Read, mem: &mut dyn Memory) {
+    fn on_read(&mut self, peer: PeerId, read: &frame::Read, mem: &mut dyn Memory) -> Result<(), PeerFault> {
         let range = RemoteRange { key: read.key, addr: read.addr, len: read.len };
         match mem.locate(range, Access::Read) {
             Ok(place) => {
-                self.push_reply(peer, read.token, place, None, read.len);
+                self.push_reply(peer, read.token, place, None, read.len)?;
                 self.report_access(peer, read.len, false, None);
+                Ok(())
             }
             Err(status) => self.refuse_reply(peer, read.token, status),
         }
     }
 
-    fn refuse_reply(&mut self, peer: PeerId, token: u64, status: Status) {
-        let reply =
-            frame::Reply { connection: 0, seq: 0, token, offset: 0, status: status as u8, payload: 0 };
-        self.connection(peer).urgent.push_back(reply.into());
-        self.kick(peer);
+    fn refuse_reply(&mut self, peer: PeerId, token: u64, status: Status) -> Result<(), PeerFault> {
+        let status = status as u8;
+        let reply = frame::Reply { connection: 0, seq: 0, token, offset: 0, status, payload: 0 };
+        self.push_urgent(peer, reply.into())
     }
 
-    fn push_reply(&mut self, peer: PeerId, token: u64, place: Place, owned: Option<Vec<u8>>, total: u64) {
+    fn push_reply(
+        &mut self,
+        peer: PeerId,
+        token: u64,
+        place: Place,
+        owned: Option<Vec<u8>>,
+        total: u64,
+    ) -> Result<(), PeerFault> {
+        if self.connection(peer).answers as usize >= WAITING_MAX {
+            return Err(PeerFault::Frame("requests without taking the answers"));
+        }
         self.generation = self.generation.wrapping_add(1);
         let entry = self.operations.vacant_entry();
         let index = entry.key();
@@ -636,8 +783,11 @@ impl Engine {
             generation: self.generation,
             slot: index as u32,
         });
-        self.connection(peer).fresh.push_back(index);
+        let connection = self.connection(peer);
+        connection.answers += 1;
+        connection.replies.push_back(index);
         self.kick(peer);
+        Ok(())
     }
 
     fn on_reply(&mut self, peer: PeerId, reply: &frame::Reply, mem: &mut dyn Memory) {
@@ -658,12 +808,19 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
+        self.take_turn(peer, atomic.order)?;
         let mut operands = self.pool.take();
         operands.extend_from_slice(payload);
         self.in_order(peer, atomic.order, Early::Atomic(*atomic, operands), mem)
     }
 
-    fn run_atomic(&mut self, peer: PeerId, atomic: &frame::Atomic, operands: &[u8], mem: &mut dyn Memory) {
+    fn run_atomic(
+        &mut self,
+        peer: PeerId,
+        atomic: &frame::Atomic,
+        operands: &[u8],
+        mem: &mut dyn Memory,
+    ) -> Result<(), PeerFault> {
         match apply_atomic(atomic, operands, mem) {
             Err(status) if atomic.kind == 0 => self.push_done(peer, atomic.token, status as u8),
             Err(status) => self.refuse_reply(peer, atomic.token, status),
@@ -671,9 +828,9 @@ impl Engine {
                 let changed = AtomicOp::from_code(atomic.op) != Some(AtomicOp::AtomicRead);
                 self.report_access(peer, atomic.len, changed, None);
                 if atomic.kind == 0 {
-                    self.push_done(peer, atomic.token, 0);
+                    self.push_done(peer, atomic.token, 0)
                 } else {
-                    self.push_reply(peer, atomic.token, Place::default(), Some(earlier), atomic.len);
+                    self.push_reply(peer, atomic.token, Place::default(), Some(earlier), atomic.len)
                 }
             }
         }
@@ -708,8 +865,8 @@ impl Engine {
                 self.acknowledge(peer, seq, mem);
             }
         }
-        let waits = self.connection(peer).fresh.front().copied();
-        if was_full || waits.is_some_and(|front| self.operations[front].options.fence) {
+        let connection = self.connection(peer);
+        if was_full || connection.fence.is_some() {
             self.kick(peer);
         }
         Ok(())
@@ -728,10 +885,11 @@ impl Engine {
     }
 }
 
-fn store_clipped(mem: &mut dyn Memory, place: Place, start: u64, room: u64, offset: u64, bytes: &[u8]) {
-    let kept = room.saturating_sub(offset).min(bytes.len() as u64) as usize;
+fn store_clipped(mem: &mut dyn Memory, posted: &Posted, offset: u64, bytes: &[u8]) {
+    let room = (posted.end - posted.offset).saturating_sub(offset);
+    let kept = room.min(bytes.len() as u64) as usize;
     if kept > 0 {
-        mem.store(place, start + offset, &bytes[..kept]);
+        mem.store(posted.place, posted.offset + offset, &bytes[..kept]);
     }
 }
 
@@ -739,7 +897,9 @@ fn store_clipped(mem: &mut dyn Memory, place: Place, start: u64, room: u64, offs
 fn apply_atomic(atomic: &frame::Atomic, operands: &[u8], mem: &mut dyn Memory) -> Result<Vec<u8>, Status> {
     let op = AtomicOp::from_code(atomic.op).ok_or(Status::Unsupported)?;
     let datatype = AtomicType::from_code(atomic.datatype).ok_or(Status::Unsupported)?;
-    let len = atomic.len as usize;
+    // No atomic is longer than its frame; a peer may claim any length.
+    let len =
+        usize::try_from(atomic.len).ok().filter(|len| *len <= PAYLOAD_MAX as usize).ok_or(Status::Bounds)?;
     let operand_len = if op == AtomicOp::AtomicRead { 0 } else { len };
     let kind = match atomic.kind {
         0 => AtomicKind::Update,
@@ -748,6 +908,7 @@ fn apply_atomic(atomic: &frame::Atomic, operands: &[u8], mem: &mut dyn Memory) -
     };
     let compare_len = if kind == AtomicKind::Compare { len } else { 0 };
     if !op.supports(datatype)
+        || op.compares() != (kind == AtomicKind::Compare)
         || operands.len() != operand_len + compare_len
         || !len.is_multiple_of(datatype.size())
     {
@@ -760,6 +921,8 @@ fn apply_atomic(atomic: &frame::Atomic, operands: &[u8], mem: &mut dyn Memory) -
     let mut value = earlier.clone();
     let (operand, compare) = operands.split_at(operand_len);
     atomics::apply(op, datatype, &mut value, operand, compare);
-    mem.store(place, 0, &value);
+    if op != AtomicOp::AtomicRead {
+        mem.store(place, 0, &value);
+    }
     Ok(earlier)
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use isthmus_wire::Address;
 use isthmus_wire::frame::{self, Frame};
 
+use super::Config;
 use crate::matching::Posted;
 use crate::memory::Place;
 use crate::window::{ReceiveWindow, SendWindow};
@@ -89,6 +90,35 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Whether its buffer is the program's until the operation ends.
+    pub(crate) fn is_lent(&self) -> bool {
+        let writes_back =
+            !matches!(self.kind, Kind::Reply { .. } | Kind::Atomic { kind: AtomicKind::Update, .. });
+        writes_back && !self.options.inject
+    }
+
+    /// Whether the peer answers it, by Done or Reply.
+    pub(crate) fn is_request(&self) -> bool {
+        !matches!(self.kind, Kind::Message { .. } | Kind::Reply { .. })
+    }
+
+    /// Whether the peer's answer carries data.
+    pub(crate) fn takes_reply(&self) -> bool {
+        match self.kind {
+            Kind::Read { .. } => true,
+            Kind::Atomic { kind, .. } => kind != AtomicKind::Update,
+            _ => false,
+        }
+    }
+
+    /// Length of an atomic's operands. Bytes.
+    pub(crate) fn operands(&self) -> u64 {
+        match (&self.kind, &self.owned) {
+            (Kind::Atomic { .. }, Some(operands)) => operands.len() as u64,
+            _ => 0,
+        }
+    }
+
     /// Names the operation to the peer, which returns it in its answer.
     pub(crate) fn token(&self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
@@ -168,6 +198,49 @@ pub(crate) struct Stream {
     pub(crate) busy: bool,
 }
 
+impl Stream {
+    /// The shell is filling a buffer of this owner right now.
+    pub(crate) fn fills(&self, owner: Owner) -> bool {
+        self.busy && self.goes_to(owner)
+    }
+
+    pub(crate) fn goes_to(&self, owner: Owner) -> bool {
+        match &self.target {
+            Target::Direct { owner: other, .. } => *other == owner,
+            Target::Bounce { inbound, .. } => Owner::Message(*inbound) == owner,
+            Target::Discard => false,
+        }
+    }
+
+    /// The rest of the payload is dropped.
+    pub(crate) fn drop_rest(&mut self) {
+        if !self.busy {
+            self.target = Target::Discard;
+        }
+    }
+}
+
+/// What waits until no lane's shell fills its buffer any more.
+#[derive(Debug)]
+pub(crate) enum Lingering {
+    /// The end of a message or of an operation that reads.
+    Owner(Owner),
+    /// A fragment that came whole while another lane still fills its place from an
+    /// earlier transmission: noted only then, so that stale bytes cannot follow it.
+    Fragment { peer: PeerId, frame: Frame, target: Target },
+}
+
+/// Whose buffer a fragment's payload goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A receive that matched this message.
+    Message(usize),
+    /// An operation that reads or fetches.
+    Answer(usize),
+    /// Registered memory.
+    Region,
+}
+
 /// Where a fragment's payload goes.
 #[derive(Debug)]
 pub(crate) enum Target {
@@ -177,8 +250,7 @@ pub(crate) enum Target {
         place: Place,
         offset: u64,
         keep: u64,
-        /// The message, where it is one.
-        inbound: Option<usize>,
+        owner: Owner,
     },
     Bounce {
         inbound: usize,
@@ -239,6 +311,12 @@ pub(crate) struct Peer {
     pub(crate) connection: Option<Box<Connection>>,
 }
 
+impl Peer {
+    pub(crate) fn lanes(&self) -> &[LaneId] {
+        self.connection.as_ref().map_or(&[], |connection| &connection.lanes)
+    }
+}
+
 /// A numbered frame without payload that waits to be sent.
 pub(crate) type Urgent = Frame;
 
@@ -247,6 +325,16 @@ pub(crate) type Urgent = Frame;
 pub(crate) enum Early {
     Message(usize),
     Atomic(frame::Atomic, Vec<u8>),
+}
+
+impl Early {
+    /// Length of an atomic's operands. Bytes.
+    pub(crate) fn operands(&self) -> u64 {
+        match self {
+            Self::Message(_) => 0,
+            Self::Atomic(_, operands) => operands.len() as u64,
+        }
+    }
 }
 
 /// A write that is coming in.
@@ -266,12 +354,24 @@ pub(crate) struct Connection {
     pub(crate) window: SendWindow<Flight>,
     pub(crate) again: VecDeque<u64>,
     pub(crate) urgent: VecDeque<Urgent>,
+    /// Answers to the peer's reads and atomics. They go before `fresh`, so that a fence
+    /// of ours never holds up the peer, which may wait behind one of its own.
+    pub(crate) replies: VecDeque<usize>,
     pub(crate) fresh: VecDeque<usize>,
+    /// Set while a fenced operation is the first of `fresh`: what was sent before it.
+    pub(crate) fence: Option<u64>,
     pub(crate) bulk: VecDeque<usize>,
     /// Messages whose Accept is still to come, by number of their first fragment.
     pub(crate) unaccepted: HashMap<u64, usize>,
-    /// Operations started and not complete; those that completed at once not counted.
+    /// Operations of the program started and not complete; those that completed at once
+    /// not counted.
     pub(crate) active: u32,
+    /// Those of them that the peer answers.
+    pub(crate) requests: u32,
+    /// Operands of the atomics among them. Bytes.
+    pub(crate) operands: u64,
+    /// Answers to the peer that it has not acknowledged.
+    pub(crate) answers: u32,
     pub(crate) next_order: u64,
     pub(crate) credit_limit: u64,
     pub(crate) credit_used: u64,
@@ -281,17 +381,29 @@ pub(crate) struct Connection {
     pub(crate) early: BTreeMap<u64, Early>,
     pub(crate) incoming: HashMap<u64, usize>,
     pub(crate) writes: HashMap<u64, IncomingWrite>,
+    /// Operands of the atomics in `early`. Bytes.
+    pub(crate) early_operands: u64,
+    /// Messages that no receive has matched.
+    pub(crate) unmatched: u32,
+    /// Data that waits for receives. Bytes; never more than `granted`.
+    pub(crate) held: u64,
     pub(crate) granted: u64,
+    /// Credit that the peer has used. Bytes; never more than was advertised.
+    pub(crate) taken: u64,
     pub(crate) returned: u64,
     pub(crate) advertised: u64,
 
     pub(crate) ack_owed: bool,
+    /// Already among those that the engine owes acknowledgements.
+    pub(crate) owing: bool,
     pub(crate) ack_due: bool,
     pub(crate) unacked: u32,
 
     pub(crate) rtt_us: Option<u64>,
     pub(crate) lost_since: Option<Micros>,
     pub(crate) retry_at: Option<Micros>,
+    /// More lanes failed to come up: none is tried before this.
+    pub(crate) spread_at: Option<Micros>,
     pub(crate) backoff_us: u64,
     pub(crate) refusals: u32,
     pub(crate) last_failure: String,
@@ -303,17 +415,55 @@ impl Connection {
     }
 
     /// Whether anything waits to be sent or acknowledged.
+    /// An acknowledgement alone counts while there is a lane for it.
     pub(crate) fn has_work(&self) -> bool {
-        self.has_output() || !self.window.is_empty() || self.active > 0
+        self.has_fragments()
+            || (self.ack_due && !self.lanes.is_empty())
+            || !self.window.is_empty()
+            || self.active > 0
+            || self.answers > 0
     }
 
     /// Whether anything waits to be sent.
     pub(crate) fn has_output(&self) -> bool {
-        self.ack_due
-            || !self.again.is_empty()
+        self.ack_due || self.has_fragments()
+    }
+
+    fn has_fragments(&self) -> bool {
+        !self.again.is_empty()
             || !self.urgent.is_empty()
+            || !self.replies.is_empty()
             || !self.fresh.is_empty()
             || !self.bulk.is_empty()
+    }
+
+    pub(crate) fn leftovers(&self, note: &mut impl FnMut(&str, usize)) {
+        note("fragments to send again", self.again.len());
+        note("answers to send", self.urgent.len() + self.replies.len());
+        note("operations not begun", self.fresh.len());
+        note("operations in the middle", self.bulk.len());
+        note("messages not accepted", self.unaccepted.len());
+        note("operations counted as active", (self.active + self.requests + self.answers) as usize);
+        note("operands counted", self.operands as usize);
+        note("messages that came early", self.early.len());
+        note("messages coming in", self.incoming.len());
+        note("writes coming in", self.writes.len());
+        note("bytes held", self.held as usize);
+        note("messages unmatched", self.unmatched as usize);
+        if self.failed.is_none() {
+            note("fragments unacknowledged", usize::from(!self.window.is_empty()));
+        }
+    }
+
+    /// Credit reserved for this peer beyond what every peer has. Bytes.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.granted.saturating_sub(CREDIT_FIRST)
+    }
+
+    /// The next pause between attempts to connect.
+    pub(crate) fn back_off(&mut self) -> Micros {
+        self.backoff_us = (self.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
+        self.backoff_us
     }
 
     pub(crate) fn credit_to_advertise(&self) -> u64 {

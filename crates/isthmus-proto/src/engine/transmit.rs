@@ -16,6 +16,11 @@ const FRAGMENT_ALONE: u64 = 1 << 20;
 const FRAGMENT_SHARED: u64 = 128 << 10;
 /// Longest fragment on the first of several lanes, which is kept free for small messages.
 const FRAGMENT_EXPRESS: u64 = 16 << 10;
+/// Most requests (reads, writes, atomics) to a peer that it has not answered.
+pub(super) const REQUESTS_MAX: u32 = 1 << 16;
+/// Most operands of the atomics among them: the peer keeps those that overtake a message.
+/// Bytes.
+pub(super) const OPERANDS_MAX: u64 = 16 << 20;
 /// Bytes after which a batch is full.
 const BATCH_BYTES: u64 = 256 << 10;
 /// Segments after which a batch is full.
@@ -156,8 +161,9 @@ impl Engine {
 
     /// There is something to send to this peer.
     pub(super) fn kick(&mut self, peer: PeerId) {
+        let parted = self.parted;
         let connection = self.connection(peer);
-        if connection.failed.is_some() {
+        if connection.failed.is_some() || parted {
             return;
         }
         for i in 0..connection.lanes.len() {
@@ -176,7 +182,7 @@ impl Engine {
         let connection = self.connection(peer);
         let far = connection.rtt_us.is_some_and(|rtt| rtt >= Config::FAR_US);
         let lanes = connection.lanes.len() as u32 + connection.dialing;
-        if far && !connection.bulk.is_empty() && lanes < streams && connection.retry_at.is_none() {
+        if far && !connection.bulk.is_empty() && lanes < streams && connection.spread_at.is_none() {
             for _ in lanes..streams {
                 self.dial(peer);
             }
@@ -209,15 +215,37 @@ impl Engine {
             self.put_urgent(peer, lane, frame, batch);
             return true;
         }
-        if let Some(&operation) = connection.fresh.front() {
-            let clear = connection.active == 0 && connection.window.is_empty();
-            if clear || !self.operations[operation].options.fence {
-                self.connection(peer).fresh.pop_front();
-                self.begin_operation(peer, lane, operation, batch, mem);
-                return true;
-            }
+        if let Some(reply) = connection.replies.pop_front() {
+            self.begin_operation(peer, lane, reply, batch, mem);
+            return true;
+        }
+        if let Some(&operation) = connection.fresh.front()
+            && self.may_begin(peer, operation)
+        {
+            self.connection(peer).fresh.pop_front();
+            self.begin_operation(peer, lane, operation, batch, mem);
+            return true;
         }
         self.put_bulk(peer, lane, batch, mem)
+    }
+
+    /// Whether the first operation in line may start: not while it waits at a fence, nor
+    /// while the peer has more requests to answer than it should keep.
+    pub(super) fn may_begin(&mut self, peer: PeerId, index: usize) -> bool {
+        let operation = &self.operations[index];
+        let (fenced, request, operands) =
+            (operation.options.fence, operation.is_request(), operation.operands());
+        let connection = self.connection(peer);
+        if fenced {
+            let before = *connection.fence.get_or_insert(connection.window.next_seq());
+            if connection.active > 0 || connection.window.base() < before {
+                return false;
+            }
+            connection.fence = None;
+        }
+        let room = connection.requests < REQUESTS_MAX
+            && (connection.operands == 0 || connection.operands + operands <= OPERANDS_MAX);
+        room || !request
     }
 
     fn put_ack(&mut self, peer: PeerId, batch: &mut Batch) {
@@ -290,7 +318,13 @@ impl Engine {
             }
         };
         operation.eager = operation.allowed;
-        connection.active += 1;
+        if !matches!(operation.kind, Kind::Reply { .. }) {
+            connection.active += 1;
+        }
+        if operation.is_request() {
+            connection.requests += 1;
+            connection.operands += operation.operands();
+        }
         self.counters.fragments_sent += 1;
         if operation.allowed == operation.limit && operation.limit <= COPY_MAX {
             return self.put_kept(peer, lane, index, seq, batch, mem);
@@ -335,7 +369,7 @@ impl Engine {
         let load = Load::Kept { bytes, operation: (!local).then_some(index) };
         self.connection(peer).window.push(Flight { lane, load });
         if local {
-            self.connection(peer).active -= 1;
+            self.retire(index);
             self.finish(index, mem);
         }
     }

@@ -1,0 +1,325 @@
+//! `isthmus doctor`: is this host fit, is the peer there, and what to change if not.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use isthmus_io::{Endpoint, Settings};
+use isthmus_lab::units::{Rate, Span};
+use isthmus_proto::{Channel, Completion, Level, Options, PeerId, RecvRequest, SendRequest};
+use isthmus_wire::Address;
+
+use crate::install::{self, LIBRARY};
+
+/// Say what is wrong with this host or with the way to a peer, and what to change
+///
+/// Exit status: 0 all is well, perhaps with advice; 1 something is wrong.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A peer to reach: HOST:PORT or isthmus://AS.SUBNET/IP:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<String>,
+    /// Wait for peers at the address printed, so that `doctor --peer` elsewhere can try the way
+    #[arg(long, conflicts_with = "peer")]
+    listen: bool,
+    /// Rate of the path that this host should be able to fill
+    #[arg(long, default_value = "1Gbit")]
+    rate: Rate,
+    /// Round-trip time of that path
+    #[arg(long, default_value = "100ms")]
+    rtt: Span,
+    /// How long to try, or to listen
+    #[arg(long, default_value = "20s")]
+    timeout: Span,
+    /// Print one JSON object instead
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Advice,
+    Bad,
+}
+
+/// What was found, and what to do about it.
+#[derive(Debug)]
+struct Finding {
+    verdict: Verdict,
+    subject: &'static str,
+    text: String,
+    remedy: String,
+}
+
+fn finding(
+    verdict: Verdict,
+    subject: &'static str,
+    text: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
+    Finding { verdict, subject, text: text.into(), remedy: remedy.into() }
+}
+
+fn good(subject: &'static str, text: impl Into<String>) -> Finding {
+    finding(Verdict::Good, subject, text, "")
+}
+
+pub(crate) fn main(args: Args) -> ExitCode {
+    let mut findings = vec![provider(), selection()];
+    findings.extend(windows(args.rate.0, Duration::from_nanos(args.rtt.0)));
+    findings.push(congestion_control());
+    findings.push(open_files());
+    match Settings::load() {
+        Err(error) => {
+            findings.push(finding(Verdict::Bad, "settings", error.to_string(), "correct the value named"))
+        }
+        Ok(settings) => findings.extend(network(&settings, &args)),
+    }
+    report(&findings, args.json);
+    if findings.iter().any(|f| f.verdict == Verdict::Bad) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn report(findings: &[Finding], json: bool) {
+    if json {
+        let list: Vec<_> = findings
+            .iter()
+            .map(|f| {
+                serde_json::json!({
+                    "verdict": format!("{:?}", f.verdict).to_lowercase(),
+                    "subject": f.subject, "text": f.text, "remedy": f.remedy,
+                })
+            })
+            .collect();
+        return println!("{}", serde_json::json!({ "version": 1, "findings": list }));
+    }
+    for f in findings {
+        let mark = match f.verdict {
+            Verdict::Good => "ok    ",
+            Verdict::Advice => "advice",
+            Verdict::Bad => "WRONG ",
+        };
+        println!("{mark} {:<12} {}", f.subject, f.text);
+        if !f.remedy.is_empty() {
+            println!("       {:<12} -> {}", "", f.remedy);
+        }
+    }
+}
+
+/// Is the provider where libfabric will look for it?
+fn provider() -> Finding {
+    let path = env::var("FI_PROVIDER_PATH").unwrap_or_default();
+    let holder = path.split([':', ',']).map(|part| part.trim_start_matches('+')).find(|part| {
+        let part = Path::new(part);
+        install::holds_provider(part) || (part.is_file() && part.ends_with(LIBRARY))
+    });
+    match (holder, install::provider_folder()) {
+        (Some(folder), _) => good("provider", format!("FI_PROVIDER_PATH leads to {LIBRARY} in {folder}")),
+        (None, Some(folder)) => finding(
+            Verdict::Advice,
+            "provider",
+            format!("FI_PROVIDER_PATH ({path:?}) does not lead to {LIBRARY}"),
+            format!("export FI_PROVIDER_PATH={}, or use `isthmus env`", folder.display()),
+        ),
+        (None, None) => finding(
+            Verdict::Bad,
+            "provider",
+            format!("{LIBRARY} is neither in FI_PROVIDER_PATH ({path:?}) nor beside this program"),
+            "install it, or set FI_PROVIDER_PATH to its folder",
+        ),
+    }
+}
+
+/// Does FI_PROVIDER let libfabric use it?
+fn selection() -> Finding {
+    let Ok(chosen) = env::var("FI_PROVIDER") else {
+        return good("selection", "FI_PROVIDER is not set: libfabric offers every provider it finds");
+    };
+    let (excluded, list) = match chosen.strip_prefix('^') {
+        Some(list) => (true, list),
+        None => (false, chosen.as_str()),
+    };
+    let named = list.split([',', ';']).any(|name| name.trim() == "isthmus");
+    if named != excluded {
+        good("selection", format!("FI_PROVIDER={chosen}"))
+    } else {
+        finding(
+            Verdict::Bad,
+            "selection",
+            format!("FI_PROVIDER={chosen} keeps libfabric from using isthmus"),
+            "export FI_PROVIDER=isthmus, or use `isthmus env`",
+        )
+    }
+}
+
+/// Can TCP's windows hold what the path holds?
+fn windows(bits_per_second: u64, rtt: Duration) -> Vec<Finding> {
+    let bdp = (bits_per_second as f64 / 8.0 * rtt.as_secs_f64()) as u64;
+    // Half of a receive buffer is window; a sender keeps what is not acknowledged.
+    [("net.ipv4.tcp_rmem", 2 * bdp), ("net.ipv4.tcp_wmem", 2 * bdp)]
+        .into_iter()
+        .map(|(name, wanted)| {
+            let path = PathBuf::from("/proc/sys").join(name.replace('.', "/"));
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let fields: Vec<u64> = text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+            match fields[..] {
+                [_, _, most] if most >= wanted => good("windows", format!("{name} allows {most} bytes")),
+                [least, usual, most] => finding(
+                    Verdict::Advice,
+                    "windows",
+                    format!("{name} allows {most} bytes; one stream on this path would use {wanted}"),
+                    format!(
+                        "sysctl -w {name}=\"{least} {usual} {wanted}\" (several streams do with less each)"
+                    ),
+                ),
+                _ => finding(Verdict::Advice, "windows", format!("cannot read {name}"), ""),
+            }
+        })
+        .collect()
+}
+
+fn congestion_control() -> Finding {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    if text.split_whitespace().any(|name| name == "bbr") {
+        good("congestion", format!("the kernel offers {}", text.trim()))
+    } else {
+        finding(
+            Verdict::Advice,
+            "congestion",
+            format!("the kernel offers only {}; loss will slow TCP lanes", text.trim()),
+            "modprobe tcp_bbr",
+        )
+    }
+}
+
+fn open_files() -> Finding {
+    const WANTED: u64 = 4096;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    match limit.current {
+        Some(current) if current < WANTED => finding(
+            Verdict::Advice,
+            "open files",
+            format!("this shell allows {current} open files; a lane needs one"),
+            format!("ulimit -n {WANTED}"),
+        ),
+        _ => good("open files", "enough descriptors for thousands of lanes"),
+    }
+}
+
+/// Opens an endpoint, talks to itself, and to the peer if one is named.
+fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
+    let endpoint = match Endpoint::open(settings, None, Arc::default()) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            return vec![finding(
+                Verdict::Bad,
+                "endpoint",
+                error.to_string(),
+                "see the settings `interface` and `port`",
+            )];
+        }
+    };
+    let own = endpoint.address();
+    let mut findings = vec![good("endpoint", format!("listens at {own}"))];
+    if own.locator.ip().is_loopback() {
+        findings.push(finding(
+            Verdict::Advice,
+            "endpoint",
+            "only this host can reach a loopback address",
+            "bring up a network interface, or set FI_ISTHMUS_INTERFACE",
+        ));
+    }
+    findings.push(match exchange(&endpoint, &own, Duration::from_secs(5)) {
+        Ok(rtt) => good("loopback", format!("a message to itself and back in {} us", rtt.as_micros())),
+        Err(text) => {
+            finding(Verdict::Bad, "loopback", text, "does a firewall block this host's own address?")
+        }
+    });
+    if args.listen {
+        listen(&endpoint, Duration::from_nanos(args.timeout.0));
+    }
+    findings.extend(args.peer.as_ref().map(|text| peer(&endpoint, text, Duration::from_nanos(args.timeout.0))));
+    endpoint.close();
+    findings
+}
+
+fn peer(endpoint: &Endpoint, text: &str, limit: Duration) -> Finding {
+    let Some(address) = parse_peer(endpoint, text) else {
+        return finding(
+            Verdict::Bad,
+            "peer",
+            format!("`{text}` is no address"),
+            "write HOST:PORT or isthmus://AS.SUBNET/IP:PORT",
+        );
+    };
+    match exchange(endpoint, &address, limit) {
+        Ok(rtt) => good("peer", format!("{address} answered in {:.3} ms", rtt.as_secs_f64() * 1e3)),
+        Err(text) => finding(
+            Verdict::Bad,
+            "peer",
+            text,
+            "is it running, does its address belong to this subnet, does a firewall let its TCP port through?",
+        ),
+    }
+}
+
+fn parse_peer(endpoint: &Endpoint, text: &str) -> Option<Address> {
+    use std::net::ToSocketAddrs;
+    if let Ok(address) = text.parse::<Address>() {
+        return Some(address);
+    }
+    let locator = text.to_socket_addrs().ok()?.next()?;
+    let own = endpoint.address();
+    Some(Address { as_id: own.as_id, subnet: own.subnet, locator, incarnation: 0 })
+}
+
+/// Keeps the endpoint answering: a delivered message needs no program at this end.
+fn listen(endpoint: &Endpoint, limit: Duration) {
+    println!("listening at {}", endpoint.address());
+    let start = Instant::now();
+    let mut done = Vec::new();
+    while start.elapsed() < limit {
+        endpoint.wait(Some(Duration::from_millis(100)));
+        endpoint.poll(&mut done);
+        done.clear();
+    }
+}
+
+/// Tag of the doctor's messages.
+const TAG: u64 = 0x646f_6374_6f72;
+
+/// Time until a message was delivered to `address`, connection set up beforehand.
+fn exchange(endpoint: &Endpoint, address: &Address, limit: Duration) -> Result<Duration, String> {
+    let peer = endpoint.peer(address).map_err(|error| error.to_string())?;
+    let deadline = Instant::now() + limit;
+    deliver(endpoint, peer, deadline)?;
+    let start = Instant::now();
+    deliver(endpoint, peer, deadline)?;
+    Ok(start.elapsed())
+}
+
+/// Sends an empty message and waits until the peer has it.
+fn deliver(endpoint: &Endpoint, peer: PeerId, deadline: Instant) -> Result<(), String> {
+    let options = Options { notify: true, level: Level::Delivery, ..Options::default() };
+    let receive =
+        RecvRequest { source: None, channel: Channel::Tagged, tag: TAG, ignore: 0, multi: None, options };
+    // SAFETY: the messages are empty, so no buffer is lent.
+    unsafe { endpoint.recv(&receive, &[]) }.map_err(|error| error.to_string())?;
+    let send = SendRequest { peer, channel: Channel::Tagged, tag: TAG, data: None, options };
+    // SAFETY: as above.
+    unsafe { endpoint.send(&send, &[]) }.map_err(|error| error.to_string())?;
+    let mut done: Vec<Completion> = Vec::new();
+    while Instant::now() < deadline {
+        endpoint.wait(Some(Duration::from_millis(10)));
+        endpoint.poll(&mut done);
+        let sent = |c: &&Completion| matches!(c.kind, isthmus_proto::CompletionKind::Send(_));
+        if let Some(completion) = done.iter().find(sent) {
+            return completion.error.as_ref().map_or(Ok(()), |error| Err(error.to_string()));
+        }
+    }
+    let address = endpoint.peer_address(peer);
+    Err(format!("{address} did not answer in time"))
+}

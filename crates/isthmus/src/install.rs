@@ -1,0 +1,22 @@
+//! Where the parts of an installation are.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// The provider's file name: libfabric loads what ends in `-fi.so`.
+pub(crate) const LIBRARY: &str = "libisthmus-fi.so";
+
+/// The folder of the provider, relative to this program: `../lib`, `../lib/isthmus` or
+/// the program's own.
+pub(crate) fn provider_folder() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    let bin = program.parent()?;
+    let prefix = bin.parent().unwrap_or(bin);
+    [prefix.join("lib"), prefix.join("lib/isthmus"), bin.to_owned()]
+        .into_iter()
+        .find(|dir| holds_provider(dir))
+}
+
+pub(crate) fn holds_provider(folder: &Path) -> bool {
+    folder.join(LIBRARY).is_file()
+}
