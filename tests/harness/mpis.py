@@ -15,6 +15,9 @@ C_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"]
 # isthmus: our provider. tcp and rxm: libfabric's own, as the control.
 TRANSPORTS = ("isthmus", "tcp", "rxm")
 LIBFABRIC_NAME = {"isthmus": "isthmus", "tcp": "tcp", "rxm": "tcp;ofi_rxm"}
+# Variables of the lab and of these tests; the others named ISTHMUS_... are the
+# provider's settings, and every rank gets them.
+NOT_SETTINGS = ("ISTHMUS_LAB", "ISTHMUS_TEST", "ISTHMUS_DEMO", "ISTHMUS_EXE")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def provider_env(transport, place):
     if transport == "isthmus":
         env["FI_PROVIDER_PATH"] = str(PROVIDER.parent)
         for key, value in os.environ.items():
-            if key.startswith("ISTHMUS_") and key not in ("ISTHMUS_TEST_ID", "ISTHMUS_EXE"):
+            if key.startswith("ISTHMUS_") and not key.startswith(NOT_SETTINGS):
                 env[key] = value
     else:
         env["FI_PROVIDER"] = LIBFABRIC_NAME[transport]

@@ -1,0 +1,71 @@
+# make help lists the targets and variables.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.PHONY: help build demo test lint suites bootstrap clean distclean
+
+# Where tools/bootstrap.sh and rustup may have put cargo.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+# The demo's file (or the size of the one that is generated), link and ranks.
+FILE ?=
+SIZE ?= 500M
+RATE ?= 1Gbit
+RTT ?= 24ms
+LOSS ?= 0%
+MTU ?= 9000
+RANKS ?= 4
+BLOCK ?= 4MiB
+# More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
+ARGS ?=
+
+help:
+	@printf '%s\n' \
+	  'make demo    copy a file between two MPI applications at two sites of a lab' \
+	  '             variables: FILE SIZE RATE RTT LOSS MTU RANKS BLOCK, and ARGS (demo/run.py --help)' \
+	  'make test    all tests: the Rust ones, then every MPI over Isthmus (ARGS: tests/run.py --help)' \
+	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH) and build/bin/isthmus' \
+	  'make lint    formatting, clippy, shellcheck' \
+	  'make suites  mpi4py own tests over libfabric stock tcp: the list of known failures' \
+	  'make clean   what was built; distclean also takes the MPIs in build/mpi'
+
+bootstrap:
+	@tools/bootstrap.sh
+
+build:
+	@tools/bootstrap.sh base rust
+	@tools/build.sh
+
+demo:
+	@tools/bootstrap.sh base rust mpich
+	@tools/build.sh
+	@demo/run.py $(if $(FILE),--file '$(FILE)',--size '$(SIZE)') --rate '$(RATE)' --rtt '$(RTT)' \
+	  --loss '$(LOSS)' --mtu '$(MTU)' --ranks '$(RANKS)' --block '$(BLOCK)' $(ARGS)
+
+# The MPI tests run even when a Rust test failed: one run tells all.
+test:
+	@tools/bootstrap.sh
+	@tools/build.sh
+	@status=0; \
+	  echo 'test: cargo test'; \
+	  cargo test --workspace --locked || status=1; \
+	  echo 'test: the MPIs'; \
+	  tests/run.py --suite $(ARGS) || status=1; \
+	  exit $$status
+
+lint:
+	@tools/bootstrap.sh rust lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	shellcheck -x tools/*.sh .ci/run
+
+suites:
+	@tools/bootstrap.sh base mpich mpi4py-tests
+	@tests/run.py --placement host --transport tcp --mpi mpich --only mpi4py-2 --only mpi4py-4
+
+clean:
+	rm -rf build/lib build/bin build/tests build/demo build/logs
+	cargo clean
+
+distclean: clean
+	rm -rf build
