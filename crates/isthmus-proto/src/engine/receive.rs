@@ -97,7 +97,7 @@ impl Engine {
         let stream = self.lanes.get_mut(lane.0 as usize)?.stream.as_mut()?;
         debug_assert!(!stream.busy, "the last sink was not reported as filled");
         let Target::Direct { place, offset, keep, .. } = stream.target else { return None };
-        let len = keep.saturating_sub(stream.done);
+        let len = keep.min(stream.len).saturating_sub(stream.done);
         if len == 0 {
             return None;
         }
@@ -130,7 +130,9 @@ impl Engine {
             Target::Bounce { bytes, .. } => bytes.extend_from_slice(taken),
             Target::Direct { place, offset, keep, .. } => {
                 let kept = keep.saturating_sub(stream.done).min(n) as usize;
-                mem.store(*place, *offset + stream.done, &taken[..kept]);
+                if kept > 0 {
+                    mem.store(*place, *offset + stream.done, &taken[..kept]);
+                }
             }
         }
         stream.done += n;
