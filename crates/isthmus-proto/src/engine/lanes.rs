@@ -284,14 +284,14 @@ impl Engine {
     /// dialled again, whoever dialled it first, since only that tells whether the peer
     /// still lives.
     pub fn lane_lost(&mut self, now: Micros, lane: LaneId, loss: &LaneLoss, mem: &mut dyn Memory) {
-        let Some(mut record) = self.lanes.try_remove(lane.0 as usize) else { return };
-        for operation in record.leases.drain(..) {
-            self.operations[operation].leases -= 1;
-            self.try_finish(operation, mem);
-        }
+        let Some(record) = self.lanes.try_remove(lane.0 as usize) else { return };
         let Some(peer) = record.peer else { return };
         let peer = self.resolve(peer);
         let was_dialing = self.unlist(peer, lane, record.state);
+        for operation in record.leases {
+            self.operations[operation].leases -= 1;
+            self.try_finish(operation, mem);
+        }
         // A fault that shows only now is the peer's, but of a lane that is gone.
         let _ = self.end_lingering(mem);
         if self.parted || self.connection(peer).failed.is_some() {

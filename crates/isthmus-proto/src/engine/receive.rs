@@ -130,7 +130,9 @@ impl Engine {
             Target::Bounce { bytes, .. } => bytes.extend_from_slice(taken),
             Target::Direct { place, offset, keep, .. } => {
                 let kept = keep.saturating_sub(stream.done).min(n) as usize;
-                mem.store(*place, *offset + stream.done, &taken[..kept]);
+                if kept > 0 {
+                    mem.store(*place, *offset + stream.done, &taken[..kept]);
+                }
             }
         }
         stream.done += n;

@@ -1,0 +1,12 @@
+//! The engine in virtual time: random programs on random networks against an oracle,
+//! and what must hold in named situations.
+//!
+//! A failure prints its seed; `ISTHMUS_SEED=<seed>` with the test's name replays it.
+
+#![allow(clippy::unwrap_used)]
+
+mod arena;
+mod program;
+mod rng;
+mod storms;
+mod world;

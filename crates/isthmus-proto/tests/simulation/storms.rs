@@ -1,0 +1,215 @@
+//! Storms: random operations on a random network, many seeds.
+
+use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Level, PeekAction};
+use isthmus_wire::frame::Status;
+
+use crate::program::{CELLS, How, Program, SLOT, SLOTS};
+use crate::rng::Rng;
+use crate::world::{Net, World};
+
+/// What a storm is made of.
+#[derive(Clone, Debug)]
+struct Storm {
+    nodes: (u64, u64),
+    ops: (u64, u64),
+    net: fn(&mut Rng) -> Net,
+    len: fn(&mut Rng) -> u64,
+    rma: u64,
+}
+
+fn small(rng: &mut Rng) -> u64 {
+    match rng.below(10) {
+        0 => 0,
+        1..=5 => rng.below(200),
+        6..=8 => rng.below(9000),
+        _ => rng.below(40_000),
+    }
+}
+
+fn mixed(rng: &mut Rng) -> u64 {
+    match rng.below(40) {
+        0 => rng.below(2_500_000),
+        1..=6 => rng.below(200_000),
+        _ => small(rng),
+    }
+}
+
+fn calm(_: &mut Rng) -> Net {
+    Net::calm()
+}
+
+fn rough(rng: &mut Rng) -> Net {
+    let far = rng.chance(500);
+    let delay = if far { (1000, 1000 + rng.below(9000)) } else { (5, 5 + rng.below(200)) };
+    Net {
+        delay,
+        chunk_max: 1 << rng.within((9, 18)),
+        buffer: 1 << rng.within((13, 20)),
+        refused: rng.below(300),
+        timed_out: rng.below(100),
+        unanswered: if rng.chance(200) { 50 } else { 0 },
+        fill: rng.below(2 * delay.1),
+        breaks: Some((delay.1, 20 * delay.1)),
+        notice: rng.below(40 * delay.1),
+    }
+}
+
+fn run(seed: u64, storm: &Storm) {
+    let mut rng = Rng::new(seed);
+    let nodes = rng.within(storm.nodes) as usize;
+    let net = (storm.net)(&mut rng);
+    let credit = 1 << rng.within((16, 22));
+    let streams = rng.within((1, 4)) as u32;
+    let world = World::new(seed + 1, nodes, net, |config| Config {
+        credit,
+        streams,
+        refusals_max: 1000,
+        peer_timeout_us: u64::MAX,
+        ..config
+    });
+    let mut program = Program::new(world);
+    let mut receives = Vec::new();
+    let mut budget = 12u64 << 20;
+    for _ in 0..rng.within(storm.ops) {
+        act(&mut program, &mut rng, storm, &mut receives, &mut budget);
+        if rng.chance(300) {
+            let pause = rng.below(4 * program.world.net.delay.1);
+            program.run_until(program.world.now + pause);
+        }
+    }
+    if rng.chance(300) {
+        let pause = rng.below(100 * program.world.net.delay.1);
+        program.run_until(program.world.now + pause);
+    }
+    program.finish();
+}
+
+fn how(rng: &mut Rng, len: u64) -> How {
+    How {
+        inject: len <= 4096 && rng.chance(300),
+        level: rng.pick(&[Level::Transmit, Level::Transmit, Level::Delivery, Level::Match]),
+        fence: rng.chance(30),
+        data: rng.chance(400),
+        listed: rng.chance(200),
+    }
+}
+
+fn act(program: &mut Program, rng: &mut Rng, storm: &Storm, receives: &mut Vec<u64>, budget: &mut u64) {
+    let nodes = program.world.nodes.len() as u64;
+    let node = rng.below(nodes) as usize;
+    let to = if rng.chance(100) { node } else { rng.below(nodes) as usize };
+    let len = (storm.len)(rng).min(*budget);
+    if rng.chance(storm.rma) {
+        *budget -= len;
+        return access(program, rng, node, to, len);
+    }
+    let channel = rng.pick(&[Channel::Tagged, Channel::Tagged, Channel::Untagged]);
+    let class = rng.below(3);
+    match rng.below(100) {
+        0..=47 => {
+            *budget -= len;
+            program.send(node, to, channel, class, len, how(rng, len));
+        }
+        48..=87 => {
+            let source = rng.chance(500).then_some(to);
+            let class = rng.chance(800).then_some(class);
+            let room = if rng.chance(700) { len.max(200_000) } else { (storm.len)(rng) };
+            receives.push(program.recv(node, source, channel, class, room));
+        }
+        88..=89 => {
+            let room = 1000 + rng.below(200_000);
+            let least = rng.below(room);
+            receives.push(program.receive(node, None, Channel::Untagged, None, room, Some(least)));
+        }
+        90..=94 => {
+            let action = rng.pick(&[PeekAction::Look, PeekAction::Claim, PeekAction::Discard]);
+            let source = rng.chance(300).then_some(to);
+            let class = rng.chance(700).then_some(class);
+            program.peek(node, source, class, action);
+        }
+        95..=97 => {
+            let room = rng.chance(700).then(|| (storm.len)(rng));
+            program.claim(room);
+        }
+        _ => {
+            if !receives.is_empty() {
+                let context = rng.pick(receives);
+                program.cancel(context);
+            }
+        }
+    }
+}
+
+fn access(program: &mut Program, rng: &mut Rng, node: usize, to: usize, len: u64) {
+    let slot = rng.below(SLOTS as u64) as usize;
+    match rng.below(10) {
+        0..=2 => {
+            program.write(node, to, slot, len.min(SLOT), how(rng, len));
+        }
+        3..=5 => {
+            program.read(node, to, slot, how(rng, len));
+        }
+        6 => {
+            let status = rng.pick(&[Status::Key, Status::Bounds]);
+            program.trespass(node, to, rng.chance(500), 6 + len, status);
+        }
+        7 => program.count(node, to),
+        _ => atomic(program, rng, node, to),
+    }
+}
+
+fn atomic(program: &mut Program, rng: &mut Rng, node: usize, to: usize) {
+    let kind = rng.pick(&[AtomicKind::Update, AtomicKind::Fetch, AtomicKind::Compare]);
+    let op = match kind {
+        AtomicKind::Compare => rng.pick(&[AtomicOp::Cswap, AtomicOp::CswapLt, AtomicOp::Mswap]),
+        AtomicKind::Update => rng.pick(&[AtomicOp::Sum, AtomicOp::Max, AtomicOp::Bxor, AtomicOp::AtomicWrite]),
+        AtomicKind::Fetch => rng.pick(&[AtomicOp::Sum, AtomicOp::Min, AtomicOp::AtomicRead]),
+    };
+    let n = 1 + rng.below(CELLS as u64) as usize;
+    let mut words = || (0..n).map(|_| rng.below(3)).collect::<Vec<u64>>();
+    let (operands, compare) = (words(), words());
+    let compare = if kind == AtomicKind::Compare { &compare[..] } else { &[] };
+    let fence = rng.chance(50);
+    program.atomic(node, to, kind, op, &operands, compare, fence);
+}
+
+/// Runs a storm over `count` seeds, or over the one in `ISTHMUS_SEED`.
+fn over_seeds(name: &str, first: u64, count: u64, storm: &Storm) {
+    let chosen = std::env::var("ISTHMUS_SEED").ok().map(|text| text.parse().expect("ISTHMUS_SEED is a number"));
+    let seeds = chosen.map_or(first..first + count * scale(), |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        if let Err(panic) = std::panic::catch_unwind(|| run(seed, storm)) {
+            eprintln!("seed {seed} failed; replay: ISTHMUS_SEED={seed} cargo test -p isthmus-proto --test simulation {name}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// `ISTHMUS_SEEDS_SCALE` multiplies the number of seeds, for long runs.
+fn scale() -> u64 {
+    std::env::var("ISTHMUS_SEEDS_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+#[test]
+fn calm_seas_deliver_everything_in_order() {
+    let storm = Storm { nodes: (2, 4), ops: (20, 250), net: calm, len: mixed, rma: 200 };
+    over_seeds("calm_seas", 1_000_000, 200, &storm);
+}
+
+#[test]
+fn small_messages_survive_breaking_lanes() {
+    let storm = Storm { nodes: (2, 4), ops: (20, 300), net: rough, len: small, rma: 0 };
+    over_seeds("small_messages", 2_000_000, 400, &storm);
+}
+
+#[test]
+fn large_messages_survive_breaking_lanes() {
+    let storm = Storm { nodes: (2, 3), ops: (10, 120), net: rough, len: mixed, rma: 100 };
+    over_seeds("large_messages", 3_000_000, 300, &storm);
+}
+
+#[test]
+fn remote_memory_survives_breaking_lanes() {
+    let storm = Storm { nodes: (2, 3), ops: (20, 200), net: rough, len: mixed, rma: 750 };
+    over_seeds("remote_memory", 4_000_000, 300, &storm);
+}
