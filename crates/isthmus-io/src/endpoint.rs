@@ -121,7 +121,7 @@ impl Endpoint {
             credit: settings.credit.0,
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
-            peer_timeout_us: settings.peer_timeout.0.as_micros() as u64,
+            peer_timeout_us: settings.peer_timeout.0 / 1_000,
             ..Config::new(address)
         };
         let from = (!settings.interface.is_empty()).then_some(at.ip());
@@ -139,7 +139,7 @@ impl Endpoint {
             bell: Bell::new()?,
             event_fd,
             driver: Driver::get()?,
-            linger: settings.linger.0,
+            linger: settings.linger.to_duration(),
         });
         endpoint.driver.adopt(&endpoint);
         Ok(endpoint)

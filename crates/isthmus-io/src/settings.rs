@@ -5,10 +5,10 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
+use isthmus_units::{Size, Span};
 use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
+use serde::de::{self, Deserializer};
 
 /// One setting, as shown to users.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +51,7 @@ macro_rules! settings {
             fn override_from(&mut self, get: impl Fn(&str) -> Option<String>) -> Result<(), SettingsError> {
                 $(if let Some(text) = get(stringify!($name)) {
                     self.$name = <$kind as Value>::parse(&text).map_err(|expected| {
-                        SettingsError(format!(
-                            "{} = {text:?} is not {expected}", environment_name(stringify!($name))
-                        ))
+                        SettingsError(format!("{} = {text:?}: {expected}", environment_name(stringify!($name))))
                     })?;
                 })+
                 Ok(())
@@ -68,8 +66,8 @@ settings! {
     as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
-    credit: ByteSize = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
-    credit_total: ByteSize = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
+    credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
+    credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: String = "bbr", "TCP congestion control on paths that leave the host, where the kernel offers it; \"system\" leaves the kernel's default. Default bbr.";
@@ -178,36 +176,6 @@ integer_value!(u16, u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams(pub u32);
 
-/// A number of bytes, written with a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteSize(pub u64);
-
-/// A length of time, written with a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
-
-const BYTE_UNITS: &[(&str, u64)] = &[
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("kB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("B", 1),
-];
-const TIME_UNITS: &[(&str, u64)] = &[("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000)];
-
-fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
-    let (number, unit) = text.split_at(at);
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    number.trim().parse::<u64>().ok()?.checked_mul(*factor)
-}
-
-fn rate_hint(text: &str) -> &'static str {
-    if text.contains("/s") || text.ends_with("bit") { " (that is a rate)" } else { "" }
-}
-
 impl FromStr for Streams {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -218,21 +186,10 @@ impl FromStr for Streams {
     }
 }
 
-impl FromStr for ByteSize {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        with_unit(text, BYTE_UNITS).map(Self).ok_or_else(|| {
-            format!("a size{}; write a whole number and a unit, such as \"64MiB\"", rate_hint(text))
-        })
-    }
-}
-
-impl FromStr for Span {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        with_unit(text, TIME_UNITS)
-            .map(|us| Self(Duration::from_micros(us)))
-            .ok_or_else(|| "a time; write a whole number and a unit, such as \"30s\" or \"250ms\"".to_owned())
+impl<'de> Deserialize<'de> for Streams {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let count = u32::deserialize(deserializer)?;
+        count.to_string().parse().map_err(|expected| de::Error::custom(format!("{count} is not {expected}")))
     }
 }
 
@@ -240,18 +197,10 @@ macro_rules! text_value {
     ($($kind:ty, $fallback:expr;)*) => {$(
         impl Value for $kind {
             fn parse(text: &str) -> Result<Self, String> {
-                text.parse()
+                text.parse().map_err(|error: <$kind as FromStr>::Err| error.to_string())
             }
             fn fallback() -> Self {
                 $fallback
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $kind {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(TextVisitor(|text: &str| {
-                    text.parse::<$kind>().map_err(|expected| format!("{text:?} is not {expected}"))
-                }))
             }
         }
     )*};
@@ -259,25 +208,8 @@ macro_rules! text_value {
 
 text_value! {
     Streams, Self(1);
-    ByteSize, Self(0);
-    Span, Self(Duration::ZERO);
-}
-
-/// Accepts a string, or a bare number as its text.
-struct TextVisitor<F>(F);
-
-impl<T, F: Fn(&str) -> Result<T, String>> Visitor<'_> for TextVisitor<F> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("text with a unit")
-    }
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        (self.0)(text).map_err(E::custom)
-    }
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
+    Size, Self(0);
+    Span, Self(0);
 }
 
 #[cfg(test)]
@@ -286,29 +218,28 @@ mod tests {
 
     #[test]
     fn the_defaults_parse() {
-        let mut settings =
-            Settings { streams: Streams(9), linger: Span(Duration::ZERO), ..Settings::default() };
+        let mut settings = Settings { streams: Streams(9), linger: Span(0), ..Settings::default() };
         let default = |name: &str| PARAMETERS.iter().find(|p| p.name == name).map(|p| p.default.to_owned());
         assert_eq!(settings.override_from(default), Ok(()));
         assert_eq!(settings, Settings::default());
-        assert_eq!(settings.credit, ByteSize(8 << 20));
-        assert_eq!(settings.peer_timeout, Span(Duration::from_secs(60)));
+        assert_eq!(settings.credit, Size(8 << 20));
+        assert_eq!(settings.peer_timeout, Span::from_ms(60_000));
     }
 
     #[test]
     fn a_file_sets_what_it_names() {
         let settings = Settings::from_toml("[device]\nas_id = 3\nstreams = 8\ncredit = \"64MiB\"\n", "x")
             .expect("valid");
-        assert_eq!((settings.as_id, settings.streams, settings.credit), (3, Streams(8), ByteSize(64 << 20)));
+        assert_eq!((settings.as_id, settings.streams, settings.credit), (3, Streams(8), Size(64 << 20)));
         assert_eq!(settings.linger, Settings::default().linger);
     }
 
     #[test]
     fn errors_name_file_line_value_and_remedy() {
         let text = |toml: &str| Settings::from_toml(toml, "site.toml").expect_err("invalid").0;
-        let rate = text("[device]\n\ncredit = \"64Mib/s\"\n");
-        assert!(rate.starts_with("site.toml:3: credit = \"64Mib/s\""), "{rate}");
-        assert!(rate.contains("that is a rate") && rate.contains("64MiB"), "{rate}");
+        let rate = text("[device]\n\ncredit = \"64Mbit/s\"\n");
+        assert!(rate.starts_with("site.toml:3: credit = \"64Mbit/s\""), "{rate}");
+        assert!(rate.contains("is a rate") && rate.contains("64MiB"), "{rate}");
         let unknown = text("[device]\nwindow = 3\n");
         assert!(
             unknown.starts_with("site.toml:2:") && unknown.contains("unknown field `window`"),
@@ -323,8 +254,8 @@ mod tests {
         let mut settings = Settings::default();
         let set = |value: &'static str| move |name: &str| (name == "linger").then(|| value.to_owned());
         assert_eq!(settings.override_from(set("250ms")), Ok(()));
-        assert_eq!(settings.linger, Span(Duration::from_millis(250)));
+        assert_eq!(settings.linger, Span::from_ms(250));
         let error = settings.override_from(set("soon")).expect_err("invalid");
-        assert!(error.0.starts_with("FI_ISTHMUS_LINGER = \"soon\" is not a time"), "{error}");
+        assert!(error.0.starts_with("FI_ISTHMUS_LINGER = \"soon\":") && error.0.contains("24ms"), "{error}");
     }
 }

@@ -130,7 +130,7 @@ fn congestion_controls() -> Finding {
 
 fn memory() -> Finding {
     match crate::topology::available_memory_bytes() {
-        Some(bytes) => finding("memory", Verdict::Good, format!("{} free", crate::units::Size(bytes))),
+        Some(bytes) => finding("memory", Verdict::Good, format!("{} free", isthmus_units::Size(bytes))),
         None => finding("memory", Verdict::Lesser, "/proc/meminfo cannot be read"),
     }
 }

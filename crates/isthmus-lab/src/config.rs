@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::model::{DELAY_NS_MAX, DirectionSpec, Loss};
-use crate::units::{Percent, Rate, Size, Span};
+use isthmus_units::{Percent, Rate, Size, Span};
 
 /// What is wrong with a configuration, with the place and the remedy.
 #[derive(Debug, thiserror::Error)]

@@ -29,7 +29,6 @@ mod store;
 #[allow(unsafe_code)]
 mod sys;
 pub mod topology;
-pub mod units;
 
 /// Why a lab cannot be made or used.
 #[derive(Debug, thiserror::Error)]

@@ -23,8 +23,8 @@ use crate::netlink;
 use crate::report::{LabReport, LinkReport};
 use crate::site::{self, Namespaces};
 use crate::sys;
-use crate::units::{Percent, Rate, Size, Span};
 use crate::{Doing, LabError};
+use isthmus_units::{Percent, Rate, Size, Span};
 
 /// The network of the `mgmt` link, a /24: sites count from .1, the hub is .254.
 pub const MGMT_NETWORK: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 0);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isthmus_io::{Endpoint, Settings};
-use isthmus_lab::units::{Rate, Span};
 use isthmus_proto::{Channel, Completion, Level, Options, PeerId, RecvRequest, SendRequest};
+use isthmus_units::{Rate, Span};
 use isthmus_wire::Address;
 
 use crate::install::{self, LIBRARY};
@@ -70,7 +70,7 @@ fn good(subject: &'static str, text: impl Into<String>) -> Finding {
 
 pub(crate) fn main(args: Args) -> ExitCode {
     let mut findings = vec![provider(), selection()];
-    findings.extend(windows(args.rate.0, Duration::from_nanos(args.rtt.0)));
+    findings.extend(windows(args.rate.0, args.rtt.to_duration()));
     findings.push(congestion_control());
     findings.push(open_files());
     match Settings::load() {
@@ -239,9 +239,9 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
         }
     });
     if args.listen {
-        listen(&endpoint, Duration::from_nanos(args.timeout.0));
+        listen(&endpoint, args.timeout.to_duration());
     }
-    findings.extend(args.peer.as_ref().map(|text| peer(&endpoint, text, Duration::from_nanos(args.timeout.0))));
+    findings.extend(args.peer.as_ref().map(|text| peer(&endpoint, text, args.timeout.to_duration())));
     endpoint.close();
     findings
 }

@@ -14,7 +14,7 @@ use isthmus_lab::LabError;
 use isthmus_lab::check::{self, Finding, Verdict};
 use isthmus_lab::config::{LabConfig, LinkConfig, SiteConfig};
 use isthmus_lab::topology::{HUB, Lab, LabState, become_able, environment};
-use isthmus_lab::units::{Percent, Rate, Size, Span};
+use isthmus_units::{Percent, Rate, Size, Span};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -184,7 +184,15 @@ impl Program {
         self.check();
     }
 
-    pub(crate) fn send(&mut self, node: usize, to: usize, channel: Channel, class: u64, len: u64, how: How) -> u64 {
+    pub(crate) fn send(
+        &mut self,
+        node: usize,
+        to: usize,
+        channel: Channel,
+        class: u64,
+        len: u64,
+        how: How,
+    ) -> u64 {
         let peer = self.world.peer(node, to);
         self.send_to(node, to, peer, channel, class, len, how)
     }
@@ -284,7 +292,13 @@ impl Program {
         self.getters.len() - 1
     }
 
-    pub(crate) fn peek(&mut self, node: usize, source: Option<usize>, class: Option<u64>, action: PeekAction) -> bool {
+    pub(crate) fn peek(
+        &mut self,
+        node: usize,
+        source: Option<usize>,
+        class: Option<u64>,
+        action: PeekAction,
+    ) -> bool {
         let context = self.next;
         self.next += 1;
         let request = PeekRequest {
@@ -325,7 +339,8 @@ impl Program {
         let room_or_none = room.unwrap_or(0);
         let Node { mem, .. } = &mut self.world.nodes[node];
         let place = mem.lend(vec![0xEE; room_or_none as usize], true, false);
-        let getter = self.getter(node, None, Channel::Tagged, None, room_or_none, place, Some(PeekAction::Claim));
+        let getter =
+            self.getter(node, None, Channel::Tagged, None, room_or_none, place, Some(PeekAction::Claim));
         self.getters[getter].over = true;
         let kind = Kind::Claim { getter, msg, discard: room.is_none() };
         let op = Op { node, peer: usize::MAX, number: context, kind, place: Some(place), fence: false };
@@ -400,7 +415,12 @@ impl Program {
         let kind = Kind::Read { expected, slot: Some((to, slot)) };
         let context = self.enter(node, to, kind, Some(place), how.fence);
         let remote = RemoteRange { key: KEY, addr, len };
-        let request = RmaRequest { peer, remote, data: None, options: Self::options(context, How { inject: false, ..how }) };
+        let request = RmaRequest {
+            peer,
+            remote,
+            data: None,
+            options: Self::options(context, How { inject: false, ..how }),
+        };
         let Node { engine, mem, .. } = &mut self.world.nodes[node];
         engine.read(&request, place, mem).expect("posted");
         self.after(node);
@@ -417,9 +437,11 @@ impl Program {
             Status::Key => RemoteRange { key: 7, addr: 0, len },
             _ => RemoteRange { key: KEY, addr: u64::MAX - 5, len },
         };
-        let request = RmaRequest { peer, remote, data: None, options: Self::options(context, How::default()) };
+        let request =
+            RmaRequest { peer, remote, data: None, options: Self::options(context, How::default()) };
         let Node { engine, mem, .. } = &mut self.world.nodes[node];
-        if read { engine.read(&request, place, mem) } else { engine.write(&request, place, mem) }.expect("posted");
+        if read { engine.read(&request, place, mem) } else { engine.write(&request, place, mem) }
+            .expect("posted");
         self.after(node);
     }
 
@@ -507,7 +529,11 @@ impl Program {
         match completion.kind {
             CompletionKind::RemoteWrite => {
                 let context = completion.data.expect("data of a remote write");
-                assert_eq!(self.remote_data.remove(&context), Some(node), "data of a write came twice or astray");
+                assert_eq!(
+                    self.remote_data.remove(&context),
+                    Some(node),
+                    "data of a write came twice or astray"
+                );
                 return;
             }
             CompletionKind::RemoteAccess { .. } => return,
@@ -515,7 +541,10 @@ impl Program {
         }
         self.completed += 1;
         let context = completion.context;
-        let op = self.ops.get(&context).unwrap_or_else(|| panic!("completed twice or never posted: {completion:?}"));
+        let op = self
+            .ops
+            .get(&context)
+            .unwrap_or_else(|| panic!("completed twice or never posted: {completion:?}"));
         let op = op.clone();
         assert_eq!(op.node, node);
         if let Kind::Recv { getter } = op.kind
@@ -536,7 +565,12 @@ impl Program {
                 if discard {
                     assert_eq!(completion.error, None);
                 } else {
-                    self.judge_content(msg, self.getters[getter].room, completion, &bytes.unwrap_or_default());
+                    self.judge_content(
+                        msg,
+                        self.getters[getter].room,
+                        completion,
+                        &bytes.unwrap_or_default(),
+                    );
                 }
             }
             Kind::Write { target, slot, content } => {
@@ -747,7 +781,12 @@ impl Program {
                 continue;
             }
             let mine: Vec<_> = self.ops.values().filter(|op| op.node == node).collect();
-            assert!(mine.is_empty(), "node {node} never completed {:?}; {:?}", &mine[..mine.len().min(3)], engine.leftovers());
+            assert!(
+                mine.is_empty(),
+                "node {node} never completed {:?}; {:?}",
+                &mine[..mine.len().min(3)],
+                engine.leftovers()
+            );
             assert_eq!(engine.leftovers(), Vec::<String>::new(), "node {node}");
             assert_eq!((engine.pending(), mem.lent()), (0, 0));
         }

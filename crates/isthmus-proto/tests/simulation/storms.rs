@@ -162,7 +162,9 @@ fn atomic(program: &mut Program, rng: &mut Rng, node: usize, to: usize) {
     let kind = rng.pick(&[AtomicKind::Update, AtomicKind::Fetch, AtomicKind::Compare]);
     let op = match kind {
         AtomicKind::Compare => rng.pick(&[AtomicOp::Cswap, AtomicOp::CswapLt, AtomicOp::Mswap]),
-        AtomicKind::Update => rng.pick(&[AtomicOp::Sum, AtomicOp::Max, AtomicOp::Bxor, AtomicOp::AtomicWrite]),
+        AtomicKind::Update => {
+            rng.pick(&[AtomicOp::Sum, AtomicOp::Max, AtomicOp::Bxor, AtomicOp::AtomicWrite])
+        }
         AtomicKind::Fetch => rng.pick(&[AtomicOp::Sum, AtomicOp::Min, AtomicOp::AtomicRead]),
     };
     let n = 1 + rng.below(CELLS as u64) as usize;
@@ -175,11 +177,14 @@ fn atomic(program: &mut Program, rng: &mut Rng, node: usize, to: usize) {
 
 /// Runs a storm over `count` seeds, or over the one in `ISTHMUS_SEED`.
 fn over_seeds(name: &str, first: u64, count: u64, storm: &Storm) {
-    let chosen = std::env::var("ISTHMUS_SEED").ok().map(|text| text.parse().expect("ISTHMUS_SEED is a number"));
+    let chosen =
+        std::env::var("ISTHMUS_SEED").ok().map(|text| text.parse().expect("ISTHMUS_SEED is a number"));
     let seeds = chosen.map_or(first..first + count * scale(), |seed: u64| seed..seed + 1);
     for seed in seeds {
         if let Err(panic) = std::panic::catch_unwind(|| run(seed, storm)) {
-            eprintln!("seed {seed} failed; replay: ISTHMUS_SEED={seed} cargo test -p isthmus-proto --test simulation {name}");
+            eprintln!(
+                "seed {seed} failed; replay: ISTHMUS_SEED={seed} cargo test -p isthmus-proto --test simulation {name}"
+            );
             std::panic::resume_unwind(panic);
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! Each type parses its own text and refuses the units of its neighbours by name, so that
 //! an error says what was written and what was meant.
+#![forbid(unsafe_code)]
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
@@ -126,6 +128,11 @@ fn whole(text: &str, kind: Kind) -> Result<u64, UnitError> {
 }
 
 impl Span {
+    /// As the standard library's type.
+    pub const fn to_duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+
     /// From whole milliseconds.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000)
