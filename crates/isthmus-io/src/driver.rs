@@ -6,7 +6,7 @@
 //! large transfers go on while the program computes.
 
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::endpoint::Endpoint;
 use crate::log::warn_log;
 use crate::poller::{Bell, Events, Poller};
+use crate::signals;
 
 /// How long a program may go without polling before the thread takes over: at first, and
 /// after it has polled without a break for a while.
@@ -42,21 +43,25 @@ struct Charge {
     key: u64,
 }
 
-static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
+/// The driver, and the process that started its thread.
+static DRIVER: Mutex<Option<(u32, Arc<Driver>)>> = Mutex::new(None);
 
 impl Driver {
     /// The process's driver; its thread starts with the first endpoint.
     pub(crate) fn get() -> io::Result<Arc<Self>> {
-        if let Some(driver) = DRIVER.get() {
+        let process = signals::process_number();
+        let mut slot = DRIVER.lock();
+        if let Some((owner, driver)) = &*slot
+            && *owner == process
+        {
             return Ok(driver.clone());
         }
         let driver =
             Arc::new(Self { poller: Poller::new()?, bell: Bell::new()?, newcomers: Mutex::default() });
         driver.poller.add(&driver.bell, BELL, false)?;
-        if DRIVER.set(driver.clone()).is_ok() {
-            start(driver.clone())?;
-        }
-        DRIVER.get().cloned().ok_or_else(|| io::Error::other("the I/O thread could not be started"))
+        start(driver.clone())?;
+        *slot = Some((process, driver.clone()));
+        Ok(driver)
     }
 
     /// Looks after an endpoint until it is dropped.
@@ -129,7 +134,7 @@ fn rest(charge: &Charge) -> Duration {
 
 /// Starts the thread with all signals blocked: they are the program's.
 fn start(driver: Arc<Driver>) -> io::Result<()> {
-    let restore = crate::signals::block_all();
+    let restore = signals::block_all();
     let spawned = thread::Builder::new().name("isthmus-io".to_owned()).spawn(move || driver.run());
     drop(restore);
     spawned.map(|_| ())

@@ -80,6 +80,7 @@ pub struct Endpoint {
     bell: Bell,
     event_fd: Poller,
     driver: Arc<Driver>,
+    process: u32,
     linger: Duration,
 }
 
@@ -107,7 +108,6 @@ impl Endpoint {
         bind: Option<SocketAddr>,
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
-        signals::watch_forks();
         let at = listen_address(settings, bind)?;
         let listener = tcp::listen(at).map_err(|cause| OpenError::Listen { at, cause })?;
         let port = listener.local_addr()?.as_socket().map_or(at.port(), |bound| bound.port());
@@ -139,6 +139,7 @@ impl Endpoint {
             bell: Bell::new()?,
             event_fd,
             driver: Driver::get()?,
+            process: signals::process_number(),
             linger: settings.linger.to_duration(),
         });
         endpoint.driver.adopt(&endpoint);
@@ -367,7 +368,7 @@ impl Endpoint {
     /// Ends the endpoint: sends what was accepted (bounded by the `linger` setting),
     /// tells the peers, closes the lanes. Unfinished receives are dropped silently.
     pub fn close(&self) {
-        if self.closed.swap(true, Ordering::SeqCst) || signals::is_forked_child() {
+        if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
         self.core.lock().engine.begin_close();
@@ -393,7 +394,12 @@ impl Endpoint {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed) || signals::is_forked_child()
+        self.closed.load(Ordering::Relaxed) || self.is_foreign()
+    }
+
+    /// Whether this process was forked from the one that opened the endpoint.
+    fn is_foreign(&self) -> bool {
+        self.process != signals::process_number()
     }
 
     /// Lets the shell write what was just posted, here or where it is being turned.

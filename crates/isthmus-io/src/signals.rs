@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Restores the thread's signal mask when dropped.
 pub(crate) struct Restore(libc::sigset_t);
@@ -26,23 +26,19 @@ impl Drop for Restore {
     }
 }
 
-static FORKED: AtomicBool = AtomicBool::new(false);
+static FORKS: AtomicU32 = AtomicU32::new(0);
 static WATCH: Once = Once::new();
 
 extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
+    FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on [`is_forked_child`] is true in children that this process forks.
-pub(crate) fn watch_forks() {
+/// Tells a process from those it was forked from: what was opened under another number
+/// belongs to an ancestor, and its I/O thread does not exist here.
+pub(crate) fn process_number() -> u32 {
     WATCH.call_once(|| {
-        // SAFETY: `in_child` only stores to an atomic, which is safe after fork.
+        // SAFETY: `in_child` only adds to an atomic, which is safe after fork.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
-}
-
-/// Whether this process was forked from the one that opened the endpoints: those belong
-/// to the parent, and their I/O thread does not exist here.
-pub(crate) fn is_forked_child() -> bool {
-    FORKED.load(Ordering::Relaxed)
+    FORKS.load(Ordering::Relaxed)
 }

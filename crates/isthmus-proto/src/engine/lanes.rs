@@ -570,17 +570,18 @@ impl Engine {
         self.parted = true;
         for peer in (0..self.peers.len() as u32).map(PeerId) {
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            let ack = connection.ack_owed.then(|| frame::Ack {
+            // Said on every lane, owed or not: the one on another lane may be overtaken by the Bye.
+            let ack = frame::Ack {
                 connection: 0,
                 upto: connection.received.upto(),
                 credit: connection.credit_to_advertise(),
-            });
+            };
             for lane in connection.lanes.clone() {
                 let record = &mut self.lanes[lane.0 as usize];
                 if record.state == LaneState::Closing {
                     continue;
                 }
-                record.control.extend(ack.map(frame::Frame::from));
+                record.control.push_back(ack.into());
                 record.control.push_back(frame::Bye { connection: 0 }.into());
                 self.close_lane(lane);
             }
