@@ -56,10 +56,12 @@ const UNGREETED_MAX: usize = 1024;
 const GREETING_TIME: Duration = Duration::from_secs(10);
 /// How long a lane that was closed waits for its peer to close it too.
 const PARTING_TIME: Duration = Duration::from_secs(1);
-/// Up to so many lanes are read without asking first which are readable.
-const DIRECT_LANES: usize = 4;
+/// Up to so many busy lanes are read without asking first which are readable.
+const DIRECT_LANES: usize = 2;
 /// Turns between asking for events while lanes are read directly.
 const DIRECT_TURNS: u32 = 16;
+/// Direct reads in vain after which a lane counts as idle.
+const IDLE_READS: u32 = 256;
 
 const LISTENER: u64 = u64::MAX;
 
@@ -91,6 +93,8 @@ struct Lane {
     written: usize,
     waits_to_write: bool,
     streaming: bool,
+    /// Direct reads in vain since something came.
+    vain_reads: u32,
 }
 
 // SAFETY: `pieces` point into `batch` and into memory lent for any thread to use.
@@ -109,6 +113,7 @@ impl Lane {
             written: 0,
             waits_to_write: phase == Phase::Connecting,
             streaming: false,
+            vain_reads: IDLE_READS,
         }
     }
 
@@ -165,6 +170,8 @@ pub(crate) struct Shell {
     scratch: Vec<libc::iovec>,
     turns: u32,
     swept: Instant,
+    /// Lanes that are read directly.
+    busy: Vec<usize>,
 }
 
 // SAFETY: `scratch` is empty between calls.
@@ -193,6 +200,7 @@ impl Shell {
             scratch: Vec::new(),
             turns: 0,
             swept: Instant::now(),
+            busy: Vec::with_capacity(DIRECT_LANES),
         })
     }
 
@@ -224,12 +232,8 @@ impl Shell {
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {
         self.turns = self.turns.wrapping_add(1);
-        if self.open <= DIRECT_LANES && self.open == self.count && !self.turns.is_multiple_of(DIRECT_TURNS) {
-            let mut read = false;
-            for index in 0..self.lanes.len() {
-                read |= self.lanes[index].is_some() && self.receive(index, core);
-            }
-            return read;
+        if !self.busy.is_empty() && self.open == self.count && !self.turns.is_multiple_of(DIRECT_TURNS) {
+            return self.read_busy(core);
         }
         if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
             warn_log!("cannot ask for events: {error}");
@@ -252,6 +256,35 @@ impl Shell {
             }
         }
         read
+    }
+
+    /// Reads the lanes on which something came lately: one system call instead of two.
+    fn read_busy(&mut self, core: &Mutex<Core>) -> bool {
+        let mut read = false;
+        for i in (0..self.busy.len()).rev() {
+            // A lane that was lost meanwhile has left the list.
+            let Some(&index) = self.busy.get(i) else { continue };
+            if self.receive(index, core) {
+                read = true;
+            } else if let Some(Some(lane)) = self.lanes.get_mut(index) {
+                lane.vain_reads += 1;
+                if lane.vain_reads >= IDLE_READS {
+                    self.busy.retain(|busy| *busy != index);
+                }
+            }
+        }
+        read
+    }
+
+    /// Something came on this lane: it may be read directly from now on.
+    fn note_busy(&mut self, index: usize) {
+        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
+        let was_idle = std::mem::replace(&mut lane.vain_reads, 0) >= IDLE_READS;
+        if was_idle && self.busy.len() < DIRECT_LANES {
+            self.busy.push(index);
+        } else if was_idle {
+            lane.vain_reads = IDLE_READS;
+        }
     }
 
     fn accept(&mut self, core: &Mutex<Core>) {
@@ -442,6 +475,7 @@ impl Shell {
             }
         }
         if any {
+            self.note_busy(index);
             self.greeted(index);
         }
         any
@@ -476,6 +510,7 @@ impl Shell {
     fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
         self.count -= 1;
+        self.busy.retain(|busy| *busy != index);
         match lane.phase {
             Phase::Open => self.open -= 1,
             Phase::Ungreeted(_) => self.ungreeted -= 1,
