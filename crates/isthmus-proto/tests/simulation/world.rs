@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use isthmus_proto::{
-    Action, Batch, Completion, Config, Engine, LaneId, LaneLoss, Memory, Micros, PeerFault, PeerId, Segment, Sink,
+    Action, Batch, Completion, Config, Engine, LaneId, LaneLoss, Memory, Micros, PeerFault, PeerId, Segment,
+    Sink,
 };
 use isthmus_wire::{Address, AsId, Frame, SubnetId};
 
@@ -604,8 +605,11 @@ impl World {
             dir.flight.truncate(keep as usize);
             dir.dead = true;
             let notice = self.rng.below(self.net.notice + 1);
-            let loss =
-                if self.rng.chance(500) { LaneLoss::Closed } else { LaneLoss::Broken("reset by peer".into()) };
+            let loss = if self.rng.chance(500) {
+                LaneLoss::Closed
+            } else {
+                LaneLoss::Broken("reset by peer".into())
+            };
             self.after(notice, Event::Lost(wire, side, loss));
         }
     }
