@@ -77,7 +77,7 @@ impl Getter {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Send { msg: u64 },
+    Send,
     Recv { getter: usize },
     Claim { getter: usize, msg: u64, discard: bool },
     Write { target: usize, slot: usize, content: Vec<u8> },
@@ -215,7 +215,7 @@ impl Program {
         self.msgs.push(msg);
         let Node { mem, .. } = &mut self.world.nodes[node];
         let place = mem.lend(content(id, len), false, how.listed);
-        let context = self.enter(node, to, Kind::Send { msg: id }, (!how.inject).then_some(place), how.fence);
+        let context = self.enter(node, to, Kind::Send, (!how.inject).then_some(place), how.fence);
         let request = SendRequest { peer, channel, tag, data, options: Self::options(context, how) };
         let Node { engine, mem, .. } = &mut self.world.nodes[node];
         engine.send(&request, place, len, mem).expect("posted");
@@ -561,10 +561,10 @@ impl Program {
             return self.judge_multi(getter, context, completion);
         }
         self.ops.remove(&context);
-        self.retire(&op);
+        self.retire(&op, completion.error.is_none());
         let bytes = op.place.map(|place| self.world.nodes[node].mem.reclaim(place));
         match op.kind {
-            Kind::Send { .. } => self.expect_success(node, completion),
+            Kind::Send => self.expect_success(node, completion),
             Kind::Recv { getter } => self.judge_recv(getter, completion, &bytes.unwrap_or_default()),
             Kind::Claim { getter, msg, discard } => {
                 if self.forgives(node, completion) {
@@ -624,12 +624,12 @@ impl Program {
         }
     }
 
-    fn retire(&mut self, op: &Op) {
+    fn retire(&mut self, op: &Op, succeeded: bool) {
         if op.peer == usize::MAX {
             return;
         }
         let pending = self.pending.get_mut(&(op.node, op.peer)).expect("posted");
-        if op.fence {
+        if op.fence && succeeded {
             let earlier = pending.range(..op.number).next();
             assert_eq!(earlier, None, "an operation behind a fence ended before one in front of it");
         }
@@ -716,7 +716,7 @@ impl Program {
         if released {
             self.getters[getter].over = true;
             let op = self.ops.remove(&context).expect("posted");
-            self.retire(&op);
+            self.retire(&op, false);
             let bytes = self.world.nodes[node].mem.reclaim(place);
             for (start, len, id) in &self.getters[getter].slices {
                 let slice = &bytes[*start as usize..(start + len) as usize];
@@ -795,14 +795,12 @@ impl Program {
             if !alive {
                 continue;
             }
-            let mine: Vec<_> = self.ops.values().filter(|op| op.node == node).collect();
-            assert!(
-                mine.is_empty(),
-                "node {node} never completed {:?}; {:?}",
-                &mine[..mine.len().min(3)],
-                engine.leftovers()
-            );
-            assert_eq!(engine.leftovers(), Vec::<String>::new(), "node {node}");
+            let mut mine: Vec<_> =
+                self.ops.iter().filter(|(_, op)| op.node == node).map(|(id, _)| id).collect();
+            mine.truncate(5);
+            let left = engine.leftovers();
+            assert!(mine.is_empty(), "node {node} never completed {mine:?}; left are {left:?}");
+            assert_eq!(left, Vec::<String>::new(), "node {node}");
             assert_eq!((engine.pending(), mem.lent()), (0, 0));
         }
         if !self.mortal {
