@@ -82,7 +82,8 @@ pub enum Action {
         /// Which lane.
         lane: LaneId,
     },
-    /// Write what is queued, then close.
+    /// Write what is queued, then close and report the lane as lost; within bounded time
+    /// in any case, since operations that failed wait for buffers that a lane writes from.
     Close {
         /// Which lane.
         lane: LaneId,

@@ -646,14 +646,13 @@ impl Engine {
         bytes: Vec<u8>,
     ) -> Result<(), PeerFault> {
         let connection = self.connection(peer);
-        connection.held += bytes.len() as u64;
-        let over = connection.held > connection.granted;
-        self.inbounds[index].parts.push((offset, bytes));
-        if over {
-            Err(PeerFault::Frame("more data ahead of receives than there was credit for"))
-        } else {
-            Ok(())
+        let held = connection.held + bytes.len() as u64;
+        if held > connection.granted {
+            return Err(PeerFault::Frame("more data ahead of receives than there was credit for"));
         }
+        connection.held = held;
+        self.inbounds[index].parts.push((offset, bytes));
+        Ok(())
     }
 
     fn on_accept(&mut self, peer: PeerId, accept: &frame::Accept, mem: &mut dyn Memory) {

@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod arena;
+mod hostile;
 mod program;
 mod rng;
+mod scenarios;
 mod storms;
 mod world;

@@ -15,6 +15,8 @@ struct Storm {
     net: fn(&mut Rng) -> Net,
     len: fn(&mut Rng) -> u64,
     rma: u64,
+    /// Processes end in the middle, with or without a word.
+    mortal: bool,
 }
 
 fn small(rng: &mut Rng) -> u64 {
@@ -63,14 +65,19 @@ fn run(seed: u64, storm: &Storm) {
     let world = World::new(seed + 1, nodes, net, |config| Config {
         credit,
         streams,
-        refusals_max: 1000,
-        peer_timeout_us: u64::MAX,
+        refusals_max: if storm.mortal { 6 } else { 1000 },
+        peer_timeout_us: if storm.mortal { 3_000_000 } else { u64::MAX },
         ..config
     });
     let mut program = Program::new(world);
+    program.mortal = storm.mortal;
     let mut receives = Vec::new();
     let mut budget = 12u64 << 20;
-    for _ in 0..rng.within(storm.ops) {
+    let ops = rng.within(storm.ops);
+    for op in 0..ops {
+        if storm.mortal && op == ops / 2 {
+            end_one(&mut program, &mut rng);
+        }
         act(&mut program, &mut rng, storm, &mut receives, &mut budget);
         if rng.chance(300) {
             let pause = rng.below(4 * program.world.net.delay.1);
@@ -82,6 +89,17 @@ fn run(seed: u64, storm: &Storm) {
         program.run_until(program.world.now + pause);
     }
     program.finish();
+}
+
+fn end_one(program: &mut Program, rng: &mut Rng) {
+    let node = rng.below(program.world.nodes.len() as u64) as usize;
+    if rng.chance(500) {
+        let linger = rng.below(1_000_000);
+        program.world.close(node, linger);
+        let exit = program.world.now + rng.below(10 * program.world.net.delay.1);
+        program.run_until(exit);
+    }
+    program.world.kill(node);
 }
 
 fn how(rng: &mut Rng, len: u64) -> How {
@@ -97,6 +115,9 @@ fn how(rng: &mut Rng, len: u64) -> How {
 fn act(program: &mut Program, rng: &mut Rng, storm: &Storm, receives: &mut Vec<u64>, budget: &mut u64) {
     let nodes = program.world.nodes.len() as u64;
     let node = rng.below(nodes) as usize;
+    if !program.world.nodes[node].alive {
+        return;
+    }
     let to = if rng.chance(100) { node } else { rng.below(nodes) as usize };
     let len = (storm.len)(rng).min(*budget);
     if rng.chance(storm.rma) {
@@ -175,16 +196,19 @@ fn atomic(program: &mut Program, rng: &mut Rng, node: usize, to: usize) {
     program.atomic(node, to, kind, op, &operands, compare, fence);
 }
 
-/// Runs a storm over `count` seeds, or over the one in `ISTHMUS_SEED`.
+/// Runs a storm over `count` seeds.
 fn over_seeds(name: &str, first: u64, count: u64, storm: &Storm) {
+    for_seeds(name, first, count, |seed| run(seed, storm));
+}
+
+/// Calls `run` with `count` seeds from `first` on, or with the one in `ISTHMUS_SEED`.
+pub(crate) fn for_seeds(name: &str, first: u64, count: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let chosen =
         std::env::var("ISTHMUS_SEED").ok().map(|text| text.parse().expect("ISTHMUS_SEED is a number"));
-    let seeds = chosen.map_or(first..first + count * scale(), |seed: u64| seed..seed + 1);
-    for seed in seeds {
-        if let Err(panic) = std::panic::catch_unwind(|| run(seed, storm)) {
-            eprintln!(
-                "seed {seed} failed; replay: ISTHMUS_SEED={seed} cargo test -p isthmus-proto --test simulation {name}"
-            );
+    for seed in chosen.map_or(first..first + count * scale(), |seed: u64| seed..seed + 1) {
+        if let Err(panic) = std::panic::catch_unwind(|| run(seed)) {
+            let test = format!("cargo test -p isthmus-proto --test simulation {name}");
+            eprintln!("seed {seed} failed; replay: ISTHMUS_SEED={seed} {test}");
             std::panic::resume_unwind(panic);
         }
     }
@@ -197,24 +221,30 @@ fn scale() -> u64 {
 
 #[test]
 fn calm_seas_deliver_everything_in_order() {
-    let storm = Storm { nodes: (2, 4), ops: (20, 250), net: calm, len: mixed, rma: 200 };
+    let storm = Storm { nodes: (2, 4), ops: (20, 250), net: calm, len: mixed, rma: 200, mortal: false };
     over_seeds("calm_seas", 1_000_000, 200, &storm);
 }
 
 #[test]
 fn small_messages_survive_breaking_lanes() {
-    let storm = Storm { nodes: (2, 4), ops: (20, 300), net: rough, len: small, rma: 0 };
+    let storm = Storm { nodes: (2, 4), ops: (20, 300), net: rough, len: small, rma: 0, mortal: false };
     over_seeds("small_messages", 2_000_000, 400, &storm);
 }
 
 #[test]
 fn large_messages_survive_breaking_lanes() {
-    let storm = Storm { nodes: (2, 3), ops: (10, 120), net: rough, len: mixed, rma: 100 };
+    let storm = Storm { nodes: (2, 3), ops: (10, 120), net: rough, len: mixed, rma: 100, mortal: false };
     over_seeds("large_messages", 3_000_000, 300, &storm);
 }
 
 #[test]
 fn remote_memory_survives_breaking_lanes() {
-    let storm = Storm { nodes: (2, 3), ops: (20, 200), net: rough, len: mixed, rma: 750 };
+    let storm = Storm { nodes: (2, 3), ops: (20, 200), net: rough, len: mixed, rma: 750, mortal: false };
     over_seeds("remote_memory", 4_000_000, 300, &storm);
+}
+
+#[test]
+fn processes_that_end_fail_every_operation_once() {
+    let storm = Storm { nodes: (2, 4), ops: (20, 200), net: rough, len: mixed, rma: 300, mortal: true };
+    over_seeds("processes_that_end", 5_000_000, 300, &storm);
 }

@@ -212,24 +212,6 @@ impl World {
         true
     }
 
-    /// Runs the clock to `until`.
-    pub(crate) fn run_until(&mut self, until: Micros) {
-        while self.next_at().is_some_and(|at| at <= until) {
-            self.step();
-        }
-        self.now = self.now.max(until);
-    }
-
-    /// Runs until nothing happens any more.
-    pub(crate) fn run(&mut self) {
-        for _ in 0..5_000_000 {
-            if !self.step() {
-                return;
-            }
-        }
-        panic!("the network does not come to rest");
-    }
-
     // What a shell does.
 
     /// After any news: writes, actions, timer, completions.
@@ -299,6 +281,8 @@ impl World {
             Action::Close { lane } => {
                 if let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) {
                     self.wires[wire].sides[side].closing = true;
+                    let loss = LaneLoss::Broken("the peer does not read".into());
+                    self.after(5_000_000, Event::Lost(wire, side, loss));
                     if !self.wires[wire].sides[side].pending {
                         self.take_batch(wire, side);
                     }

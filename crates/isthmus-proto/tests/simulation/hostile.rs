@@ -1,0 +1,505 @@
+//! Peers that do what no correct peer does: no frame may panic, and none may make
+//! memory grow without bound.
+
+use isthmus_proto::{
+    Batch, Channel, Config, Engine, LaneId, LaneLoss, Options, PeerFault, RecvRequest, RemoteRange,
+    RmaRequest, SendRequest,
+};
+use isthmus_wire::frame::{self, ACK_WORDS, Frame, MAGIC, PROTOCOL_VERSION};
+use isthmus_wire::{Address, AsId};
+
+use crate::arena::{Arena, KEY};
+use crate::rng::Rng;
+use crate::world::address;
+
+/// An engine and the lanes of one peer that speaks freely.
+struct Victim {
+    engine: Engine,
+    mem: Arena,
+    lanes: Vec<LaneId>,
+    now: u64,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let engine = Engine::new(Config { credit: 128 << 10, refusals_max: 3, ..Config::new(address(0)) });
+        let mut mem = Arena::default();
+        assert_eq!(mem.register(vec![0; 1 << 20]), KEY);
+        Self { engine, mem, lanes: Vec::new(), now: 0 }
+    }
+
+    fn say(&mut self, lane: LaneId, frame: impl Into<Frame>, payload: &[u8]) -> Result<(), PeerFault> {
+        self.engine.handle(self.now, lane, &frame.into(), payload, &mut self.mem)
+    }
+
+    /// A lane on which the peer has greeted.
+    fn open(&mut self) -> LaneId {
+        let lane = self.engine.lane_accepted();
+        let hello = frame::Hello {
+            magic: MAGIC,
+            version: PROTOCOL_VERSION,
+            source: address(1),
+            target: address(0),
+            credit: 1 << 20,
+        };
+        self.say(lane, hello, &[]).unwrap();
+        lane
+    }
+
+    /// Everything that the engine wants to write on its lanes.
+    fn drain(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let mut batch = Batch::default();
+        while let Some(lane) = self.engine.next_ready() {
+            batch.clear();
+            if self.engine.transmit(lane, &mut batch, &mut self.mem) {
+                let mut bytes = &batch.bytes[..];
+                while let Ok(Some(frame)) = Frame::decode(bytes) {
+                    let whole = frame.header_len() + frame.payload_len() as usize;
+                    frames.push(frame);
+                    let Some(rest) = bytes.get(whole..) else { break };
+                    bytes = rest;
+                }
+                self.engine.written(lane, &mut self.mem);
+            }
+        }
+        frames
+    }
+}
+
+fn message(seq: u64, order: u64, total: u64, payload: u32) -> frame::Message {
+    frame::Message {
+        flags: frame::flags::TAGGED,
+        connection: 0,
+        seq,
+        order,
+        tag: 1,
+        data: 0,
+        total,
+        eager: total,
+        payload,
+    }
+}
+
+#[test]
+fn a_peer_of_another_version_is_refused() {
+    let mut victim = Victim::new();
+    let lane = victim.engine.lane_accepted();
+    let hello = frame::Hello {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION + 1,
+        source: address(1),
+        target: address(0),
+        credit: 0,
+    };
+    victim.say(lane, hello, &[]).unwrap();
+    let answer = victim.drain();
+    assert!(
+        matches!(answer[..], [Frame::Refuse(refuse)] if refuse.reason == frame::RefuseReason::Version as u8)
+    );
+}
+
+#[test]
+fn what_is_no_greeting_of_a_peer_is_a_fault() {
+    let good = frame::Hello {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION,
+        source: address(1),
+        target: address(0),
+        credit: u64::MAX,
+    };
+    for hello in [
+        frame::Hello { magic: 7, ..good },
+        frame::Hello { source: Address { incarnation: 0, ..address(1) }, ..good },
+    ] {
+        let mut victim = Victim::new();
+        let lane = victim.engine.lane_accepted();
+        assert!(victim.say(lane, hello, &[]).is_err(), "{hello:?}");
+    }
+    let mut victim = Victim::new();
+    let lane = victim.engine.lane_accepted();
+    assert!(victim.say(lane, message(0, 0, 0, 0), &[]).is_err());
+    victim.say(lane, good, &[]).unwrap();
+    assert!(victim.say(lane, good, &[]).is_err());
+    let other = Address { as_id: AsId(9), ..address(1) };
+    let lane = victim.engine.lane_accepted();
+    victim.say(lane, frame::Hello { source: other, ..good }, &[]).unwrap();
+    assert!(matches!(victim.drain().last(), Some(Frame::Refuse(_))));
+}
+
+#[test]
+fn an_answer_in_another_name_is_a_fault() {
+    for source in [Address { incarnation: 0, ..address(1) }, address(2)] {
+        for typed in [true, false] {
+            let mut victim = Victim::new();
+            let target = if typed { Address { incarnation: 0, ..address(1) } } else { address(1) };
+            let peer = victim.engine.peer(&target).unwrap();
+            send(&mut victim, peer, 10);
+            let Some(isthmus_proto::Action::Dial { lane, .. }) = victim.engine.poll_action() else {
+                panic!()
+            };
+            victim.engine.lane_connected(0, lane);
+            let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit: 0 };
+            let answer = victim.say(lane, welcome, &[]);
+            assert_eq!(answer.is_err(), !typed || source.is_wildcard());
+        }
+    }
+}
+
+fn send(victim: &mut Victim, peer: isthmus_proto::PeerId, len: u64) {
+    let place = victim.mem.lend(vec![1; len as usize], false, false);
+    let request =
+        SendRequest { peer, channel: Channel::Tagged, tag: 0, data: None, options: Options::default() };
+    victim.engine.send(&request, place, len, &mut victim.mem).unwrap();
+}
+
+#[test]
+fn more_than_the_credit_is_a_fault() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    victim.say(lane, message(0, 0, 100 << 10, 100 << 10), &vec![0; 100 << 10]).unwrap();
+    assert!(victim.say(lane, message(1, 1, 100 << 10, 100 << 10), &vec![0; 100 << 10]).is_err());
+    assert!(victim.say(lane, message(2, 1, u64::MAX, 0), &[]).is_err());
+}
+
+#[test]
+fn fragments_without_a_message_are_bounded() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    let more =
+        |seq, message| frame::More { connection: 0, seq, message, offset: u64::MAX / 2, payload: 60_000 };
+    victim.say(lane, more(1, 0), &vec![0; 60_000]).unwrap();
+    victim.say(lane, more(2, 0), &vec![0; 60_000]).unwrap();
+    assert!(victim.say(lane, more(3, 0), &vec![0; 60_000]).is_err(), "held more than was granted");
+    assert!(victim.say(lane, more(4, 9), &vec![0; 60_000]).is_err(), "of a message that comes later");
+    let over = frame::More { connection: 0, seq: 5, message: 0, offset: u64::MAX, payload: 2 };
+    assert!(victim.say(lane, over, &[0; 2]).is_err());
+    assert!(victim.say(lane, message(0, 0, 10, 0), &[]).is_err(), "what came lies beyond the end");
+}
+
+#[test]
+fn an_order_taken_twice_is_a_fault() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    victim.say(lane, message(1, 5, 8, 8), &[0; 8]).unwrap();
+    assert!(victim.say(lane, message(2, 5, 8, 8), &[0; 8]).is_err());
+    assert!(victim.say(lane, message(3, u64::MAX, 8, 8), &[0; 8]).is_err());
+}
+
+#[test]
+fn pings_without_reading_the_answers_are_bounded() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    let answers = (0..1000).map(|id| victim.say(lane, frame::Ping { id }, &[])).filter(Result::is_ok).count();
+    assert!(answers < 100);
+}
+
+#[test]
+fn reads_without_taking_the_answers_are_bounded() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    let mut accepted = 0;
+    for seq in 0..1 << 20 {
+        let read = frame::Read { connection: 0, seq, token: seq, key: KEY, addr: 0, len: 1 << 20 };
+        let write = frame::Write {
+            flags: 0,
+            connection: 0,
+            seq,
+            token: seq,
+            key: KEY,
+            addr: 0,
+            data: 0,
+            total: 2,
+            offset: 0,
+            payload: 1,
+        };
+        let answer = if seq % 2 == 0 { victim.say(lane, read, &[]) } else { victim.say(lane, write, &[0]) };
+        if answer.is_err() {
+            break;
+        }
+        accepted += 1;
+        while victim.engine.poll_completion().is_some() {}
+    }
+    assert!(accepted < 1 << 20, "{accepted} requests kept");
+}
+
+#[test]
+fn an_atomic_of_any_length_is_answered() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    for (seq, len) in [u64::MAX, u64::MAX / 2 + 1, 1 << 40, 0, 7].into_iter().enumerate() {
+        for (k, kind) in [0, 1, 2, 200].into_iter().enumerate() {
+            let seq = (4 * seq + k) as u64;
+            let atomic = frame::Atomic {
+                connection: 0,
+                seq,
+                order: seq,
+                token: seq,
+                key: KEY,
+                addr: 0,
+                len,
+                kind,
+                op: 2,
+                datatype: 7,
+                payload: 0,
+            };
+            victim.say(lane, atomic, &[]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_fragment_that_comes_again_while_its_place_is_filled_waits() {
+    // The first lane is dead for the sender, which sends the write again by another one
+    // and then a second write to the same place. What the first lane still brings must
+    // not overwrite it.
+    let mut victim = Victim::new();
+    let (dying, healthy) = (victim.open(), victim.open());
+    let write = |seq, token| frame::Write {
+        flags: 0,
+        connection: 0,
+        seq,
+        token,
+        key: KEY,
+        addr: 0,
+        data: 0,
+        total: 1000,
+        offset: 0,
+        payload: 1000,
+    };
+    victim.engine.begin(0, dying, &write(0, 1).into(), &mut victim.mem).unwrap();
+    let sink = victim.engine.sink(dying).unwrap();
+    assert_eq!(sink.len, 1000);
+    victim.say(healthy, write(0, 1), &[1; 1000]).unwrap();
+    let done = |frames: &[Frame]| frames.iter().filter(|frame| matches!(frame, Frame::Done(_))).count();
+    assert_eq!(done(&victim.drain()), 0, "the place is still being filled");
+    victim.engine.filled(dying, 10, &mut victim.mem).unwrap();
+    assert_eq!(done(&victim.drain()), 1);
+    victim.say(healthy, write(1, 2), &[2; 1000]).unwrap();
+    assert_eq!(victim.engine.feed(dying, &[1; 990], &mut victim.mem), Ok(990));
+    assert_eq!(victim.mem.region(KEY)[..1000], [2; 1000]);
+}
+
+#[test]
+fn a_closing_lane_drops_what_it_reads() {
+    let mut victim = Victim::new();
+    let lane = victim.open();
+    let peer = victim.engine.peer(&address(1)).unwrap();
+    let place = victim.mem.lend(vec![0; 1000], true, false);
+    let request = RmaRequest {
+        peer,
+        remote: RemoteRange { key: KEY, addr: 0, len: 1000 },
+        data: None,
+        options: Options::default(),
+    };
+    victim.engine.read(&request, place, &mut victim.mem).unwrap();
+    let frames = victim.drain();
+    let Some(Frame::Read(read)) = frames.iter().find(|frame| matches!(frame, Frame::Read(_))) else {
+        panic!()
+    };
+    let reply =
+        frame::Reply { connection: 0, seq: 0, token: read.token, offset: 0, status: 0, payload: 1000 };
+    let other = victim.open();
+    victim.engine.begin(0, lane, &reply.into(), &mut victim.mem).unwrap();
+    victim.engine.sink(lane).unwrap();
+    victim.say(other, frame::Bye { connection: 0 }, &[]).unwrap();
+    assert_eq!(
+        victim.engine.poll_completion().map(|completion| completion.context),
+        None,
+        "still being filled"
+    );
+    victim.engine.filled(lane, 500, &mut victim.mem).unwrap();
+    assert!(victim.engine.poll_completion().unwrap().error.is_some());
+    // Its payload is still told from frames, and goes nowhere.
+    assert_eq!(victim.engine.feed(lane, &[1; 800], &mut victim.mem), Ok(500));
+    victim.engine.begin(0, lane, &message(1, 0, 100, 100).into(), &mut victim.mem).unwrap();
+    assert_eq!(victim.engine.streaming(lane), Some(100));
+    assert_eq!(victim.engine.feed(lane, &[1; 800], &mut victim.mem), Ok(100));
+}
+
+/// A number that is likely to hurt.
+fn number(rng: &mut Rng) -> u64 {
+    match rng.below(8) {
+        0 => u64::MAX - rng.below(3),
+        1 => 1 << rng.below(64),
+        2 => rng.word(),
+        _ => rng.below(40),
+    }
+}
+
+fn any_frame(rng: &mut Rng, seq: u64, tokens: &[u64]) -> Frame {
+    let seq = if rng.chance(850) { seq } else { number(rng) };
+    let token = if tokens.is_empty() || rng.chance(300) { number(rng) } else { rng.pick(tokens) };
+    let payload = if rng.chance(900) { rng.below(300) } else { rng.below(70_000) } as u32;
+    let (connection, addr, offset) = (0, number(rng), number(rng));
+    let key = if rng.chance(700) { KEY } else { number(rng) };
+    let order = if rng.chance(800) { rng.below(seq.saturating_add(1)) } else { number(rng) };
+    let total = if rng.chance(600) { u64::from(payload) + rng.below(100) } else { number(rng) };
+    let eager = if rng.chance(600) { total } else { number(rng) };
+    let (tag, data, flags) = (rng.below(2), number(rng), rng.below(8) as u8);
+    let status = rng.below(6) as u8;
+    match rng.below(17) {
+        0..=3 => frame::Message { flags, connection, seq, order, tag, data, total, eager, payload }.into(),
+        4..=5 => {
+            let message = if rng.chance(800) { rng.below(seq.saturating_add(1)) } else { number(rng) };
+            frame::More { connection, seq, message, offset, payload }.into()
+        }
+        6 => frame::Accept { connection, seq, message: number(rng), wanted: number(rng) }.into(),
+        7 => frame::Done { connection, seq, token, status }.into(),
+        8 => frame::Write { flags, connection, seq, token, key, addr, data, total, offset, payload }.into(),
+        9 => frame::Read { connection, seq, token, key, addr, len: total }.into(),
+        10 => frame::Reply { connection, seq, token, offset, status, payload }.into(),
+        11 => {
+            let (kind, op, datatype) = (rng.below(4) as u8, rng.below(22) as u8, rng.below(15) as u8);
+            let len = if rng.chance(500) { u64::from(payload) } else { total };
+            frame::Atomic { connection, seq, order, token, key, addr, len, kind, op, datatype, payload }
+                .into()
+        }
+        12 => frame::Ack { connection, upto: number(rng), credit: number(rng) }.into(),
+        13 => {
+            let map = [(); ACK_WORDS].map(|()| rng.word());
+            frame::AckMap { connection, upto: rng.below(20), credit: number(rng), map }.into()
+        }
+        14 => frame::Ping { id: 1 }.into(),
+        15 => frame::Pong { id: 1 }.into(),
+        _ if rng.chance(50) => frame::Bye { connection }.into(),
+        _ => frame::Ack { connection, upto: rng.below(10), credit: number(rng) }.into(),
+    }
+}
+
+fn assault(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut victim = Victim::new();
+    let peer = victim.engine.peer(&address(1)).unwrap();
+    let mut tokens = Vec::new();
+    let mut seq = 0;
+    for _ in 0..rng.below(300) {
+        victim.now += rng.below(2_000_000);
+        if victim.lanes.len() < 3 && rng.chance(300) {
+            greet(&mut victim, &mut rng);
+        }
+        if rng.chance(150) {
+            post(&mut victim, &mut rng, peer);
+        }
+        if let Some(&lane) = victim.lanes.get(rng.below(4) as usize) {
+            let frame = any_frame(&mut rng, seq, &tokens);
+            seq += u64::from(rng.chance(950));
+            if speak(&mut victim, &mut rng, lane, &frame).is_err() || rng.chance(20) {
+                victim.lanes.retain(|other| *other != lane);
+                victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
+            }
+        }
+        if rng.chance(700) {
+            for frame in victim.drain() {
+                match frame {
+                    Frame::Write(write) => tokens.push(write.token),
+                    Frame::Read(read) => tokens.push(read.token),
+                    Frame::Atomic(atomic) => tokens.push(atomic.token),
+                    _ => {}
+                }
+            }
+        }
+        victim.engine.flush_acks();
+        victim.engine.handle_timeout(victim.now, &mut victim.mem);
+        while victim.engine.poll_completion().is_some() {}
+        while let Some(action) = victim.engine.poll_action() {
+            obey(&mut victim, &mut rng, action);
+        }
+        assert!(victim.engine.held().iter().all(|(held, granted)| held <= granted));
+    }
+}
+
+fn greet(victim: &mut Victim, rng: &mut Rng) {
+    let lane = victim.engine.lane_accepted();
+    let hello = frame::Hello {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION,
+        source: address(1),
+        target: address(0),
+        credit: number(rng),
+    };
+    if victim.say(lane, hello, &[]).is_ok() {
+        victim.lanes.push(lane);
+    }
+}
+
+fn obey(victim: &mut Victim, rng: &mut Rng, action: isthmus_proto::Action) {
+    match action {
+        isthmus_proto::Action::Dial { lane, .. } if rng.chance(500) => {
+            victim.engine.lane_connected(victim.now, lane);
+            let welcome = frame::Welcome {
+                magic: MAGIC,
+                version: PROTOCOL_VERSION,
+                source: if rng.chance(900) { address(1) } else { address(2) },
+                credit: number(rng),
+            };
+            let refuse = frame::Refuse { magic: MAGIC, version: 9, reason: rng.below(6) as u8 };
+            let first: Frame = if rng.chance(950) { welcome.into() } else { refuse.into() };
+            match victim.say(lane, first, &[]) {
+                Ok(()) => victim.lanes.push(lane),
+                Err(_) => victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem),
+            }
+        }
+        isthmus_proto::Action::Dial { lane, .. } => {
+            let loss = if rng.chance(100) { LaneLoss::Refused } else { LaneLoss::Broken("no".into()) };
+            victim.engine.lane_lost(victim.now, lane, &loss, &mut victim.mem);
+        }
+        isthmus_proto::Action::Abandon { lane } | isthmus_proto::Action::Close { lane } => {
+            if rng.chance(500) {
+                victim.lanes.retain(|other| *other != lane);
+                victim.engine.lane_lost(victim.now, lane, &LaneLoss::Closed, &mut victim.mem);
+            }
+        }
+    }
+}
+
+fn speak(victim: &mut Victim, rng: &mut Rng, lane: LaneId, frame: &Frame) -> Result<(), PeerFault> {
+    if let Some(left) = victim.engine.streaming(lane) {
+        if rng.chance(300) && victim.engine.sink(lane).is_some() {
+            return victim.engine.filled(lane, rng.below(left + 1), &mut victim.mem);
+        }
+        let bytes = vec![9; rng.below(left + 1) as usize];
+        return victim.engine.feed(lane, &bytes, &mut victim.mem).map(|_| ());
+    }
+    let payload = vec![7; frame.payload_len() as usize];
+    if !payload.is_empty() && rng.chance(400) {
+        return victim.engine.begin(victim.now, lane, frame, &mut victim.mem);
+    }
+    victim.engine.handle(victim.now, lane, frame, &payload, &mut victim.mem)
+}
+
+fn post(victim: &mut Victim, rng: &mut Rng, peer: isthmus_proto::PeerId) {
+    let len = rng.below(200_000);
+    match rng.below(4) {
+        0 => send(victim, peer, len),
+        1 => {
+            let writes = rng.chance(500);
+            let place = victim.mem.lend(vec![0; len as usize], !writes, false);
+            let options = Options::default();
+            let request =
+                RmaRequest { peer, remote: RemoteRange { key: KEY, addr: 0, len }, data: None, options };
+            let Victim { engine, mem, .. } = victim;
+            if writes { engine.write(&request, place, mem) } else { engine.read(&request, place, mem) }
+                .unwrap();
+        }
+        _ => {
+            let place = victim.mem.lend(vec![0; len as usize], true, false);
+            let channel = rng.pick(&[Channel::Tagged, Channel::Untagged]);
+            let multi = (channel == Channel::Untagged && rng.chance(500)).then_some(100);
+            let request = RecvRequest {
+                source: None,
+                channel,
+                tag: rng.below(2),
+                ignore: 0,
+                multi,
+                options: Options::default(),
+            };
+            victim.engine.recv(&request, place, len, &mut victim.mem);
+        }
+    }
+}
+
+#[test]
+fn any_frames_in_any_state_never_panic() {
+    crate::storms::for_seeds("any_frames", 9_000_000, 3000, assault);
+}

@@ -1,0 +1,392 @@
+//! Named situations.
+
+use isthmus_proto::{
+    AtomicKind, AtomicOp, Channel, Config, Level, OpError, Options, PeekAction, Refusal, SendRequest,
+};
+use isthmus_wire::frame::Status;
+use isthmus_wire::{Address, SubnetId};
+
+use crate::program::{How, Program};
+use crate::world::{Net, Node, World, address};
+
+const TAGGED: Channel = Channel::Tagged;
+const UNTAGGED: Channel = Channel::Untagged;
+
+fn far() -> Net {
+    Net { delay: (12_000, 12_100), buffer: 1 << 20, ..Net::calm() }
+}
+
+fn program(nodes: usize, net: Net, config: impl Fn(Config) -> Config) -> Program {
+    Program::new(World::new(7, nodes, net, config))
+}
+
+fn calm(nodes: usize) -> Program {
+    program(nodes, Net::calm(), |config| config)
+}
+
+fn at(level: Level) -> How {
+    How { level, ..How::default() }
+}
+
+#[test]
+fn a_dead_lane_moves_its_data_to_the_others() {
+    let mut program = program(2, far(), |config| config);
+    program.recv(1, Some(0), TAGGED, Some(1), 24 << 20);
+    program.send(0, 1, TAGGED, 1, 24 << 20, How::default());
+    while program.world.nodes[0].engine.counters().fragments_sent < 120 {
+        program.run_until(program.world.now + 1000);
+    }
+    let wires = program.world.open_wires();
+    assert!(wires.len() >= 4, "a far peer with bulk is worth more than {} lanes", wires.len());
+    program.world.break_wire(wires[2]);
+    program.settle();
+    let counters = program.world.nodes[0].engine.counters();
+    assert!(counters.fragments_resent > 0 && counters.lanes_lost == 1, "{counters:?}");
+    assert_eq!(program.completed, 2);
+    program.expect_rest();
+}
+
+#[test]
+fn all_lanes_die_and_come_back() {
+    let mut program = program(2, far(), |config| config);
+    program.recv(1, None, TAGGED, Some(1), 24 << 20);
+    program.send(0, 1, TAGGED, 1, 24 << 20, How::default());
+    for at in [200_000, 500_000, 900_000] {
+        program.run_until(at);
+        for wire in program.world.open_wires() {
+            program.world.break_wire(wire);
+        }
+    }
+    program.settle();
+    assert_eq!(program.completed, 2);
+    program.expect_rest();
+}
+
+#[test]
+fn a_peer_that_vanishes_fails_its_operations_once() {
+    let mut program = program(3, far(), |config| Config { refusals_max: 3, ..config });
+    program.mortal = true;
+    program.recv(0, Some(1), TAGGED, Some(1), 100);
+    program.recv(0, None, TAGGED, Some(2), 100);
+    program.read(0, 1, 0, How::default());
+    for (class, len) in [(0, 10), (0, 100_000), (0, 5 << 20)] {
+        program.send(0, 1, TAGGED, class, len, at(Level::Delivery));
+        program.write(0, 1, 1, len.min(1 << 20), How::default());
+    }
+    program.run_until(60_000);
+    program.world.kill(1);
+    program.settle();
+    assert!(program.failures.len() >= 3);
+    for (node, error) in &program.failures {
+        assert_eq!(*node, 0);
+        assert!(matches!(error, OpError::PeerGone(text) if text.contains("nobody listens")), "{error}");
+    }
+    // Nobody waits for it any more, and others are not harmed.
+    let before = program.failures.len();
+    program.send(0, 1, TAGGED, 0, 10, How::default());
+    program.recv(0, Some(1), TAGGED, Some(1), 10);
+    assert_eq!(program.failures.len(), before + 2);
+    program.send(2, 0, TAGGED, 2, 10, How::default());
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn a_peer_out_of_reach_fails_in_bounded_time() {
+    let net = Net { timed_out: 1000, ..Net::calm() };
+    let mut program = program(2, net, |config| Config { peer_timeout_us: 5_000_000, ..config });
+    program.mortal = true;
+    program.send(0, 1, TAGGED, 0, 10, at(Level::Delivery));
+    program.settle();
+    assert!(matches!(&program.failures[..], [(0, OpError::Unreachable(_))]), "{:?}", program.failures);
+    assert!(program.world.now < 8_000_000);
+}
+
+#[test]
+fn a_wildcard_that_is_a_known_peer_joins_it() {
+    let mut program = calm(2);
+    program.recv(1, None, TAGGED, Some(1), 2 << 20);
+    program.recv(1, None, TAGGED, Some(1), 100);
+    program.send(0, 1, TAGGED, 1, 1 << 20, How::default());
+    let typed = Address { incarnation: 0, ..address(1) };
+    let wildcard = program.world.nodes[0].engine.peer(&typed).unwrap();
+    let known = program.world.peer(0, 1);
+    assert_ne!(wildcard, known);
+    program.send_to(0, 1, wildcard, TAGGED, 1, 50, How::default());
+    program.settle();
+    assert_eq!(program.world.nodes[0].engine.peer_address(wildcard), Some(address(1)));
+    assert_eq!(program.completed, 4);
+    program.expect_rest();
+}
+
+#[test]
+fn a_wildcard_becomes_the_peer_that_answers() {
+    let mut program = calm(2);
+    let typed = Address::from(address(1).locator);
+    let wildcard = program.world.nodes[0].engine.peer(&typed).unwrap();
+    program.recv(1, None, TAGGED, Some(1), 2 << 20);
+    program.send_to(0, 1, wildcard, TAGGED, 1, 1 << 20, How::default());
+    program.settle();
+    assert_eq!(program.world.peer(0, 1), wildcard);
+    program.recv(0, Some(1), TAGGED, Some(1), 100);
+    program.send(1, 0, TAGGED, 1, 100, How::default());
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn both_sides_connect_at_once() {
+    let mut program = program(2, far(), |config| config);
+    for (node, to) in [(0, 1), (1, 0)] {
+        program.recv(node, Some(to), UNTAGGED, None, 1 << 20);
+        program.send(node, to, UNTAGGED, 0, 1 << 20, at(Level::Match));
+    }
+    program.settle();
+    assert_eq!(program.completed, 4);
+    program.expect_rest();
+}
+
+#[test]
+fn an_endpoint_that_closes_delivers_what_was_injected() {
+    for broken in [false, true] {
+        let mut program = program(2, far(), |config| config);
+        program.mortal = true;
+        for _ in 0..50 {
+            program.recv(1, Some(0), TAGGED, Some(1), 100);
+        }
+        for _ in 0..50 {
+            program.send(0, 1, TAGGED, 1, 100, How { inject: true, ..How::default() });
+        }
+        if broken {
+            program.run_until(26_000);
+            for wire in program.world.open_wires() {
+                program.world.break_wire(wire);
+            }
+        }
+        program.world.close(0, 5_000_000);
+        program.settle();
+        assert_eq!((program.completed, program.failures.len()), (100, 0), "broken {broken}");
+        program.send(1, 0, TAGGED, 1, 100, at(Level::Delivery));
+        assert!(matches!(&program.failures[..], [(1, OpError::PeerGone(text))] if text.contains("closed")));
+        assert_eq!(program.world.nodes[0].engine.lanes() + program.world.nodes[1].engine.lanes(), 0);
+    }
+}
+
+#[test]
+fn a_slow_receiver_stalls_only_its_own_sender() {
+    let mut program = program(3, Net::calm(), |config| Config { credit: 256 << 10, ..config });
+    for _ in 0..100 {
+        program.send(0, 2, TAGGED, 1, 100_000, How::default());
+    }
+    program.run_until(500_000);
+    let held = program.world.nodes[2].engine.held();
+    assert!(held.iter().all(|(held, granted)| held <= granted && *granted <= 256 << 10), "{held:?}");
+    assert!(program.world.nodes[0].engine.pending() >= 97);
+    let before = program.completed;
+    program.recv(2, Some(1), TAGGED, Some(2), 1 << 20);
+    program.send(1, 2, TAGGED, 2, 1 << 20, How::default());
+    program.run_until(1_000_000);
+    assert_eq!(program.completed, before + 2);
+    program.finish();
+}
+
+#[test]
+fn ten_thousand_unexpected_then_another_tag_first() {
+    let mut program = calm(2);
+    for i in 0..10_000 {
+        program.send(0, 1, TAGGED, 1, i % 3 * 8, How { inject: true, ..How::default() });
+    }
+    program.send(0, 1, TAGGED, 2, 1 << 20, How::default());
+    program.run_until(1_000_000);
+    let wanted = program.recv(1, Some(0), TAGGED, Some(2), 1 << 20);
+    program.settle();
+    assert!(program.is_over(wanted), "held up by messages that nobody receives");
+    for _ in 0..10_000 {
+        program.recv(1, Some(0), TAGGED, Some(1), 16);
+    }
+    program.settle();
+    assert_eq!(program.completed, 20_002);
+    // The order of all these is judged by their contents alone: the full check is quadratic.
+    assert_eq!(program.world.nodes[1].engine.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn self_messages() {
+    let mut program = calm(1);
+    for len in [0, 1, 9000, 3 << 20] {
+        program.send(0, 0, TAGGED, 1, len, at(Level::Match));
+        program.recv(0, Some(0), TAGGED, Some(1), 4 << 20);
+        program.recv(0, None, UNTAGGED, None, 4 << 20);
+        program.send(0, 0, UNTAGGED, 1, len, How::default());
+    }
+    program.write(0, 0, 0, 1 << 20, How::default());
+    program.settle();
+    program.read(0, 0, 0, How::default());
+    program.write(0, 0, 1, 10, How { fence: true, ..How::default() });
+    program.count(0, 0);
+    program.settle();
+    for wire in program.world.open_wires() {
+        program.world.break_wire(wire);
+    }
+    program.send(0, 0, TAGGED, 1, 2 << 20, How::default());
+    program.recv(0, Some(0), TAGGED, Some(1), 4 << 20);
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn a_fence_of_each_side_does_not_hold_up_the_other() {
+    let mut program = program(2, far(), |config| config);
+    for (node, to) in [(0, 1), (1, 0)] {
+        program.write(node, to, 0, 1 << 20, How::default());
+    }
+    program.settle();
+    for (node, to) in [(0, 1), (1, 0)] {
+        program.read(node, to, 0, How::default());
+        program.send(node, to, TAGGED, 1, 100_000, How { fence: true, ..How::default() });
+        program.write(node, to, 1, 100_000, How { fence: true, ..How::default() });
+        program.recv(node, None, TAGGED, Some(1), 100_000);
+    }
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn match_level_waits_for_the_receive() {
+    let mut program = calm(2);
+    for len in [0, 100, 100_000, 2 << 20] {
+        program.send(0, 1, TAGGED, 1, len, at(Level::Match));
+    }
+    program.run_until(100_000);
+    assert_eq!(program.completed, 0);
+    program.recv(1, None, TAGGED, Some(1), 0);
+    program.settle();
+    assert_eq!(program.completed, 2);
+    program.peek(1, None, Some(1), PeekAction::Discard);
+    program.settle();
+    assert_eq!(program.completed, 3);
+    program.peek(1, None, Some(1), PeekAction::Claim);
+    program.claim(Some(10));
+    program.settle();
+    assert_eq!(program.completed, 5);
+    program.recv(1, None, TAGGED, Some(1), 1000);
+    program.settle();
+    assert_eq!(program.completed, 7);
+    program.expect_rest();
+}
+
+#[test]
+fn a_message_longer_than_the_credit_waits_only_for_its_receive() {
+    let mut program = program(2, far(), |config| Config { credit: 64 << 10, ..config });
+    program.send(0, 1, TAGGED, 1, 10 << 20, How::default());
+    program.run_until(200_000);
+    program.recv(1, None, TAGGED, Some(1), 10 << 20);
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn memory_that_is_not_registered_is_refused_by_name() {
+    let mut program = calm(2);
+    for read in [false, true] {
+        for status in [Status::Key, Status::Bounds] {
+            for len in [6, 10_000, 3 << 20] {
+                program.trespass(0, 1, read, len, status);
+            }
+        }
+    }
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn atomics_and_messages_keep_their_order() {
+    let mut program = calm(2);
+    for round in 0..40u64 {
+        program.atomic(0, 1, AtomicKind::Fetch, AtomicOp::Sum, &[round, 1, 2], &[], false);
+        program.atomic(0, 1, AtomicKind::Compare, AtomicOp::Cswap, &[7], &[round], round % 5 == 0);
+        program.send(0, 1, TAGGED, 1, 100, How::default());
+        program.recv(1, None, TAGGED, Some(1), 100);
+    }
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn lanes_that_cannot_be_added_are_not_tried_in_a_tight_loop() {
+    let mut program = program(2, far(), |config| config);
+    program.recv(1, None, TAGGED, Some(1), 100);
+    program.send(0, 1, TAGGED, 1, 100, How::default());
+    program.settle();
+    program.world.net.refused = 1000;
+    program.recv(1, None, TAGGED, Some(1), 48 << 20);
+    program.send(0, 1, TAGGED, 1, 48 << 20, How::default());
+    program.settle();
+    assert!(program.world.dials < 60, "{} dials in {} us", program.world.dials, program.world.now);
+    program.expect_rest();
+}
+
+#[test]
+fn a_peer_that_accepts_but_never_answers_is_given_up() {
+    let net = Net { unanswered: 1000, ..Net::calm() };
+    let mut program = program(2, net, |config| Config { peer_timeout_us: 30_000_000, ..config });
+    program.mortal = true;
+    program.send(0, 1, TAGGED, 1, 100, at(Level::Delivery));
+    program.settle();
+    assert!(matches!(&program.failures[..], [(0, OpError::Unreachable(_))]), "{:?}", program.failures);
+    assert!(program.world.now < 60_000_000);
+    program.expect_rest();
+}
+
+#[test]
+fn an_address_of_another_subnet_is_refused() {
+    let mut world = World::new(1, 1, Net::calm(), |config| config);
+    let other = Address { subnet: SubnetId(9), ..address(3) };
+    let refusal = world.nodes[0].engine.peer(&other);
+    assert!(matches!(refusal, Err(Refusal::Unreachable(text)) if text.contains("no router")));
+}
+
+#[test]
+fn a_peer_that_is_told_it_is_of_another_subnet_learns_why() {
+    let mut program = calm(2);
+    program.mortal = true;
+    // The other side was configured differently: its own address is not what we think.
+    program.world.nodes[1] = {
+        let mut other = World::new(1, 2, Net::calm(), |config| {
+            let address = Address { subnet: SubnetId(9), ..config.address };
+            Config { address, ..config }
+        });
+        other.nodes.remove(1)
+    };
+    program.send(0, 1, TAGGED, 1, 100, at(Level::Delivery));
+    program.settle();
+    assert!(matches!(&program.failures[..], [(0, OpError::Unreachable(text))] if text.contains("no router")));
+}
+
+#[test]
+fn a_stranger_at_the_port_is_told() {
+    let mut program = calm(2);
+    program.mortal = true;
+    let former = Address { incarnation: 99, ..address(1) };
+    let peer = program.world.nodes[0].engine.peer(&former).unwrap();
+    program.send_to(0, 1, peer, TAGGED, 1, 100, at(Level::Delivery));
+    program.settle();
+    assert!(matches!(&program.failures[..], [(0, OpError::PeerGone(text))] if text.contains("has ended")));
+    assert_eq!(program.world.nodes[0].engine.lanes() + program.world.nodes[1].engine.lanes(), 0);
+}
+
+#[test]
+fn a_post_to_nobody_is_refused_at_once() {
+    let mut world = World::new(1, 1, Net::calm(), |config| config);
+    let Node { engine, mem, .. } = &mut world.nodes[0];
+    let place = mem.lend(vec![0; 4], false, false);
+    let request = SendRequest {
+        peer: isthmus_proto::PeerId(77),
+        channel: TAGGED,
+        tag: 0,
+        data: None,
+        options: Options::default(),
+    };
+    assert!(matches!(engine.send(&request, place, 4, mem), Err(Refusal::Invalid(_))));
+    assert_eq!(mem.lent(), 1);
+}
