@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -64,8 +64,8 @@ class Mpi:
     name: str
     title: str
     couples: bool  # connects two separately started jobs without a daemon
-    says_provider: tuple = ()  # (environment, text before the provider's name) of a verbose run
-    extra: dict = field(default_factory=dict)
+    verbose: dict  # the environment that makes it name the provider it took
+    named: str  # how it then names it: a regular expression before the name
 
     @property
     def folder(self):
@@ -202,13 +202,16 @@ class DebianOpenMpi(OpenMpi):
         return ["--mca", "osc", "pt2pt", "--mca", "btl", "^openib,vader,ofi"]
 
 
+OPEN_MPI_VERBOSE = {"OMPI_MCA_mtl_base_verbose": "100", "OMPI_MCA_opal_common_ofi_verbose": "100"}
+OPEN_MPI_NAMED = r"mtl:ofi:prov(?:ider)?: "
+
 MPIS = {
     mpi.name: mpi
     for mpi in (
-        Mpich("mpich", "MPICH 5", couples=True),
-        OpenMpi("openmpi", "Open MPI 5", couples=False),
-        Intel("intel", "Intel MPI 2021", couples=True),
-        DebianOpenMpi("debian-openmpi", "Debian's Open MPI 4.1", couples=False),
+        Mpich("mpich", "MPICH 5", True, {"MPIR_CVAR_DEBUG_SUMMARY": "1"}, r"libfabric provider: "),
+        OpenMpi("openmpi", "Open MPI 5", False, OPEN_MPI_VERBOSE, OPEN_MPI_NAMED),
+        Intel("intel", "Intel MPI 2021", True, {"I_MPI_DEBUG": "5"}, r"libfabric provider: "),
+        DebianOpenMpi("debian-openmpi", "Debian's Open MPI 4.1", False, OPEN_MPI_VERBOSE, OPEN_MPI_NAMED),
     )
 }
 
