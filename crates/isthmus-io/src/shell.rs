@@ -302,6 +302,7 @@ impl Shell {
                 continue; // dropped, and so closed
             }
             let lane = core.lock().engine.lane_accepted();
+            tell_rtt(&socket, lane, core);
             self.install(lane, Lane::new(socket, Phase::Ungreeted(Instant::now())), core);
             self.ungreeted += 1;
         }
@@ -348,6 +349,7 @@ impl Shell {
             self.open += 1;
             let congestion = if tcp::is_local(&lane.socket) { "cubic" } else { &self.config.congestion };
             tcp::tune(&lane.socket, congestion);
+            tell_rtt(&lane.socket, LaneId(index as u32), core);
             let mut guard = core.lock();
             let now = guard.now();
             guard.engine.lane_connected(now, LaneId(index as u32));
@@ -558,6 +560,12 @@ impl Shell {
     /// Whether any lane is left.
     pub(crate) fn has_lanes(&self) -> bool {
         self.count > 0
+    }
+}
+
+fn tell_rtt(socket: &Socket, lane: LaneId, core: &Mutex<Core>) {
+    if let Some(rtt_us) = tcp::rtt_us(socket) {
+        core.lock().engine.path_rtt(lane, rtt_us);
     }
 }
 

@@ -112,6 +112,19 @@ pub(crate) fn is_local(socket: &Socket) -> bool {
     peer.is_some_and(|peer| peer.is_loopback()) || (peer.is_some() && peer == ip(socket.local_addr()))
 }
 
+/// The kernel's estimate of a connected socket's round trip. Microseconds.
+pub(crate) fn rtt_us(socket: &Socket) -> Option<u64> {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the buffer has the length that is passed along.
+    let status = unsafe {
+        libc::getsockopt(fd(socket), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len)
+    };
+    // SAFETY: zeroed, and all of its fields are integers.
+    let info = unsafe { info.assume_init() };
+    (status == 0 && info.tcpi_rtt > 0).then(|| u64::from(info.tcpi_rtt))
+}
+
 /// The descriptor of a socket.
 pub(crate) fn fd(socket: &Socket) -> RawFd {
     socket.as_raw_fd()

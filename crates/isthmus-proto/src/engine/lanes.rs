@@ -71,8 +71,37 @@ impl Engine {
     fn adopt(&mut self, peer: PeerId, lane: LaneId) {
         let connection = self.connection(peer);
         connection.dialing = connection.dialing.saturating_sub(1);
-        connection.lanes.push(lane);
+        self.list(peer, lane);
+    }
+
+    /// Adds a lane to its connection. Where both sides have dialled at once, both put the
+    /// lane of the lower address first: near peers use only that one.
+    fn list(&mut self, peer: PeerId, lane: LaneId) {
+        let own = self.config.address;
+        let theirs = self.peers[peer.0 as usize].address;
+        let record = &self.lanes[lane.0 as usize];
+        let (first, rtt_us) = (record.dialled == (own < theirs), record.rtt_us);
+        let connection = self.connection(peer);
+        let at = if first { 0 } else { connection.lanes.len() };
+        connection.lanes.insert(at, lane);
         self.counters.lanes_opened += 1;
+        if let Some(rtt_us) = rtt_us {
+            self.note_rtt(peer, rtt_us);
+        }
+    }
+
+    /// The shell knows the round trip of a lane (`tcpi_rtt` of `tcp(7)`). Microseconds.
+    pub fn path_rtt(&mut self, lane: LaneId, rtt_us: u64) {
+        let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
+        record.rtt_us = Some(rtt_us);
+        if let Some(peer) = record.peer {
+            self.note_rtt(peer, rtt_us);
+        }
+    }
+
+    fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {
+        let connection = self.connection(peer);
+        connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
     }
 
     /// Credit for a peer, reserved when it is first granted.
@@ -126,9 +155,7 @@ impl Engine {
         record.control.push_back(welcome.into());
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
-        let connection = self.connection(peer);
-        connection.lanes.push(lane);
-        self.counters.lanes_opened += 1;
+        self.list(peer, lane);
         self.lane_is_up(peer, lane, hello.credit);
         Ok(())
     }
@@ -274,9 +301,7 @@ impl Engine {
     pub(super) fn on_pong(&mut self, now: Micros, lane: LaneId) {
         let record = &mut self.lanes[lane.0 as usize];
         let (Some(at), Some(peer)) = (record.pinged_at.take(), record.peer) else { return };
-        let rtt = now.saturating_sub(at);
-        let connection = self.connection(peer);
-        connection.rtt_us = Some(connection.rtt_us.map_or(rtt, |least| least.min(rtt)));
+        self.note_rtt(peer, now.saturating_sub(at));
         self.kick(peer);
     }
 

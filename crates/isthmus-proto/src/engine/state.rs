@@ -285,6 +285,10 @@ pub(crate) struct Lane {
     /// Operations whose buffers the unwritten batch refers to.
     pub(crate) leases: Vec<usize>,
     pub(crate) pinged_at: Option<Micros>,
+    /// We dialled it.
+    pub(crate) dialled: bool,
+    /// Round trip that the shell measured. Microseconds.
+    pub(crate) rtt_us: Option<u64>,
 }
 
 impl Lane {
@@ -298,6 +302,8 @@ impl Lane {
             queued: false,
             leases: Vec::new(),
             pinged_at: None,
+            dialled: state == LaneState::Dialing,
+            rtt_us: None,
         }
     }
 }
@@ -464,6 +470,16 @@ impl Connection {
     pub(crate) fn back_off(&mut self) -> Micros {
         self.backoff_us = (self.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
         self.backoff_us
+    }
+
+    /// Whether the peer is worth more than one lane.
+    pub(crate) fn is_far(&self) -> bool {
+        self.rtt_us.is_some_and(|rtt| rtt >= super::Config::FAR_US)
+    }
+
+    /// How many of the lanes carry anything: on a near peer the first does it all.
+    pub(crate) fn carriers(&self) -> usize {
+        if self.is_far() { self.lanes.len() } else { self.lanes.len().min(1) }
     }
 
     pub(crate) fn credit_to_advertise(&self) -> u64 {

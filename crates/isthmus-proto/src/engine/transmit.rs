@@ -3,7 +3,7 @@
 use isthmus_wire::frame::{self, Frame};
 
 use super::state::{Flight, Kind, LaneState, Load};
-use super::{Action, Config, Engine, LaneId};
+use super::{Action, Engine, LaneId};
 use crate::memory::{Memory, Place};
 use crate::{AtomicKind, Level, PeerId};
 
@@ -117,7 +117,8 @@ impl Engine {
             batch.push_frame(&frame);
         }
         if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
-            let ours = self.connection(peer).lanes.contains(&lane);
+            let connection = self.connection(peer);
+            let ours = connection.lanes[..connection.carriers()].contains(&lane);
             while ours && !batch.is_full() && self.next_frame(peer, lane, batch, mem) {}
             self.spread(peer);
         }
@@ -166,7 +167,7 @@ impl Engine {
         if connection.failed.is_some() || parted {
             return;
         }
-        for i in 0..connection.lanes.len() {
+        for i in 0..connection.carriers() {
             let lane = self.connection(peer).lanes[i];
             self.make_ready(lane);
         }
@@ -180,9 +181,8 @@ impl Engine {
     fn spread(&mut self, peer: PeerId) {
         let streams = self.config.streams;
         let connection = self.connection(peer);
-        let far = connection.rtt_us.is_some_and(|rtt| rtt >= Config::FAR_US);
         let lanes = connection.lanes.len() as u32 + connection.dialing;
-        if far && !connection.bulk.is_empty() && lanes < streams && connection.spread_at.is_none() {
+        if connection.is_far() && !connection.bulk.is_empty() && lanes < streams && connection.spread_at.is_none() {
             for _ in lanes..streams {
                 self.dial(peer);
             }
@@ -433,10 +433,10 @@ impl Engine {
     }
 
     fn fragment_max(&mut self, peer: PeerId, lane: LaneId) -> u64 {
-        let lanes = &self.connection(peer).lanes;
-        match lanes.len() {
+        let connection = self.connection(peer);
+        match connection.carriers() {
             0 | 1 => FRAGMENT_ALONE,
-            _ if lanes[0] == lane => FRAGMENT_EXPRESS,
+            _ if connection.lanes[0] == lane => FRAGMENT_EXPRESS,
             _ => FRAGMENT_SHARED,
         }
     }
