@@ -100,7 +100,7 @@ def prepare(names, logs):
             continue
         words = mpis.compile_programs(mpi, sources, logs / f"{name}.compile.log")
         if words:
-            unusable[name] = Outcome(FAILED, f"does not compile: {words.strip().splitlines()[0]}")
+            unusable[name] = Outcome(FAILED, f"does not compile: {cases.last_words(words)}")
     return unusable
 
 

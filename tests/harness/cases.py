@@ -140,6 +140,16 @@ def churn(c):
     return c.run(4, "churn", 3, seconds=60)
 
 
+def goodbye(c):
+    """Many short jobs whose ranks end at different times: none may see an error."""
+    jobs, longest = 12, 0.0
+    for seed in range(1, jobs + 1):
+        ended = c.start(4, "goodbye", seed).wait(30)
+        must_pass(ended)
+        longest = max(longest, ended.seconds)
+    return f"{jobs} jobs, the longest {longest:.1f} s"
+
+
 # --- dynamic processes -------------------------------------------------------
 
 
@@ -304,6 +314,7 @@ CASES = {
         Case("onesided", onesided),
         Case("churn", churn),
         Case("overlap", overlap),
+        Case("goodbye", goodbye),
         Case("connect", connect),
         Case("spawn", spawn, places=("host",)),
         Case("broken-lanes", broken_lanes),

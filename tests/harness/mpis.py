@@ -157,6 +157,7 @@ class OpenMpi(Mpi):
 
     rsh_parameter = ("--prtemca", "plm_ssh_agent")
     interface_parameter = ("--prtemca", "prte_if_include")
+    overload = ("--map-by", ":oversubscribe")
 
     def launcher(self):
         return str(self.folder / "bin" / "mpirun")
@@ -172,7 +173,8 @@ class OpenMpi(Mpi):
             words += ["--host", ",".join(f"{host}:{slots}" for host in place.hosts), "--map-by", f"ppr:{slots}:node"]
             words += [*self.rsh_parameter, str(rsh_script()), *self.interface_parameter, "mgmt0"]
         else:
-            words += ["--host", f"localhost:{ranks * 4}"]
+            # Slots, and leave to overload cores, for the processes that a test spawns.
+            words += ["--host", f"localhost:{ranks * 4}", *self.overload]
         words += ["--mca", "pml", "cm", "--mca", "mtl", "ofi"]
         words += ["--mca", "mtl_ofi_provider_include", LIBFABRIC_NAME[transport]]
         words += ["--mca", "coll", "^sm,han", "--mca", "mpi_yield_when_idle", "1"]
@@ -188,6 +190,7 @@ class DebianOpenMpi(OpenMpi):
 
     rsh_parameter = ("--mca", "plm_rsh_agent")
     interface_parameter = ("--mca", "oob_tcp_if_include")
+    overload = ()
 
     def launcher(self):
         return shutil.which("mpirun.openmpi") or "/usr/bin/mpirun.openmpi"
