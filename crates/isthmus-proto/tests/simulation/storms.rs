@@ -50,7 +50,7 @@ fn rough(rng: &mut Rng) -> Net {
         refused: rng.below(300),
         timed_out: rng.below(100),
         unanswered: if rng.chance(200) { 50 } else { 0 },
-        fill: rng.below(2 * delay.1),
+        fill: delay.1 * rng.pick(&[0, 1, 2, 40]),
         breaks: Some((delay.1, 20 * delay.1)),
         notice: rng.below(40 * delay.1),
     }
