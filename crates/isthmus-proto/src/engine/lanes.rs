@@ -4,7 +4,7 @@
 use isthmus_wire::frame::{self, MAGIC, PROTOCOL_VERSION, RefuseReason};
 use isthmus_wire::{Address, FrameError};
 
-use super::state::{Kind, Lane, LaneState, Micros, Stage};
+use super::state::{Early, Kind, Lane, LaneState, Micros, Stage};
 use super::{Action, Config, Engine, LaneId};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
@@ -548,8 +548,14 @@ impl Engine {
 
     /// Messages of this peer that can no longer become whole.
     fn break_inbounds(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
-        let mut broken: Vec<usize> = self.connection(peer).incoming.values().copied().collect();
-        broken.sort_unstable_by_key(|index| self.inbounds[*index].message);
+        let connection = self.connection(peer);
+        let early = connection.early.values().filter_map(|early| match early {
+            Early::Message(index) => Some(*index),
+            Early::Atomic(..) => None,
+        });
+        let mut broken: Vec<usize> = connection.incoming.values().copied().chain(early).collect();
+        broken.sort_unstable_by_key(|index| (self.inbounds[*index].message, *index));
+        broken.dedup();
         for index in broken {
             match self.inbounds[index].stage {
                 Stage::Orphan | Stage::Early => {

@@ -52,7 +52,7 @@ impl Engine {
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
         let Some(peer) = self.speaker(now, lane, frame, mem)? else { return Ok(()) };
-        let target = self.target(peer, frame, payload.len() as u64, mem)?;
+        let target = self.target(peer, frame, payload.len() as u64, true, mem)?;
         let len = payload.len() as u64;
         let target = match target {
             Target::Bounce { inbound, offset, mut bytes } => {
@@ -60,7 +60,9 @@ impl Engine {
                 Target::Bounce { inbound, offset, bytes }
             }
             Target::Direct { place, offset, keep, owner } => {
-                mem.store(place, offset, &payload[..keep.min(len) as usize]);
+                if keep > 0 {
+                    mem.store(place, offset, &payload[..keep.min(len) as usize]);
+                }
                 Target::Direct { place, offset, keep, owner }
             }
             Target::Discard => Target::Discard,
@@ -82,7 +84,7 @@ impl Engine {
             return Err(PeerFault::Frame("an atomic operation's operands are too long"));
         }
         let target = match self.speaker(now, lane, frame, mem)? {
-            Some(peer) => self.target(peer, frame, len, mem)?,
+            Some(peer) => self.target(peer, frame, len, false, mem)?,
             None => Target::Discard,
         };
         let stream = Stream { frame: *frame, target, done: 0, len, busy: false };
@@ -224,12 +226,13 @@ impl Engine {
     }
 
     /// Decides where a numbered fragment's payload goes, and for a message's first
-    /// fragment matches the message.
+    /// fragment matches the message. `whole` says that all of the payload is there.
     fn target(
         &mut self,
         peer: PeerId,
         frame: &Frame,
         len: u64,
+        whole: bool,
         mem: &mut dyn Memory,
     ) -> Result<Target, PeerFault> {
         let Some(seq) = frame.seq() else {
@@ -241,7 +244,7 @@ impl Engine {
             Receipt::New => {}
         }
         match frame {
-            Frame::Message(message) => self.target_of_message(peer, message, mem),
+            Frame::Message(message) => self.target_of_message(peer, message, whole, mem),
             Frame::More(more) => self.target_of_more(peer, more),
             Frame::Write(write) => self.target_of_write(peer, write, mem),
             Frame::Reply(reply) => self.target_of_reply(peer, reply, len),
@@ -253,6 +256,7 @@ impl Engine {
         &mut self,
         peer: PeerId,
         message: &frame::Message,
+        whole: bool,
         mem: &mut dyn Memory,
     ) -> Result<Target, PeerFault> {
         if message.eager > message.total || u64::from(message.payload) > message.eager {
@@ -261,26 +265,37 @@ impl Engine {
         if self.connection(peer).unmatched >= UNMATCHED_MAX {
             return Err(PeerFault::Frame("more messages than are kept without a receive"));
         }
-        let index = self.inbound_entry(peer, message.seq);
-        let inbound = &mut self.inbounds[index];
-        if matches!(inbound.stage, Stage::Orphan) {
+        let listed = self.connection(peer).incoming.get(&message.seq).copied();
+        if let Some(index) = listed {
+            let inbound = &self.inbounds[index];
+            if !matches!(inbound.stage, Stage::Orphan) {
+                return Ok(self.target_in(index, 0));
+            }
             if inbound.parts.iter().any(|(offset, bytes)| offset + bytes.len() as u64 > message.total) {
                 return Err(PeerFault::Frame("a fragment beyond the end of its message"));
             }
-            self.take_turn(peer, message.order)?;
-            self.take_credit(peer, message.eager)?;
-            let inbound = &mut self.inbounds[index];
-            let tagged = message.flags & flags::TAGGED != 0;
-            inbound.channel = if tagged { Channel::Tagged } else { Channel::Untagged };
-            inbound.tag = message.tag;
-            inbound.data = (message.flags & flags::DATA != 0).then_some(message.data);
-            inbound.total = message.total;
-            inbound.eager = message.eager;
-            inbound.needed = message.total;
-            inbound.wants_accept = message.flags & flags::ACCEPT != 0;
-            inbound.stage = Stage::Early;
-            self.in_order(peer, message.order, Early::Message(index), mem)?;
         }
+        self.take_turn(peer, message.order)?;
+        self.take_credit(peer, message.eager)?;
+        let index = match listed {
+            Some(index) => index,
+            // Nothing will ask for it by name: no other fragment, and not this one again.
+            None if whole && u64::from(message.payload) == message.total => {
+                self.new_inbound(peer, message.seq)
+            }
+            None => self.inbound_entry(peer, message.seq),
+        };
+        let inbound = &mut self.inbounds[index];
+        let tagged = message.flags & flags::TAGGED != 0;
+        inbound.channel = if tagged { Channel::Tagged } else { Channel::Untagged };
+        inbound.tag = message.tag;
+        inbound.data = (message.flags & flags::DATA != 0).then_some(message.data);
+        inbound.total = message.total;
+        inbound.eager = message.eager;
+        inbound.needed = message.total;
+        inbound.wants_accept = message.flags & flags::ACCEPT != 0;
+        inbound.stage = Stage::Early;
+        self.in_order(peer, message.order, Early::Message(index), mem);
         Ok(self.target_in(index, 0))
     }
 
@@ -303,14 +318,11 @@ impl Engine {
     fn target_in(&mut self, index: usize, offset: u64) -> Target {
         let Some(inbound) = self.inbounds.get(index) else { return Target::Discard };
         match inbound.stage {
-            Stage::Matched { posted, .. } => match (posted.end - posted.offset).saturating_sub(offset) {
-                0 => Target::Discard,
-                keep => Target::Direct {
-                    place: posted.place,
-                    offset: posted.offset + offset,
-                    keep,
-                    owner: Owner::Message(index),
-                },
+            Stage::Matched { posted, .. } => Target::Direct {
+                place: posted.place,
+                offset: posted.offset.saturating_add(offset),
+                keep: (posted.end - posted.offset).saturating_sub(offset),
+                owner: Owner::Message(index),
             },
             Stage::Dropped => Target::Discard,
             _ => Target::Bounce { inbound: index, offset, bytes: self.pool.take() },
@@ -322,7 +334,13 @@ impl Engine {
         if let Some(&index) = self.connection(peer).incoming.get(&message) {
             return index;
         }
-        let index = self.inbounds.insert(Inbound {
+        let index = self.new_inbound(peer, message);
+        self.connection(peer).incoming.insert(message, index);
+        index
+    }
+
+    fn new_inbound(&mut self, peer: PeerId, message: u64) -> usize {
+        self.inbounds.insert(Inbound {
             peer,
             message,
             channel: Channel::Untagged,
@@ -336,9 +354,7 @@ impl Engine {
             got: 0,
             parts: Vec::new(),
             error: None,
-        });
-        self.connection(peer).incoming.insert(message, index);
-        index
+        })
     }
 
     /// Checks that a message or atomic comes when it may.
@@ -361,21 +377,12 @@ impl Engine {
     }
 
     /// Presents messages and atomics in the order in which they were sent.
-    fn in_order(
-        &mut self,
-        peer: PeerId,
-        order: u64,
-        early: Early,
-        mem: &mut dyn Memory,
-    ) -> Result<(), PeerFault> {
+    fn in_order(&mut self, peer: PeerId, order: u64, early: Early, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
         if order > connection.expected_order {
             connection.early_operands += early.operands();
             connection.early.insert(order, early);
-            return match connection.early_operands <= EARLY_OPERANDS_MAX {
-                true => Ok(()),
-                false => Err(PeerFault::Frame("more atomic operations than are kept out of order")),
-            };
+            return;
         }
         let mut next = Some(early);
         while let Some(early) = next {
@@ -383,7 +390,9 @@ impl Engine {
             match early {
                 Early::Message(index) => self.present(index, mem),
                 Early::Atomic(atomic, operands) => {
-                    self.run_atomic(peer, &atomic, &operands, mem)?;
+                    // A peer that takes no answers gets none; its lane is closed when
+                    // it next asks for one.
+                    let _ = self.run_atomic(peer, &atomic, &operands, mem);
                     self.pool.give(operands);
                 }
             }
@@ -391,7 +400,6 @@ impl Engine {
             next = connection.early.remove(&connection.expected_order);
             connection.early_operands -= next.as_ref().map_or(0, Early::operands);
         }
-        Ok(())
     }
 
     /// Looks for the receive of a message whose turn it is.
@@ -618,7 +626,17 @@ impl Engine {
         target: Target,
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        let Some(&index) = self.connection(peer).incoming.get(&message) else { return Ok(()) };
+        let listed = match &target {
+            Target::Direct { owner: Owner::Message(index), .. } => Some(*index),
+            Target::Bounce { inbound, .. } => Some(*inbound),
+            _ => self.connection(peer).incoming.get(&message).copied(),
+        };
+        let ours = |index: &usize| {
+            self.inbounds
+                .get(*index)
+                .is_some_and(|inbound| (inbound.peer, inbound.message) == (peer, message))
+        };
+        let Some(index) = listed.filter(ours) else { return Ok(()) };
         let inbound = &mut self.inbounds[index];
         inbound.got += len;
         if let Target::Bounce { bytes, .. } = target {
@@ -810,9 +828,15 @@ impl Engine {
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
         self.take_turn(peer, atomic.order)?;
+        let connection = self.connection(peer);
+        let kept = connection.early_operands + payload.len() as u64;
+        if kept > EARLY_OPERANDS_MAX || connection.urgent.len() >= WAITING_MAX {
+            return Err(PeerFault::Frame("more atomic operations than are kept"));
+        }
         let mut operands = self.pool.take();
         operands.extend_from_slice(payload);
-        self.in_order(peer, atomic.order, Early::Atomic(*atomic, operands), mem)
+        self.in_order(peer, atomic.order, Early::Atomic(*atomic, operands), mem);
+        Ok(())
     }
 
     fn run_atomic(
