@@ -1,5 +1,5 @@
 // Receives that name no source or no tag: Recv, Probe, Iprobe, Mprobe, Improbe.
-//   wildcard [MESSAGES=200] [no-mprobe]
+//   wildcard [MESSAGES=200] [no-mprobe] [no-self]
 #include "check.h"
 
 enum { TAGS = 5, LARGEST = 100000 };
@@ -99,6 +99,45 @@ static void gather_by(receive_fn *receive, int messages, const char *how)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+// A probe of any source promises what the next receive of any source gets.
+// Everyone sends to everyone, itself included where `self` says so, and takes
+// all that way.
+static void probe_then_any(int messages, int self)
+{
+    unsigned char *in = allocate(LARGEST), **out = allocate((size_t)messages * sizeof *out);
+    int peers = self ? world_size : world_size - 1, expected = messages * peers, sent = 0;
+    int *next = calloc((size_t)world_size, sizeof *next);
+    MPI_Request *requests = allocate((size_t)expected * sizeof *requests);
+    CHECK(next, "out of memory");
+    for (int i = 0; i < messages; i++) {
+        out[i] = allocate((size_t)bytes_of(i));
+        fill(out[i], (size_t)bytes_of(i), seed_of(world_rank, i));
+        for (int to = 0; to < world_size; to++)
+            if (self || to != world_rank)
+                MPI_Isend(out[i], bytes_of(i), MPI_BYTE, to, 55, MPI_COMM_WORLD, &requests[sent++]);
+    }
+    for (int taken = 0; taken < expected; taken++) {
+        MPI_Status probed, status;
+        int count;
+        MPI_Probe(MPI_ANY_SOURCE, 55, MPI_COMM_WORLD, &probed);
+        MPI_Get_count(&probed, MPI_BYTE, &count);
+        MPI_Recv(in, count, MPI_BYTE, MPI_ANY_SOURCE, 55, MPI_COMM_WORLD, &status);
+        CHECK(status.MPI_SOURCE == probed.MPI_SOURCE, "probed a message of %d, received one of %d", probed.MPI_SOURCE,
+              status.MPI_SOURCE);
+        int i = next[status.MPI_SOURCE]++;
+        expect_status(&status, probed.MPI_SOURCE, 55, bytes_of(i), "Probe and Recv of any source");
+        verify(in, (size_t)bytes_of(i), seed_of(status.MPI_SOURCE, i), "Probe and Recv of any source");
+    }
+    MPI_Waitall(expected, requests, MPI_STATUSES_IGNORE);
+    for (int i = 0; i < messages; i++)
+        free(out[i]);
+    free(requests);
+    free(next);
+    free(out);
+    free(in);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
 // Half a wildcard: any source with a tag, and a source with any tag.
 static void half_wildcards(void)
 {
@@ -147,7 +186,11 @@ int main(int argc, char **argv)
 {
     start(&argc, &argv, "wildcard");
     int messages = (int)argument(argc, argv, 1, 200);
-    int matched = !(argc > 2 && strcmp(argv[2], "no-mprobe") == 0);
+    int matched = 1, self = 1;
+    for (int i = 2; i < argc; i++) {
+        matched &= strcmp(argv[i], "no-mprobe") != 0;
+        self &= strcmp(argv[i], "no-self") != 0;
+    }
     gather_by(by_recv, messages, "Recv");
     gather_by(by_probe, messages, "Probe");
     gather_by(by_iprobe, messages, "Iprobe");
@@ -155,6 +198,7 @@ int main(int argc, char **argv)
         gather_by(by_mprobe, messages, "Mprobe");
         gather_by(by_improbe, messages, "Improbe");
     }
+    probe_then_any(messages, self);
     half_wildcards();
     cancelled();
     return finish("%d messages a rank by each of %d ways, %d ranks", messages, matched ? 5 : 3, world_size);
