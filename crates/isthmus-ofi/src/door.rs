@@ -149,7 +149,8 @@ pub(crate) unsafe fn close<O: Object, T>(raw: *mut T, body: impl FnOnce(&O) -> R
 
 fn refuse<R: Code>(error: &Error) -> R {
     if !error.is_ordinary() {
-        log::write(Level::Info, format_args!("refused: {error}"));
+        let level = if error.is_the_users() { Level::Warn } else { Level::Info };
+        log::write(level, format_args!("refused: {error}"));
     }
     R::failed(error.errno())
 }

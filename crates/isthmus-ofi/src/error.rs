@@ -69,6 +69,11 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Whether only the user can mend it, and so must read it.
+    pub(crate) fn is_the_users(&self) -> bool {
+        matches!(self, Self::InvalidText(_) | Self::Unreachable(_) | Self::Open(_) | Self::System(_))
+    }
+
     /// The positive errno.
     pub(crate) fn errno(&self) -> i32 {
         match self {

@@ -154,6 +154,9 @@ impl Live {
 fn report(completion: &Completion) {
     match &completion.error {
         None | Some(OpError::Cancelled | OpError::NoMessage) => {}
+        Some(OpError::PeerGone(text) | OpError::Unreachable(text) | OpError::Protocol(text)) => {
+            log::once(text)
+        }
         Some(error) => log::write(Level::Info, format_args!("{:?} failed: {error}", completion.kind)),
     }
 }

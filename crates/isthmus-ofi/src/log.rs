@@ -8,6 +8,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
+use parking_lot::Mutex;
+
 use isthmus_io::log::Severity;
 
 use crate::abi::fi_provider;
@@ -47,13 +49,15 @@ struct Functions {
     log: Log,
 }
 
-/// Writes one line, if the user asked for this level (`FI_LOG_LEVEL`).
+/// Writes one line, if the user asked for this level (`FI_LOG_LEVEL`). Who did not say is
+/// told warnings on standard error: libfabric is silent by default, and most programs
+/// print nothing but an errno.
 pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
-    let Some(functions) = functions() else { return };
+    let Some(functions) = functions() else { return tell(level, text) };
     let provider = provider::pointer();
     // SAFETY: the function is libfabric's, and the provider is the one that it knows.
     if unsafe { (functions.enabled)(provider, level as c_int, FI_LOG_CORE) } == 0 {
-        return;
+        return tell(level, text);
     }
     let Ok(text) = CString::new(text.to_string()) else { return };
     // SAFETY: as above; the format takes one string.
@@ -67,6 +71,22 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
             c"%s\n".as_ptr(),
             text.as_ptr(),
         );
+    }
+}
+
+fn tell(level: Level, text: fmt::Arguments<'_>) {
+    if level == Level::Warn && std::env::var_os("FI_LOG_LEVEL").is_none() {
+        eprintln!("isthmus: {text}");
+    }
+}
+
+/// Warns of a peer, once however many operations fail for the same cause.
+pub(crate) fn once(text: &str) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let mut last = LAST.lock();
+    if *last != text {
+        text.clone_into(&mut last);
+        write(Level::Warn, format_args!("{text}"));
     }
 }
 

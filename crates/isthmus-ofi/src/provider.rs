@@ -63,8 +63,9 @@ fn declare_parameters() {
     // SAFETY: libfabric declares this function so since 1.0.
     let define = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Define>(define) };
     for parameter in PARAMETERS {
-        let help = format!("{} (default: {})", parameter.help, parameter.default);
-        let (Ok(name), Ok(help)) = (CString::new(parameter.name), CString::new(help)) else { continue };
+        let (Ok(name), Ok(help)) = (CString::new(parameter.name), CString::new(parameter.help)) else {
+            continue;
+        };
         // SAFETY: libfabric copies both texts; the format takes one string.
         unsafe { define(pointer(), name.as_ptr(), FI_PARAM_STRING, c"%s".as_ptr(), help.as_ptr()) };
     }
