@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from harness import mpis, process  # noqa: E402
 
 INSIDE = "ISTHMUS_DEMO_IN_LAB"
-SCALES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 # Ethernet's frame header; and its preamble, check sum and gap.
 FRAME_BYTES, GAP_BYTES = 14, 24
 # IPv4, TCP, and TCP's timestamps.
@@ -39,7 +39,7 @@ class Trouble(Exception):
 
 
 def size_of(text):
-    match = re.fullmatch(r"([\d.]+)\s*([kMG]i?|)B?", text)
+    match = re.fullmatch(r"([\d.]+)\s*([kKMG]i?|)B?", text)
     if not match:
         raise argparse.ArgumentTypeError(f'"{text}" is no size; expected one such as 500M or 4MiB')
     return int(float(match.group(1)) * SCALES[match.group(2)])
