@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use isthmus_proto::{Access as Wanted, Memory, Place, RemoteRange};
 use isthmus_wire::frame::Status;
@@ -42,20 +41,34 @@ struct Region {
 }
 
 impl Region {
-    /// The address of a range that a peer names, if it lies inside.
-    fn address(&self, range: RemoteRange) -> Option<u64> {
+    /// Where a range that a peer names starts, if it lies inside.
+    fn offset(&self, range: RemoteRange) -> Option<u64> {
         let offset = if self.virtual_addressing { range.addr.checked_sub(self.base)? } else { range.addr };
         let end = offset.checked_add(range.len)?;
-        (end <= self.len).then(|| self.base + offset)
+        (end <= self.len && end < 1 << OFFSET_BITS).then_some(offset)
     }
 }
 
 /// The registered regions of one domain.
+///
+/// A region's [`Place`] names a slot and its generation, not an address: every access looks
+/// the region up and holds the table meanwhile, so none outlives
+/// [`RegionTable::deregister`].
 #[derive(Debug, Default)]
 pub struct RegionTable {
-    regions: RwLock<HashMap<u64, Region>>,
-    next_key: AtomicU64,
+    table: RwLock<Table>,
 }
+
+#[derive(Debug, Default)]
+struct Table {
+    slots: Slab<(u16, Region)>,
+    by_key: HashMap<u64, usize>,
+    next_key: u64,
+    generation: u16,
+}
+
+/// Bits of a registered place's token that are the offset; the generation is above.
+const OFFSET_BITS: u32 = 48;
 
 impl RegionTable {
     /// Registers `iov` (one piece, or none) under `key`, or under a key chosen here where
@@ -66,8 +79,7 @@ impl RegionTable {
     /// [`RegisterError`] where the key is taken or there are several pieces.
     ///
     /// # Safety
-    /// The memory stays valid until [`RegionTable::deregister`] returns, and no peer is
-    /// in the middle of an access to it then (`fi_mr(3)`).
+    /// The memory stays valid until [`RegionTable::deregister`] returns.
     pub unsafe fn register(
         &self,
         iov: &[libc::iovec],
@@ -80,44 +92,68 @@ impl RegionTable {
             [piece] => (piece.iov_base as u64, piece.iov_len as u64),
             pieces => return Err(RegisterError::Pieces(pieces.len())),
         };
-        let region = Region { base, len, access, virtual_addressing };
-        let mut regions = self.regions.write();
+        let mut table = self.table.write();
         let key = match key {
-            Some(key) if regions.contains_key(&key) => return Err(RegisterError::KeyInUse(key)),
+            Some(key) if table.by_key.contains_key(&key) => return Err(RegisterError::KeyInUse(key)),
             Some(key) => key,
-            None => self.free_key(&regions),
+            None => table.free_key(),
         };
-        regions.insert(key, region);
+        table.generation = table.generation.wrapping_add(1);
+        let generation = table.generation;
+        let slot = table.slots.insert((generation, Region { base, len, access, virtual_addressing }));
+        table.by_key.insert(key, slot);
         Ok(key)
     }
 
-    fn free_key(&self, regions: &HashMap<u64, Region>) -> u64 {
-        loop {
-            let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-            if !regions.contains_key(&key) {
-                return key;
-            }
+    /// Takes a region back: no access touches it after this returns.
+    pub fn deregister(&self, key: u64) {
+        let mut table = self.table.write();
+        if let Some(slot) = table.by_key.remove(&key) {
+            table.slots.remove(slot);
         }
     }
 
-    /// Takes a region back: accesses that begin from now on are refused.
-    pub fn deregister(&self, key: u64) {
-        self.regions.write().remove(&key);
-    }
-
     fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<Place, Status> {
-        let regions = self.regions.read();
-        let region = regions.get(&range.key).ok_or(Status::Key)?;
+        let table = self.table.read();
+        let slot = *table.by_key.get(&range.key).ok_or(Status::Key)?;
+        let (generation, region) = table.slots[slot];
         let permitted = match wanted {
             Wanted::Read => region.access.remote_read,
-            Wanted::Write => region.access.remote_write,
-            Wanted::Update => region.access.remote_write,
+            Wanted::Write | Wanted::Update => region.access.remote_write,
         };
         if !permitted {
             return Err(Status::Access);
         }
-        let token = region.address(range).ok_or(Status::Bounds)?;
-        Ok(Place { token, list: 0 })
+        let offset = region.offset(range).ok_or(Status::Bounds)?;
+        Ok(Place {
+            token: u64::from(generation) << OFFSET_BITS | offset,
+            list: Place::REGISTERED | slot as u32,
+        })
+    }
+
+    /// Calls `with` with the address of `len` bytes from `offset` of a registered place, if
+    /// it is still registered, and keeps it so meanwhile.
+    fn access(&self, at: Place, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
+        let table = self.table.read();
+        let Some((generation, region)) = table.slots.get((at.list & !Place::REGISTERED) as usize) else {
+            return false;
+        };
+        let start = (at.token & ((1 << OFFSET_BITS) - 1)) + offset;
+        let valid = u64::from(*generation) == at.token >> OFFSET_BITS && start + len <= region.len;
+        if valid {
+            with(region.base + start);
+        }
+        valid
+    }
+}
+
+impl Table {
+    fn free_key(&mut self) -> u64 {
+        while self.by_key.contains_key(&self.next_key) {
+            self.next_key += 1;
+        }
+        self.next_key += 1;
+        self.next_key - 1
     }
 }
 
@@ -175,6 +211,14 @@ impl ProcessMemory {
 
 impl Memory for ProcessMemory {
     fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+        if at.is_registered() {
+            // What is no longer registered is no longer written.
+            self.regions.access(at, offset, bytes.len() as u64, |address| {
+                // SAFETY: registered for writing, and the table is held.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+            });
+            return;
+        }
         let mut done = 0;
         self.pieces(at, offset, bytes.len() as u64, |(address, len)| {
             // SAFETY: the program lent these bytes for writing until the completion, and
@@ -185,6 +229,18 @@ impl Memory for ProcessMemory {
     }
 
     fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+        if at.is_registered() {
+            let found = self.regions.access(at, offset, len as u64, |address| {
+                if len > 0 {
+                    // SAFETY: registered for reading, and the table is held.
+                    out.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, len) });
+                }
+            });
+            if !found {
+                out.resize(out.len() + len, 0); // taken back: the peer gets nothing of it
+            }
+            return;
+        }
         self.pieces(at, offset, len as u64, |(address, len)| {
             if len > 0 {
                 // SAFETY: the program lent these bytes for reading until the completion.
@@ -198,7 +254,7 @@ impl Memory for ProcessMemory {
     }
 
     fn release(&mut self, at: Place) {
-        if at.list != 0 {
+        if at.list != 0 && !at.is_registered() {
             self.lists.try_remove(at.list as usize - 1);
         }
     }
@@ -226,6 +282,12 @@ mod tests {
         assert!(memory.lists.is_empty());
     }
 
+    fn first_byte(table: &RegionTable, place: Place) -> Option<u64> {
+        let mut found = None;
+        table.access(place, 0, 1, |address| found = Some(address));
+        found
+    }
+
     #[test]
     fn peers_reach_only_what_was_registered_for_them() {
         let mut bytes = [0u8; 16];
@@ -235,7 +297,8 @@ mod tests {
         let key = unsafe { table.register(&[iovec(&mut bytes)], Some(7), read, false) }.expect("free");
         let range = |key, addr, len| RemoteRange { key, addr, len };
         let base = bytes.as_ptr() as u64;
-        assert_eq!(table.locate(range(key, 4, 12), Wanted::Read), Ok(Place { token: base + 4, list: 0 }));
+        let place = table.locate(range(key, 4, 12), Wanted::Read).expect("registered");
+        assert_eq!(first_byte(&table, place), Some(base + 4));
         assert_eq!(table.locate(range(key, 5, 12), Wanted::Read), Err(Status::Bounds));
         assert_eq!(table.locate(range(key, u64::MAX, 2), Wanted::Read), Err(Status::Bounds));
         assert_eq!(table.locate(range(key, 0, 1), Wanted::Write), Err(Status::Access));
@@ -248,6 +311,24 @@ mod tests {
     }
 
     #[test]
+    fn a_region_that_was_taken_back_is_out_of_reach_even_in_mid_access() {
+        let (mut old, mut new) = ([1u8; 16], [2u8; 16]);
+        let table = Arc::new(RegionTable::default());
+        let all = Access { remote_read: true, remote_write: true };
+        // SAFETY: both outlive the table.
+        let key = unsafe { table.register(&[iovec(&mut old)], None, all, false) }.expect("free");
+        let place = table.locate(RemoteRange { key, addr: 0, len: 16 }, Wanted::Write).expect("registered");
+        table.deregister(key);
+        // SAFETY: as above; it takes the same slot.
+        unsafe { table.register(&[iovec(&mut new)], None, all, false) }.expect("free");
+        let mut memory = ProcessMemory::new(table);
+        memory.store(place, 0, &[9; 16]);
+        let mut read = Vec::new();
+        memory.load(place, 0, 16, &mut read);
+        assert_eq!((old, new, read), ([1; 16], [2; 16], vec![0; 16]));
+    }
+
+    #[test]
     fn virtual_addresses_are_checked_too() {
         let mut bytes = [0u8; 16];
         let table = RegionTable::default();
@@ -256,7 +337,8 @@ mod tests {
         let key = unsafe { table.register(&[iovec(&mut bytes)], None, all, true) }.expect("free");
         let base = bytes.as_ptr() as u64;
         let range = |addr, len| RemoteRange { key, addr, len };
-        assert_eq!(table.locate(range(base + 8, 8), Wanted::Write), Ok(Place { token: base + 8, list: 0 }));
+        let place = table.locate(range(base + 8, 8), Wanted::Write).expect("inside");
+        assert_eq!(first_byte(&table, place), Some(base + 8));
         assert_eq!(table.locate(range(base - 1, 1), Wanted::Write), Err(Status::Bounds));
     }
 }

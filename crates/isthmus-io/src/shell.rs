@@ -52,8 +52,8 @@ const WRITES_PER_TURN: usize = 64;
 const ACCEPTS_PER_TURN: usize = 64;
 /// Lanes that may be connected without having said who they are.
 const UNGREETED_MAX: usize = 1024;
-/// How long a lane may take to say who it is.
-const GREETING_TIME: Duration = Duration::from_secs(10);
+/// How long a lane may take to be connected, to say who it is, or to write its last.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// How long a lane that was closed waits for its peer to close it too.
 const PARTING_TIME: Duration = Duration::from_secs(1);
 /// Up to so many busy lanes are read without asking first which are readable.
@@ -69,12 +69,12 @@ const LISTENER: u64 = u64::MAX;
 enum Phase {
     Connecting,
     /// Accepted; its first frame is to come.
-    Ungreeted(Instant),
+    Ungreeted,
     Open,
     /// To be closed when all is written.
     Flushing,
     /// We have closed our side; the peer is to close its own.
-    Parting(Instant),
+    Parting,
 }
 
 /// One TCP stream.
@@ -82,6 +82,7 @@ enum Phase {
 struct Lane {
     socket: Socket,
     phase: Phase,
+    since: Instant,
     staging: Vec<u8>,
     /// Bytes of `staging` that are understood.
     read_from: usize,
@@ -105,6 +106,7 @@ impl Lane {
         Self {
             socket,
             phase,
+            since: Instant::now(),
             staging: Vec::new(),
             read_from: 0,
             read_to: 0,
@@ -115,6 +117,11 @@ impl Lane {
             streaming: false,
             vain_reads: IDLE_READS,
         }
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.since = Instant::now();
     }
 
     fn has_unwritten(&self) -> bool {
@@ -164,7 +171,6 @@ pub(crate) struct Shell {
     count: usize,
     open: usize,
     ungreeted: usize,
-    parting: usize,
     poller: Poller,
     events: Events,
     scratch: Vec<libc::iovec>,
@@ -194,7 +200,6 @@ impl Shell {
             count: 0,
             open: 0,
             ungreeted: 0,
-            parting: 0,
             poller,
             events: Events::with_capacity(64),
             scratch: Vec::new(),
@@ -303,7 +308,7 @@ impl Shell {
             }
             let lane = core.lock().engine.lane_accepted();
             tell_rtt(&socket, lane, core);
-            self.install(lane, Lane::new(socket, Phase::Ungreeted(Instant::now())), core);
+            self.install(lane, Lane::new(socket, Phase::Ungreeted), core);
             self.ungreeted += 1;
         }
     }
@@ -428,23 +433,22 @@ impl Shell {
     /// Closes our side of a lane once all is written.
     fn flush(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        if matches!(lane.phase, Phase::Parting(_)) {
+        if lane.phase == Phase::Parting {
             return;
         }
         if lane.phase == Phase::Open {
             self.open -= 1;
         }
-        if matches!(lane.phase, Phase::Ungreeted(_)) {
+        if lane.phase == Phase::Ungreeted {
             self.ungreeted -= 1;
         }
-        lane.phase = Phase::Flushing;
+        lane.enter(Phase::Flushing);
         if !lane.has_unwritten() {
             fill(lane, LaneId(index as u32), &mut core.lock());
             if lane.has_unwritten() {
                 return self.write(index, core);
             }
-            lane.phase = Phase::Parting(Instant::now());
-            self.parting += 1;
+            lane.enter(Phase::Parting);
             let _ = lane.socket.shutdown(std::net::Shutdown::Write);
         }
     }
@@ -456,11 +460,11 @@ impl Shell {
             let Some(lane) = self.lanes[index].as_mut() else { return any };
             match lane.phase {
                 Phase::Connecting => return any,
-                Phase::Flushing | Phase::Parting(_) => {
+                Phase::Flushing | Phase::Parting => {
                     self.discard(index, core);
                     return any;
                 }
-                Phase::Open | Phase::Ungreeted(_) => {}
+                Phase::Open | Phase::Ungreeted => {}
             }
             match read_some(lane, index, &mut self.scratch, core) {
                 Ok(Some((n, offered))) => {
@@ -486,7 +490,7 @@ impl Shell {
     /// A lane that has said who it is no longer counts as unknown.
     fn greeted(&mut self, index: usize) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
-        if matches!(lane.phase, Phase::Ungreeted(_)) && lane.read_from == lane.read_to {
+        if lane.phase == Phase::Ungreeted && lane.read_from == lane.read_to {
             lane.phase = Phase::Open;
             self.open += 1;
             self.ungreeted -= 1;
@@ -515,9 +519,8 @@ impl Shell {
         self.busy.retain(|busy| *busy != index);
         match lane.phase {
             Phase::Open => self.open -= 1,
-            Phase::Ungreeted(_) => self.ungreeted -= 1,
-            Phase::Parting(_) => self.parting -= 1,
-            Phase::Connecting | Phase::Flushing => {}
+            Phase::Ungreeted => self.ungreeted -= 1,
+            Phase::Connecting | Phase::Flushing | Phase::Parting => {}
         }
         debug_log!("lane {index} ended: {loss:?}");
         let _ = self.poller.remove(lane.socket.as_fd());
@@ -527,27 +530,37 @@ impl Shell {
         engine.lane_lost(now, LaneId(index as u32), loss, memory);
     }
 
-    /// Ends lanes that took too long to say who they are or to part.
+    /// Lanes that are on their way up or down.
+    fn unsettled(&self) -> usize {
+        self.count - self.open
+    }
+
+    /// Ends lanes that took too long on their way up or down.
     fn sweep(&mut self, core: &Mutex<Core>) {
-        if self.ungreeted + self.parting == 0 || self.swept.elapsed() < Duration::from_millis(100) {
+        if self.unsettled() == 0 || self.swept.elapsed() < Duration::from_millis(100) {
             return;
         }
         self.swept = Instant::now();
         for index in 0..self.lanes.len() {
-            let overdue = self.lanes[index].as_ref().is_some_and(|lane| match lane.phase {
-                Phase::Ungreeted(since) => since.elapsed() > GREETING_TIME,
-                Phase::Parting(since) => since.elapsed() > PARTING_TIME,
-                _ => false,
-            });
-            if overdue {
-                self.lose(index, &LaneLoss::Closed, core);
+            let Some(lane) = &self.lanes[index] else { continue };
+            let loss = match lane.phase {
+                Phase::Connecting => LaneLoss::Broken("no answer within 10 s".to_owned()),
+                _ => LaneLoss::Closed,
+            };
+            let limit = match lane.phase {
+                Phase::Open => continue,
+                Phase::Parting => PARTING_TIME,
+                Phase::Connecting | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
+            };
+            if lane.since.elapsed() > limit {
+                self.lose(index, &loss, core);
             }
         }
     }
 
     /// When the shell wants to be turned even without events.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        (self.ungreeted + self.parting > 0).then_some(Duration::from_millis(200))
+        (self.unsettled() > 0).then_some(Duration::from_millis(200))
     }
 
     /// Stops listening.

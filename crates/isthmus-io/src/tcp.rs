@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Data that the kernel holds unsent beyond this keeps the lane from being writable, so
 /// that small messages do not wait behind it. Bytes.
-const NOTSENT_LOWAT: u32 = 512 << 10;
+const NOTSENT_LOWAT: u32 = 128 << 10;
 /// How long transmitted data, or an attempt to connect, may go unanswered.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Keepalive: silence before the first probe, and the pause between probes.

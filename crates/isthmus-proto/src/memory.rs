@@ -15,6 +15,17 @@ pub struct Place {
     pub list: u32,
 }
 
+impl Place {
+    /// Bit of `list` that marks registered memory. It may be taken back at any time, so it
+    /// is only touched through the [`Memory`], never lent to a shell.
+    pub const REGISTERED: u32 = 1 << 31;
+
+    /// Whether this is registered memory.
+    pub fn is_registered(self) -> bool {
+        self.list & Self::REGISTERED != 0
+    }
+}
+
 /// What a peer wants to do with registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {

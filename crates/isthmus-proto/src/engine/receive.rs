@@ -100,7 +100,7 @@ impl Engine {
         debug_assert!(!stream.busy, "the last sink was not reported as filled");
         let Target::Direct { place, offset, keep, .. } = stream.target else { return None };
         let len = keep.min(stream.len).saturating_sub(stream.done);
-        if len == 0 {
+        if len == 0 || place.is_registered() {
             return None;
         }
         stream.busy = true;

@@ -182,7 +182,11 @@ impl Engine {
         let streams = self.config.streams;
         let connection = self.connection(peer);
         let lanes = connection.lanes.len() as u32 + connection.dialing;
-        if connection.is_far() && !connection.bulk.is_empty() && lanes < streams && connection.spread_at.is_none() {
+        if connection.is_far()
+            && !connection.bulk.is_empty()
+            && lanes < streams
+            && connection.spread_at.is_none()
+        {
             for _ in lanes..streams {
                 self.dial(peer);
             }
@@ -420,7 +424,7 @@ impl Engine {
         batch.push_frame(&frame);
         if let Some(owned) = &operation.owned {
             batch.push_bytes(&owned[offset as usize..offset as usize + len as usize]);
-        } else if u64::from(len) <= COPY_MAX {
+        } else if u64::from(len) <= COPY_MAX || operation.place.is_registered() {
             let start = batch.bytes.len();
             mem.load(operation.place, offset, len as usize, &mut batch.bytes);
             batch.close_bytes(start);
