@@ -75,7 +75,7 @@ class Table:
         mpi, transport, placement, name = row
         self.rows.append({"mpi": mpi, "transport": transport, "placement": placement, "test": name,
                           "verdict": outcome.verdict, "seconds": round(seconds, 2), "detail": outcome.detail})
-        print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:6}{name:15}{outcome.detail}", flush=True)
+        print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:6}{name:18}{outcome.detail}", flush=True)
 
     def count(self, verdict):
         return sum(row["verdict"] == verdict for row in self.rows)
