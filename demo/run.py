@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from harness import mpis, process  # noqa: E402
 
 INSIDE = "ISTHMUS_DEMO_IN_LAB"
-SCALES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 # Ethernet's frame header; and its preamble, check sum and gap.
 FRAME_BYTES, GAP_BYTES = 14, 24
 # IPv4, TCP, and TCP's timestamps.
@@ -39,7 +39,7 @@ class Trouble(Exception):
 
 
 def size_of(text):
-    match = re.fullmatch(r"([\d.]+)\s*([kMG]i?|)B?", text)
+    match = re.fullmatch(r"([\d.]+)\s*([kKMG]i?|)B?", text)
     if not match:
         raise argparse.ArgumentTypeError(f'"{text}" is no size; expected one such as 500M or 4MiB')
     return int(float(match.group(1)) * SCALES[match.group(2)])
@@ -155,13 +155,21 @@ def watch(jobs, limit, grace=20.0):
     hung = [name for name, status in states.items() if status is None]
     if failed:
         said = [line.split("coupled_copy: ", 1)[-1] for job in jobs.values() for line in job.output().splitlines() if "coupled_copy: " in line]
-        why = said[0] if said else "it says: " + next((line for line in jobs[failed].output().splitlines() if line.strip(" =")), "nothing")
+        why = said[0] if said else reason_of(jobs[failed].output())
         ended = f"; the {hung[0]} did not notice within {grace:.0f} s and was ended" if hung else ""
         return {"error": f"the {failed} ended with status {states[failed]}: {why}{ended}"}
     if hung:
         return {"error": f"not done after {took:.0f} s; both applications were ended", "slow": True}
     result = re.search(r"RESULT (\{.*\})", jobs["sender"].output())
     return json.loads(result.group(1)) if result else {"error": "the sender ended without a result"}
+
+
+def reason_of(output):
+    """What a launcher says of a job that ended badly, in one line."""
+    for pattern in (r"EXIT STRING: (.*)", r"^(Abort\(.*)", r"(.*[Ee]rror.*)", r"^([^=\s].*)"):
+        if found := re.search(pattern, output, re.M):
+            return found.group(1).strip()
+    return "it said nothing"
 
 
 # --- outside: prepare, measure, tell -----------------------------------------

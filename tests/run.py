@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from harness import cases, mpis, suite  # noqa: E402
+from harness import cases, demo, mpis, suite  # noqa: E402
 from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
 
-PLACEMENTS = ("host", "sites")
+PLACEMENTS = ("host", "sites", "demo")
 LAB = ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"]
 INSIDE = "ISTHMUS_TESTS_IN_LAB"
 
@@ -33,15 +33,15 @@ def options_of(words):
     parser.add_argument("--only", action="append", metavar="TEST", help="only this test (again for more)")
     parser.add_argument("--mpi", action="append", choices=list(mpis.MPIS), help="only this MPI")
     parser.add_argument("--transport", action="append", choices=mpis.TRANSPORTS, help="default: isthmus")
-    parser.add_argument("--placement", action="append", choices=PLACEMENTS, help="default: both")
+    parser.add_argument("--placement", action="append", choices=PLACEMENTS, help="default: all; demo makes labs of its own")
     parser.add_argument("--suite", action="store_true", help="also mpi4py's own tests, on MPICH with 2 and 4 ranks")
     parser.add_argument("--logs", type=Path, default=mpis.BUILD / "logs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(words)
-    known = {*cases.CASES, *suite.NAMES}
+    known = [*cases.CASES, *demo.NAMES, *suite.NAMES]
     for name in options.only or []:
         if name not in known:
-            parser.error(f'no test "{name}"; there are: {", ".join([*cases.CASES, *suite.NAMES])}')
+            parser.error(f'no test "{name}"; there are: {", ".join(known)}')
     return options
 
 
@@ -53,6 +53,10 @@ def plan(options):
             for mpi in options.mpi or mpis.MPIS:
                 for name in cases.CASES:
                     if placement in cases.CASES[name].places and (not options.only or name in options.only):
+                        rows.append((mpi, transport, placement, name))
+                for name in demo.NAMES:
+                    wanted = not options.only or name in options.only
+                    if wanted and placement == "demo" and mpi in demo.MPIS and transport == "isthmus":
                         rows.append((mpi, transport, placement, name))
                 for name in suite.NAMES:
                     wanted = name in options.only if options.only else options.suite
@@ -71,7 +75,7 @@ class Table:
         mpi, transport, placement, name = row
         self.rows.append({"mpi": mpi, "transport": transport, "placement": placement, "test": name,
                           "verdict": outcome.verdict, "seconds": round(seconds, 2), "detail": outcome.detail})
-        print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:6}{name:15}{outcome.detail}", flush=True)
+        print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:6}{name:18}{outcome.detail}", flush=True)
 
     def count(self, verdict):
         return sum(row["verdict"] == verdict for row in self.rows)
@@ -108,8 +112,10 @@ def perform(row, logs):
     mpi, transport, placement, name = row
     if transport == "isthmus" and not mpis.PROVIDER.exists():
         return Outcome(FAILED, "no build/lib/libisthmus-fi.so: make build")
-    place = mpis.HOST if placement == "host" else mpis.Place("sites", ("a", "b"))
+    place = mpis.Place("sites", ("a", "b")) if placement == "sites" else mpis.Place(placement)
     context = cases.Context(mpis.MPIS[mpi], transport, place, logs, name)
+    if name in demo.NAMES:
+        return demo.perform(context)
     if name in suite.NAMES:
         return suite.perform(context)
     return cases.perform(context)
@@ -165,7 +171,7 @@ def main():
     table = Table()
     began = time.monotonic()
     try:
-        here = [row for row in rows if inside or row[2] == "host"]
+        here = [row for row in rows if inside or row[2] != "sites"]
         run_rows(here, table, options.logs)
         in_sites = [row for row in rows if row not in here]
         if in_sites:

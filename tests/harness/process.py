@@ -10,7 +10,8 @@ from pathlib import Path
 
 # Every process of a test carries this variable. Launchers' daemons leave their
 # process group, so after a test the stragglers are found by it; nobody else's
-# process has our value.
+# process has our value. A command that uses this module itself adds its own
+# value to the one it was given, so that both find what it started.
 MARK = "ISTHMUS_TEST_ID"
 
 
@@ -42,7 +43,7 @@ class Running:
         self._skip = self._file.tell()
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, **env, MARK: self.mark},
+            env={**os.environ, **env, MARK: f"{os.environ.get(MARK, '')},{self.mark}"},
             stdin=subprocess.DEVNULL,
             stdout=self._file,
             stderr=subprocess.STDOUT,
@@ -94,14 +95,14 @@ def run(command, env, log, seconds, cwd=None) -> Ended:
 
 def marked(mark):
     """The live processes whose environment carries the mark."""
-    needle = f"{MARK}={mark}".encode()
+    prefix, needle = f"{MARK}=".encode(), mark.encode()
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
-                if needle in file.read().split(b"\0"):
+                if any(word.startswith(prefix) and needle in word for word in file.read().split(b"\0")):
                     found.append(int(entry))
         except OSError:
             continue
