@@ -1,6 +1,6 @@
 // Copies a file from one MPI application to another.
 //
-//   coupled_copy receive PORT_FILE OUTPUT  [WINDOW_BYTES]
+//   coupled_copy receive PORT_FILE OUTPUT  [WINDOW_BYTES] [direct]
 //   coupled_copy send    PORT_FILE INPUT   [WINDOW_BYTES] [BLOCK_BYTES]
 //
 // Two separately started jobs of as many ranks each couple by MPI_Open_port,
@@ -13,6 +13,9 @@
 // WINDOW_BYTES (256 MiB) bounds the memory of a rank on either side: with a
 // part larger than that, a buffer is used again once its block is sent or
 // written. Goodput is bytes / (first read .. acknowledgement received).
+//
+// With `direct`, whole pages are written past the page cache (O_DIRECT), where
+// the file system can.
 //
 // Exit status: 0 all is written; 3 it is not, with a text that says why.
 #include <errno.h>
@@ -28,12 +31,19 @@
 #include <unistd.h>
 
 enum { TAG_PLAN = 1, TAG_READY, TAG_BLOCK, TAG_DONE };
+enum { ALIGNMENT = 4096 };
 enum { EXIT_NOT_DONE = 3, PORT_WAIT_S = 60 };
 
 struct plan {
     int64_t bytes;
     int64_t block;
     int64_t ranks;
+};
+
+// The output: through the page cache, and past it where that was asked for.
+struct output {
+    int cached;
+    int direct;
 };
 
 // How the receiver's side ended: the first rank's trouble, if any.
@@ -91,7 +101,9 @@ static struct part part_of(const struct plan *plan, int64_t window)
     int64_t slots = window / plan->block > 1 ? window / plan->block : 1;
     part.slots = (int)(slots < part.blocks ? slots : part.blocks);
     size_t count = part.slots ? (size_t)part.slots : 1;
-    part.memory = malloc(count * (size_t)plan->block);
+    // Aligned, so that the file may be written past the page cache.
+    if (posix_memalign((void **)&part.memory, ALIGNMENT, count * (size_t)plan->block) != 0)
+        part.memory = NULL;
     part.requests = malloc(count * sizeof *part.requests);
     part.finished = malloc(count * sizeof *part.finished);
     part.statuses = malloc(count * sizeof *part.statuses);
@@ -247,11 +259,14 @@ __attribute__((format(printf, 2, 3))) static void note(struct verdict *verdict, 
 
 // After a failure blocks are still taken, so that the sender comes to its end
 // and can be told; they are not written.
-static void write_block(struct verdict *verdict, int file, const char *name, const char *memory, int64_t length,
-                        int64_t offset)
+static void write_block(struct verdict *verdict, const struct output *file, const char *name, const char *memory,
+                        int64_t length, int64_t offset)
 {
     for (int64_t done = 0; done < length && !verdict->failed;) {
-        ssize_t put = pwrite(file, memory + done, (size_t)(length - done), offset + done);
+        int64_t left = length - done;
+        int direct = file->direct >= 0 && (offset + done) % ALIGNMENT == 0 && left >= ALIGNMENT;
+        size_t now = (size_t)(direct ? left / ALIGNMENT * ALIGNMENT : left);
+        ssize_t put = pwrite(direct ? file->direct : file->cached, memory + done, now, offset + done);
         if (put < 0 && errno != EINTR)
             note(verdict, "rank %d cannot write %s at byte %" PRId64 ": %s%s", rank, name, offset + done,
                  strerror(errno), errno == ENOSPC ? "; free some space there or name another place" : "");
@@ -267,7 +282,8 @@ static void post(const struct plan *plan, struct part *part, int slot, int64_t i
 }
 
 // All blocks of a part have one tag: they match the receives in their order.
-static void receive_part(const struct plan *plan, struct part *part, int64_t *holds, struct verdict *verdict, int file,
+static void receive_part(const struct plan *plan, struct part *part, int64_t *holds, struct verdict *verdict,
+                         const struct output *file,
                          const char *name, MPI_Comm other)
 {
     int64_t posted = part->slots;
@@ -300,26 +316,29 @@ static struct verdict common(struct verdict mine)
     return mine;
 }
 
-static int open_output(const char *name, int64_t bytes)
+static struct output open_output(const char *name, int64_t bytes, int direct)
 {
-    int file = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (file < 0)
+    struct output file = {.cached = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666), .direct = -1};
+    if (file.cached < 0)
         give_up("cannot create %s: %s", name, strerror(errno));
-    if (rank == 0 && (ftruncate(file, 0) < 0 || ftruncate(file, bytes) < 0))
+    if (rank == 0 && (ftruncate(file.cached, 0) < 0 || ftruncate(file.cached, bytes) < 0))
         give_up("cannot give %s its length of %" PRId64 " bytes: %s", name, bytes, strerror(errno));
+    // File systems that know no direct writes refuse to open; then the cache does.
+    if (direct)
+        file.direct = open(name, O_WRONLY | O_DIRECT | O_CLOEXEC);
     return file;
 }
 
-static int receive_file(const char *port_file, const char *name, int64_t window)
+static int receive_file(const char *port_file, const char *name, int64_t window, int direct)
 {
     // Before coupling, so that an unwritable place is told at once.
-    int file = open_output(name, 0);
+    struct output file = open_output(name, 0, direct);
     MPI_Comm other = couple(1, port_file);
     struct plan plan;
     if (rank == 0)
         MPI_Recv(&plan, 3, MPI_INT64_T, 0, TAG_PLAN, other, MPI_STATUS_IGNORE);
     MPI_Bcast(&plan, 3, MPI_INT64_T, 0, MPI_COMM_WORLD);
-    if (rank == 0 && ftruncate(file, plan.bytes) < 0)
+    if (rank == 0 && ftruncate(file.cached, plan.bytes) < 0)
         give_up("cannot give %s its length of %" PRId64 " bytes: %s", name, plan.bytes, strerror(errno));
 
     struct part part = part_of(&plan, window);
@@ -335,8 +354,10 @@ static int receive_file(const char *port_file, const char *name, int64_t window)
         MPI_Send(NULL, 0, MPI_BYTE, 0, TAG_READY, other);
 
     struct verdict verdict = {0};
-    receive_part(&plan, &part, holds, &verdict, file, name, other);
-    if (close(file) < 0)
+    receive_part(&plan, &part, holds, &verdict, &file, name, other);
+    if (file.direct >= 0 && close(file.direct) < 0)
+        note(&verdict, "rank %d cannot finish %s: %s", rank, name, strerror(errno));
+    if (close(file.cached) < 0)
         note(&verdict, "rank %d cannot finish %s: %s", rank, name, strerror(errno));
     verdict = common(verdict); // and with it a barrier: all is written
     if (rank == 0) {
@@ -355,11 +376,12 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     int receives = argc > 1 && strcmp(argv[1], "receive") == 0;
-    int64_t window = argc > 4 ? atoll(argv[4]) : 256 << 20, block = argc > 5 ? atoll(argv[5]) : 4 << 20;
+    int64_t window = argc > 4 ? atoll(argv[4]) : 256 << 20, block = argc > 5 && !receives ? atoll(argv[5]) : 4 << 20;
     if (argc < 4 || (!receives && strcmp(argv[1], "send") != 0) || window < 1 || block < 1 || block > INT32_MAX)
         give_up("usage: coupled_copy send|receive PORT_FILE FILE [WINDOW_BYTES] [BLOCK_BYTES]");
     side = receives ? "receiver" : "sender";
-    int status = receives ? receive_file(argv[2], argv[3], window) : send_file(argv[2], argv[3], window, block);
+    int status = receives ? receive_file(argv[2], argv[3], window, argc > 5 && strcmp(argv[5], "direct") == 0)
+                          : send_file(argv[2], argv[3], window, block);
     MPI_Finalize();
     return status;
 }

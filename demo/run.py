@@ -102,6 +102,7 @@ def options_of(words):
     add("--ranks", type=count_of, default=4, help="of each application (4)")
     add("--block", type=checked(size_of), default="4MiB", help="that is read and sent at once (4MiB)")
     add("--window", type=checked(size_of), default="256MiB", help="most memory for blocks of a rank (256MiB)")
+    add("--cached", action="store_true", help="write the copy through the page cache; default: past it (O_DIRECT)")
     add("--cc", help="TCP congestion control of both sites; default: the host's")
     add("--mpi", choices=[m.name for m in mpis.MPIS.values() if m.couples], default="mpich")
     add("--out", type=Path, default=mpis.BUILD / "demo", help="folder that the copy is written to (build/demo)")
@@ -128,7 +129,7 @@ def run_jobs(spec):
                                    mpis.Place("sites", (site,)))
         return process.Running(command, env, logs / f"{spec['transport']}.{words[0]}.log")
 
-    jobs = {"receiver": job("b", "receive", spec["output"], window), "sender": job("a", "send", spec["input"], window, str(spec["block"]))}
+    jobs = {"receiver": job("b", "receive", spec["output"], window, *spec["receive"]), "sender": job("a", "send", spec["input"], window, str(spec["block"]))}
     try:
         return watch(jobs, spec["limit"])
     finally:
@@ -256,7 +257,7 @@ def measure(transport, source, program, options, limit):
     warm_pages(output, source.stat().st_size)
     spec = {"mpi": options.mpi, "transport": transport, "ranks": options.ranks, "program": str(program),
             "input": str(source.resolve()), "output": str(output), "window": size_of(options.window),
-            "block": size_of(options.block), "limit": limit, "logs": str(logs), "result": str(result)}
+            "block": size_of(options.block), "receive": [] if options.cached else ["direct"], "limit": limit, "logs": str(logs), "result": str(result)}
     lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", "--rate", options.rate, "--rtt", options.rtt, "--loss", options.loss,
            "--mtu", options.mtu, "--report", str(report), *(["--cc", options.cc] if options.cc else []),
            "--", sys.executable, __file__]
