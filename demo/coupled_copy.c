@@ -264,7 +264,8 @@ static void write_block(struct verdict *verdict, const struct output *file, cons
 {
     for (int64_t done = 0; done < length && !verdict->failed;) {
         int64_t left = length - done;
-        int direct = file->direct >= 0 && (offset + done) % ALIGNMENT == 0 && left >= ALIGNMENT;
+        int aligned = (offset + done) % ALIGNMENT == 0 && (uintptr_t)(memory + done) % ALIGNMENT == 0;
+        int direct = file->direct >= 0 && aligned && left >= ALIGNMENT;
         size_t now = (size_t)(direct ? left / ALIGNMENT * ALIGNMENT : left);
         ssize_t put = pwrite(direct ? file->direct : file->cached, memory + done, now, offset + done);
         if (put < 0 && errno != EINTR)
