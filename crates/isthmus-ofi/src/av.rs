@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_ADDR_NOTAVAIL, FI_CLASS_AV, FI_MORE, FI_NUMERICHOST, FI_SYNC_ERR};
 use crate::log::{self, Level};
-use crate::resolve::{from_bytes, neighbour, resolve, sockaddr};
+use crate::resolve::{from_bytes, neighbour, resolve, sockaddr, to_bytes};
 
 /// The table behind a C object; endpoints share it.
 #[derive(Debug, Default)]
@@ -106,8 +106,7 @@ impl AvTable {
 pub(crate) struct Av {
     raw: fid_av,
     guard: Guard,
-    /// Keeps the domain open.
-    _domain: Arc<DomainState>,
+    domain: Arc<DomainState>,
     pub(crate) table: Arc<AvTable>,
 }
 
@@ -146,7 +145,7 @@ pub(crate) unsafe fn open(
         _ => return Err(Error::Invalid("an unknown type of address vector")),
     }
     let raw = fid_av { fid: head(FI_CLASS_AV, context, &FID_OPS), ops: table(&OPS) };
-    let av = Av { raw, guard: Guard::new(), _domain: domain, table: Arc::default() };
+    let av = Av { raw, guard: Guard::new(), domain, table: Arc::default() };
     // SAFETY: by this function's contract.
     unsafe { give(av, out) }?;
     Ok(0)
@@ -286,7 +285,7 @@ entries! {
     fn lookup(av: Av as fid_av, number: fi_addr_t, out: *mut c_void, len: *mut usize) -> c_int {
         let address = av.table.address(number).ok_or(Error::Invalid("no address has this number"))?;
         // SAFETY: the caller passes a length and as many writable bytes.
-        unsafe { write_address(address, out, len) }?;
+        unsafe { write_address(&to_bytes(address, av.domain.socket_addresses), out, len) }?;
         Ok(0)
     }
 
@@ -313,14 +312,9 @@ entries! {
 ///
 /// # Safety
 /// `len` is null or writable, and `out` has as many writable bytes as it says.
-pub(crate) unsafe fn write_address(
-    address: Address,
-    out: *mut c_void,
-    len: *mut usize,
-) -> Result<bool, Error> {
+pub(crate) unsafe fn write_address(bytes: &[u8], out: *mut c_void, len: *mut usize) -> Result<bool, Error> {
     // SAFETY: by this function's contract.
     let len = unsafe { len.as_mut() }.ok_or(Error::Null)?;
-    let bytes = address.to_bytes();
     let room = if out.is_null() { 0 } else { *len };
     // SAFETY: by this function's contract.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast::<u8>(), room.min(bytes.len())) };
