@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use isthmus_wire::Address;
 use parking_lot::RwLock;
@@ -19,7 +19,8 @@ use crate::eq::{Eq, EventQueue, Failure};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{
-    FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_MORE, FI_NUMERICHOST, FI_SYNC_ERR,
+    FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_MORE, FI_NUMERICHOST,
+    FI_SYNC_ERR,
 };
 use crate::log::{self, Level};
 use crate::resolve::{from_bytes, neighbour, resolve, sockaddr, to_bytes};

@@ -222,7 +222,7 @@ entries! {
         eq: Eq as fid_eq, number: c_int, _data: *const c_void, out: *mut c_char, len: usize,
     ) -> *const c_char {
         let _ = eq;
-        // A static text: the C library's errors are the only ones that come here.
+        // Insertions are all that fails here.
         let text = if number == 0 { c"no error" } else { c"the address could not be inserted; the log says why" };
         let text = text.as_ptr();
         // SAFETY: a terminated text, and room as the caller says.
