@@ -26,7 +26,8 @@ help:
 	  'make test    all tests: the Rust ones, then every MPI over Isthmus (ARGS: tests/run.py --help)' \
 	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH) and build/bin/isthmus' \
 	  'make lint    formatting, clippy, shellcheck' \
-	  'make suites  mpi4py own tests over libfabric stock tcp: the list of known failures' \
+	  'make suites  libfabric own tests over Isthmus and over stock tcp, side by side; then' \
+	  '             mpi4py own tests over stock tcp: the list of known failures' \
 	  'make clean   what was built; distclean also takes the MPIs in build/mpi'
 
 bootstrap:
@@ -60,8 +61,12 @@ lint:
 	shellcheck -x tools/*.sh .ci/run
 
 suites:
-	@tools/bootstrap.sh base mpich mpi4py-tests
-	@tests/run.py --placement host --transport tcp --mpi mpich --only mpi4py-2 --only mpi4py-4
+	@tools/bootstrap.sh base rust fabtests mpich mpi4py-tests
+	@tools/build.sh
+	@status=0; \
+	  suites/fabtests.py || status=1; \
+	  tests/run.py --placement host --transport tcp --mpi mpich --only mpi4py-2 --only mpi4py-4 || status=1; \
+	  exit $$status
 
 clean:
 	rm -rf build/lib build/bin build/tests build/demo build/logs

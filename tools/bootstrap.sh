@@ -18,6 +18,7 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust mpich openmpi intel debian-openmpi mpi4py-tests)
+further_components=(fabtests lint)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -33,12 +34,12 @@ main() {
     while (($#)); do
         case $1 in
             -h | --help) usage && exit 0 ;;
-            --list) printf '%s\n' "${all_components[@]}" lint && exit 0 ;;
+            --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
-            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | lint) wanted+=("$1") ;;
+            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | fabtests | lint) wanted+=("$1") ;;
             *)
-                printf 'bootstrap: error: unknown component "%s"; choose from: %s lint\n' \
-                    "$1" "${all_components[*]}" >&2
+                printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
+                    "$1" "${all_components[*]}" "${further_components[*]}" >&2
                 exit 2
                 ;;
         esac
@@ -107,6 +108,12 @@ want_base() {
 
 want_debian_openmpi() {
     apt_install openmpi-bin libopenmpi-dev
+}
+
+# What suites/fabtests.py needs to fetch and build libfabric's own tests.
+want_fabtests() {
+    want_base
+    apt_install apt libfabric-dev xz-utils
 }
 
 want_lint() {

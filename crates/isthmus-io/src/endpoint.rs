@@ -1,7 +1,7 @@
 //! An endpoint: the engine, its shell, and whoever turns them.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::driver::Driver;
-use crate::interface::{self, InterfaceError};
+use crate::interface::InterfaceError;
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell, ShellConfig};
@@ -475,14 +475,12 @@ impl Drop for Endpoint {
 }
 
 fn listen_address(settings: &Settings, bind: Option<SocketAddr>) -> Result<SocketAddr, InterfaceError> {
-    match bind {
-        Some(at) if !at.ip().is_unspecified() => Ok(at),
-        other => {
-            let port = other.map_or(settings.port, |at| at.port());
-            let ip: IpAddr = interface::choose(&settings.interface)?;
-            Ok(SocketAddr::new(ip, port))
-        }
-    }
+    let port = bind.map(|at| at.port()).filter(|&port| port != 0).unwrap_or(settings.port);
+    let ip = match bind.map(|at| at.ip()).filter(|ip| !ip.is_unspecified()) {
+        Some(ip) => ip,
+        None => settings.own_ip()?,
+    };
+    Ok(SocketAddr::new(ip, port))
 }
 
 fn random_incarnation() -> io::Result<u32> {

@@ -3,12 +3,15 @@
 
 use std::env;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use isthmus_units::{Size, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
+
+use crate::interface::{self, InterfaceError};
 
 /// One setting, as shown to users.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +91,14 @@ impl Settings {
         settings
             .override_from(|name| env::var(environment_name(name)).ok().filter(|text| !text.is_empty()))?;
         Ok(settings)
+    }
+
+    /// The host's address that endpoints have which are not told another.
+    ///
+    /// # Errors
+    /// [`InterfaceError`] where the host has not got what [`Settings::interface`] names.
+    pub fn own_ip(&self) -> Result<IpAddr, InterfaceError> {
+        interface::choose(&self.interface)
     }
 
     /// Reads a configuration file: the keys of [`PARAMETERS`] in a `[device]` table.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use isthmus_wire::Address;
 use parking_lot::RwLock;
@@ -15,11 +15,15 @@ use crate::abi::{
 use crate::convert::{array, text};
 use crate::domain::DomainState;
 use crate::door::{Guard, Object, close, entries, give, refusals};
+use crate::eq::{Eq, EventQueue, Failure};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_ADDR_NOTAVAIL, FI_CLASS_AV, FI_MORE, FI_NUMERICHOST, FI_SYNC_ERR};
+use crate::flags::{
+    FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_MORE, FI_NUMERICHOST,
+    FI_SYNC_ERR,
+};
 use crate::log::{self, Level};
-use crate::resolve::{from_bytes, neighbour, resolve, sockaddr};
+use crate::resolve::{from_bytes, neighbour, resolve, sockaddr, to_bytes};
 
 /// The table behind a C object; endpoints share it.
 #[derive(Debug, Default)]
@@ -106,9 +110,11 @@ impl AvTable {
 pub(crate) struct Av {
     raw: fid_av,
     guard: Guard,
-    /// Keeps the domain open.
-    _domain: Arc<DomainState>,
+    domain: Arc<DomainState>,
     pub(crate) table: Arc<AvTable>,
+    /// Insertions end with an event in the bound queue (`FI_EVENT`).
+    asynchronous: bool,
+    events: OnceLock<Arc<EventQueue>>,
 }
 
 // SAFETY: `repr(C)`, starting with `fid_av`.
@@ -118,7 +124,7 @@ unsafe impl Object for Av {
     }
 }
 
-/// Opens an address vector. Names and flags are refused: tables shared between processes
+/// Opens an address vector. Names and flags other than `FI_EVENT` are refused: tables shared between processes
 /// are not supported, and old MPICHs crash where they are half supported.
 ///
 /// # Safety
@@ -134,7 +140,7 @@ pub(crate) unsafe fn open(
     if !attr.name.is_null() {
         return Err(Error::Unsupported("a named address vector"));
     }
-    if attr.flags != 0 {
+    if attr.flags & !FI_EVENT != 0 {
         return Err(Error::BadFlags(attr.flags));
     }
     if attr.rx_ctx_bits != 0 {
@@ -146,7 +152,14 @@ pub(crate) unsafe fn open(
         _ => return Err(Error::Invalid("an unknown type of address vector")),
     }
     let raw = fid_av { fid: head(FI_CLASS_AV, context, &FID_OPS), ops: table(&OPS) };
-    let av = Av { raw, guard: Guard::new(), _domain: domain, table: Arc::default() };
+    let av = Av {
+        raw,
+        guard: Guard::new(),
+        domain,
+        table: Arc::default(),
+        asynchronous: attr.flags & FI_EVENT != 0,
+        events: OnceLock::new(),
+    };
     // SAFETY: by this function's contract.
     unsafe { give(av, out) }?;
     Ok(0)
@@ -170,18 +183,41 @@ static OPS: fi_ops_av = fi_ops_av {
 };
 
 /// Where the numbers and errors of an insertion go.
-struct Results {
+struct Results<'a> {
     numbers: *mut fi_addr_t,
     errors: *mut c_int,
+    /// The queue that hears of it, where the vector is asynchronous.
+    events: Option<&'a EventQueue>,
+    /// The vector and the insertion's context, as events name them.
+    object: usize,
+    context: usize,
 }
 
-impl Results {
-    fn new(numbers: *mut fi_addr_t, flags: u64, context: *mut c_void) -> Result<Self, Error> {
+impl<'a> Results<'a> {
+    fn new(av: &'a Av, numbers: *mut fi_addr_t, flags: u64, context: *mut c_void) -> Result<Self, Error> {
         if flags & !(FI_MORE | FI_SYNC_ERR | FI_NUMERICHOST) != 0 {
             return Err(Error::BadFlags(flags));
         }
+        let events = match (av.asynchronous, av.events.get()) {
+            (false, _) => None,
+            (true, _) if flags & FI_SYNC_ERR != 0 => return Err(Error::BadFlags(FI_SYNC_ERR)),
+            (true, None) => return Err(Error::BadState("the address vector has no event queue yet")),
+            (true, Some(events)) => Some(&**events),
+        };
         let errors = if flags & FI_SYNC_ERR == 0 { std::ptr::null_mut() } else { context.cast() };
-        Ok(Self { numbers, errors })
+        let object = (&raw const av.raw.fid) as usize;
+        Ok(Self { numbers, errors, events, object, context: context as usize })
+    }
+
+    /// What the insertion returns: how many were inserted, or nothing yet where an event
+    /// tells it.
+    fn end(&self, inserted: c_int) -> c_int {
+        let Some(events) = self.events else { return inserted };
+        let words = [self.object as u64, self.context as u64, inserted as u64];
+        // An fi_eq_entry: two pointers and a number.
+        let entry: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+        events.write(FI_AV_COMPLETE, &entry);
+        0
     }
 
     /// Inserts one address, or notes why it cannot be.
@@ -196,6 +232,10 @@ impl Results {
                 (FI_ADDR_NOTAVAIL, error.errno())
             }
         };
+        if let (Some(events), true) = (self.events, errno != 0) {
+            let Self { object, context, .. } = *self;
+            events.fail(Failure { object, context, index: index as u64, errno });
+        }
         if !self.numbers.is_null() {
             // SAFETY: by this function's contract.
             unsafe { self.numbers.add(index).write(number) };
@@ -222,7 +262,7 @@ entries! {
         av: Av as fid_av, addresses: *const c_void, count: usize, numbers: *mut fi_addr_t, flags: u64,
         context: *mut c_void,
     ) -> c_int {
-        let results = Results::new(numbers, flags, context)?;
+        let results = Results::new(av, numbers, flags, context)?;
         let start = addresses.cast::<u8>();
         // SAFETY: each address has more bytes than those that tell its family.
         let stride = stride(unsafe { array(start, if count == 0 { 0 } else { 8 }) }?);
@@ -233,28 +273,28 @@ entries! {
             // SAFETY: the caller's arrays have `count` elements.
             inserted += c_int::from(unsafe { results.put(&av.table, index, from_bytes(bytes)) });
         }
-        Ok(inserted)
+        Ok(results.end(inserted))
     }
 
     fn insertsvc(
         av: Av as fid_av, node: *const c_char, service: *const c_char, numbers: *mut fi_addr_t, flags: u64,
         context: *mut c_void,
     ) -> c_int {
-        let results = Results::new(numbers, flags, context)?;
+        let results = Results::new(av, numbers, flags, context)?;
         // SAFETY: null or a terminated string.
         let node = unsafe { text(node) }?;
         // SAFETY: null or a terminated string.
         let service = unsafe { text(service) }?;
         let address = resolve(node, service, flags & FI_NUMERICHOST != 0);
         // SAFETY: the caller's arrays have one element.
-        Ok(c_int::from(unsafe { results.put(&av.table, 0, address) }))
+        Ok(results.end(c_int::from(unsafe { results.put(&av.table, 0, address) })))
     }
 
     fn insertsym(
         av: Av as fid_av, node: *const c_char, nodes: usize, service: *const c_char, services: usize,
         numbers: *mut fi_addr_t, flags: u64, context: *mut c_void,
     ) -> c_int {
-        let results = Results::new(numbers, flags, context)?;
+        let results = Results::new(av, numbers, flags, context)?;
         // SAFETY: null or a terminated string.
         let node = unsafe { text(node) }?.ok_or(Error::Null)?;
         // SAFETY: null or a terminated string.
@@ -267,7 +307,7 @@ entries! {
             // SAFETY: the caller's arrays have `nodes * services` elements.
             inserted += c_int::from(unsafe { results.put(&av.table, index, address) });
         }
-        Ok(inserted)
+        Ok(results.end(inserted))
     }
 
     fn remove(av: Av as fid_av, numbers: *mut fi_addr_t, count: usize, flags: u64) -> c_int {
@@ -286,7 +326,7 @@ entries! {
     fn lookup(av: Av as fid_av, number: fi_addr_t, out: *mut c_void, len: *mut usize) -> c_int {
         let address = av.table.address(number).ok_or(Error::Invalid("no address has this number"))?;
         // SAFETY: the caller passes a length and as many writable bytes.
-        unsafe { write_address(address, out, len) }?;
+        unsafe { write_address(&to_bytes(address, av.domain.socket_addresses), out, len) }?;
         Ok(0)
     }
 
@@ -303,9 +343,21 @@ entries! {
     }
 
     fn bind(av: Av as fid, other: *mut fid, flags: u64) -> c_int {
-        // An event queue bound here would carry asynchronous insertions, which we refuse to open.
-        let _ = (av, other, flags);
-        Ok(0)
+        // SAFETY: the caller passes null or an object.
+        let class = unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass;
+        if flags != 0 {
+            return Err(Error::BadFlags(flags));
+        }
+        if class != FI_CLASS_EQ {
+            return Err(Error::Invalid("only an event queue can be bound to an address vector"));
+        }
+        // SAFETY: its class says what it is.
+        let eq = unsafe { &*other.cast::<Eq>() };
+        if !av.asynchronous {
+            return Ok(0);
+        }
+        let bound = av.events.set(eq.queue.clone());
+        bound.map(|()| 0).map_err(|_| Error::BadState("the address vector has an event queue already"))
     }
 }
 
@@ -313,14 +365,9 @@ entries! {
 ///
 /// # Safety
 /// `len` is null or writable, and `out` has as many writable bytes as it says.
-pub(crate) unsafe fn write_address(
-    address: Address,
-    out: *mut c_void,
-    len: *mut usize,
-) -> Result<bool, Error> {
+pub(crate) unsafe fn write_address(bytes: &[u8], out: *mut c_void, len: *mut usize) -> Result<bool, Error> {
     // SAFETY: by this function's contract.
     let len = unsafe { len.as_mut() }.ok_or(Error::Null)?;
-    let bytes = address.to_bytes();
     let room = if out.is_null() { 0 } else { *len };
     // SAFETY: by this function's contract.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast::<u8>(), room.min(bytes.len())) };

@@ -8,7 +8,7 @@ use crate::convert::array;
 use crate::door::{entries, refusals};
 use crate::ep::Ep;
 use crate::error::Error;
-use crate::resolve::{from_bytes, sockaddr};
+use crate::resolve::{from_bytes, sockaddr, to_bytes};
 
 pub(crate) static OPS: fi_ops_cm = fi_ops_cm {
     size: size_of::<fi_ops_cm>(),
@@ -25,9 +25,9 @@ pub(crate) static OPS: fi_ops_cm = fi_ops_cm {
 
 entries! {
     fn getname(ep: Ep as fid, out: *mut c_void, len: *mut usize) -> c_int {
-        let address = ep.state.engine()?.address();
+        let address = to_bytes(ep.state.engine()?.address(), ep.state.socket_addresses());
         // SAFETY: the caller passes a length and as many writable bytes.
-        if unsafe { write_address(address, out, len) }? { Ok(0) } else { Err(Error::TooSmall) }
+        if unsafe { write_address(&address, out, len) }? { Ok(0) } else { Err(Error::TooSmall) }
     }
 
     fn setname(ep: Ep as fid, name: *mut c_void, len: usize) -> c_int {

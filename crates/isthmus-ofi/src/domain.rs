@@ -16,7 +16,7 @@ use crate::door::{Guard, Object, close, entries, give, refusals};
 use crate::error::Error;
 use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_CLASS_DOMAIN, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+use crate::flags::{FI_CLASS_DOMAIN, FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 use crate::{atomic, av, cntr, cq, ep, mr, poll};
 
 /// What outlives the C object as long as its children do.
@@ -25,6 +25,8 @@ pub(crate) struct DomainState {
     pub(crate) fabric: Arc<FabricState>,
     pub(crate) settings: Settings,
     pub(crate) regions: Arc<RegionTable>,
+    /// Addresses look like the system's (`FI_SOCKADDR_IN`), not like ours.
+    pub(crate) socket_addresses: bool,
     /// Peers name bytes by virtual address (`FI_MR_VIRT_ADDR`), else by offset.
     pub(crate) virtual_addressing: bool,
     /// Keys are ours to choose (`FI_MR_PROV_KEY`).
@@ -65,6 +67,7 @@ pub(crate) unsafe fn open(
         fabric,
         settings,
         regions: Arc::default(),
+        socket_addresses: info.addr_format != FI_FORMAT_UNSPEC,
         virtual_addressing: mr_mode & (FI_MR_BASIC | FI_MR_VIRT_ADDR) != 0,
         provider_keys: mr_mode & (FI_MR_BASIC | FI_MR_PROV_KEY) != 0,
     };

@@ -107,6 +107,10 @@ impl EpState {
         Ok(slot.insert(engine).clone())
     }
 
+    pub(crate) fn socket_addresses(&self) -> bool {
+        self.domain.socket_addresses
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.engine.lock().is_some()
     }

@@ -1,8 +1,9 @@
-//! `fid_eq`: event queues. Nothing of ours is asynchronous, so that they carry what the
-//! program itself writes.
+//! `fid_eq`: event queues. They carry what the program itself writes, and the insertions of
+//! address vectors that were opened for that; nothing else of ours is asynchronous.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -22,16 +23,33 @@ pub(crate) struct Eq {
     raw: fid_eq,
     guard: Guard,
     /// Keeps the fabric open.
-    _fabric: Arc<FabricState>,
+    fabric: Arc<FabricState>,
     wait_obj: fi_wait_obj,
     writable: bool,
+    pub(crate) queue: Arc<EventQueue>,
+}
+
+/// The queue behind a C object; address vectors share it.
+#[derive(Debug)]
+pub(crate) struct EventQueue {
     events: Mutex<VecDeque<Event>>,
     waiter: Waiter,
 }
 
-struct Event {
-    kind: u32,
-    data: Box<[u8]>,
+#[derive(Debug)]
+enum Event {
+    Done { kind: u32, data: Box<[u8]> },
+    Failed(Failure),
+}
+
+/// An insertion's address that could not be inserted. Object and context are pointers of
+/// the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub(crate) object: usize,
+    pub(crate) context: usize,
+    pub(crate) index: u64,
+    pub(crate) errno: c_int,
 }
 
 // SAFETY: `repr(C)`, starting with `fid_eq`.
@@ -63,47 +81,71 @@ pub(crate) unsafe fn open(
     let eq = Eq {
         raw: fid_eq { fid: head(FI_CLASS_EQ, context, &FID_OPS), ops: table(&OPS) },
         guard: Guard::new(),
-        _fabric: fabric,
+        fabric,
         wait_obj: attr.wait_obj,
         writable: attr.flags & FI_WRITE != 0,
-        events: Mutex::default(),
-        waiter: Waiter::new()?,
+        queue: Arc::new(EventQueue { events: Mutex::default(), waiter: Waiter::new()? }),
     };
     // SAFETY: by this function's contract.
     unsafe { give(eq, out) }?;
     Ok(0)
 }
 
-impl Eq {
+impl EventQueue {
     /// Moves the first event to the program, or copies it (`FI_PEEK`).
     ///
     /// # Safety
     /// `kind` is null or writable; `out` has room for `len` bytes.
     unsafe fn read(&self, kind: *mut u32, out: *mut c_void, len: usize, flags: u64) -> Result<isize, Error> {
         let mut events = self.events.lock();
-        let event = events.front().ok_or(Error::Again)?;
-        if event.data.len() > len {
+        let Event::Done { kind: found, data } = events.front().ok_or(Error::Again)? else {
+            return Err(Error::EntryFailed);
+        };
+        if data.len() > len {
             return Err(Error::TooSmall);
         }
         let kind = std::ptr::NonNull::new(kind).ok_or(Error::Null)?;
         // SAFETY: by this function's contract.
-        unsafe { kind.write(event.kind) };
+        unsafe { kind.write(*found) };
         // SAFETY: by this function's contract; the event fits.
-        unsafe { std::ptr::copy_nonoverlapping(event.data.as_ptr(), out.cast::<u8>(), event.data.len()) };
-        let moved = event.data.len() as isize;
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), out.cast::<u8>(), data.len()) };
+        let moved = data.len() as isize;
         if flags & FI_PEEK == 0 {
-            events.pop_front();
-            if events.is_empty() {
-                self.waiter.clear();
-            }
+            self.take(&mut events);
         }
         Ok(moved)
     }
 
-    fn write(&self, kind: u32, data: &[u8]) {
+    /// The failure at the head of the queue, taken out unless it is only to be looked at.
+    fn failure(&self, flags: u64) -> Result<Failure, Error> {
         let mut events = self.events.lock();
-        events.push_back(Event { kind, data: data.into() });
+        let Some(&Event::Failed(failure)) = events.front() else { return Err(Error::Again) };
+        if flags & FI_PEEK == 0 {
+            self.take(&mut events);
+        }
+        Ok(failure)
+    }
+
+    fn take(&self, events: &mut VecDeque<Event>) {
+        events.pop_front();
+        if events.is_empty() {
+            self.waiter.clear();
+        }
+    }
+
+    fn push(&self, event: Event) {
+        let mut events = self.events.lock();
+        events.push_back(event);
         self.waiter.wake();
+    }
+
+    pub(crate) fn write(&self, kind: u32, data: &[u8]) {
+        self.push(Event::Done { kind, data: data.into() });
+    }
+
+    /// Puts a failure where the program finds it by `fi_eq_readerr`.
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.push(Event::Failed(failure));
     }
 
     /// For `fi_trywait`: whether the program may sleep on the descriptor now.
@@ -126,7 +168,7 @@ static OPS: fi_ops_eq = fi_ops_eq {
 entries! {
     fn read(eq: Eq as fid_eq, kind: *mut u32, out: *mut c_void, len: usize, flags: u64) -> isize {
         // SAFETY: the caller passes places for the event and `len` bytes.
-        unsafe { eq.read(kind, out, len, flags) }
+        unsafe { eq.queue.read(kind, out, len, flags) }
     }
 
     fn sread(
@@ -135,16 +177,33 @@ entries! {
         let deadline = Deadline::after(timeout);
         loop {
             // SAFETY: the caller passes places for the event and `len` bytes.
-            match unsafe { eq.read(kind, out, len, flags) } {
-                Err(Error::Again) if !deadline.has_passed() => eq.waiter.sleep(deadline),
+            match unsafe { eq.queue.read(kind, out, len, flags) } {
+                Err(Error::Again) if !deadline.has_passed() => eq.queue.waiter.sleep(deadline),
                 other => return other,
             }
         }
     }
 
-    fn readerr(eq: Eq as fid_eq, out: *mut fi_eq_err_entry, _flags: u64) -> isize {
-        let _ = (eq, out);
-        Err(Error::Again)
+    fn readerr(eq: Eq as fid_eq, out: *mut fi_eq_err_entry, flags: u64) -> isize {
+        if out.is_null() {
+            return Err(Error::Null);
+        }
+        let failure = eq.queue.failure(flags)?;
+        let entry = fi_eq_err_entry {
+            fid: failure.object as *mut fid,
+            context: failure.context as *mut c_void,
+            data: failure.index,
+            err: failure.errno,
+            prov_errno: failure.errno,
+            err_data: std::ptr::null_mut(),
+            err_data_size: 0,
+        };
+        // The last member came with 1.5.
+        let old = eq.fabric.api_version < crate::flags::version(1, 5);
+        let len = if old { offset_of!(fi_eq_err_entry, err_data_size) } else { size_of::<fi_eq_err_entry>() };
+        // SAFETY: the caller passes a place for the structure of its version.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), out.cast::<u8>(), len) };
+        Ok(len as isize)
     }
 
     fn write(eq: Eq as fid_eq, kind: u32, data: *const c_void, len: usize, flags: u64) -> isize {
@@ -155,15 +214,17 @@ entries! {
             return Err(Error::Invalid("this event queue was not opened with FI_WRITE"));
         }
         // SAFETY: the caller passes `len` bytes.
-        eq.write(kind, unsafe { array(data.cast::<u8>(), len) }?);
+        eq.queue.write(kind, unsafe { array(data.cast::<u8>(), len) }?);
         Ok(len as isize)
     }
 
     fn strerror(
-        eq: Eq as fid_eq, _number: c_int, _data: *const c_void, out: *mut c_char, len: usize,
+        eq: Eq as fid_eq, number: c_int, _data: *const c_void, out: *mut c_char, len: usize,
     ) -> *const c_char {
         let _ = eq;
-        let text = c"no error".as_ptr();
+        // Insertions are all that fails here.
+        let text = if number == 0 { c"no error" } else { c"the address could not be inserted; the log says why" };
+        let text = text.as_ptr();
         // SAFETY: a terminated text, and room as the caller says.
         unsafe { copy_text(text, out, len) };
         Ok(text)
@@ -177,7 +238,7 @@ entries! {
             FI_GETWAIT if eq.wait_obj == FI_WAIT_NONE => {
                 return Err(Error::BadState("this queue has no wait object"));
             }
-            FI_GETWAIT => eq.waiter.fd(),
+            FI_GETWAIT => eq.queue.waiter.fd(),
             FI_GETWAITOBJ => eq.wait_obj.cast_signed(),
             _ => return Err(Error::Unsupported("this control of an event queue")),
         };
@@ -188,6 +249,10 @@ entries! {
 }
 
 unsafe extern "C" fn close_eq(raw: *mut fid) -> c_int {
+    let unused = |eq: &Eq| match Arc::strong_count(&eq.queue) {
+        1 => Ok(()),
+        _ => Err(Error::Busy("the event queue is bound to an address vector")),
+    };
     // SAFETY: libfabric passes what `open` gave.
-    unsafe { close(raw, |_: &Eq| Ok(())) }
+    unsafe { close(raw, unused) }
 }

@@ -76,6 +76,8 @@ pub(crate) const FI_CLASS_EP: usize = 3;
 pub(crate) const FI_CLASS_AV: usize = 11;
 pub(crate) const FI_CLASS_MR: usize = 12;
 pub(crate) const FI_CLASS_EQ: usize = 13;
+/// The event that ends an insertion of addresses.
+pub(crate) const FI_AV_COMPLETE: u32 = 5;
 pub(crate) const FI_CLASS_CQ: usize = 14;
 pub(crate) const FI_CLASS_CNTR: usize = 15;
 pub(crate) const FI_CLASS_POLL: usize = 17;

@@ -16,6 +16,7 @@ use crate::fid::{head, ops};
 use crate::flags::{
     FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
 };
+use crate::info::MR_IOV_LIMIT;
 
 const ACCESS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
@@ -52,6 +53,9 @@ impl Wanted<'_> {
     fn check(&self) -> Result<(), Error> {
         if self.flags != 0 {
             return Err(Error::BadFlags(self.flags));
+        }
+        if self.iov.len() > MR_IOV_LIMIT {
+            return Err(Error::Invalid("a registration of more pieces than mr_iov_limit"));
         }
         if self.offset != 0 {
             return Err(Error::Invalid("the offset of a registration must be 0"));

@@ -145,7 +145,7 @@ pub(crate) unsafe fn try_wait(raw: *mut fid) -> Result<(), Error> {
         // SAFETY: the class says what it is.
         FI_CLASS_CNTR => unsafe { enter(raw, |cntr: &Cntr| cntr.counter.try_wait().map(|()| 0)) },
         // SAFETY: the class says what it is.
-        FI_CLASS_EQ => unsafe { enter(raw, |eq: &Eq| eq.try_wait().map(|()| 0)) },
+        FI_CLASS_EQ => unsafe { enter(raw, |eq: &Eq| eq.queue.try_wait().map(|()| 0)) },
         _ => return Err(Error::Unsupported("waiting for anything but queues and counters")),
     };
     match code {

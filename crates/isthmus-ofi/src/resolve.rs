@@ -64,6 +64,26 @@ pub(crate) fn sockaddr(bytes: &[u8]) -> Option<SocketAddr> {
     None
 }
 
+/// The bytes of an address: a socket address where the program asked for those
+/// (`sockets`), which names whichever endpoint listens there; else all of ours.
+pub(crate) fn to_bytes(address: Address, sockets: bool) -> Vec<u8> {
+    if !sockets {
+        return address.to_bytes().to_vec();
+    }
+    let (family, len) = match address.locator {
+        SocketAddr::V4(_) => (libc::AF_INET, size_of::<libc::sockaddr_in>()),
+        SocketAddr::V6(_) => (libc::AF_INET6, size_of::<libc::sockaddr_in6>()),
+    };
+    let mut bytes = vec![0; len];
+    bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    bytes[2..4].copy_from_slice(&address.locator.port().to_be_bytes());
+    match address.locator.ip() {
+        IpAddr::V4(ip) => bytes[4..8].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => bytes[8..24].copy_from_slice(&ip.octets()),
+    }
+    bytes
+}
+
 /// The `nth` neighbour of a node's name: its address, or the number at the end of its
 /// name, counted on (`fi_av_insertsym`).
 pub(crate) fn neighbour(name: &str, nth: usize) -> Result<String, Error> {
@@ -113,6 +133,16 @@ mod tests {
         v4[2..8].copy_from_slice(&[0x0f, 0xa0, 127, 0, 0, 1]);
         assert_eq!(from_bytes(&v4).expect("an address").locator.to_string(), "127.0.0.1:4000");
         assert!(from_bytes(&[7; 32]).is_err());
+    }
+
+    #[test]
+    fn socket_addresses_come_back_as_they_were() {
+        for text in ["127.0.0.1:4000", "[fd00::7]:4001"] {
+            let locator: SocketAddr = text.parse().expect("an address");
+            let bytes = to_bytes(Address { incarnation: 7, ..Address::from(locator) }, true);
+            assert_eq!(from_bytes(&bytes).expect("an address"), Address::from(locator));
+        }
+        assert_eq!(to_bytes(Address::default(), false).len(), Address::LEN);
     }
 
     #[test]

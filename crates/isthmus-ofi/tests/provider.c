@@ -1,5 +1,6 @@
 /* Every kind of object and operation of the provider, through libfabric, against one
  * endpoint that talks to itself. Prints the first thing that is not as it must be. */
+#include <netinet/in.h>
 #include <poll.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -268,6 +269,86 @@ static void a_forked_child_touches_nothing(void)
 	WANT(fi_cq_sread(cq, &entry, 1, NULL, -1), 1);
 }
 
+/* Insertions of such a vector return nothing; the event queue tells how they went. */
+static void insertions_may_end_with_an_event(void)
+{
+	struct fi_av_attr told = { .type = FI_AV_TABLE, .flags = FI_EVENT };
+	struct fi_eq_attr queue = { .wait_obj = FI_WAIT_FD };
+	struct fi_eq_err_entry failure = { 0 };
+	struct fi_eq_entry entry;
+	struct fid_av *vector;
+	struct fid_eq *eq;
+	fi_addr_t numbers[2] = { 7, 7 };
+	char names[64] = { 0 };
+	size_t len = 32;
+	uint32_t event;
+	int context;
+
+	OK(fi_eq_open(fabric, &queue, &eq, NULL));
+	OK(fi_av_open(domain, &told, &vector, NULL));
+	OK(fi_getname(&ep->fid, names, &len));
+	WANT(fi_av_insert(vector, names, 1, numbers, 0, &context), -FI_EOPBADSTATE);
+	OK(fi_av_bind(vector, &eq->fid, 0));
+	WANT(fi_close(&eq->fid), -FI_EBUSY);
+	OK(fi_av_insert(vector, names, 2, numbers, 0, &context));
+	WANT(fi_eq_sread(eq, &event, &entry, sizeof entry, 1000, 0), -FI_EAVAIL);
+	WANT(fi_eq_readerr(eq, &failure, 0), sizeof failure);
+	WANT(failure.data == 1 && failure.context == &context && failure.err > 0, 1);
+	WANT(fi_eq_readerr(eq, &failure, 0), -FI_EAGAIN);
+	WANT(fi_eq_sread(eq, &event, &entry, sizeof entry, 1000, 0), sizeof entry);
+	WANT(event, FI_AV_COMPLETE);
+	WANT(entry.fid == &vector->fid && entry.context == &context && entry.data == 1, 1);
+	WANT(numbers[0] == 0 && numbers[1] == FI_ADDR_NOTAVAIL, 1);
+	OK(fi_close(&vector->fid));
+	OK(fi_close(&eq->fid));
+}
+
+/* Who asks for socket addresses gets them everywhere, and may send to them. */
+static void socket_addresses_work(void)
+{
+	struct fi_info *hints = fi_dupinfo(info), *found;
+	struct fi_av_attr table = { .type = FI_AV_TABLE };
+	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED };
+	struct fi_cq_tagged_entry entry;
+	struct sockaddr_in name, known;
+	struct fid_domain *own;
+	struct fid_av *vector;
+	struct fid_cq *done;
+	struct fid_ep *end;
+	size_t len = sizeof name;
+	fi_addr_t me;
+
+	hints->addr_format = FI_SOCKADDR;
+	OK(fi_getinfo(FI_VERSION(1, 17), "127.0.0.1", NULL, FI_SOURCE, hints, &found));
+	WANT(found->addr_format, FI_SOCKADDR_IN);
+	WANT(found->src_addrlen, sizeof name);
+	OK(fi_domain(fabric, found, &own, NULL));
+	OK(fi_av_open(own, &table, &vector, NULL));
+	OK(fi_cq_open(own, &queue, &done, NULL));
+	OK(fi_endpoint(own, found, &end, NULL));
+	OK(fi_ep_bind(end, &vector->fid, 0));
+	OK(fi_ep_bind(end, &done->fid, FI_TRANSMIT | FI_RECV));
+	OK(fi_enable(end));
+	OK(fi_getname(&end->fid, &name, &len));
+	WANT(len, sizeof name);
+	WANT(name.sin_family, AF_INET);
+	WANT(ntohl(name.sin_addr.s_addr), INADDR_LOOPBACK);
+	WANT(fi_av_insert(vector, &name, 1, &me, 0, NULL), 1);
+	OK(fi_av_lookup(vector, me, &known, &len));
+	WANT(memcmp(&name, &known, sizeof name), 0);
+	OK(fi_trecv(end, buffer, sizeof buffer, NULL, me, 5, 0, NULL));
+	OK(fi_tinject(end, hello, 6, me, 5));
+	while (fi_cq_read(done, &entry, 1) == -FI_EAGAIN)
+		;
+	WANT(strcmp(buffer, hello), 0);
+	OK(fi_close(&end->fid));
+	OK(fi_close(&done->fid));
+	OK(fi_close(&vector->fid));
+	OK(fi_close(&own->fid));
+	fi_freeinfo(found);
+	fi_freeinfo(hints);
+}
+
 int main(void)
 {
 	negotiate();
@@ -278,6 +359,8 @@ int main(void)
 		one_buffer_takes_many_messages();
 		memory_is_read_written_and_changed();
 		aliases_and_poll_sets_work();
+		insertions_may_end_with_an_event();
+		socket_addresses_work();
 		a_forked_child_touches_nothing();
 		close_all();
 	}

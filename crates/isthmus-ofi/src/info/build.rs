@@ -11,7 +11,9 @@ use crate::abi::{
     fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr,
 };
 use crate::error::Error;
+use crate::flags::FI_FORMAT_UNSPEC;
 use crate::provider::PROVIDER_VERSION;
+use crate::resolve::to_bytes;
 
 /// What we offer, as far as it depends on what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub(crate) struct Offer {
     pub(crate) resource_mgmt: u32,
     pub(crate) av_type: u32,
     pub(crate) mr_mode: i32,
+    /// How addresses look: ours (`FI_FORMAT_UNSPEC`) or the system's.
+    pub(crate) addr_format: u32,
     pub(crate) src: Option<Address>,
     pub(crate) dest: Option<Address>,
 }
@@ -46,6 +50,7 @@ impl Default for Offer {
             resource_mgmt: FI_RM_ENABLED,
             av_type: FI_AV_UNSPEC,
             mr_mode: 0,
+            addr_format: FI_FORMAT_UNSPEC,
             src: None,
             dest: None,
         }
@@ -59,9 +64,10 @@ impl Offer {
     /// Makes the C structures, as `fi_allocinfo` would; libfabric frees them.
     pub(crate) fn build(&self) -> Result<*mut fi_info, Error> {
         let info = allocate::<fi_info>()?;
-        let (src, src_len) = self.src.map_or(Ok((std::ptr::null_mut(), 0)), address)?;
-        let (dest, dest_len) = self.dest.map_or(Ok((std::ptr::null_mut(), 0)), address)?;
+        let (src, src_len) = self.address(self.src)?;
+        let (dest, dest_len) = self.address(self.dest)?;
         info.caps = self.caps;
+        info.addr_format = self.addr_format;
         info.src_addr = src;
         info.src_addrlen = src_len;
         info.dest_addr = dest;
@@ -72,6 +78,20 @@ impl Offer {
         info.domain_attr = self.domain()?;
         info.fabric_attr = fabric()?;
         Ok(info)
+    }
+
+    /// A copy that C frees, and its length; null for none.
+    fn address(&self, address: Option<Address>) -> Result<(*mut c_void, usize), Error> {
+        let Some(address) = address else { return Ok((std::ptr::null_mut(), 0)) };
+        let bytes = to_bytes(address, self.addr_format != FI_FORMAT_UNSPEC);
+        // SAFETY: any size may be asked for.
+        let memory = unsafe { libc::malloc(bytes.len()) };
+        if memory.is_null() {
+            return Err(Error::NoMemory);
+        }
+        // SAFETY: as many bytes as were just allocated.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast::<u8>(), bytes.len()) };
+        Ok((memory, bytes.len()))
     }
 
     fn tx(&self) -> Result<*mut fi_tx_attr, Error> {
@@ -160,16 +180,4 @@ fn string(text: &str) -> Result<*mut c_char, Error> {
     // SAFETY: a terminated string.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
     if copy.is_null() { Err(Error::NoMemory) } else { Ok(copy) }
-}
-
-fn address(address: Address) -> Result<(*mut c_void, usize), Error> {
-    let bytes = address.to_bytes();
-    // SAFETY: any size may be asked for.
-    let memory = unsafe { libc::malloc(bytes.len()) };
-    if memory.is_null() {
-        return Err(Error::NoMemory);
-    }
-    // SAFETY: as many bytes as were just allocated.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast::<u8>(), bytes.len()) };
-    Ok((memory, bytes.len()))
 }

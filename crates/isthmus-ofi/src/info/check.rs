@@ -1,5 +1,7 @@
 //! Whether we can give a program what it wants.
 
+use std::net::SocketAddr;
+
 use isthmus_io::Endpoint;
 
 use super::limits::*;
@@ -35,8 +37,7 @@ fn check_general(hints: &Hints) -> Answer {
     need(hints.caps & !CAPS == 0, "one of the capabilities asked for")?;
     let sockets =
         matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
-    let given = hints.src.is_some() || hints.dest.is_some();
-    need(hints.addr_format == FI_FORMAT_UNSPEC || (sockets && given), "this address format")
+    need(hints.addr_format == FI_FORMAT_UNSPEC || sockets, "this address format")
 }
 
 fn check_tx(tx: &fi_tx_attr) -> Answer {
@@ -110,9 +111,18 @@ fn accept(version: u32, hints: &Hints) -> Offer {
         resource_mgmt: or(domain.resource_mgmt, FI_RM_UNSPEC, FI_RM_ENABLED),
         av_type: domain.av_type,
         mr_mode: mr_mode(version, domain.mr_mode),
+        addr_format: hints.addr_format,
         src: hints.src,
         dest: hints.dest,
     }
+}
+
+/// The format that a program gets who wants `wanted`, where `own` is what endpoints have.
+pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
+    let ours = if own.is_ipv4() { FI_SOCKADDR_IN } else { FI_SOCKADDR_IN6 };
+    let any = matches!(wanted, FI_SOCKADDR | FI_SOCKADDR_IP);
+    need(any || wanted == ours || wanted == FI_FORMAT_UNSPEC, "addresses of this family")?;
+    Ok(if any { ours } else { wanted })
 }
 
 /// Adds the directions that a program left open, and what costs nothing.

@@ -121,7 +121,18 @@ fn what_we_have_not_is_refused_and_not_claimed() {
     assert!(refused(|hints| hints.tx.inject_size = Endpoint::INJECT_MAX + 1));
     assert!(refused(|hints| hints.domain.cq_data_size = 16));
     assert!(refused(|hints| hints.domain.auth_key_size = 8));
-    assert!(refused(|hints| hints.addr_format = FI_SOCKADDR_IN));
+    assert!(refused(|hints| hints.addr_format = 7));
+    assert!(refused(|hints| hints.domain.mr_iov_limit = 2));
+}
+
+#[test]
+fn socket_addresses_are_of_the_endpoints_family() {
+    let v4 = std::net::SocketAddr::from(([10, 0, 0, 1], 0));
+    let format = |wanted| format(wanted, v4).ok();
+    assert_eq!(format(FI_SOCKADDR), Some(FI_SOCKADDR_IN));
+    assert_eq!(format(FI_SOCKADDR_IP), Some(FI_SOCKADDR_IN));
+    assert_eq!(format(FI_FORMAT_UNSPEC), Some(FI_FORMAT_UNSPEC));
+    assert_eq!(format(FI_SOCKADDR_IN6), None);
 }
 
 #[test]

@@ -18,7 +18,7 @@ const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT 
 pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// The part of the capabilities that concerns transmitting.
-pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | DOMAIN_CAPS;
+pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
 /// The part of the capabilities that concerns receiving.
 pub(super) const RX_CAPS: u64 = OPERATIONS
     | FI_RECV
@@ -27,8 +27,7 @@ pub(super) const RX_CAPS: u64 = OPERATIONS
     | FI_MULTI_RECV
     | FI_DIRECTED_RECV
     | FI_SOURCE
-    | FI_RMA_EVENT
-    | DOMAIN_CAPS;
+    | FI_RMA_EVENT;
 
 /// Flags that transmitting operations take.
 pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
@@ -62,7 +61,7 @@ pub(super) const CQ_DATA_SIZE: usize = 8;
 /// Bytes of a memory key.
 pub(super) const MR_KEY_SIZE: usize = 8;
 /// Pieces of one memory registration.
-pub(super) const MR_IOV_LIMIT: usize = Endpoint::IOV_MAX;
+pub(crate) const MR_IOV_LIMIT: usize = 1;
 /// Objects of each kind in a domain; only memory limits them.
 pub(super) const OBJECTS: usize = 1 << 16;
 /// Registrations in a domain; only memory limits them.

@@ -6,7 +6,9 @@ mod hints;
 mod limits;
 
 use std::ffi::{c_char, c_int};
+use std::net::SocketAddr;
 
+use isthmus_io::Settings;
 use isthmus_wire::Address;
 
 use crate::abi::fi_info;
@@ -18,7 +20,7 @@ use crate::resolve::resolve;
 
 pub(crate) use build::Offer;
 pub(crate) use hints::{Hints, address};
-pub(crate) use limits::{CAPS, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE, RX_FLAGS, TX_FLAGS};
+pub(crate) use limits::{CAPS, MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE, RX_FLAGS, TX_FLAGS};
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
 
@@ -52,11 +54,26 @@ pub(crate) unsafe extern "C" fn getinfo(
         let service = unsafe { text(service) }?;
         let mut offer = check::negotiate(version, hints.as_ref())?;
         name(&mut offer, node, service, flags)?;
+        if flags & FI_PROV_ATTR_ONLY == 0 {
+            locate(&mut offer)?;
+        }
         // SAFETY: not null; libfabric passes a place for the result.
         unsafe { out.write(offer.build()?) };
         Ok(0)
     };
     enter_free(body)
+}
+
+/// Fills in the address that endpoints will have as far as it is known before they open,
+/// and settles how addresses look. What is wrong with the settings, opening a domain says.
+fn locate(offer: &mut Offer) -> Result<(), Error> {
+    if offer.src.is_none() {
+        let ip = Settings::load().ok().and_then(|settings| settings.own_ip().ok());
+        offer.src = ip.map(|ip| Address::from(SocketAddr::new(ip, 0)));
+    }
+    let own = offer.src.unwrap_or_default().locator;
+    offer.addr_format = check::format(offer.addr_format, own)?;
+    Ok(())
 }
 
 /// Puts what the user typed into the offer: his own address, or that of the peer.
