@@ -7,8 +7,10 @@
 //! [`Engine::poll_completion`].
 
 mod lanes;
+mod messages;
 mod post;
 mod receive;
+mod remote;
 mod state;
 mod transmit;
 
