@@ -1,0 +1,74 @@
+//! The walls of the house: what ARCHITECTURE.md and CONTRIBUTING.md promise of its layout.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files that may contain `unsafe`; in the provider, whose every entry is C's, all may.
+const UNSAFE: &[&str] = &[
+    "isthmus-io/src/endpoint.rs",
+    "isthmus-io/src/memory.rs",
+    "isthmus-io/src/shell.rs",
+    "isthmus-io/src/signals.rs",
+    "isthmus-io/src/tcp.rs",
+    "isthmus-lab/src/sys.rs",
+    "isthmus/src/doctor.rs",
+];
+
+/// Which of our crates each may use.
+const USES: &[(&str, &[&str])] = &[
+    ("isthmus-units", &[]),
+    ("isthmus-wire", &[]),
+    ("isthmus-proto", &["isthmus-wire"]),
+    ("isthmus-io", &["isthmus-proto", "isthmus-units", "isthmus-wire"]),
+    ("isthmus-ofi", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
+    ("isthmus-lab", &["isthmus-units"]),
+    ("isthmus", &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
+];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn has_unsafe(text: &str) -> bool {
+    text.lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .any(|code| ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|word| code.contains(word)))
+}
+
+#[test]
+fn unsafe_code_lives_in_named_files_only() {
+    let root = crates();
+    for (name, _) in USES.iter().filter(|(name, _)| *name != "isthmus-ofi") {
+        let mut files = Vec::new();
+        sources(&root.join(name).join("src"), &mut files);
+        for file in files {
+            let inside = file.strip_prefix(&root).expect("below the crates").display().to_string();
+            let text = fs::read_to_string(&file).expect("readable text");
+            assert!(!has_unsafe(&text) || UNSAFE.contains(&inside.as_str()), "{inside} contains unsafe code");
+        }
+    }
+}
+
+#[test]
+fn arrows_between_crates_point_one_way() {
+    let root = crates();
+    for (name, allowed) in USES {
+        let manifest = fs::read_to_string(root.join(name).join("Cargo.toml")).expect("a manifest");
+        let used = manifest.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+        for other in used.filter(|word| USES.iter().any(|(other, _)| other == word)) {
+            assert!(allowed.contains(&other), "{name} uses {other}");
+        }
+    }
+    assert_eq!(fs::read_dir(&root).expect("the crates").count(), USES.len(), "a crate is missing in this test");
+}
