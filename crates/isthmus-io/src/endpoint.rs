@@ -209,12 +209,12 @@ impl Endpoint {
         })
     }
 
-    /// Searches the unexpected tagged messages.
+    /// Searches the unexpected tagged messages, as they were at the last poll: programs look
+    /// at other queues of theirs too, and count on this one to stand still meanwhile.
     ///
     /// # Errors
     /// [`PostError::Invalid`] on a closed endpoint.
     pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
-        self.turn();
         self.post(|core| {
             core.engine.peek(request, &mut core.memory);
             Ok(())
@@ -322,6 +322,7 @@ impl Endpoint {
         if self.armed.swap(false, Ordering::Relaxed) {
             self.bell.silence();
         }
+        self.core.lock().engine.note_poll();
         let moved = self.take_completions(out);
         if moved > 0 {
             return moved;

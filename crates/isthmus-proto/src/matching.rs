@@ -50,6 +50,8 @@ struct Waiting {
     inbound: usize,
     peer: PeerId,
     tag: u64,
+    /// The program's poll during which it arrived.
+    poll: u64,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,7 @@ struct Queues {
 pub(crate) struct Matcher {
     untagged: Queues,
     tagged: Queues,
+    polls: u64,
 }
 
 /// Multi-receive slices start at multiples of this. Bytes.
@@ -77,6 +80,11 @@ pub(crate) struct Match {
 }
 
 impl Matcher {
+    /// The program polls: what has arrived until now can be peeked at.
+    pub(crate) fn note_poll(&mut self) {
+        self.polls += 1;
+    }
+
     fn queues(&mut self, channel: Channel) -> &mut Queues {
         match channel {
             Channel::Untagged => &mut self.untagged,
@@ -120,7 +128,24 @@ impl Matcher {
     }
 
     pub(crate) fn add_unexpected(&mut self, channel: Channel, peer: PeerId, tag: u64, inbound: usize) {
-        self.queues(channel).unexpected.push_back(Waiting { inbound, peer, tag });
+        let poll = self.polls;
+        self.queues(channel).unexpected.push_back(Waiting { inbound, peer, tag, poll });
+    }
+
+    /// As [`Matcher::find_unexpected`], of what had arrived before the program's last poll.
+    /// Shells that do not count polls see everything.
+    pub(crate) fn peek(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
+        let now = self.polls;
+        let queue = &mut self.queues(channel).unexpected;
+        let first = queue.iter().position(|waiting| wanted.fits(waiting.peer, waiting.tag))?;
+        let Waiting { inbound, poll, .. } = queue[first];
+        if poll >= now && now > 0 {
+            return None;
+        }
+        if take {
+            queue.remove(first);
+        }
+        Some(inbound)
     }
 
     /// The first unexpected message that fits; `take` removes it from the queue.

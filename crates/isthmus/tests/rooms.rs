@@ -41,9 +41,9 @@ fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
 }
 
 fn has_unsafe(text: &str) -> bool {
-    text.lines()
-        .map(|line| line.split("//").next().unwrap_or_default())
-        .any(|code| ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|word| code.contains(word)))
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).any(|code| {
+        ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|word| code.contains(word))
+    })
 }
 
 #[test]
@@ -70,5 +70,9 @@ fn arrows_between_crates_point_one_way() {
             assert!(allowed.contains(&other), "{name} uses {other}");
         }
     }
-    assert_eq!(fs::read_dir(&root).expect("the crates").count(), USES.len(), "a crate is missing in this test");
+    assert_eq!(
+        fs::read_dir(&root).expect("the crates").count(),
+        USES.len(),
+        "a crate is missing in this test"
+    );
 }

@@ -231,6 +231,15 @@ impl Engine {
         self.completions.pop_front()
     }
 
+    /// The program polls its completion queue: what has arrived until now can be peeked at.
+    ///
+    /// MPICH looks for a message of any source first among those inside the host, then by a
+    /// peek here, and moves the former between two polls only. What came just now must not
+    /// overtake them, or its probe and its receive find different messages.
+    pub fn note_poll(&mut self) {
+        self.matcher.note_poll();
+    }
+
     /// Whether finished operations wait.
     pub fn has_completions(&self) -> bool {
         !self.completions.is_empty()

@@ -200,7 +200,7 @@ impl Engine {
     /// Searches the unexpected tagged messages.
     pub fn peek(&mut self, request: &PeekRequest, mem: &mut dyn Memory) {
         let wanted = self.wanted(request.source, Channel::Tagged, request.tag, request.ignore);
-        let found = self.matcher.find_unexpected(Channel::Tagged, wanted, request.action != PeekAction::Look);
+        let found = self.matcher.peek(Channel::Tagged, wanted, request.action != PeekAction::Look);
         let mut completion = Completion {
             context: request.options.context,
             notify: request.options.notify,
