@@ -65,7 +65,7 @@ suites:
 	@tools/build.sh
 	@status=0; \
 	  suites/fabtests.py || status=1; \
-	  tests/run.py --placement host --transport tcp --mpi mpich --only mpi4py-2 --only mpi4py-4 || status=1; \
+	  tests/run.py --placement host --transport tcp --mpi mpich --only mpi4py-2 --only mpi4py-4-all || status=1; \
 	  exit $$status
 
 clean:

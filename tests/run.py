@@ -38,7 +38,7 @@ def options_of(words):
     parser.add_argument("--logs", type=Path, default=mpis.BUILD / "logs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(words)
-    known = [*cases.CASES, *demo.NAMES, *suite.NAMES]
+    known = [*cases.CASES, *demo.NAMES, *suite.NAMES, *suite.FULL]
     for name in options.only or []:
         if name not in known:
             parser.error(f'no test "{name}"; there are: {", ".join(known)}')
@@ -58,8 +58,8 @@ def plan(options):
                     wanted = not options.only or name in options.only
                     if wanted and placement == "demo" and mpi in demo.MPIS and transport == "isthmus":
                         rows.append((mpi, transport, placement, name))
-                for name in suite.NAMES:
-                    wanted = name in options.only if options.only else options.suite
+                for name in (*suite.NAMES, *suite.FULL):
+                    wanted = name in options.only if options.only else options.suite and name in suite.NAMES
                     if wanted and placement == "host" and mpi in suite.MPIS:
                         rows.append((mpi, transport, placement, name))
     return rows
@@ -116,7 +116,7 @@ def perform(row, logs):
     context = cases.Context(mpis.MPIS[mpi], transport, place, logs, name)
     if name in demo.NAMES:
         return demo.perform(context)
-    if name in suite.NAMES:
+    if name in suite.NAMES + suite.FULL:
         return suite.perform(context)
     return cases.perform(context)
 
