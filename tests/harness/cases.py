@@ -255,8 +255,9 @@ def killed_partner(c):
     if not c.mpi.couples:
         raise Skip(f"{c.mpi.title} couples jobs through a common daemon only")
     port, (here, there) = c.scratch("port"), sides(c)
-    accepting = c.start(2, "connect", "accept", port, 100000, suffix=".accept", place=here)
-    connecting = c.start(2, "connect", "connect", port, 100000, suffix=".connect", place=there)
+    # One coupling that lasts: between two of them an accept rightly waits for anybody.
+    accepting = c.start(2, "connect", "accept", port, 1, 1 << 20, 30000, suffix=".accept", place=here)
+    connecting = c.start(2, "connect", "connect", port, 1, 1 << 20, 30000, suffix=".connect", place=there)
     try:
         ranks_of(accepting, 2, "connect")
         ranks_of(connecting, 2, "connect")

@@ -1,7 +1,7 @@
 // Two separately started jobs couple by Open_port, Comm_accept, Comm_connect.
-//   connect accept  FILE [ROUNDS=3] [BYTES=1M]
-//   connect connect FILE [ROUNDS=3] [BYTES=1M]
-//   connect split   FILE [ROUNDS=3] [BYTES=1M]  one job, whose halves couple
+//   connect accept  FILE [ROUNDS=3] [BYTES=1M] [TALKS=1]
+//   connect connect FILE [ROUNDS=3] [BYTES=1M] [TALKS=1]
+//   connect split   FILE [ROUNDS=3] [BYTES=1M] [TALKS=1]  one job, whose halves couple
 //   connect open    FILE            opens a port, writes its name, and ends
 //   connect wrong   FILE            FILE holds a port that nobody serves
 // The accepting job writes its port's name to FILE. `wrong` succeeds when
@@ -91,7 +91,7 @@ static int open_and_leave(const char *file)
     return finish("opened %s", port);
 }
 
-static void couple(MPI_Comm local, int accepts, const char *port, int rounds, size_t bytes)
+static void couple(MPI_Comm local, int accepts, const char *port, int rounds, size_t bytes, int talks)
 {
     for (int round = 0; round < rounds; round++) {
         MPI_Comm inter;
@@ -99,7 +99,8 @@ static void couple(MPI_Comm local, int accepts, const char *port, int rounds, si
             MPI_Comm_accept(port, MPI_INFO_NULL, 0, local, &inter);
         else
             MPI_Comm_connect(port, MPI_INFO_NULL, 0, local, &inter);
-        converse(inter, bytes, accepts, round);
+        for (int talk = 0; talk < talks; talk++)
+            converse(inter, bytes, accepts, round + talk);
         MPI_Comm_disconnect(&inter);
     }
 }
@@ -131,7 +132,7 @@ int main(int argc, char **argv)
     if (strcmp(role, "wrong") == 0)
         return connect_to_nobody(port);
 
-    couple(local, accepts, port, rounds, bytes);
+    couple(local, accepts, port, rounds, bytes, (int)argument(argc, argv, 5, 1));
     if (accepts && local_rank == 0)
         MPI_Close_port(port);
     MPI_Comm_free(&local);
