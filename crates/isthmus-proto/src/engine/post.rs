@@ -103,30 +103,11 @@ impl Engine {
             mem.release(place);
             owned = Some(bytes);
         }
-        self.generation = self.generation.wrapping_add(1);
-        let entry = self.operations.vacant_entry();
-        let index = entry.key();
-        entry.insert(Operation {
-            peer,
-            kind,
-            options,
-            place: if options.inject { Place::default() } else { place },
-            owned,
-            total,
-            sent: 0,
-            eager: 0,
-            allowed: 0,
-            limit: total,
-            pieces: 0,
-            leases: 0,
-            first: None,
-            order: 0,
-            awaiting,
-            received: 0,
-            error: None,
-            generation: self.generation,
-            slot: index as u32,
-        });
+        let index = self.enter_operation(peer, kind, options, total);
+        let operation = &mut self.operations[index];
+        operation.place = if options.inject { Place::default() } else { place };
+        operation.owned = owned;
+        operation.awaiting = awaiting;
         let connection = self.connection(peer);
         match connection.failed.clone() {
             Some(error) => {
@@ -139,6 +120,41 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// A record of an operation on `total` bytes, none of them sent; returns its index.
+    pub(super) fn enter_operation(
+        &mut self,
+        peer: PeerId,
+        kind: Kind,
+        options: Options,
+        total: u64,
+    ) -> usize {
+        self.generation = self.generation.wrapping_add(1);
+        let entry = self.operations.vacant_entry();
+        let index = entry.key();
+        entry.insert(Operation {
+            peer,
+            kind,
+            options,
+            place: Place::default(),
+            owned: None,
+            total,
+            sent: 0,
+            eager: 0,
+            allowed: 0,
+            limit: total,
+            pieces: 0,
+            leases: 0,
+            first: None,
+            order: 0,
+            awaiting: false,
+            received: 0,
+            error: None,
+            generation: self.generation,
+            slot: index as u32,
+        });
+        index
     }
 
     /// Posts a receive of `len` bytes at `place`.

@@ -5,7 +5,7 @@ use isthmus_wire::frame::{self, PAYLOAD_MAX, Status, flags};
 use super::Engine;
 use super::lanes::PeerFault;
 use super::receive::WAITING_MAX;
-use super::state::{Early, IncomingWrite, Kind, Operation, Owner, Target};
+use super::state::{Early, IncomingWrite, Kind, Owner, Target};
 use super::transmit::OPERANDS_MAX;
 use crate::atomics;
 use crate::memory::{Access, Memory, Place};
@@ -171,30 +171,11 @@ impl Engine {
         if self.connection(peer).answers as usize >= WAITING_MAX {
             return Err(PeerFault::Frame("requests without taking the answers"));
         }
-        self.generation = self.generation.wrapping_add(1);
-        let entry = self.operations.vacant_entry();
-        let index = entry.key();
-        entry.insert(Operation {
-            peer,
-            kind: Kind::Reply { token },
-            options: Options { level: Level::Delivery, ..Options::default() },
-            place,
-            owned,
-            total,
-            sent: 0,
-            eager: 0,
-            allowed: 0,
-            limit: total,
-            pieces: 0,
-            leases: 0,
-            first: None,
-            order: 0,
-            awaiting: false,
-            received: 0,
-            error: None,
-            generation: self.generation,
-            slot: index as u32,
-        });
+        let options = Options { level: Level::Delivery, ..Options::default() };
+        let index = self.enter_operation(peer, Kind::Reply { token }, options, total);
+        let operation = &mut self.operations[index];
+        operation.place = place;
+        operation.owned = owned;
         let connection = self.connection(peer);
         connection.answers += 1;
         connection.replies.push_back(index);
