@@ -210,7 +210,9 @@ impl Endpoint {
     }
 
     /// Searches the unexpected tagged messages, as they were at the last poll: programs look
-    /// at other queues of theirs too, and count on this one to stand still meanwhile.
+    /// at other queues of theirs too, and count on this one to stand still meanwhile. The
+    /// engine is turned after the search: a program that only peeks gives no other time for
+    /// it, since each of its polls finds the last peek's result and looks no further.
     ///
     /// # Errors
     /// [`PostError::Invalid`] on a closed endpoint.
@@ -218,7 +220,9 @@ impl Endpoint {
         self.post(|core| {
             core.engine.peek(request, &mut core.memory);
             Ok(())
-        })
+        })?;
+        self.turn();
+        Ok(())
     }
 
     /// Receives the message that a peek reserved under the same context; with
@@ -322,20 +326,15 @@ impl Endpoint {
         if self.armed.swap(false, Ordering::Relaxed) {
             self.bell.silence();
         }
-        self.core.lock().engine.note_poll();
-        let moved = self.take_completions(out);
+        let mut guard = self.core.lock();
+        guard.engine.note_poll();
+        let moved = take_completions(&mut guard.engine, out);
+        drop(guard);
         if moved > 0 {
             return moved;
         }
         self.turn();
-        self.take_completions(out)
-    }
-
-    fn take_completions(&self, out: &mut Vec<Completion>) -> usize {
-        let mut guard = self.core.lock();
-        let before = out.len();
-        out.extend(std::iter::from_fn(|| guard.engine.poll_completion()));
-        out.len() - before
+        take_completions(&mut self.core.lock().engine, out)
     }
 
     /// A descriptor that is readable when [`Endpoint::poll`] has something to return,
@@ -487,6 +486,13 @@ fn listen_address(settings: &Settings, bind: Option<SocketAddr>) -> Result<Socke
 fn random_incarnation() -> io::Result<u32> {
     let random = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(random.max(1))
+}
+
+/// Moves the finished operations to the end of `out`; how many there were.
+fn take_completions(engine: &mut Engine, out: &mut Vec<Completion>) -> usize {
+    let before = out.len();
+    out.extend(std::iter::from_fn(|| engine.poll_completion()));
+    out.len() - before
 }
 
 fn total(iov: &[libc::iovec]) -> u64 {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use isthmus_io::{Access, Endpoint, RegionTable, Settings};
 use isthmus_proto::{
-    Channel, Completion, CompletionKind, OpError, Options, PeerId, RecvRequest, RemoteRange, RmaRequest,
-    SendRequest,
+    Channel, Completion, CompletionKind, OpError, Options, PeekAction, PeekRequest, PeerId, RecvRequest,
+    RemoteRange, RmaRequest, SendRequest,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -76,6 +76,32 @@ fn messages_of_many_sizes_arrive_whole() {
         assert!(done.iter().all(|c| c.error.is_none() && c.len == len as u64), "{done:?}");
         assert!(sent == got, "{len} bytes differ");
     }
+    a.close();
+    b.close();
+}
+
+/// Open MPI's probes: each poll takes the result of the peek before and is satisfied, so the
+/// engine must turn for all that.
+#[test]
+fn a_program_that_only_peeks_still_receives() {
+    let (a, b) = (open(), open());
+    let to = a.peer(&b.address()).expect("same subnet");
+    let mut sent = pattern(300_000, 7);
+    send(&a, to, 5, &mut sent);
+    let start = Instant::now();
+    let mut results = Vec::new();
+    while !matches!(results.pop(), Some(Completion { error: None, .. })) {
+        assert!(start.elapsed() < LIMIT, "a message was never seen by peeks");
+        let request =
+            PeekRequest { source: None, tag: 5, ignore: 0, action: PeekAction::Look, options: options(9) };
+        b.peek(&request).expect("posted");
+        b.poll(&mut results);
+        assert!(results.iter().all(|result| result.context == 9), "{results:?}");
+    }
+    let mut got = vec![0; 300_000];
+    recv(&b, None, 5, &mut got);
+    complete(&[&a, &b], 2);
+    assert!(sent == got);
     a.close();
     b.close();
 }
