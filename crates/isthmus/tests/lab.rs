@@ -17,7 +17,10 @@ impl Installed {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(directory.path(), open).expect("permissions");
-        std::fs::copy(env!("CARGO_BIN_EXE_isthmus"), directory.path().join("isthmus")).expect("a copy");
+        // By another process: a child that another test's thread forks meanwhile would hold
+        // our descriptor open for writing, and the copy could not be run (ETXTBSY).
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_isthmus")).arg(directory.path()).status();
+        assert!(copied.expect("cp").success());
         Self(directory)
     }
 
