@@ -210,9 +210,7 @@ impl Endpoint {
     }
 
     /// Searches the unexpected tagged messages, as they were at the last poll: programs look
-    /// at other queues of theirs too, and count on this one to stand still meanwhile. The
-    /// engine is turned after the search: a program that only peeks gives no other time for
-    /// it, since each of its polls finds the last peek's result and looks no further.
+    /// at other queues of theirs too, and count on this one to stand still meanwhile.
     ///
     /// # Errors
     /// [`PostError::Invalid`] on a closed endpoint.
@@ -220,9 +218,7 @@ impl Endpoint {
         self.post(|core| {
             core.engine.peek(request, &mut core.memory);
             Ok(())
-        })?;
-        self.turn();
-        Ok(())
+        })
     }
 
     /// Receives the message that a peek reserved under the same context; with
@@ -318,6 +314,10 @@ impl Endpoint {
 
     /// Turns the engine and moves finished operations into `out` (appending; `out` is
     /// the caller's to reuse). Returns how many.
+    ///
+    /// The engine is turned even where operations have finished already: a program that
+    /// peeks has one at every poll, and what a peer had sent before it told the program so
+    /// by way of a third must be seen by the next poll (`MPI_Win_test` after a barrier).
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
         if self.is_closed() {
             return 0;
@@ -326,13 +326,7 @@ impl Endpoint {
         if self.armed.swap(false, Ordering::Relaxed) {
             self.bell.silence();
         }
-        let mut guard = self.core.lock();
-        guard.engine.note_poll();
-        let moved = take_completions(&mut guard.engine, out);
-        drop(guard);
-        if moved > 0 {
-            return moved;
-        }
+        self.core.lock().engine.note_poll();
         self.turn();
         take_completions(&mut self.core.lock().engine, out)
     }

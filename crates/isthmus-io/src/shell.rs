@@ -178,6 +178,11 @@ pub(crate) struct Shell {
     swept: Instant,
     /// Lanes that are read directly.
     busy: Vec<usize>,
+    /// Whether lanes may be read directly at all: with a single peer only. What one peer
+    /// sent before it told another, and that one us, must not be read after the latter.
+    direct: bool,
+    /// `direct` is to be found out anew.
+    changed: bool,
 }
 
 // SAFETY: `scratch` is empty between calls.
@@ -206,6 +211,8 @@ impl Shell {
             turns: 0,
             swept: Instant::now(),
             busy: Vec::with_capacity(DIRECT_LANES),
+            direct: false,
+            changed: false,
         })
     }
 
@@ -237,7 +244,11 @@ impl Shell {
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {
         self.turns = self.turns.wrapping_add(1);
-        if !self.busy.is_empty() && self.open == self.count && !self.turns.is_multiple_of(DIRECT_TURNS) {
+        if self.changed {
+            self.changed = false;
+            self.direct = self.open == self.count && core.lock().engine.talks_to_one();
+        }
+        if self.direct && !self.busy.is_empty() && !self.turns.is_multiple_of(DIRECT_TURNS) {
             return self.read_busy(core);
         }
         if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
@@ -323,6 +334,7 @@ impl Shell {
         let added = self.poller.add(&lane.socket, u64::from(id.0), lane.waits_to_write);
         self.lanes[index] = Some(lane);
         self.count += 1;
+        self.changed = true;
         if let Err(error) = added {
             self.lose(index, &LaneLoss::Broken(error.to_string()), core);
         }
@@ -352,6 +364,7 @@ impl Shell {
             }
             lane.phase = Phase::Open;
             self.open += 1;
+            self.changed = true;
             let congestion = if tcp::is_local(&lane.socket) { "cubic" } else { &self.config.congestion };
             tcp::tune(&lane.socket, congestion);
             tell_rtt(&lane.socket, LaneId(index as u32), core);
@@ -438,6 +451,7 @@ impl Shell {
         }
         if lane.phase == Phase::Open {
             self.open -= 1;
+            self.changed = true;
         }
         if lane.phase == Phase::Ungreeted {
             self.ungreeted -= 1;
@@ -494,6 +508,7 @@ impl Shell {
             lane.phase = Phase::Open;
             self.open += 1;
             self.ungreeted -= 1;
+            self.changed = true;
         }
     }
 
@@ -516,6 +531,7 @@ impl Shell {
     fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
         self.count -= 1;
+        self.changed = true;
         self.busy.retain(|busy| *busy != index);
         match lane.phase {
             Phase::Open => self.open -= 1,

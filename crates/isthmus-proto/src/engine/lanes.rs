@@ -624,6 +624,12 @@ impl Engine {
         self.lanes.len()
     }
 
+    /// Whether all lanes lead to the same peer.
+    pub fn talks_to_one(&self) -> bool {
+        let mut peers = self.lanes.iter().map(|(_, lane)| lane.peer);
+        peers.next().is_some_and(|first| peers.all(|peer| peer == first))
+    }
+
     /// Operations whose end was not reported yet, for tests of what leaks.
     pub fn pending(&self) -> usize {
         self.operations.iter().filter(|(_, operation)| !matches!(operation.kind, Kind::Reply { .. })).count()
