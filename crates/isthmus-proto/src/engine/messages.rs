@@ -31,7 +31,7 @@ impl Engine {
         if let Some(index) = listed {
             let inbound = &self.inbounds[index];
             if !matches!(inbound.stage, Stage::Orphan) {
-                return Ok(self.target_in(index, 0));
+                return Ok(self.target_in(index, 0, message.payload));
             }
             if inbound.parts.iter().any(|(offset, bytes)| offset + bytes.len() as u64 > message.total) {
                 return Err(PeerFault::Frame("a fragment beyond the end of its message"));
@@ -58,7 +58,7 @@ impl Engine {
         inbound.wants_accept = message.flags & flags::ACCEPT != 0;
         inbound.stage = Stage::Early;
         self.in_order(peer, message.order, Early::Message(index), mem);
-        Ok(self.target_in(index, 0))
+        Ok(self.target_in(index, 0, message.payload))
     }
 
     pub(super) fn target_of_more(&mut self, peer: PeerId, more: &frame::More) -> Result<Target, PeerFault> {
@@ -74,10 +74,10 @@ impl Engine {
         if end.is_none_or(|end| known && end > inbound.total) {
             return Err(PeerFault::Frame("a fragment beyond the end of its message"));
         }
-        Ok(self.target_in(index, more.offset))
+        Ok(self.target_in(index, more.offset, more.payload))
     }
 
-    pub(super) fn target_in(&mut self, index: usize, offset: u64) -> Target {
+    pub(super) fn target_in(&mut self, index: usize, offset: u64, payload: u32) -> Target {
         let Some(inbound) = self.inbounds.get(index) else { return Target::Discard };
         match inbound.stage {
             Stage::Matched { posted, .. } => Target::Direct {
@@ -87,7 +87,7 @@ impl Engine {
                 owner: Owner::Message(index),
             },
             Stage::Dropped => Target::Discard,
-            _ => Target::Bounce { inbound: index, offset, bytes: self.pool.take() },
+            _ => Target::Bounce { inbound: index, offset, bytes: self.pool.take(payload as usize) },
         }
     }
 

@@ -69,7 +69,7 @@ impl Engine {
             datatype: request.datatype,
         };
         let options = Options { inject: false, ..request.options };
-        let mut owned = self.pool.take();
+        let mut owned = self.pool.take(operands.len());
         owned.extend_from_slice(operands);
         let place = if request.kind == AtomicKind::Update { Place::default() } else { result };
         self.start(request.peer, kind, options, place, request.remote.len, true, mem)?;
@@ -98,7 +98,7 @@ impl Engine {
         }
         let mut owned = None;
         if options.inject {
-            let mut bytes = self.pool.take();
+            let mut bytes = self.pool.take(total as usize);
             mem.load(place, 0, total as usize, &mut bytes);
             mem.release(place);
             owned = Some(bytes);

@@ -207,7 +207,7 @@ impl Engine {
         if kept > EARLY_OPERANDS_MAX || connection.urgent.len() >= WAITING_MAX {
             return Err(PeerFault::Frame("more atomic operations than are kept"));
         }
-        let mut operands = self.pool.take();
+        let mut operands = self.pool.take(payload.len());
         operands.extend_from_slice(payload);
         self.in_order(peer, atomic.order, Early::Atomic(*atomic, operands), mem);
         Ok(())

@@ -487,22 +487,66 @@ impl Connection {
     }
 }
 
-/// Buffers that are used again.
+/// Buffers that are used again: fresh ones cost more to touch than what they carry costs to
+/// copy.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Vec<Vec<u8>>);
+pub(crate) struct Pool {
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
+    /// Capacity of all the large ones. Bytes.
+    large_bytes: usize,
+}
 
 impl Pool {
-    const BUFFERS_MAX: usize = 256;
-    const CAPACITY_MAX: usize = 64 << 10;
+    /// Capacity of the largest small buffer, and how many of those are kept.
+    const SMALL: usize = 64 << 10;
+    const SMALL_MAX: usize = 256;
+    /// Most capacity that is kept in large ones. Bytes.
+    const LARGE_MAX: usize = 16 << 20;
 
-    pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
+    /// An empty buffer with room for `len` bytes.
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
+        let mut buffer = if len <= Self::SMALL { self.small.pop() } else { self.large.pop() }.unwrap_or_default();
+        if buffer.capacity() > Self::SMALL {
+            self.large_bytes -= buffer.capacity();
+        }
+        buffer.reserve_exact(len);
+        buffer
     }
 
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
-        if self.0.len() < Self::BUFFERS_MAX && buffer.capacity() <= Self::CAPACITY_MAX {
-            buffer.clear();
-            self.0.push(buffer);
+        let capacity = buffer.capacity();
+        buffer.clear();
+        if capacity <= Self::SMALL {
+            if self.small.len() < Self::SMALL_MAX {
+                self.small.push(buffer);
+            }
+        } else if self.large_bytes + capacity <= Self::LARGE_MAX {
+            self.large_bytes += capacity;
+            self.large.push(buffer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pool;
+
+    #[test]
+    fn a_pool_gives_what_was_given_and_keeps_no_more_than_its_bounds() {
+        let mut pool = Pool::default();
+        let first = pool.take(1 << 20);
+        let at = first.as_ptr();
+        pool.give(first);
+        assert!(pool.take(10).capacity() < 1 << 20, "a small one is not taken from the large");
+        let again = pool.take(600_000);
+        assert_eq!(again.as_ptr(), at);
+        let many: Vec<_> = (0..40).map(|_| pool.take(1 << 20)).collect();
+        many.into_iter().chain([again]).for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.large_bytes, pool.large.iter().map(Vec::capacity).sum());
+        assert!(pool.large_bytes <= Pool::LARGE_MAX && pool.large.len() == 16);
+        let many: Vec<_> = (0..300).map(|_| pool.take(100)).collect();
+        many.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.small.len(), Pool::SMALL_MAX);
     }
 }

@@ -280,7 +280,7 @@ impl Engine {
     }
 
     fn put_urgent(&mut self, peer: PeerId, lane: LaneId, frame: Frame, batch: &mut Batch) {
-        let mut bytes = self.pool.take();
+        let mut bytes = self.pool.take(0);
         let window = &mut self.connection(peer).window;
         with_seq(frame, window.next_seq()).encode(&mut bytes);
         batch.push_bytes(&bytes);
@@ -354,7 +354,7 @@ impl Engine {
         batch: &mut Batch,
         mem: &mut dyn Memory,
     ) {
-        let mut bytes = self.pool.take();
+        let mut bytes = self.pool.take(0);
         let operation = &mut self.operations[index];
         operation.sent = operation.limit;
         let len = match (&operation.kind, &operation.owned) {
