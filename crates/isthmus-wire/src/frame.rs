@@ -21,6 +21,9 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"ISTH");
 /// Most payload bytes in one frame; a larger claim is a fault of the peer.
 pub const PAYLOAD_MAX: u32 = 8 << 20;
 
+/// Most routers on the way of a lane; more is a loop of the route maps.
+pub const HOPS_MAX: u8 = 16;
+
 /// Longest header in the table. Bytes.
 pub const HEADER_MAX: usize = 88;
 
@@ -206,6 +209,8 @@ frames! {
         target: Address,
         /// Credit limit granted with the lane. Bytes.
         credit: u64,
+        /// Routers passed so far; each adds itself.
+        hops: u8,
     }
     /// Accepts a lane; the first frame of the side that listens.
     Welcome = 2 {
@@ -218,7 +223,8 @@ frames! {
         /// Credit limit granted with the lane. Bytes.
         credit: u64,
     }
-    /// Refuses a lane, instead of Welcome; the sender closes after it.
+    /// Refuses a lane, instead of Welcome: the peer does, or a router on the way. The
+    /// sender closes after it.
     Refuse = 3 {
         /// [`MAGIC`].
         magic: u32,
@@ -420,14 +426,37 @@ pub enum RefuseReason {
     Closed = 3,
     /// The source is in another autonomous system or subnet, and no router joins them.
     Subnet = 4,
+    /// A router knows no way to the target's autonomous system or subnet.
+    NoRoute = 5,
+    /// A router does not admit this source, or this target for it.
+    Denied = 6,
+    /// A router found nobody listening at the target's locator.
+    Absent = 7,
+    /// A router could not reach the next hop.
+    Unreached = 8,
+    /// More than [`HOPS_MAX`] routers were passed.
+    Loop = 9,
+    /// A router has as many lanes as it may have, or is being drained.
+    Full = 10,
 }
 
 impl RefuseReason {
+    const ALL: [Self; 10] = [
+        Self::Version,
+        Self::Stranger,
+        Self::Closed,
+        Self::Subnet,
+        Self::NoRoute,
+        Self::Denied,
+        Self::Absent,
+        Self::Unreached,
+        Self::Loop,
+        Self::Full,
+    ];
+
     /// The reason with this number.
     pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Version, Self::Stranger, Self::Closed, Self::Subnet]
-            .into_iter()
-            .find(|reason| *reason as u8 == code)
+        Self::ALL.into_iter().find(|reason| *reason as u8 == code)
     }
 }
 

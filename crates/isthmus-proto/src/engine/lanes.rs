@@ -54,7 +54,7 @@ impl Engine {
         }
         let credit = self.grant(peer);
         let source = self.config.address;
-        let hello = frame::Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit };
+        let hello = frame::Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit, hops: 0 };
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Greeting;
         record.control.push_back(hello.into());

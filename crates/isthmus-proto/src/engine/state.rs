@@ -506,7 +506,8 @@ impl Pool {
 
     /// An empty buffer with room for `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
-        let mut buffer = if len <= Self::SMALL { self.small.pop() } else { self.large.pop() }.unwrap_or_default();
+        let mut buffer =
+            if len <= Self::SMALL { self.small.pop() } else { self.large.pop() }.unwrap_or_default();
         if buffer.capacity() > Self::SMALL {
             self.large_bytes -= buffer.capacity();
         }

@@ -41,6 +41,7 @@ impl Victim {
             source: address(1),
             target: address(0),
             credit: 1 << 20,
+            hops: 0,
         };
         self.say(lane, hello, &[]).unwrap();
         lane
@@ -91,6 +92,7 @@ fn a_peer_of_another_version_is_refused() {
         source: address(1),
         target: address(0),
         credit: 0,
+        hops: 0,
     };
     victim.say(lane, hello, &[]).unwrap();
     let answer = victim.drain();
@@ -107,6 +109,7 @@ fn what_is_no_greeting_of_a_peer_is_a_fault() {
         source: address(1),
         target: address(0),
         credit: u64::MAX,
+        hops: 0,
     };
     for hello in [
         frame::Hello { magic: 7, ..good },
@@ -417,6 +420,7 @@ fn greet(victim: &mut Victim, rng: &mut Rng) {
         source: address(1),
         target: address(0),
         credit: number(rng),
+        hops: 0,
     };
     if victim.say(lane, hello, &[]).is_ok() {
         victim.lanes.push(lane);
@@ -432,6 +436,7 @@ fn obey(victim: &mut Victim, rng: &mut Rng, action: isthmus_proto::Action) {
                 version: PROTOCOL_VERSION,
                 source: if rng.chance(900) { address(1) } else { address(2) },
                 credit: number(rng),
+                hops: 0,
             };
             let refuse = frame::Refuse { magic: MAGIC, version: 9, reason: rng.below(6) as u8 };
             let first: Frame = if rng.chance(950) { welcome.into() } else { refuse.into() };

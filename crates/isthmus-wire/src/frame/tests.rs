@@ -33,8 +33,8 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
 #[test]
 fn golden_vectors_of_the_handshake() {
     golden(
-        Hello { magic: MAGIC, version: 1, source: address(), target: address(), credit: 0x1234 },
-        &joined(&[&[1], b"ISTH", &[1, 0], &ADDRESS, &ADDRESS, &[0x34, 0x12, 0, 0, 0, 0, 0, 0]]),
+        Hello { magic: MAGIC, version: 1, source: address(), target: address(), credit: 0x1234, hops: 3 },
+        &joined(&[&[1], b"ISTH", &[1, 0], &ADDRESS, &ADDRESS, &[0x34, 0x12, 0, 0, 0, 0, 0, 0, 3]]),
     );
     golden(
         Welcome { magic: MAGIC, version: 1, source: address(), credit: 1 },
