@@ -11,6 +11,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/signals.rs",
     "isthmus-io/src/tcp.rs",
     "isthmus-lab/src/sys.rs",
+    "isthmus-router/src/tcp_info.rs",
     "isthmus/src/doctor.rs",
 ];
 
@@ -22,7 +23,12 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-io", &["isthmus-proto", "isthmus-units", "isthmus-wire"]),
     ("isthmus-ofi", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
-    ("isthmus", &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
+    ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
+    ("isthmus-router", &["isthmus-routes", "isthmus-units", "isthmus-wire"]),
+    (
+        "isthmus",
+        &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-router", "isthmus-units", "isthmus-wire"],
+    ),
 ];
 
 fn crates() -> PathBuf {
