@@ -436,7 +436,6 @@ fn obey(victim: &mut Victim, rng: &mut Rng, action: isthmus_proto::Action) {
                 version: PROTOCOL_VERSION,
                 source: if rng.chance(900) { address(1) } else { address(2) },
                 credit: number(rng),
-                hops: 0,
             };
             let refuse = frame::Refuse { magic: MAGIC, version: 9, reason: rng.below(6) as u8 };
             let first: Frame = if rng.chance(950) { welcome.into() } else { refuse.into() };
