@@ -198,11 +198,17 @@ impl Engine {
         welcome: &frame::Welcome,
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        if welcome.magic != MAGIC || welcome.version != PROTOCOL_VERSION {
-            return Err(PeerFault::Frame("not an isthmus peer of this version"));
+        if welcome.magic != MAGIC {
+            return Err(PeerFault::Frame("not an isthmus peer"));
         }
         let Some(mut peer) = self.lanes[lane.0 as usize].peer else { return Ok(()) };
         let target = self.peers[peer.0 as usize].address;
+        if welcome.version != PROTOCOL_VERSION {
+            // Another attempt would find the same version.
+            self.close_lane(lane);
+            self.fail_peer(peer, other_version(&target, welcome.version), mem);
+            return Ok(());
+        }
         if welcome.source.is_wildcard() || !(target.is_wildcard() || target == welcome.source) {
             return Err(PeerFault::Frame("an answer in another's name"));
         }
@@ -278,18 +284,14 @@ impl Engine {
         self.close_lane(lane);
         let address = self.peers[peer.0 as usize].address;
         let error = match RefuseReason::from_code(refuse.reason) {
-            Some(RefuseReason::Version) => OpError::Protocol(format!(
-                "{address} speaks protocol version {}, this library version {PROTOCOL_VERSION}; install the same \
-                 isthmus release on both sides",
-                refuse.version
-            )),
+            Some(RefuseReason::Version) => other_version(&address, refuse.version),
             Some(RefuseReason::Stranger) => OpError::PeerGone(format!(
                 "the process at {address} has ended and another one listens at its port; start the peer again and \
                  use its new address"
             )),
             Some(RefuseReason::Subnet) => OpError::Unreachable(format!(
-                "{address} is in another AS or subnet than this endpoint and no router is configured between them; \
-                 check as and subnet in the configuration of both sides"
+                "the endpoint at {} is not in AS {} subnet {} as this one is; give both sides the same as_id and subnet",
+                address.locator, self.config.address.as_id.0, self.config.address.subnet.0
             )),
             Some(RefuseReason::Closed) | None => OpError::PeerGone(format!(
                 "{address} refuses the connection: it is closing or gave up on this process"
@@ -634,6 +636,13 @@ impl Engine {
     pub fn pending(&self) -> usize {
         self.operations.iter().filter(|(_, operation)| !matches!(operation.kind, Kind::Reply { .. })).count()
     }
+}
+
+fn other_version(address: &Address, theirs: u16) -> OpError {
+    OpError::Protocol(format!(
+        "{address} speaks protocol version {theirs}, this library version {PROTOCOL_VERSION}; install the same \
+         isthmus release on both sides"
+    ))
 }
 
 fn peer_is_self(config: &Config, address: &Address) -> bool {

@@ -190,8 +190,8 @@ impl Engine {
         let typed = address.is_wildcard() && address.as_id.0 == 0 && address.subnet.0 == 0;
         if !typed && (address.as_id, address.subnet) != (own.as_id, own.subnet) {
             return Err(Refusal::Unreachable(format!(
-                "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router is configured \
-                 between them; configure one, or give both sites the same ids",
+                "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router joins them; give \
+                 both sides the same as_id and subnet",
                 address.as_id.0, address.subnet.0, own.as_id.0, own.subnet.0
             )));
         }
