@@ -88,6 +88,7 @@ impl Settings {
             Some(path) => Self::from_file(&path)?,
             None => Self::default(),
         };
+        refuse_unknown(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
         settings
             .override_from(|name| env::var(environment_name(name)).ok().filter(|text| !text.is_empty()))?;
         Ok(settings)
@@ -104,7 +105,8 @@ impl Settings {
     /// Reads a configuration file: the keys of [`PARAMETERS`] in a `[device]` table.
     pub fn from_file(path: &Path) -> Result<Self, SettingsError> {
         let fail = |cause: &dyn fmt::Display| SettingsError(format!("{}: {cause}", path.display()));
-        let len = std::fs::metadata(path).map_err(|e| fail(&e))?.len();
+        let absent = |e| fail(&format_args!("{e}; correct ISTHMUS_CONFIG, or unset it"));
+        let len = std::fs::metadata(path).map_err(absent)?.len();
         if len > FILE_MAX {
             return Err(fail(&format_args!("{len} bytes is too long for a configuration")));
         }
@@ -147,9 +149,24 @@ fn file_to_read() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// What precedes a setting's name in the environment.
+const PREFIX: &str = "FI_ISTHMUS_";
+
 /// The name of a setting in the environment.
 pub fn environment_name(name: &str) -> String {
-    format!("FI_ISTHMUS_{}", name.to_uppercase())
+    format!("{PREFIX}{}", name.to_uppercase())
+}
+
+/// A mistyped name would be passed over in silence, and its setting not take effect.
+fn refuse_unknown(mut names: impl Iterator<Item = String>) -> Result<(), SettingsError> {
+    let known: Vec<String> = PARAMETERS.iter().map(|p| environment_name(p.name)).collect();
+    match names.find(|name| name.starts_with(PREFIX) && !known.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(SettingsError(format!(
+            "{name}: there is no such setting; unset it, or correct it to one of {}",
+            known.join(", ")
+        ))),
+    }
 }
 
 /// A value that the environment can give as text.
@@ -172,7 +189,7 @@ macro_rules! integer_value {
     ($($kind:ty),*) => {$(
         impl Value for $kind {
             fn parse(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|_| format!("a number from {} to {}", Self::MIN, Self::MAX))
+                text.parse().map_err(|_| format!("expected a number from {} to {}", Self::MIN, Self::MAX))
             }
             fn fallback() -> Self {
                 0
@@ -192,7 +209,7 @@ impl FromStr for Streams {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(count @ 1..=64) => Ok(Self(count)),
-            _ => Err("a count from 1 to 64".to_owned()),
+            _ => Err("expected a count from 1 to 64".to_owned()),
         }
     }
 }
@@ -200,7 +217,7 @@ impl FromStr for Streams {
 impl<'de> Deserialize<'de> for Streams {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let count = u32::deserialize(deserializer)?;
-        count.to_string().parse().map_err(|expected| de::Error::custom(format!("{count} is not {expected}")))
+        count.to_string().parse().map_err(de::Error::custom)
     }
 }
 
@@ -268,5 +285,23 @@ mod tests {
         assert_eq!(settings.linger, Span::from_ms(250));
         let error = settings.override_from(set("soon")).expect_err("invalid");
         assert!(error.0.starts_with("FI_ISTHMUS_LINGER = \"soon\":") && error.0.contains("24ms"), "{error}");
+        let error = settings.override_from(|name| (name == "port").then(|| "x".to_owned()));
+        let text = "FI_ISTHMUS_PORT = \"x\": expected a number from 0 to 65535";
+        assert_eq!(error, Err(SettingsError(text.to_owned())));
+    }
+
+    #[test]
+    fn an_unknown_name_in_the_environment_is_refused_with_the_known_ones() {
+        let look = |names: &[&str]| refuse_unknown(names.iter().map(|name| (*name).to_owned()));
+        assert_eq!(look(&["HOME", "FI_PROVIDER", "FI_ISTHMUS_CREDIT", "FI_ISTHMUS_AS_ID"]), Ok(()));
+        let text = look(&["FI_ISTHMUS_CREDIT", "FI_ISTHMUS_WINDOW"]).expect_err("unknown").0;
+        assert!(text.starts_with("FI_ISTHMUS_WINDOW: there is no such setting;"), "{text}");
+        assert!(text.contains("FI_ISTHMUS_CREDIT, FI_ISTHMUS_CREDIT_TOTAL"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_error_that_says_who_named_it() {
+        let text = Settings::from_file(Path::new("/no/such.toml")).expect_err("absent").0;
+        assert!(text.starts_with("/no/such.toml: ") && text.contains("ISTHMUS_CONFIG"), "{text}");
     }
 }

@@ -207,11 +207,17 @@ impl Engine {
         welcome: &frame::Welcome,
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        if welcome.magic != MAGIC || welcome.version != PROTOCOL_VERSION {
-            return Err(PeerFault::Frame("not an isthmus peer of this version"));
+        if welcome.magic != MAGIC {
+            return Err(PeerFault::Frame("not an isthmus peer"));
         }
         let Some(mut peer) = self.lanes[lane.0 as usize].peer else { return Ok(()) };
         let target = self.peers[peer.0 as usize].address;
+        if welcome.version != PROTOCOL_VERSION {
+            // Another attempt would find the same version.
+            self.close_lane(lane);
+            self.fail_peer(peer, other_version(&target, welcome.version), mem);
+            return Ok(());
+        }
         if welcome.source.is_wildcard() || !(target.is_wildcard() || target == welcome.source) {
             return Err(PeerFault::Frame("an answer in another's name"));
         }
@@ -647,6 +653,13 @@ impl Engine {
 /// How long a lane that is connected may go without an answer to Hello.
 fn patience(lane: &Lane) -> Micros {
     if lane.router.is_some() { ROUTED_GREETING_US } else { GREETING_US }
+}
+
+pub(super) fn other_version(address: &Address, theirs: u16) -> OpError {
+    OpError::Protocol(format!(
+        "{address} speaks protocol version {theirs}, this library version {PROTOCOL_VERSION}; install the same \
+         isthmus release on both sides"
+    ))
 }
 
 fn peer_is_self(config: &Config, address: &Address) -> bool {

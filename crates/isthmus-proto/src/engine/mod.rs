@@ -203,8 +203,8 @@ impl Engine {
         let own = self.config.address;
         if self.is_routed(address) && !self.has_routers() {
             return Err(Refusal::Unreachable(format!(
-                "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router is configured \
-                 between them; set `routers`, or give both sites the same ids",
+                "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router joins them; set \
+                 routers, or give both sides the same as_id and subnet",
                 address.as_id.0, address.subnet.0, own.as_id.0, own.subnet.0
             )));
         }

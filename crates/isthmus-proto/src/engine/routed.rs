@@ -10,8 +10,9 @@
 use std::net::SocketAddr;
 
 use isthmus_wire::Address;
-use isthmus_wire::frame::{self, PROTOCOL_VERSION, RefuseReason};
+use isthmus_wire::frame::{self, RefuseReason};
 
+use super::lanes::other_version;
 use super::state::{LaneState, Micros};
 use super::{Action, Engine, LaneId};
 use crate::memory::Memory;
@@ -159,18 +160,19 @@ impl Engine {
         self.close_lane(lane);
         let address = self.peers[peer.0 as usize].address;
         let error = match RefuseReason::from_code(refuse.reason) {
-            Some(RefuseReason::Version) => OpError::Protocol(format!(
-                "{address} speaks protocol version {}, this library version {PROTOCOL_VERSION}; install the same \
-                 isthmus release on both sides",
-                refuse.version
-            )),
+            Some(RefuseReason::Version) => other_version(&address, refuse.version),
             Some(RefuseReason::Stranger) => OpError::PeerGone(format!(
                 "the process at {address} has ended and another one listens at its port; start the peer again and \
                  use its new address"
             )),
+            Some(RefuseReason::Subnet) if self.is_routed(&address) => OpError::Unreachable(format!(
+                "the endpoint at {address} knows no router back to AS {} subnet {}; set routers there too",
+                self.config.address.as_id.0, self.config.address.subnet.0
+            )),
             Some(RefuseReason::Subnet) => OpError::Unreachable(format!(
-                "{address} is in another AS or subnet than this endpoint and no router is configured between them; \
-                 check as and subnet in the configuration of both sides"
+                "the endpoint at {} is not in AS {} subnet {} as this one is; give both sides the same as_id and \
+                 subnet",
+                address.locator, self.config.address.as_id.0, self.config.address.subnet.0
             )),
             _ => OpError::PeerGone(format!(
                 "{address} refuses the connection: it is closing or gave up on this process"
