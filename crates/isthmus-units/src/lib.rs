@@ -143,7 +143,7 @@ impl FromStr for Rate {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
         match whole(text, Kind::Rate)? {
-            0 => Err(Kind::Rate.error(text, "would let nothing pass (to cut a link use `down`)")),
+            0 => Err(Kind::Rate.error(text, "would let nothing pass")),
             bits => Ok(Self(bits)),
         }
     }

@@ -4,6 +4,7 @@ mod doctor;
 mod env;
 mod install;
 mod lab;
+mod routes;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ enum Command {
     Env(env::Args),
     Doctor(doctor::Args),
     Lab(lab::Args),
+    Routes(routes::Args),
 }
 
 fn main() -> ExitCode {
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Lab(args) => lab::main(args),
+        Command::Routes(args) => routes::main(args),
     }
 }
 

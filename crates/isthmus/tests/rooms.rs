@@ -22,7 +22,11 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-io", &["isthmus-proto", "isthmus-units", "isthmus-wire"]),
     ("isthmus-ofi", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
-    ("isthmus", &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
+    ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
+    (
+        "isthmus",
+        &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-routes", "isthmus-units", "isthmus-wire"],
+    ),
 ];
 
 fn crates() -> PathBuf {
