@@ -3,7 +3,7 @@
 
 use std::env;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -68,6 +68,7 @@ settings! {
     port: u16 = "0", "TCP port to listen on; 0 lets the system choose, as several processes on a host need. Default 0.";
     as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
+    routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
     credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
@@ -221,6 +222,37 @@ impl<'de> Deserialize<'de> for Streams {
     }
 }
 
+/// Where the routers of a subnet are: a list of `IP:PORT`, as one text or as an array.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routers(pub Vec<SocketAddr>);
+
+impl FromStr for Routers {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let entry = |entry: &str| {
+            entry.parse().map_err(|_| format!("expected IP:PORT, as 10.1.0.1:4100, not `{entry}`"))
+        };
+        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        entries.map(entry).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Routers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected IP:PORT, or a list of them")]
+        enum Form {
+            Text(String),
+            List(Vec<String>),
+        }
+        let text = match Form::deserialize(deserializer)? {
+            Form::Text(text) => text,
+            Form::List(entries) => entries.join(","),
+        };
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
 macro_rules! text_value {
     ($($kind:ty, $fallback:expr;)*) => {$(
         impl Value for $kind {
@@ -236,6 +268,7 @@ macro_rules! text_value {
 
 text_value! {
     Streams, Self(1);
+    Routers, Self::default();
     Size, Self(0);
     Span, Self(0);
 }
@@ -260,6 +293,17 @@ mod tests {
             .expect("valid");
         assert_eq!((settings.as_id, settings.streams, settings.credit), (3, Streams(8), Size(64 << 20)));
         assert_eq!(settings.linger, Settings::default().linger);
+    }
+
+    #[test]
+    fn routers_are_a_text_or_a_list() {
+        let two =
+            Routers(vec!["10.1.0.1:4100".parse().expect("valid"), "[fd00::1]:4100".parse().expect("valid")]);
+        let read = |text: &str| Settings::from_toml(text, "x").map(|settings| settings.routers);
+        assert_eq!(read("[device]\nrouters = [\"10.1.0.1:4100\", \"[fd00::1]:4100\"]\n"), Ok(two.clone()));
+        assert_eq!(read("[device]\nrouters = \"10.1.0.1:4100, [fd00::1]:4100\"\n"), Ok(two));
+        let error = read("[device]\nrouters = \"router-1\"\n").expect_err("no address").0;
+        assert!(error.starts_with("x:2:") && error.contains("IP:PORT"), "{error}");
     }
 
     #[test]
