@@ -1,8 +1,10 @@
 """Start commands with a hard time limit, and end all that they started."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass
@@ -13,6 +15,10 @@ from pathlib import Path
 # process has our value. A command that uses this module itself adds its own
 # value to the one it was given, so that both find what it started.
 MARK = "ISTHMUS_TEST_ID"
+
+# Where the daemons of Open MPI 5 and 4 keep the files of a job, named by process id only. A
+# daemon that crashed or was killed leaves them, so each command gets a folder of its own.
+SESSIONS = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base")
 
 
 @dataclass
@@ -33,6 +39,7 @@ class Running:
 
     def __init__(self, command, env, log: Path, cwd=None):
         self.mark = uuid.uuid4().hex
+        self.folder = tempfile.mkdtemp(prefix="isthmus-test-")
         self.log = log
         self.command = command
         self.began = time.monotonic()
@@ -43,7 +50,12 @@ class Running:
         self._skip = self._file.tell()
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, **env, MARK: f"{os.environ.get(MARK, '')},{self.mark}"},
+            env={
+                **os.environ,
+                **dict.fromkeys(SESSIONS, self.folder),
+                **env,
+                MARK: f"{os.environ.get(MARK, '')},{self.mark}",
+            },
             stdin=subprocess.DEVNULL,
             stdout=self._file,
             stderr=subprocess.STDOUT,
@@ -85,6 +97,7 @@ class Running:
             until = time.monotonic() + grace
             while time.monotonic() < until and (self.process.poll() is None or marked(self.mark)):
                 time.sleep(0.02)
+        shutil.rmtree(self.folder, ignore_errors=True)
         if not self._file.closed:
             self._file.close()
 

@@ -122,6 +122,8 @@ impl Endpoint {
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
+            routers: settings.routers.0.clone(),
+            seed: u64::from(address.incarnation),
             ..Config::new(address)
         };
         let from = (!settings.interface.is_empty()).then_some(at.ip());

@@ -16,4 +16,4 @@ mod tcp;
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::InterfaceError;
 pub use memory::{Access, RegionTable, RegisterError};
-pub use settings::{PARAMETERS, Parameter, Settings, SettingsError, Streams, environment_name};
+pub use settings::{PARAMETERS, Parameter, Routers, Settings, SettingsError, Streams, environment_name};

@@ -3,7 +3,7 @@
 
 use std::env;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -68,6 +68,7 @@ settings! {
     port: u16 = "0", "TCP port to listen on; 0 lets the system choose, as several processes on a host need. Default 0.";
     as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
+    routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
     credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
@@ -88,6 +89,7 @@ impl Settings {
             Some(path) => Self::from_file(&path)?,
             None => Self::default(),
         };
+        refuse_unknown(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
         settings
             .override_from(|name| env::var(environment_name(name)).ok().filter(|text| !text.is_empty()))?;
         Ok(settings)
@@ -104,7 +106,8 @@ impl Settings {
     /// Reads a configuration file: the keys of [`PARAMETERS`] in a `[device]` table.
     pub fn from_file(path: &Path) -> Result<Self, SettingsError> {
         let fail = |cause: &dyn fmt::Display| SettingsError(format!("{}: {cause}", path.display()));
-        let len = std::fs::metadata(path).map_err(|e| fail(&e))?.len();
+        let absent = |e| fail(&format_args!("{e}; correct ISTHMUS_CONFIG, or unset it"));
+        let len = std::fs::metadata(path).map_err(absent)?.len();
         if len > FILE_MAX {
             return Err(fail(&format_args!("{len} bytes is too long for a configuration")));
         }
@@ -147,9 +150,24 @@ fn file_to_read() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// What precedes a setting's name in the environment.
+const PREFIX: &str = "FI_ISTHMUS_";
+
 /// The name of a setting in the environment.
 pub fn environment_name(name: &str) -> String {
-    format!("FI_ISTHMUS_{}", name.to_uppercase())
+    format!("{PREFIX}{}", name.to_uppercase())
+}
+
+/// A mistyped name would be passed over in silence, and its setting not take effect.
+fn refuse_unknown(mut names: impl Iterator<Item = String>) -> Result<(), SettingsError> {
+    let known: Vec<String> = PARAMETERS.iter().map(|p| environment_name(p.name)).collect();
+    match names.find(|name| name.starts_with(PREFIX) && !known.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(SettingsError(format!(
+            "{name}: there is no such setting; unset it, or correct it to one of {}",
+            known.join(", ")
+        ))),
+    }
 }
 
 /// A value that the environment can give as text.
@@ -172,7 +190,7 @@ macro_rules! integer_value {
     ($($kind:ty),*) => {$(
         impl Value for $kind {
             fn parse(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|_| format!("a number from {} to {}", Self::MIN, Self::MAX))
+                text.parse().map_err(|_| format!("expected a number from {} to {}", Self::MIN, Self::MAX))
             }
             fn fallback() -> Self {
                 0
@@ -192,7 +210,7 @@ impl FromStr for Streams {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(count @ 1..=64) => Ok(Self(count)),
-            _ => Err("a count from 1 to 64".to_owned()),
+            _ => Err("expected a count from 1 to 64".to_owned()),
         }
     }
 }
@@ -200,7 +218,38 @@ impl FromStr for Streams {
 impl<'de> Deserialize<'de> for Streams {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let count = u32::deserialize(deserializer)?;
-        count.to_string().parse().map_err(|expected| de::Error::custom(format!("{count} is not {expected}")))
+        count.to_string().parse().map_err(de::Error::custom)
+    }
+}
+
+/// Where the routers of a subnet are: a list of `IP:PORT`, as one text or as an array.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routers(pub Vec<SocketAddr>);
+
+impl FromStr for Routers {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let entry = |entry: &str| {
+            entry.parse().map_err(|_| format!("expected IP:PORT, as 10.1.0.1:4100, not `{entry}`"))
+        };
+        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        entries.map(entry).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Routers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected IP:PORT, or a list of them")]
+        enum Form {
+            Text(String),
+            List(Vec<String>),
+        }
+        let text = match Form::deserialize(deserializer)? {
+            Form::Text(text) => text,
+            Form::List(entries) => entries.join(","),
+        };
+        text.parse().map_err(de::Error::custom)
     }
 }
 
@@ -219,6 +268,7 @@ macro_rules! text_value {
 
 text_value! {
     Streams, Self(1);
+    Routers, Self::default();
     Size, Self(0);
     Span, Self(0);
 }
@@ -246,6 +296,17 @@ mod tests {
     }
 
     #[test]
+    fn routers_are_a_text_or_a_list() {
+        let two =
+            Routers(vec!["10.1.0.1:4100".parse().expect("valid"), "[fd00::1]:4100".parse().expect("valid")]);
+        let read = |text: &str| Settings::from_toml(text, "x").map(|settings| settings.routers);
+        assert_eq!(read("[device]\nrouters = [\"10.1.0.1:4100\", \"[fd00::1]:4100\"]\n"), Ok(two.clone()));
+        assert_eq!(read("[device]\nrouters = \"10.1.0.1:4100, [fd00::1]:4100\"\n"), Ok(two));
+        let error = read("[device]\nrouters = \"router-1\"\n").expect_err("no address").0;
+        assert!(error.starts_with("x:2:") && error.contains("IP:PORT"), "{error}");
+    }
+
+    #[test]
     fn errors_name_file_line_value_and_remedy() {
         let text = |toml: &str| Settings::from_toml(toml, "site.toml").expect_err("invalid").0;
         let rate = text("[device]\n\ncredit = \"64Mbit/s\"\n");
@@ -268,5 +329,23 @@ mod tests {
         assert_eq!(settings.linger, Span::from_ms(250));
         let error = settings.override_from(set("soon")).expect_err("invalid");
         assert!(error.0.starts_with("FI_ISTHMUS_LINGER = \"soon\":") && error.0.contains("24ms"), "{error}");
+        let error = settings.override_from(|name| (name == "port").then(|| "x".to_owned()));
+        let text = "FI_ISTHMUS_PORT = \"x\": expected a number from 0 to 65535";
+        assert_eq!(error, Err(SettingsError(text.to_owned())));
+    }
+
+    #[test]
+    fn an_unknown_name_in_the_environment_is_refused_with_the_known_ones() {
+        let look = |names: &[&str]| refuse_unknown(names.iter().map(|name| (*name).to_owned()));
+        assert_eq!(look(&["HOME", "FI_PROVIDER", "FI_ISTHMUS_CREDIT", "FI_ISTHMUS_AS_ID"]), Ok(()));
+        let text = look(&["FI_ISTHMUS_CREDIT", "FI_ISTHMUS_WINDOW"]).expect_err("unknown").0;
+        assert!(text.starts_with("FI_ISTHMUS_WINDOW: there is no such setting;"), "{text}");
+        assert!(text.contains("FI_ISTHMUS_CREDIT, FI_ISTHMUS_CREDIT_TOTAL"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_error_that_says_who_named_it() {
+        let text = Settings::from_file(Path::new("/no/such.toml")).expect_err("absent").0;
+        assert!(text.starts_with("/no/such.toml: ") && text.contains("ISTHMUS_CONFIG"), "{text}");
     }
 }

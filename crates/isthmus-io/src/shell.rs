@@ -5,7 +5,7 @@
 //! system calls, never across them.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -340,8 +340,8 @@ impl Shell {
         }
     }
 
-    fn dial(&mut self, id: LaneId, address: &isthmus_wire::Address, core: &Mutex<Core>) {
-        match tcp::dial(address.locator, self.config.from) {
+    fn dial(&mut self, id: LaneId, locator: SocketAddr, core: &Mutex<Core>) {
+        match tcp::dial(locator, self.config.from) {
             Ok(socket) => self.install(id, Lane::new(socket, Phase::Connecting), core),
             Err(error) => {
                 let loss = loss_of(&error);
@@ -411,7 +411,7 @@ impl Shell {
     /// Does what the engine asks for.
     fn act(&mut self, action: Action, core: &Mutex<Core>) {
         match action {
-            Action::Dial { lane, address } => self.dial(lane, &address, core),
+            Action::Dial { lane, locator } => self.dial(lane, locator, core),
             Action::Abandon { lane } => {
                 let text = "no isthmus endpoint answered within 10 s".to_owned();
                 self.lose(lane.0 as usize, &LaneLoss::Broken(text), core);

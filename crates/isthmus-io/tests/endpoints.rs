@@ -193,7 +193,8 @@ fn an_address_of_another_subnet_is_refused_at_once() {
     let a = open();
     let elsewhere = "isthmus://3.7/127.0.0.1:1#00000001".parse().expect("an address");
     let text = a.peer(&elsewhere).expect_err("another subnet").to_string();
-    assert!(text.contains("AS 3 subnet 7") && text.contains("router"), "{text}");
+    assert!(text.contains("AS 3 subnet 7") && text.contains("AS 0 subnet 0"), "{text}");
+    assert!(text.contains("give both sides the same as_id and subnet"), "{text}");
     a.close();
 }
 

@@ -32,7 +32,6 @@ pub(crate) const FI_LOCAL_COMM: u64 = 1 << 51;
 pub(crate) const FI_REMOTE_COMM: u64 = 1 << 52;
 pub(crate) const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
 pub(crate) const FI_NUMERICHOST: u64 = 1 << 55;
-pub(crate) const FI_RMA_EVENT: u64 = 1 << 56;
 pub(crate) const FI_SOURCE: u64 = 1 << 57;
 pub(crate) const FI_DIRECTED_RECV: u64 = 1 << 59;
 

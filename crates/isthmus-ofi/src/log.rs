@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
+use std::io::Write;
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
@@ -76,7 +77,9 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
 
 fn tell(level: Level, text: fmt::Arguments<'_>) {
     if level == Level::Warn && std::env::var_os("FI_LOG_LEVEL").is_none() {
-        eprintln!("isthmus: {text}");
+        // In one piece: other ranks write to the same place, and the launcher may end us.
+        let line = format!("isthmus: {text}\n");
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
 

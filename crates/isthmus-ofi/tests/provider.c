@@ -44,9 +44,13 @@ static void negotiate(void)
 	struct fi_info *hints = fi_allocinfo();
 
 	hints->caps = FI_TAGGED | FI_MSG | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV |
-		      FI_MULTI_RECV | FI_RMA_EVENT;
+		      FI_MULTI_RECV;
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->fabric_attr->prov_name = strdup("isthmus");
+	/* It would promise counters of single registrations too. */
+	hints->caps |= FI_RMA_EVENT;
+	WANT(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info), -FI_ENODATA);
+	hints->caps &= ~FI_RMA_EVENT;
 	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
 	fi_freeinfo(hints);
 }

@@ -5,6 +5,7 @@ mod env;
 mod install;
 mod lab;
 mod router;
+mod routes;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ enum Command {
     Doctor(doctor::Args),
     Lab(lab::Args),
     Router(router::Args),
+    Routes(routes::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::main(args),
         Command::Lab(args) => lab::main(args),
         Command::Router(args) => router::main(args),
+        Command::Routes(args) => routes::main(args),
     }
 }
 

@@ -5,7 +5,7 @@ mod valid;
 
 use std::ffi::c_int;
 
-use isthmus_proto::{AtomicKind, AtomicRequest, Options, RemoteRange};
+use isthmus_proto::{AtomicKind, AtomicRequest, AtomicType, Options, RemoteRange};
 
 use crate::abi::{fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op};
 use crate::convert::{Elements, array, length};
@@ -13,7 +13,7 @@ use crate::ep::target;
 use crate::error::Error;
 use crate::flags::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC};
 use crate::live::Live;
-use valid::{count_max, op_of, size_of_type, type_of};
+use valid::{count_max, op_of, type_of};
 
 pub(crate) use calls::OPS;
 
@@ -43,8 +43,8 @@ impl Atomic {
         let (op, datatype) = (op_of(self.op)?, type_of(self.datatype)?);
         let count = count_max(self.kind, op, datatype)?;
         let len = buffers.len();
-        if len > count * size_of_type(datatype) {
-            return Err(Error::TooLong(count * size_of_type(datatype)));
+        if len > count * datatype.size() {
+            return Err(Error::TooLong(count * datatype.size()));
         }
         let remote = RemoteRange { key: self.key, addr: self.addr, len: len as u64 };
         let peer = target(live, self.peer)?;
@@ -57,7 +57,7 @@ impl Atomic {
 
     /// Size of an element. Bytes.
     fn element(self) -> Result<usize, Error> {
-        type_of(self.datatype).map(size_of_type)
+        type_of(self.datatype).map(AtomicType::size)
     }
 }
 
@@ -129,6 +129,6 @@ pub(crate) unsafe fn query(
     let count = count_max(kind, op_of(op)?, datatype)?;
     // SAFETY: by this function's contract.
     let attr = unsafe { attr.as_mut() }.ok_or(Error::Null)?;
-    *attr = fi_atomic_attr { count, size: size_of_type(datatype) };
+    *attr = fi_atomic_attr { count, size: datatype.size() };
     Ok(0)
 }

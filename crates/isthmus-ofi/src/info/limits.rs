@@ -13,21 +13,15 @@ pub(super) const MESSAGE_DIRECTIONS: u64 = FI_SEND | FI_RECV;
 /// The directions of RMA and atomics.
 pub(super) const MEMORY_DIRECTIONS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const DIRECTIONS: u64 = MESSAGE_DIRECTIONS | MEMORY_DIRECTIONS;
-const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT | FI_FENCE;
+const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_FENCE;
 /// What a domain may promise.
 pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// The part of the capabilities that concerns transmitting.
 pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
 /// The part of the capabilities that concerns receiving.
-pub(super) const RX_CAPS: u64 = OPERATIONS
-    | FI_RECV
-    | FI_REMOTE_READ
-    | FI_REMOTE_WRITE
-    | FI_MULTI_RECV
-    | FI_DIRECTED_RECV
-    | FI_SOURCE
-    | FI_RMA_EVENT;
+pub(super) const RX_CAPS: u64 =
+    OPERATIONS | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
 
 /// Flags that transmitting operations take.
 pub(crate) const TX_FLAGS: u64 = FI_COMPLETION

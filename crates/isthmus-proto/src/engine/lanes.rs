@@ -33,6 +33,8 @@ pub enum LaneLoss {
 
 /// How long a connected peer may take to answer Hello.
 const GREETING_US: Micros = 10_000_000;
+/// The same through a router: another one may do better.
+const ROUTED_GREETING_US: Micros = 4_000_000;
 /// Most lanes of one peer.
 const LANES_MAX: usize = 1024;
 /// Least credit that a new peer is granted. Bytes.
@@ -59,7 +61,8 @@ impl Engine {
         record.state = LaneState::Greeting;
         record.control.push_back(hello.into());
         record.pinged_at = Some(now);
-        self.timers.insert((now + GREETING_US, peer));
+        let patience = patience(record);
+        self.timers.insert((now + patience, peer));
         // A wildcard may turn out to be a peer that we already talk to: then what we
         // send must follow what was sent to that one, so it waits for the answer.
         if !target.is_wildcard() {
@@ -93,6 +96,9 @@ impl Engine {
     /// The shell knows the round trip of a lane (`tcpi_rtt` of `tcp(7)`). Microseconds.
     pub fn path_rtt(&mut self, lane: LaneId, rtt_us: u64) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
+        if record.router.is_some() {
+            return; // it is the router's
+        }
         record.rtt_us = Some(rtt_us);
         if let Some(peer) = record.peer {
             self.note_rtt(peer, rtt_us);
@@ -152,6 +158,9 @@ impl Engine {
         let record = &mut self.lanes[lane.0 as usize];
         record.peer = Some(peer);
         record.state = LaneState::Open;
+        if hello.hops > 0 {
+            record.rtt_us = None; // it is the router's
+        }
         record.control.push_back(welcome.into());
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
@@ -166,7 +175,7 @@ impl Engine {
             Some(RefuseReason::Version)
         } else if !hello.target.is_wildcard() && hello.target.incarnation != own.incarnation {
             Some(RefuseReason::Stranger)
-        } else if (hello.source.as_id, hello.source.subnet) != (own.as_id, own.subnet) {
+        } else if self.is_routed(&hello.source) && (hello.hops == 0 || !self.has_routers()) {
             Some(RefuseReason::Subnet)
         } else {
             None
@@ -181,7 +190,7 @@ impl Engine {
     }
 
     /// The lane sends what is queued and ends.
-    fn close_lane(&mut self, lane: LaneId) {
+    pub(super) fn close_lane(&mut self, lane: LaneId) {
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Closing;
         if let Some(stream) = &mut record.stream {
@@ -198,11 +207,17 @@ impl Engine {
         welcome: &frame::Welcome,
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        if welcome.magic != MAGIC || welcome.version != PROTOCOL_VERSION {
-            return Err(PeerFault::Frame("not an isthmus peer of this version"));
+        if welcome.magic != MAGIC {
+            return Err(PeerFault::Frame("not an isthmus peer"));
         }
         let Some(mut peer) = self.lanes[lane.0 as usize].peer else { return Ok(()) };
         let target = self.peers[peer.0 as usize].address;
+        if welcome.version != PROTOCOL_VERSION {
+            // Another attempt would find the same version.
+            self.close_lane(lane);
+            self.fail_peer(peer, other_version(&target, welcome.version), mem);
+            return Ok(());
+        }
         if welcome.source.is_wildcard() || !(target.is_wildcard() || target == welcome.source) {
             return Err(PeerFault::Frame("an answer in another's name"));
         }
@@ -260,6 +275,7 @@ impl Engine {
         let connection = self.connection(peer);
         connection.credit_limit = connection.credit_limit.max(credit);
         connection.refusals = 0;
+        connection.hopeless = 0;
         connection.backoff_us = 0;
         connection.lost_since = None;
         connection.retry_at = None;
@@ -271,31 +287,17 @@ impl Engine {
         }
         self.make_ready(lane);
         self.kick(peer);
+        self.watch(peer);
     }
 
     pub(super) fn on_refuse(&mut self, lane: LaneId, refuse: &frame::Refuse, mem: &mut dyn Memory) {
-        let Some(peer) = self.lanes[lane.0 as usize].peer else { return };
-        self.close_lane(lane);
-        let address = self.peers[peer.0 as usize].address;
-        let error = match RefuseReason::from_code(refuse.reason) {
-            Some(RefuseReason::Version) => OpError::Protocol(format!(
-                "{address} speaks protocol version {}, this library version {PROTOCOL_VERSION}; install the same \
-                 isthmus release on both sides",
-                refuse.version
-            )),
-            Some(RefuseReason::Stranger) => OpError::PeerGone(format!(
-                "the process at {address} has ended and another one listens at its port; start the peer again and \
-                 use its new address"
-            )),
-            Some(RefuseReason::Subnet) => OpError::Unreachable(format!(
-                "{address} is in another AS or subnet than this endpoint and no router is configured between them; \
-                 check as and subnet in the configuration of both sides"
-            )),
-            Some(RefuseReason::Closed) | None => OpError::PeerGone(format!(
-                "{address} refuses the connection: it is closing or gave up on this process"
-            )),
-        };
-        self.fail_peer(peer, error, mem);
+        let record = &self.lanes[lane.0 as usize];
+        let Some(peer) = record.peer else { return };
+        if record.router.is_some() {
+            self.on_routed_refuse(lane, peer, refuse, mem);
+        } else {
+            self.on_peer_refuse(lane, peer, refuse, mem);
+        }
     }
 
     pub(super) fn on_pong(&mut self, now: Micros, lane: LaneId) {
@@ -309,6 +311,7 @@ impl Engine {
     /// dialled again, whoever dialled it first, since only that tells whether the peer
     /// still lives.
     pub fn lane_lost(&mut self, now: Micros, lane: LaneId, loss: &LaneLoss, mem: &mut dyn Memory) {
+        self.clock = now;
         let Some(record) = self.lanes.try_remove(lane.0 as usize) else { return };
         let Some(peer) = record.peer else { return };
         let peer = self.resolve(peer);
@@ -323,7 +326,11 @@ impl Engine {
             return;
         }
         self.requeue(peer, lane);
-        self.note_loss(peer, loss, was_dialing);
+        // Of a lane that was refused it is known already why.
+        if record.state != LaneState::Closing {
+            self.note_loss(peer, loss, was_dialing, record.router);
+            self.avoid_router(now, record.router);
+        }
         if self.closing && !self.connection(peer).has_work() {
             return;
         }
@@ -383,18 +390,22 @@ impl Engine {
         }
     }
 
-    fn note_loss(&mut self, peer: PeerId, loss: &LaneLoss, was_dialing: bool) {
+    fn note_loss(&mut self, peer: PeerId, loss: &LaneLoss, was_dialing: bool, router: Option<usize>) {
+        let through = self.router_text(router);
         let connection = self.connection(peer);
         match loss {
+            // Says nothing of the peer.
+            _ if router.is_some() => {}
             LaneLoss::Refused => connection.refusals += 1,
             LaneLoss::Closed if was_dialing => connection.refusals += 1,
             _ => connection.refusals = 0,
         }
-        connection.last_failure = match loss {
-            LaneLoss::Refused => "connection refused".to_owned(),
-            LaneLoss::Closed => "closed by the peer".to_owned(),
-            LaneLoss::Broken(text) => text.clone(),
+        let text = match loss {
+            LaneLoss::Refused => "connection refused",
+            LaneLoss::Closed => "closed by the peer",
+            LaneLoss::Broken(text) => text,
         };
+        connection.last_failure = format!("{through}{text}");
     }
 
     fn schedule_retry(&mut self, now: Micros, peer: PeerId) {
@@ -415,6 +426,7 @@ impl Engine {
 
     /// Does what has come due.
     pub fn handle_timeout(&mut self, now: Micros, mem: &mut dyn Memory) {
+        self.clock = now;
         while let Some(&(at, peer)) = self.timers.first() {
             if at > now {
                 break;
@@ -422,6 +434,7 @@ impl Engine {
             self.timers.pop_first();
             let peer = self.resolve(peer);
             self.abandon_silent(now, peer);
+            self.look(now, peer);
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             if connection.spread_at.take_if(|at| *at <= now).is_some() && !connection.bulk.is_empty() {
                 self.kick(peer);
@@ -451,7 +464,7 @@ impl Engine {
     /// Gives up lanes whose other end accepted the connection but does not greet.
     fn abandon_silent(&mut self, now: Micros, peer: PeerId) {
         for (index, lane) in &mut self.lanes {
-            let silent = lane.pinged_at.is_some_and(|at| now >= at + GREETING_US);
+            let silent = lane.pinged_at.is_some_and(|at| now >= at + patience(lane));
             if lane.peer == Some(peer) && lane.state == LaneState::Greeting && silent {
                 self.actions.push_back(Action::Abandon { lane: LaneId(index as u32) });
             }
@@ -459,10 +472,11 @@ impl Engine {
     }
 
     fn unreachable(&self, peer: PeerId, out_for: Micros, text: &str) -> OpError {
+        let address = self.peers[peer.0 as usize].address;
         OpError::Unreachable(format!(
-            "{} was out of reach for {} s (last attempt: {text}); check the network, or raise peer_timeout",
-            self.peers[peer.0 as usize].address,
-            out_for / 1_000_000
+            "{address} was out of reach for {} s (last attempt: {text}{}); check the network, or raise peer_timeout",
+            out_for / 1_000_000,
+            self.tried_text(&address)
         ))
     }
 
@@ -634,6 +648,18 @@ impl Engine {
     pub fn pending(&self) -> usize {
         self.operations.iter().filter(|(_, operation)| !matches!(operation.kind, Kind::Reply { .. })).count()
     }
+}
+
+/// How long a lane that is connected may go without an answer to Hello.
+fn patience(lane: &Lane) -> Micros {
+    if lane.router.is_some() { ROUTED_GREETING_US } else { GREETING_US }
+}
+
+pub(super) fn other_version(address: &Address, theirs: u16) -> OpError {
+    OpError::Protocol(format!(
+        "{address} speaks protocol version {theirs}, this library version {PROTOCOL_VERSION}; install the same \
+         isthmus release on both sides"
+    ))
 }
 
 fn peer_is_self(config: &Config, address: &Address) -> bool {

@@ -11,10 +11,12 @@ mod messages;
 mod post;
 mod receive;
 mod remote;
+mod routed;
 mod state;
 mod transmit;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
 
 use isthmus_wire::Address;
 use slab::Slab;
@@ -22,6 +24,7 @@ use slab::Slab;
 use crate::matching::{Matcher, Posted};
 use crate::memory::{Memory, Place};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
+use routed::Routers;
 use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, Pool, Stage};
 
 pub use lanes::{LaneLoss, PeerFault};
@@ -45,6 +48,10 @@ pub struct Config {
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone.
     pub refusals_max: u32,
+    /// Routers of the endpoint's subnet, for peers in others. Empty: there are none.
+    pub routers: Vec<SocketAddr>,
+    /// Of the choice among routers.
+    pub seed: u64,
 }
 
 impl Config {
@@ -65,6 +72,8 @@ impl Config {
             streams: 4,
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
+            routers: Vec::new(),
+            seed: 1,
         }
     }
 }
@@ -72,12 +81,12 @@ impl Config {
 /// What the engine asks of its shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Connect a lane to this address.
+    /// Connect a lane.
     Dial {
         /// The lane, to be named in what follows.
         lane: LaneId,
-        /// Whom to connect to.
-        address: Address,
+        /// Where to: the peer's own locator, or a router's.
+        locator: SocketAddr,
     },
     /// Close at once and report [`LaneLoss::Broken`]: the peer does not greet.
     Abandon {
@@ -137,6 +146,9 @@ pub struct Engine {
     /// The peers have been told so.
     parted: bool,
     counters: Counters,
+    routers: Routers,
+    /// The latest time that the shell told. Microseconds.
+    clock: Micros,
 }
 
 #[derive(Debug)]
@@ -149,6 +161,8 @@ impl Engine {
     /// An engine without peers.
     pub fn new(config: Config) -> Self {
         Self {
+            routers: Routers::new(&config.routers, config.seed),
+            clock: 0,
             config,
             peers: Vec::new(),
             by_address: HashMap::new(),
@@ -183,15 +197,14 @@ impl Engine {
         self.counters
     }
 
-    /// The index of a peer; makes no connection. An address of another subnet is refused,
-    /// since no router is configured.
+    /// The index of a peer; makes no connection. An address of another subnet is refused
+    /// where no router is configured.
     pub fn peer(&mut self, address: &Address) -> Result<PeerId, Refusal> {
         let own = self.config.address;
-        let typed = address.is_wildcard() && address.as_id.0 == 0 && address.subnet.0 == 0;
-        if !typed && (address.as_id, address.subnet) != (own.as_id, own.subnet) {
+        if self.is_routed(address) && !self.has_routers() {
             return Err(Refusal::Unreachable(format!(
-                "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router is configured \
-                 between them; configure one, or give both sites the same ids",
+                "{address} is in AS {} subnet {}, this endpoint in AS {} subnet {}, and no router joins them; set \
+                 routers, or give both sides the same as_id and subnet",
                 address.as_id.0, address.subnet.0, own.as_id.0, own.subnet.0
             )));
         }

@@ -98,6 +98,7 @@ impl Engine {
     /// `n` bytes were put where [`Engine::sink`] said.
     pub fn filled(&mut self, lane: LaneId, n: u64, mem: &mut dyn Memory) -> Result<(), PeerFault> {
         let record = self.lane_mut(lane)?;
+        record.heard = true;
         let closing = record.state == LaneState::Closing;
         let Some(stream) = &mut record.stream else { return Ok(()) };
         stream.busy = false;
@@ -112,7 +113,9 @@ impl Engine {
     /// Payload bytes of the lane's fragment that the shell read elsewhere; returns how
     /// many of them belong to it.
     pub fn feed(&mut self, lane: LaneId, bytes: &[u8], mem: &mut dyn Memory) -> Result<usize, PeerFault> {
-        let Some(stream) = self.lane_mut(lane)?.stream.as_mut() else { return Ok(0) };
+        let record = self.lane_mut(lane)?;
+        record.heard = true;
+        let Some(stream) = record.stream.as_mut() else { return Ok(0) };
         let n = (stream.len - stream.done).min(bytes.len() as u64);
         let taken = &bytes[..n as usize];
         match &mut stream.target {
@@ -159,7 +162,10 @@ impl Engine {
         frame: &Frame,
         mem: &mut dyn Memory,
     ) -> Result<Option<PeerId>, PeerFault> {
-        let state = self.lane_mut(lane)?.state;
+        self.clock = now;
+        let record = self.lane_mut(lane)?;
+        record.heard = true;
+        let state = record.state;
         match (frame, state) {
             (Frame::Hello(hello), LaneState::Listening) => self.on_hello(now, lane, hello).map(|()| None),
             (Frame::Welcome(welcome), LaneState::Greeting) => {
@@ -192,6 +198,7 @@ impl Engine {
             (_, LaneState::Open) => {
                 let peer =
                     self.lanes[lane.0 as usize].peer.ok_or(PeerFault::Frame("a lane without a peer"))?;
+                self.watch(peer);
                 self.dispatch_unnumbered(peer, lane, frame, mem)
             }
         }

@@ -289,6 +289,12 @@ pub(crate) struct Lane {
     pub(crate) dialled: bool,
     /// Round trip that the shell measured. Microseconds.
     pub(crate) rtt_us: Option<u64>,
+    /// We dialled it through this router of the endpoint's list.
+    pub(crate) router: Option<usize>,
+    /// Something came since routed lanes were last looked at.
+    pub(crate) heard: bool,
+    /// The last look by which something had come.
+    pub(crate) heard_at: Micros,
 }
 
 impl Lane {
@@ -304,6 +310,9 @@ impl Lane {
             pinged_at: None,
             dialled: state == LaneState::Dialing,
             rtt_us: None,
+            router: None,
+            heard: false,
+            heard_at: 0,
         }
     }
 }
@@ -412,7 +421,12 @@ pub(crate) struct Connection {
     pub(crate) spread_at: Option<Micros>,
     pub(crate) backoff_us: u64,
     pub(crate) refusals: u32,
+    /// Routers in a row that said that there is no way.
+    pub(crate) hopeless: u32,
     pub(crate) last_failure: String,
+    /// Routed: when its lanes are looked at next, and whether they were used meanwhile.
+    pub(crate) look_at: Option<Micros>,
+    pub(crate) used: bool,
 }
 
 impl Connection {

@@ -119,8 +119,14 @@ impl Engine {
         if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
             let connection = self.connection(peer);
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
-            while ours && !batch.is_full() && self.next_frame(peer, lane, batch, mem) {}
+            let mut any = false;
+            while ours && !batch.is_full() && self.next_frame(peer, lane, batch, mem) {
+                any = true;
+            }
             self.spread(peer);
+            if any {
+                self.watch(peer);
+            }
         }
         let filled = !batch.is_empty();
         if filled {
@@ -195,9 +201,11 @@ impl Engine {
 
     pub(super) fn dial(&mut self, peer: PeerId) {
         let address = self.peers[peer.0 as usize].address;
-        let lane = self.lanes.insert(super::Lane::new(LaneState::Dialing, Some(peer)));
+        let (locator, router) = self.way_to(&address);
+        let record = super::Lane { router, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
+        let lane = LaneId(self.lanes.insert(record) as u32);
         self.connection(peer).dialing += 1;
-        self.actions.push_back(Action::Dial { lane: LaneId(lane as u32), address });
+        self.actions.push_back(Action::Dial { lane, locator });
     }
 
     /// Appends one frame. The order of precedence: acknowledgement, what was lost, short

@@ -156,6 +156,42 @@ fn send(victim: &mut Victim, peer: isthmus_proto::PeerId, len: u64) {
     victim.engine.send(&request, place, len, &mut victim.mem).unwrap();
 }
 
+/// What an operation ends with whose peer answers the greeting so.
+fn end_of_a_send(answer: impl Into<Frame>) -> String {
+    let mut victim = Victim::new();
+    let peer = victim.engine.peer(&address(1)).unwrap();
+    send(&mut victim, peer, 10);
+    let Some(isthmus_proto::Action::Dial { lane, .. }) = victim.engine.poll_action() else { panic!() };
+    victim.engine.lane_connected(0, lane);
+    victim.say(lane, answer, &[]).unwrap();
+    let end = victim.engine.poll_completion().expect("failed at once, not after peer_timeout");
+    end.error.expect("no success").to_string()
+}
+
+#[test]
+fn an_answer_of_another_version_ends_the_operation_and_names_both() {
+    let version = PROTOCOL_VERSION + 6;
+    let welcome = frame::Welcome { magic: MAGIC, version, source: address(1), credit: 0 };
+    let refuse = frame::Refuse { magic: MAGIC, version, reason: frame::RefuseReason::Version as u8 };
+    for text in [end_of_a_send(welcome), end_of_a_send(refuse)] {
+        let wanted = format!(
+            "{} speaks protocol version {version}, this library version {PROTOCOL_VERSION}; install the same \
+             isthmus release on both sides",
+            address(1)
+        );
+        assert_eq!(text, wanted);
+    }
+}
+
+#[test]
+fn a_refusal_for_the_subnet_says_which_one_was_expected() {
+    let reason = frame::RefuseReason::Subnet as u8;
+    let text = end_of_a_send(frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason });
+    let own = address(0);
+    assert!(text.contains(&format!("not in AS {} subnet {}", own.as_id.0, own.subnet.0)), "{text}");
+    assert!(text.contains("give both sides the same as_id and subnet"), "{text}");
+}
+
 #[test]
 fn more_than_the_credit_is_a_fault() {
     let mut victim = Victim::new();
@@ -436,7 +472,6 @@ fn obey(victim: &mut Victim, rng: &mut Rng, action: isthmus_proto::Action) {
                 version: PROTOCOL_VERSION,
                 source: if rng.chance(900) { address(1) } else { address(2) },
                 credit: number(rng),
-                hops: 0,
             };
             let refuse = frame::Refuse { magic: MAGIC, version: 9, reason: rng.below(6) as u8 };
             let first: Frame = if rng.chance(950) { welcome.into() } else { refuse.into() };

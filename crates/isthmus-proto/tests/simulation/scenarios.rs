@@ -390,3 +390,71 @@ fn a_post_to_nobody_is_refused_at_once() {
     assert!(matches!(engine.send(&request, place, 4, mem), Err(Refusal::Invalid(_))));
     assert_eq!(mem.lent(), 1);
 }
+
+fn routed(routers: usize, config: impl Fn(Config) -> Config) -> Program {
+    Program::new(World::routed(7, 2, routers, far(), config))
+}
+
+/// Sends 64 MiB from one AS to another; in the middle, `befalls` one of two routers.
+fn transfer_through_routers(befalls: impl Fn(&mut World, usize)) -> Program {
+    let mut program = routed(2, |config| config);
+    program.recv(1, Some(0), TAGGED, Some(1), 64 << 20);
+    program.send(0, 1, TAGGED, 1, 64 << 20, at(Level::Delivery));
+    while program.world.nodes[0].engine.counters().fragments_sent < 120 {
+        program.run_until(program.world.now + 1000);
+    }
+    assert!(program.world.lanes_of(0) > 0 && program.world.lanes_of(1) > 0, "lanes spread over both routers");
+    befalls(&mut program.world, 1);
+    let since = program.world.now;
+    while program.completed < 2 {
+        program.run_until(program.world.now + 1000);
+        assert!(program.world.now < since + 10_000_000, "a router's trouble costs less than 10 s");
+    }
+    assert!(program.world.nodes[0].engine.counters().fragments_resent > 0);
+    program.settle();
+    program.expect_rest();
+    program
+}
+
+#[test]
+fn a_router_that_dies_in_mid_transfer_is_left_for_the_other() {
+    transfer_through_routers(World::kill_router);
+}
+
+#[test]
+fn a_router_that_hangs_in_mid_transfer_is_left_for_the_other() {
+    transfer_through_routers(World::hang_router);
+}
+
+#[test]
+fn routed_lanes_that_rest_are_not_asked() {
+    let mut program = transfer_through_routers(|world, router| world.kill_router(router));
+    let events = program.world.steps;
+    program.run_until(program.world.now + 60_000_000);
+    assert_eq!(program.world.steps, events);
+}
+
+#[test]
+fn without_any_router_left_an_operation_fails_and_names_those_tried() {
+    let mut program = routed(2, |config| Config { peer_timeout_us: 5_000_000, ..config });
+    program.mortal = true;
+    program.world.kill_router(0);
+    program.world.kill_router(1);
+    program.send(0, 1, TAGGED, 0, 10, at(Level::Delivery));
+    program.settle();
+    let [(0, OpError::Unreachable(text))] = &program.failures[..] else { panic!("{:?}", program.failures) };
+    assert!(text.contains("routers tried: 127.0.0.1:500, 127.0.0.1:501"), "{text}");
+    assert!(program.world.now < 8_000_000);
+}
+
+#[test]
+fn a_process_that_ended_behind_a_router_is_known_to_be_gone() {
+    let mut program = routed(2, |config| Config { refusals_max: 4, ..config });
+    program.mortal = true;
+    program.world.kill(1);
+    program.send(0, 1, TAGGED, 0, 10, at(Level::Delivery));
+    program.settle();
+    assert!(
+        matches!(&program.failures[..], [(0, OpError::PeerGone(text))] if text.contains("nobody listens"))
+    );
+}

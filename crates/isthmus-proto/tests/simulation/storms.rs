@@ -17,6 +17,14 @@ struct Storm {
     rma: u64,
     /// Processes end in the middle, with or without a word.
     mortal: bool,
+    /// Routers between all processes, which die, hang and come back. 0: none.
+    routers: u64,
+}
+
+impl Default for Storm {
+    fn default() -> Self {
+        Self { nodes: (2, 4), ops: (20, 200), net: rough, len: mixed, rma: 0, mortal: false, routers: 0 }
+    }
 }
 
 fn small(rng: &mut Rng) -> u64 {
@@ -62,7 +70,8 @@ fn run(seed: u64, storm: &Storm) {
     let net = (storm.net)(&mut rng);
     let credit = 1 << rng.within((16, 22));
     let streams = rng.within((1, 4)) as u32;
-    let world = World::new(seed + 1, nodes, net, |config| Config {
+    let routers = rng.below(storm.routers + 1).max(storm.routers.min(1)) as usize;
+    let world = World::routed(seed + 1, nodes, routers, net, |config| Config {
         credit,
         streams,
         refusals_max: if storm.mortal { 6 } else { 1000 },
@@ -79,6 +88,9 @@ fn run(seed: u64, storm: &Storm) {
             end_one(&mut program, &mut rng);
         }
         act(&mut program, &mut rng, storm, &mut receives, &mut budget);
+        if routers > 0 && rng.chance(30) {
+            trouble(&mut program.world, &mut rng);
+        }
         if rng.chance(300) {
             let pause = rng.below(4 * program.world.net.delay.1);
             program.run_until(program.world.now + pause);
@@ -89,6 +101,16 @@ fn run(seed: u64, storm: &Storm) {
         program.run_until(program.world.now + pause);
     }
     program.finish();
+}
+
+/// Something befalls a router.
+fn trouble(world: &mut World, rng: &mut Rng) {
+    let router = rng.below(world.routers.len() as u64) as usize;
+    match rng.below(4) {
+        0 => world.kill_router(router),
+        1 => world.hang_router(router),
+        _ => world.start_router(router),
+    }
 }
 
 fn end_one(program: &mut Program, rng: &mut Rng) {
@@ -221,30 +243,42 @@ fn scale() -> u64 {
 
 #[test]
 fn calm_seas_deliver_everything_in_order() {
-    let storm = Storm { nodes: (2, 4), ops: (20, 250), net: calm, len: mixed, rma: 200, mortal: false };
+    let storm = Storm { ops: (20, 250), net: calm, rma: 200, ..Storm::default() };
     over_seeds("calm_seas", 1_000_000, 150, &storm);
 }
 
 #[test]
 fn small_messages_survive_breaking_lanes() {
-    let storm = Storm { nodes: (2, 4), ops: (20, 300), net: rough, len: small, rma: 0, mortal: false };
+    let storm = Storm { ops: (20, 300), len: small, ..Storm::default() };
     over_seeds("small_messages", 2_000_000, 350, &storm);
 }
 
 #[test]
 fn large_messages_survive_breaking_lanes() {
-    let storm = Storm { nodes: (2, 3), ops: (10, 120), net: rough, len: mixed, rma: 100, mortal: false };
+    let storm = Storm { nodes: (2, 3), ops: (10, 120), rma: 100, ..Storm::default() };
     over_seeds("large_messages", 3_000_000, 250, &storm);
 }
 
 #[test]
 fn remote_memory_survives_breaking_lanes() {
-    let storm = Storm { nodes: (2, 3), ops: (20, 200), net: rough, len: mixed, rma: 750, mortal: false };
+    let storm = Storm { nodes: (2, 3), rma: 750, ..Storm::default() };
     over_seeds("remote_memory", 4_000_000, 250, &storm);
 }
 
 #[test]
 fn processes_that_end_fail_every_operation_once() {
-    let storm = Storm { nodes: (2, 4), ops: (20, 200), net: rough, len: mixed, rma: 300, mortal: true };
+    let storm = Storm { rma: 300, mortal: true, ..Storm::default() };
     over_seeds("processes_that_end", 5_000_000, 250, &storm);
+}
+
+#[test]
+fn messages_survive_routers_that_die_and_hang() {
+    let storm = Storm { rma: 300, routers: 3, ..Storm::default() };
+    over_seeds("messages_survive_routers", 6_000_000, 250, &storm);
+}
+
+#[test]
+fn processes_that_end_behind_routers_fail_every_operation_once() {
+    let storm = Storm { rma: 300, mortal: true, routers: 2, ..Storm::default() };
+    over_seeds("processes_that_end_behind_routers", 7_000_000, 100, &storm);
 }

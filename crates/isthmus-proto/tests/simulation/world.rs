@@ -8,6 +8,7 @@ use isthmus_proto::{
     Action, Batch, Completion, Config, Engine, LaneId, LaneLoss, Memory, Micros, PeerFault, PeerId, Segment,
     Sink,
 };
+use isthmus_wire::frame::{Hello, MAGIC, PROTOCOL_VERSION, Refuse, RefuseReason};
 use isthmus_wire::{Address, AsId, Frame, SubnetId};
 
 use crate::arena::Arena;
@@ -84,6 +85,21 @@ struct Side {
 struct Wire {
     sides: [Side; 2],
     dirs: [Dir; 2],
+    /// The router that it leads through.
+    router: Option<usize>,
+    /// What the router has read of a Hello that is not yet whole.
+    hello: Option<Vec<u8>>,
+}
+
+/// How a router does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Up,
+    /// Its process has ended: its lanes break, new ones are refused.
+    Dead,
+    /// It does nothing, but its sockets stay: lanes can be connected, and whatever they
+    /// carry vanishes.
+    Hung,
 }
 
 #[derive(Debug)]
@@ -121,9 +137,17 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) faults: Vec<PeerFault>,
     pub(crate) dials: u64,
+    /// Events that happened.
+    pub(crate) steps: u64,
+    pub(crate) routers: Vec<Health>,
     wires: Vec<Wire>,
     events: BTreeMap<(Micros, u64), Event>,
     age: u64,
+}
+
+/// The address of the process with this number, where each is in an AS of its own.
+pub(crate) fn foreign(node: usize) -> Address {
+    Address { as_id: AsId(node as u32 + 1), ..address(node) }
 }
 
 /// The address of the process with this number.
@@ -136,10 +160,28 @@ pub(crate) fn address(node: usize) -> Address {
     }
 }
 
+/// First port of routers; the processes' follow at 1000.
+const ROUTER_PORT: usize = 500;
+
 impl World {
     pub(crate) fn new(seed: u64, nodes: usize, net: Net, config: impl Fn(Config) -> Config) -> Self {
+        Self::routed(seed, nodes, 0, net, config)
+    }
+
+    /// With routers, every process is in an AS of its own.
+    pub(crate) fn routed(
+        seed: u64,
+        nodes: usize,
+        routers: usize,
+        net: Net,
+        config: impl Fn(Config) -> Config,
+    ) -> Self {
+        let own = |index| if routers > 0 { foreign(index) } else { address(index) };
+        let locators = (0..routers).map(|router| ([127, 0, 0, 1], (ROUTER_PORT + router) as u16).into());
+        let known: Vec<SocketAddr> = locators.collect();
+        let with_routers = |index| Config { routers: known.clone(), seed, ..Config::new(own(index)) };
         let node = |index| Node {
-            engine: Engine::new(config(Config::new(address(index)))),
+            engine: Engine::new(config(with_routers(index))),
             mem: Arena::default(),
             done: VecDeque::new(),
             alive: true,
@@ -154,6 +196,8 @@ impl World {
             rng: Rng::new(seed),
             faults: Vec::new(),
             dials: 0,
+            steps: 0,
+            routers: vec![Health::Up; routers],
             wires: Vec::new(),
             events: BTreeMap::new(),
             age: 0,
@@ -171,7 +215,8 @@ impl World {
 
     /// What node `node` calls node `other`.
     pub(crate) fn peer(&mut self, node: usize, other: usize) -> PeerId {
-        self.nodes[node].engine.peer(&address(other)).expect("same subnet")
+        let other = if self.routers.is_empty() { address(other) } else { foreign(other) };
+        self.nodes[node].engine.peer(&other).expect("within reach")
     }
 
     fn after(&mut self, delay: u64, event: Event) {
@@ -192,6 +237,7 @@ impl World {
     pub(crate) fn step(&mut self) -> bool {
         let Some(((at, _), event)) = self.events.pop_first() else { return false };
         self.now = at;
+        self.steps += 1;
         match event {
             Event::Deliver(wire, dir) => self.deliver(wire, dir),
             Event::Write(wire, side) => self.write(wire, side),
@@ -271,11 +317,14 @@ impl World {
 
     fn act(&mut self, node: usize, action: Action) {
         match action {
-            Action::Dial { lane, address } => self.dial(node, lane, address),
+            Action::Dial { lane, locator } => self.dial(node, lane, locator),
             Action::Abandon { lane } => {
                 if let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) {
                     self.lose(wire, side, &LaneLoss::Broken("abandoned".into()));
-                    self.after(100, Event::Lost(wire, 1 - side, LaneLoss::Closed));
+                    // Nobody hears it through a router that hangs.
+                    if !self.wires[wire].dirs[side].dead {
+                        self.after(100, Event::Lost(wire, 1 - side, LaneLoss::Closed));
+                    }
                 }
             }
             Action::Close { lane } => {
@@ -291,11 +340,17 @@ impl World {
         }
     }
 
-    fn dial(&mut self, node: usize, lane: LaneId, address: Address) {
+    fn dial(&mut self, node: usize, lane: LaneId, locator: SocketAddr) {
         self.dials += 1;
         let delay = 2 * self.rng.within(self.net.delay);
-        let target = usize::from(address.locator.port()).wrapping_sub(1000);
-        let listens = self.nodes.get(target).is_some_and(|node| node.alive);
+        let port = usize::from(locator.port());
+        let target = port.wrapping_sub(1000);
+        let router = port.checked_sub(ROUTER_PORT).filter(|router| *router < self.routers.len());
+        let health = router.map(|router| self.routers[router]);
+        let listens = match health {
+            Some(health) => health != Health::Dead,
+            None => self.nodes.get(target).is_some_and(|node| node.alive),
+        };
         if !listens || self.rng.chance(self.net.refused) {
             return self.after(delay, Event::DialFailed(node, lane, LaneLoss::Refused));
         }
@@ -307,13 +362,18 @@ impl World {
         self.wires.push(Wire::default());
         self.wires[wire].sides[0].node = node;
         self.wires[wire].sides[0].lane = Some(lane);
-        self.wires[wire].sides[1].node = target;
         self.after(delay, Event::Connected(wire));
-        if self.rng.chance(self.net.unanswered) {
+        self.wires[wire].router = router;
+        if health == Some(Health::Hung) || self.rng.chance(self.net.unanswered) {
             self.wires[wire].dirs[0].dead = true;
             self.wires[wire].sides[1].over = true;
             return;
         }
+        if router.is_some() {
+            self.wires[wire].hello = Some(Vec::new());
+            return;
+        }
+        self.wires[wire].sides[1].node = target;
         let later = delay / 2 + self.rng.below(delay);
         self.after(later, Event::Accept(wire));
     }
@@ -454,7 +514,41 @@ impl World {
         self.at(at, Event::Deliver(wire, side));
     }
 
+    /// What a router does with the start of a lane: it reads the Hello, and connects the
+    /// lane with whom it names.
+    fn route(&mut self, wire: usize) {
+        let Some(Chunk::Bytes(bytes)) = self.wires[wire].dirs[0].flight.pop_front() else { return };
+        let mut read = self.wires[wire].hello.take().unwrap_or_default();
+        read.extend(bytes);
+        let Ok(Some(Frame::Hello(mut hello))) = Frame::decode(&read) else {
+            self.wires[wire].hello = Some(read);
+            return;
+        };
+        let target = usize::from(hello.target.locator.port()) - 1000;
+        if !self.nodes[target].alive {
+            let reason = RefuseReason::Absent as u8;
+            let mut refuse = Vec::new();
+            Frame::from(Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason }).encode(&mut refuse);
+            self.wires[wire].sides[1].over = true;
+            self.wires[wire].dirs[1].bytes += refuse.len();
+            self.send_chunk(wire, 1, Chunk::Bytes(refuse));
+            return self.send_chunk(wire, 1, Chunk::Fin);
+        }
+        hello.hops += 1;
+        let mut onward = Vec::new();
+        Frame::from(hello).encode(&mut onward);
+        onward.extend(&read[Hello::LEN..]);
+        self.wires[wire].dirs[0].flight.push_front(Chunk::Bytes(onward));
+        self.wires[wire].sides[1].node = target;
+        let delay = self.rng.within(self.net.delay);
+        self.after(delay, Event::Accept(wire));
+        self.after(delay, Event::Deliver(wire, 0));
+    }
+
     fn deliver(&mut self, wire: usize, dir: usize) {
+        if dir == 0 && self.wires[wire].hello.is_some() {
+            return self.route(wire);
+        }
         let to = &self.wires[wire].sides[1 - dir];
         if to.lane.is_none() && !to.over {
             return self.after(20, Event::Deliver(wire, dir)); // not yet accepted
@@ -598,8 +692,51 @@ impl World {
         }
     }
 
+    /// A router's process ends.
+    pub(crate) fn kill_router(&mut self, router: usize) {
+        self.routers[router] = Health::Dead;
+        for wire in self.wires_of(router) {
+            self.break_wire(wire);
+        }
+    }
+
+    /// A router stops, and keeps its sockets.
+    pub(crate) fn hang_router(&mut self, router: usize) {
+        self.routers[router] = Health::Hung;
+        for wire in self.wires_of(router) {
+            for dir in &mut self.wires[wire].dirs {
+                dir.flight.clear();
+                dir.dead = true;
+            }
+        }
+    }
+
+    /// A router's process starts anew.
+    pub(crate) fn start_router(&mut self, router: usize) {
+        if self.routers[router] == Health::Hung {
+            self.kill_router(router);
+        }
+        self.routers[router] = Health::Up;
+    }
+
+    /// Lanes that work through a router.
+    pub(crate) fn lanes_of(&self, router: usize) -> usize {
+        self.wires_of(router).len()
+    }
+
+    fn wires_of(&self, router: usize) -> Vec<usize> {
+        let through = |wire: &usize| {
+            let wire = &self.wires[*wire];
+            wire.router == Some(router) && wire.sides.iter().any(|side| !side.over)
+        };
+        (0..self.wires.len()).filter(through).collect()
+    }
+
     /// The network works from now on.
     pub(crate) fn heal(&mut self) {
+        for router in 0..self.routers.len() {
+            self.start_router(router);
+        }
         let Net { delay, chunk_max, buffer, fill, .. } = self.net.clone();
         self.net = Net { delay, chunk_max, buffer, fill, ..Net::calm() };
     }

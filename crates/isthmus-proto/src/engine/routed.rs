@@ -1,0 +1,245 @@
+//! Peers in other subnets and autonomous systems: their lanes lead through routers.
+//!
+//! An endpoint knows no map. It has a list of routers and gives each lane that leaves its
+//! subnet to one of them, drawn at random; the router reads the lane's Hello and passes on
+//! whatever follows. So everything that an endpoint promises holds across routers as it
+//! does without: what a dead one held is sent again by another lane. What a router cannot
+//! tell by closing (it hangs, or one far behind it does) shows by silence: a routed lane
+//! that was used and heard nothing is asked, and given up when it does not answer.
+
+use std::net::SocketAddr;
+
+use isthmus_wire::Address;
+use isthmus_wire::frame::{self, RefuseReason};
+
+use super::lanes::other_version;
+use super::state::{LaneState, Micros};
+use super::{Action, Engine, LaneId};
+use crate::memory::Memory;
+use crate::{OpError, PeerId};
+
+/// How often routed lanes in use are looked at.
+const LOOK_US: Micros = 500_000;
+/// How long a lane that was asked may say nothing at all.
+const SILENCE_US: Micros = 2_000_000;
+/// How long a router that failed is avoided while there are others.
+const AVOID_US: Micros = 2_000_000;
+
+/// The routers of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Routers {
+    /// Where each is, and until when it is avoided.
+    known: Vec<(SocketAddr, Micros)>,
+    random: u64,
+}
+
+impl Routers {
+    pub(super) fn new(known: &[SocketAddr], seed: u64) -> Self {
+        Self { known: known.iter().map(|at| (*at, 0)).collect(), random: seed | 1 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Any of those that are not avoided; of all avoided, the one that has been for longest.
+    fn choose(&mut self, now: Micros) -> Option<usize> {
+        // xorshift64 (Marsaglia 2003): which router matters little, that it varies matters.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let fit: Vec<usize> = (0..self.known.len()).filter(|i| self.known[*i].1 <= now).collect();
+        if fit.is_empty() {
+            return (0..self.known.len()).min_by_key(|i| self.known[*i].1);
+        }
+        Some(fit[(self.random % fit.len() as u64) as usize])
+    }
+
+    fn avoid(&mut self, router: usize, now: Micros) {
+        if let Some((_, until)) = self.known.get_mut(router) {
+            *until = now + AVOID_US;
+        }
+    }
+
+    /// As text, for errors.
+    fn listed(&self) -> String {
+        let names: Vec<_> = self.known.iter().map(|(at, _)| at.to_string()).collect();
+        names.join(", ")
+    }
+}
+
+impl Engine {
+    /// Whether lanes to this address lead through routers. An address that a user typed
+    /// without ids is taken to be near.
+    pub(super) fn is_routed(&self, address: &Address) -> bool {
+        let own = self.config.address;
+        let typed = address.is_wildcard() && address.as_id.0 == 0 && address.subnet.0 == 0;
+        !typed && (address.as_id, address.subnet) != (own.as_id, own.subnet)
+    }
+
+    pub(super) fn has_routers(&self) -> bool {
+        !self.routers.is_empty()
+    }
+
+    /// Where a new lane to `address` is to be connected, and through which router.
+    pub(super) fn way_to(&mut self, address: &Address) -> (SocketAddr, Option<usize>) {
+        let router = if self.is_routed(address) { self.routers.choose(self.clock) } else { None };
+        (router.map_or(address.locator, |router| self.routers.known[router].0), router)
+    }
+
+    /// The locator of a lane's router, as text that goes before why the lane failed.
+    pub(super) fn router_text(&self, router: Option<usize>) -> String {
+        router.map_or_else(String::new, |router| format!("router {}: ", self.routers.known[router].0))
+    }
+
+    /// A lane through a router ended: others are preferred for a while.
+    pub(super) fn avoid_router(&mut self, now: Micros, router: Option<usize>) {
+        if let Some(router) = router {
+            self.routers.avoid(router, now);
+        }
+    }
+
+    /// A router, or the peer behind it, refuses a lane. What another router or another time
+    /// may answer better is tried again; the rest ends the connection.
+    pub(super) fn on_routed_refuse(
+        &mut self,
+        lane: LaneId,
+        peer: PeerId,
+        refuse: &frame::Refuse,
+        mem: &mut dyn Memory,
+    ) {
+        let address = self.peers[peer.0 as usize].address;
+        let router = self.lanes[lane.0 as usize].router;
+        let own = self.config.address;
+        let (text, forever) = match RefuseReason::from_code(refuse.reason) {
+            Some(RefuseReason::NoRoute) => (
+                format!(
+                    "knows no way to AS {} subnet {}; complete its route map",
+                    address.as_id.0, address.subnet.0
+                ),
+                true,
+            ),
+            Some(RefuseReason::Denied) => (
+                format!(
+                    "lets AS {} subnet {} not talk to AS {}; see `admits` in the configuration of the routers",
+                    own.as_id.0, own.subnet.0, address.as_id.0
+                ),
+                true,
+            ),
+            Some(RefuseReason::Loop) => ("the route maps lead in a circle".to_owned(), true),
+            Some(RefuseReason::Absent) => ("nobody listens at the peer's locator".to_owned(), false),
+            Some(RefuseReason::Full) => ("takes no more lanes, or is being drained".to_owned(), false),
+            Some(RefuseReason::Unreached) => ("cannot reach the next hop".to_owned(), false),
+            _ => return self.on_peer_refuse(lane, peer, refuse, mem),
+        };
+        let text = format!("{}{text}", self.router_text(router));
+        self.close_lane(lane);
+        self.avoid_router(self.clock, router);
+        let routers = self.routers.known.len() as u32;
+        let connection = self.connection(peer);
+        if refuse.reason == RefuseReason::Absent as u8 {
+            connection.refusals += 1;
+        }
+        connection.hopeless = if forever { connection.hopeless + 1 } else { 0 };
+        connection.last_failure.clone_from(&text);
+        // Every router has had its say.
+        if connection.hopeless >= routers && connection.lanes.iter().all(|other| *other == lane) {
+            let error = OpError::Unreachable(format!("no router leads to {address} (last answer: {text})"));
+            self.fail_peer(peer, error, mem);
+        }
+    }
+
+    /// What an endpoint itself says, across routers or not.
+    pub(super) fn on_peer_refuse(
+        &mut self,
+        lane: LaneId,
+        peer: PeerId,
+        refuse: &frame::Refuse,
+        mem: &mut dyn Memory,
+    ) {
+        self.close_lane(lane);
+        let address = self.peers[peer.0 as usize].address;
+        let error = match RefuseReason::from_code(refuse.reason) {
+            Some(RefuseReason::Version) => other_version(&address, refuse.version),
+            Some(RefuseReason::Stranger) => OpError::PeerGone(format!(
+                "the process at {address} has ended and another one listens at its port; start the peer again and \
+                 use its new address"
+            )),
+            Some(RefuseReason::Subnet) if self.is_routed(&address) => OpError::Unreachable(format!(
+                "the endpoint at {address} knows no router back to AS {} subnet {}; set routers there too",
+                self.config.address.as_id.0, self.config.address.subnet.0
+            )),
+            Some(RefuseReason::Subnet) => OpError::Unreachable(format!(
+                "the endpoint at {} is not in AS {} subnet {} as this one is; give both sides the same as_id and \
+                 subnet",
+                address.locator, self.config.address.as_id.0, self.config.address.subnet.0
+            )),
+            _ => OpError::PeerGone(format!(
+                "{address} refuses the connection: it is closing or gave up on this process"
+            )),
+        };
+        self.fail_peer(peer, error, mem);
+    }
+
+    /// Text on the routers, for the error of a peer that stays out of reach.
+    pub(super) fn tried_text(&self, address: &Address) -> String {
+        if self.is_routed(address) {
+            format!("; routers tried: {}", self.routers.listed())
+        } else {
+            String::new()
+        }
+    }
+
+    /// A routed lane is in use: from now on it is looked at.
+    pub(super) fn watch(&mut self, peer: PeerId) {
+        let address = self.peers[peer.0 as usize].address;
+        if !self.is_routed(&address) {
+            return;
+        }
+        let at = self.clock + LOOK_US;
+        let connection = self.connection(peer);
+        connection.used = true;
+        if connection.look_at.is_none() {
+            connection.look_at = Some(at);
+            self.timers.insert((at, peer));
+        }
+    }
+
+    /// Asks the routed lanes of a peer that have been silent; gives up those that stay so.
+    pub(super) fn look(&mut self, now: Micros, peer: PeerId) {
+        let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
+        if connection.look_at.take_if(|at| *at <= now).is_none() || connection.failed.is_some() {
+            return;
+        }
+        let mut watched = std::mem::take(&mut connection.used);
+        for lane in connection.lanes.clone() {
+            let record = &mut self.lanes[lane.0 as usize];
+            if std::mem::take(&mut record.heard) {
+                record.heard_at = now;
+            }
+            let heard_at = record.heard_at;
+            if record.state != LaneState::Open || heard_at == now {
+                watched |= record.pinged_at.is_some();
+                continue;
+            }
+            match record.pinged_at {
+                Some(at) if now >= at.max(heard_at) + SILENCE_US => {
+                    self.actions.push_back(Action::Abandon { lane });
+                    watched = true;
+                }
+                Some(_) => watched = true,
+                None if watched => {
+                    record.pinged_at = Some(now);
+                    record.control.push_back(frame::Ping { id: 0 }.into());
+                    self.make_ready(lane);
+                }
+                None => {}
+            }
+        }
+        if watched {
+            let connection = self.connection(peer);
+            connection.look_at = Some(now + LOOK_US);
+            self.timers.insert((now + LOOK_US, peer));
+        }
+    }
+}
