@@ -67,8 +67,7 @@ pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, sourc
     if source.0 != map.as_id() {
         return by_router && map.remote(source.0).is_some();
     }
-    source.1 == arrived
-        || by_router && map.subnet(source.1).is_some_and(|subnet| !subnet.role.leads_out())
+    source.1 == arrived || by_router && map.subnet(source.1).is_some_and(|subnet| !subnet.role.leads_out())
 }
 
 /// Whether `ip` is where another router of the AS stands on `subnet`.
