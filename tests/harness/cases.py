@@ -377,7 +377,7 @@ def other_subnet(c):
     try:
         await_file(port, accepting)
         words = rf"^isthmus: refused: {ADDRESS} is in AS 64512 subnet 7, this endpoint in AS 0 subnet 0, " \
-                r"and no router joins them; give both sides the same as_id and subnet$"
+                r"and no router joins them; (set routers, or )?give both sides the same as_id and subnet$"
         return attempt(c, "wrong", port, words, there)
     finally:
         accepting.end()

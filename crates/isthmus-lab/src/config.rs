@@ -16,6 +16,11 @@
 //! loss = "0.1%"
 //! down = [{ at = "2s", for = "20s" }]
 //! backward = { loss = "0%" }       # from the second site to the first
+//!
+//! [[site]]
+//! name = "node"                    # reaches b by no address: sites forward nothing
+//! [[lan]]
+//! between = ["node", "a"]          # a cable inside a centre: not emulated
 //! ```
 
 use std::net::Ipv4Addr;
@@ -63,6 +68,9 @@ pub struct LabConfig {
     /// The links between them.
     #[serde(default, rename = "link")]
     pub links: Vec<LinkConfig>,
+    /// Cables between them.
+    #[serde(default, rename = "lan")]
+    pub lans: Vec<LanConfig>,
 }
 
 /// One site: a network namespace whose hostname is the site's name.
@@ -76,6 +84,18 @@ pub struct SiteConfig {
     /// Forward IP packets between this site's interfaces. Default: false.
     #[serde(default)]
     pub forward: bool,
+}
+
+/// A cable between two sites, as fast and as good as the machine: not emulated.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LanConfig {
+    /// The two sites.
+    pub between: [String; 2],
+    /// Addresses of the two ends, in one /24. Default: automatic, from 10.201.0.0/16.
+    pub addresses: Option<[Ipv4Addr; 2]>,
+    /// Maximum transmission unit. Bytes, 576..=65521. Default 9000.
+    pub mtu: Option<Size>,
 }
 
 /// One wide-area link. Keys of a direction given here hold for both directions.
@@ -192,6 +212,17 @@ pub struct LinkSpec {
     pub directions: [DirectionSpec; 2],
 }
 
+/// A cable with every default filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LanSpec {
+    /// Index of each end's site in [`LabConfig::sites`].
+    pub ends: [usize; 2],
+    /// Address of each end; the network is a /24.
+    pub addresses: [Ipv4Addr; 2],
+    /// Maximum transmission unit. Bytes.
+    pub mtu: u32,
+}
+
 impl LinkSpec {
     /// The two propagation delays together. Nanoseconds.
     pub fn rtt_ns(&self) -> u64 {
@@ -225,8 +256,39 @@ impl LabConfig {
         self.check_sites()?;
         let specs: Result<Vec<_>, _> = (0..self.links.len()).map(|i| self.spec(i)).collect();
         let specs = specs.map_err(ConfigError::Meaning)?;
-        check_addresses(&specs).map_err(ConfigError::Meaning)?;
+        let nets: Vec<_> = named("link", specs.iter().map(|spec| spec.addresses)).collect();
+        check_count("link", specs.len())
+            .and_then(|()| check_addresses(&nets))
+            .map_err(ConfigError::Meaning)?;
         Ok(specs)
+    }
+
+    /// The cables, checked: also that no address of theirs or of the links' is there twice.
+    ///
+    /// # Errors
+    /// As [`LabConfig::specs`].
+    pub fn lan_specs(&self, links: &[LinkSpec]) -> Result<Vec<LanSpec>, ConfigError> {
+        let lans: Result<Vec<_>, _> = (0..self.lans.len()).map(|i| self.lan_spec(i)).collect();
+        let lans = lans.map_err(ConfigError::Meaning)?;
+        let nets = named("link", links.iter().map(|link| link.addresses));
+        let nets: Vec<_> = nets.chain(named("lan", lans.iter().map(|lan| lan.addresses))).collect();
+        check_count("lan", lans.len()).and_then(|()| check_addresses(&nets)).map_err(ConfigError::Meaning)?;
+        Ok(lans)
+    }
+
+    fn lan_spec(&self, index: usize) -> Result<LanSpec, String> {
+        let lan = &self.lans[index];
+        let place = format!("lan {} ({}-{})", index + 1, lan.between[0], lan.between[1]);
+        let addresses = lan.addresses.unwrap_or_else(|| automatic_addresses(201, index));
+        Ok(LanSpec { ends: self.ends(&lan.between, &place)?, addresses, mtu: mtu_of(lan.mtu, &place)? })
+    }
+
+    fn ends(&self, between: &[String; 2], place: &str) -> Result<[usize; 2], String> {
+        let ends = [self.site_index(&between[0], place)?, self.site_index(&between[1], place)?];
+        if ends[0] == ends[1] {
+            return Err(format!("{place} joins a site to itself; name two sites"));
+        }
+        Ok(ends)
     }
 
     fn check_sites(&self) -> Result<(), ConfigError> {
@@ -245,17 +307,10 @@ impl LabConfig {
     fn spec(&self, index: usize) -> Result<LinkSpec, String> {
         let link = &self.links[index];
         let place = format!("link {} ({}-{})", index + 1, link.between[0], link.between[1]);
-        let ends = [self.site_index(&link.between[0], &place)?, self.site_index(&link.between[1], &place)?];
-        if ends[0] == ends[1] {
-            return Err(format!("{place} joins a site to itself; name two sites"));
-        }
-        let mtu = link.mtu.unwrap_or(Size(9000)).0;
-        if !(576..=65521).contains(&mtu) {
-            return Err(format!("{place}: mtu = {mtu} is out of range; expected 576 to 65521"));
-        }
-        let addresses = link.addresses.unwrap_or_else(|| automatic_addresses(index));
-        let directions = link.directions(index, mtu as u32).map_err(|e| format!("{place}: {e}"))?;
-        Ok(LinkSpec { ends, addresses, mtu: mtu as u32, directions })
+        let (ends, mtu) = (self.ends(&link.between, &place)?, mtu_of(link.mtu, &place)?);
+        let addresses = link.addresses.unwrap_or_else(|| automatic_addresses(200, index));
+        let directions = link.directions(index, mtu).map_err(|e| format!("{place}: {e}"))?;
+        Ok(LinkSpec { ends, addresses, mtu, directions })
     }
 
     fn site_index(&self, name: &str, place: &str) -> Result<usize, String> {
@@ -380,8 +435,16 @@ fn cuts(down: &[Cut]) -> Result<Vec<(u64, u64)>, String> {
     }
 }
 
-fn automatic_addresses(link: usize) -> [Ipv4Addr; 2] {
-    [Ipv4Addr::new(10, 200, link as u8, 1), Ipv4Addr::new(10, 200, link as u8, 2)]
+fn automatic_addresses(net: u8, link: usize) -> [Ipv4Addr; 2] {
+    [Ipv4Addr::new(10, net, link as u8, 1), Ipv4Addr::new(10, net, link as u8, 2)]
+}
+
+fn mtu_of(mtu: Option<Size>, place: &str) -> Result<u32, String> {
+    let mtu = mtu.unwrap_or(Size(9000)).0;
+    if !(576..=65521).contains(&mtu) {
+        return Err(format!("{place}: mtu = {mtu} is out of range; expected 576 to 65521"));
+    }
+    Ok(mtu as u32)
 }
 
 fn check_site_name(name: &str) -> Result<(), String> {
@@ -398,27 +461,35 @@ fn check_site_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn check_addresses(specs: &[LinkSpec]) -> Result<(), String> {
+fn named(
+    what: &str,
+    pairs: impl Iterator<Item = [Ipv4Addr; 2]>,
+) -> impl Iterator<Item = (String, [Ipv4Addr; 2])> {
+    pairs.enumerate().map(move |(i, pair)| (format!("{what} {}", i + 1), pair))
+}
+
+/// Each named pair of addresses is the ends of one network.
+fn check_addresses(nets: &[(String, [Ipv4Addr; 2])]) -> Result<(), String> {
     let network = |a: Ipv4Addr| u32::from(a) >> 8;
-    for (i, spec) in specs.iter().enumerate() {
-        let [first, second] = spec.addresses;
+    for (i, (name, [first, second])) in nets.iter().enumerate() {
+        let (first, second) = (*first, *second);
         if first == second || network(first) != network(second) {
             return Err(format!(
-                "link {}: {first} and {second} cannot be the ends of one link; use two addresses of one /24",
-                i + 1
+                "{name}: {first} and {second} cannot be the ends of one link; use two addresses of one /24"
             ));
         }
         if network(first) == network(crate::topology::MGMT_NETWORK) {
-            return Err(format!("link {}: {first} belongs to the mgmt network; use another", i + 1));
+            return Err(format!("{name}: {first} belongs to the mgmt network; use another"));
         }
-        if let Some(j) = specs[..i].iter().position(|s| network(s.addresses[0]) == network(first)) {
-            return Err(format!("links {} and {} share a /24; give each its own", j + 1, i + 1));
+        if let Some((other, _)) = nets[..i].iter().find(|(_, net)| network(net[0]) == network(first)) {
+            return Err(format!("{other} and {name} share a /24; give each its own"));
         }
-    }
-    if specs.len() > 256 {
-        return Err(format!("{} links are too many; the most is 256", specs.len()));
     }
     Ok(())
+}
+
+fn check_count(what: &str, count: usize) -> Result<(), String> {
+    if count > 256 { Err(format!("{count} {what}s are too many; the most is 256")) } else { Ok(()) }
 }
 
 /// `lab.toml:14: rate = "64MiB" is a size; expected a rate, such as "1Gbit"`.
@@ -533,5 +604,22 @@ mod tests {
         assert!((back.loss.mean() - 0.5 * 0.01 / 0.26).abs() < 1e-9);
         assert_eq!((back.queue_bytes, back.reorder_by_ns, back.down.len()), (65536, 3_000_000, 2));
         assert_eq!(back.down[0], (2_000_000_000, 22_000_000_000));
+    }
+
+    #[test]
+    fn cables_are_checked_with_the_links() {
+        let text = |lan: &str| {
+            let text = format!(
+                "[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n[[link]]\nbetween = [\"a\", \"b\"]\n{lan}"
+            );
+            LabConfig::parse("lab.toml", &text)
+        };
+        let check = |lan: &str| text(lan).and_then(|config| config.lan_specs(&config.specs()?));
+        let lans = check("[[lan]]\nbetween = [\"b\", \"a\"]\n").expect("valid");
+        assert_eq!((lans[0].ends, lans[0].mtu), ([1, 0], 9000));
+        let said = |lan: &str| check(lan).expect_err("invalid").to_string();
+        assert!(said("[[lan]]\nbetween = [\"a\", \"c\"]\n").contains("lan 1 (a-c): there is no site \"c\""));
+        let shared = "[[lan]]\nbetween = [\"a\", \"b\"]\naddresses = [\"10.200.0.7\", \"10.200.0.8\"]\n";
+        assert!(said(shared).contains("link 1 and lan 1 share a /24"));
     }
 }

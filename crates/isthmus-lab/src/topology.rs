@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{LabConfig, LinkSpec, SiteConfig};
+use crate::config::{LabConfig, LanSpec, LinkSpec, SiteConfig};
 use crate::emulator::{self, LinkEmulator, monotonic_ns};
 use crate::model::DirectionSpec;
 use crate::netlink;
@@ -290,6 +290,7 @@ pub struct Lab {
     /// Where the far ends of veth pairs are, out of every site's sight.
     wire: Namespaces,
     links: Vec<LinkSpec>,
+    lans: Vec<LanSpec>,
     site_names: Vec<String>,
     emulators: Vec<LinkEmulator>,
     epoch_ns: u64,
@@ -303,6 +304,7 @@ impl Lab {
     /// there is not the memory for what the links hold in flight.
     pub fn start(config: &LabConfig) -> Result<Self, LabError> {
         let links = config.specs()?;
+        let lans = config.lan_specs(&links)?;
         check_memory(&links)?;
         clean_up_stale();
         let pid = std::process::id();
@@ -321,6 +323,7 @@ impl Lab {
             places: Vec::new(),
             wire,
             links,
+            lans,
             site_names: config.sites.iter().map(|s| s.name.clone()).collect(),
             emulators: Vec::new(),
             epoch_ns: 0,
@@ -331,6 +334,9 @@ impl Lab {
         }
         for index in 0..lab.links.len() {
             lab.make_link(index)?;
+        }
+        for index in 0..lab.lans.len() {
+            lab.lay_cable(index).doing(|| format!("lay cable {}", index + 1))?;
         }
         lab.tune(config)?;
         lab.publish()?;
@@ -416,8 +422,10 @@ impl Lab {
     }
 
     fn site_state(&self, index: usize, name: &str, mgmt: bool) -> SiteState {
-        let ends = self.links.iter().flat_map(|l| l.ends.iter().zip(l.addresses));
-        let addresses = ends.filter(|(site, _)| **site + 1 == index).map(|(_, a)| a).collect();
+        let of_links = self.links.iter().map(|link| (link.ends, link.addresses));
+        let of_lans = self.lans.iter().map(|lan| (lan.ends, lan.addresses));
+        let ends = of_links.chain(of_lans).flat_map(|(ends, addresses)| ends.into_iter().zip(addresses));
+        let addresses = ends.filter(|(site, _)| *site + 1 == index).map(|(_, a)| a).collect();
         let [a, b, c, _] = MGMT_NETWORK.octets();
         let host = if index == 0 { 254 } else { index as u8 };
         let mgmt = mgmt.then_some(Ipv4Addr::new(a, b, c, host));
@@ -474,6 +482,25 @@ impl Lab {
             place.namespaces.inside(|| {
                 netlink::bring_up(MGMT_INTERFACE, None, 9000, 1000)?;
                 netlink::add_address(MGMT_INTERFACE, address(i), 24)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A veth pair between two sites: no emulation, and no way beyond them.
+    fn lay_cable(&self, index: usize) -> io::Result<()> {
+        let lan = &self.lans[index];
+        let [first, second] = lan.ends.map(|site| &self.places[site + 1].namespaces);
+        let name = |end: usize| {
+            let earlier =
+                self.lans[..index].iter().filter(|other| other.ends.contains(&lan.ends[end])).count();
+            format!("lan{earlier}")
+        };
+        first.inside(|| netlink::add_veth(&name(0), &name(1), second.net.as_fd()))?;
+        for (end, site) in [first, second].into_iter().enumerate() {
+            site.inside(|| {
+                netlink::bring_up(&name(end), None, lan.mtu, TAP_QUEUE_PACKETS)?;
+                netlink::add_address(&name(end), lan.addresses[end], 24)
             })?;
         }
         Ok(())

@@ -5,9 +5,11 @@
 
 mod layout;
 mod svg;
+#[cfg(test)]
+mod tests;
 
 use crate::map::{Remote, Role, RouteMap, Router, Subnet};
-use layout::{BAR_HEIGHT, BOX_HEIGHT, Layout, MARGIN, REMOTE_HEIGHT, TITLE_HEIGHT, text_width};
+use layout::{BAR_HEIGHT, BOX_HEIGHT, Layout, MARGIN, REMOTE_HEIGHT, text_width};
 use svg::Svg;
 
 /// Draws the topology as a self-contained SVG document. The same map, the same picture.
@@ -40,7 +42,7 @@ fn title(map: &RouteMap) -> String {
 fn frame(svg: &mut Svg, map: &RouteMap, layout: &Layout) {
     let [x, y, width, height] = layout.frame;
     svg.rect("frame", [x, y, width, height], 14.0);
-    svg.text("frame-title", x + 16.0, y + TITLE_HEIGHT - 8.0, &title(map));
+    svg.text("frame-title", x + 16.0, y + height - 14.0, &title(map));
 }
 
 fn lines(svg: &mut Svg, layout: &Layout) {
@@ -77,8 +79,7 @@ fn bar(svg: &mut Svg, layout: &Layout, index: usize, subnet: &Subnet) {
     svg.open_group(&format!("{} ({}): {}", subnet.name, subnet.id.0, subnet.capabilities));
     svg.rect(class(subnet.role), [bar.left, bar.top, bar.right - bar.left, BAR_HEIGHT], 9.0);
     let x = bar.left + 14.0;
-    svg.text("name", x, bar.top + 18.0, &subnet.name);
-    svg.text("small", x + text_width(&subnet.name, 14.0) + 8.0, bar.top + 18.0, &subnet.id.0.to_string());
+    svg.name("name", x, bar.top + 18.0, &subnet.name, &subnet.id.0.to_string());
     let figures = figures(subnet);
     svg.text("small", x, bar.top + 34.0, &figures);
     let mut chip_x = x + text_width(&figures, 11.0) + 8.0;
@@ -153,6 +154,9 @@ fn legend(svg: &mut Svg, map: &RouteMap, top: f64) -> f64 {
         svg.rect("router", [x, top + 6.0, 26.0, 14.0], 7.0);
         svg.text("small", x + 33.0, top + 17.0, "router");
         x += 33.0 + text_width("router", 11.0) + 20.0;
+        svg.circle("dot", x + 5.0, top + 13.0);
+        svg.text("small", x + 16.0, top + 17.0, "joins");
+        x += 16.0 + text_width("joins", 11.0) + 20.0;
     }
     for (letter, text) in [("Z", "zero-copy"), ("B", "OS bypass"), ("R", "RMA")] {
         if map.subnets().iter().any(|subnet| chips(subnet).contains(&letter)) {

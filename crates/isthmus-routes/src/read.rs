@@ -17,6 +17,7 @@ use crate::text::{Placed, Section, Text, list_of, text_of};
 const SECTIONS: &[&str] = &["as", "subnet", "wan", "router", "remote"];
 const LOCATOR: &str = "\"10.1.0.1:4100\"";
 const LATENCY_MAX: Span = Span(3_600_000_000_000);
+const NO_WAN: &str = "name a [[wan]], which you add";
 /// How many names a remedy lists.
 const NAMES_LISTED: usize = 12;
 
@@ -131,17 +132,22 @@ impl Draft {
     fn find(&self, text: &mut Text<'_>, name: &Placed<String>) -> Option<usize> {
         let found = self.by_name.get(&name.value).copied();
         if found.is_none() {
-            text.fault(name.at, format!("there is no subnet {:?}", name.value), self.choices(|_| true));
+            text.fault(
+                name.at,
+                format!("there is no subnet {:?}", name.value),
+                format!("add it, or {}", self.choices(|_| true, "remove the name")),
+            );
         }
         found
     }
 
-    fn choices(&self, fits: impl Fn(&Subnet) -> bool) -> String {
+    /// Names of subnets that fit, for a remedy; `otherwise` where there is none.
+    fn choices(&self, fits: impl Fn(&Subnet) -> bool, otherwise: &str) -> String {
         let fitting = self.subnets.iter().map(|s| &s.value).filter(|s| fits(s) && !s.name.is_empty());
         let names: Vec<_> = fitting.map(|subnet| subnet.name.as_str()).collect();
         let more = if names.len() > NAMES_LISTED { ", ..." } else { "" };
         let listed = names[..names.len().min(NAMES_LISTED)].join(", ");
-        if names.is_empty() { "add it".to_owned() } else { format!("add it, or use one of {listed}{more}") }
+        if names.is_empty() { otherwise.to_owned() } else { format!("use one of {listed}{more}") }
     }
 
     fn read_routers(&mut self, text: &mut Text<'_>, document: &DeTable<'_>) {
@@ -295,7 +301,11 @@ impl Draft {
         let found = self.find_each(text, &written, "via");
         if written.is_empty() {
             let what = format!("{remote} cannot be reached: via names no way out");
-            text.fault(section.at(), what, format!("via: {}", self.choices(|s| s.role.leads_out())));
+            text.fault(
+                section.at(),
+                what,
+                format!("in via {}", self.choices(|s| s.role.leads_out(), NO_WAN)),
+            );
         }
         for subnet in &found {
             let Subnet { name, role, .. } = &self.subnets[*subnet].value;
@@ -303,7 +313,8 @@ impl Draft {
                 self.remotes_over[*subnet].push(remote.to_owned());
             } else {
                 let what = format!("{remote} cannot be reached by {name}, a subnet of this AS");
-                let remedy = format!("make {name} a [[wan]], or {}", self.choices(|s| s.role.leads_out()));
+                let remedy =
+                    format!("make {name} a [[wan]], or {}", self.choices(|s| s.role.leads_out(), NO_WAN));
                 text.fault(section.at(), what, remedy);
             }
         }

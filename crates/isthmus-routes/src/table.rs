@@ -92,7 +92,7 @@ pub enum NoRoute {
 impl Table {
     /// Computes the whole table. Subnets that were measured to lose everything, and routers
     /// that are down, carry no route. Takes time in proportion to the number of subnets
-    /// times that of the places where routers stand.
+    /// times that of the places where routers stand, and 16 bytes for every pair of subnets.
     pub fn compute(map: &RouteMap, metric: Metric, measured: Option<&Measured>) -> Self {
         let graph = Graph::new(map, metric, measured);
         let cells = (0..graph.len()).flat_map(|to| graph.ways_to(to, Rules::Kept)).collect();

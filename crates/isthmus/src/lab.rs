@@ -191,6 +191,7 @@ impl RunArgs {
             mgmt: self.mgmt,
             sites: self.sites.iter().map(site).collect(),
             links: others.map(|other| self.link(&self.sites[0], other)).collect(),
+            lans: Vec::new(),
         }
     }
 

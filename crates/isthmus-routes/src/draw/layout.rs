@@ -1,7 +1,8 @@
 //! Where everything stands. Pixels; y grows downwards.
 //!
-//! Rows of subnets follow their distance from the ways out; columns of routers are put in
-//! order by barycentres, so that bars are short. Bars that do not overlap share a row.
+//! Rows of subnets follow their distance from the ways out. Routers are put in order by
+//! barycentres and then share columns where their lines do not meet, so that bars are
+//! short. Bars of one distance that do not overlap share a row.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use crate::map::{RouteMap, Subnet};
 pub(super) const BAR_HEIGHT: f64 = 42.0;
 pub(super) const BOX_HEIGHT: f64 = 25.0;
 pub(super) const REMOTE_HEIGHT: f64 = 42.0;
-pub(super) const TITLE_HEIGHT: f64 = 30.0;
+const TITLE_HEIGHT: f64 = 30.0;
 pub(super) const MARGIN: f64 = 28.0;
 
 /// Between rows with routers' boxes, and without.
@@ -18,10 +19,12 @@ const WIDE_GAP: f64 = 78.0;
 const NARROW_GAP: f64 = 24.0;
 const REMOTE_GAP: f64 = 46.0;
 /// From a bar's end to the first line on it.
-const OVERHANG: f64 = 34.0;
+const OVERHANG: f64 = 22.0;
 const BETWEEN_BARS: f64 = 26.0;
 const BETWEEN_REMOTES: f64 = 26.0;
-const BETWEEN_STUBS: f64 = 26.0;
+const BETWEEN_STUBS: f64 = 44.0;
+/// Least distance of a remote AS's line from a router's.
+const STUB_CLEARANCE: f64 = 16.0;
 const COLUMN_LEAST: f64 = 92.0;
 
 pub(super) struct Layout {
@@ -70,9 +73,9 @@ pub(super) struct Stub {
     subnet: usize,
 }
 
-/// Roughly how wide a text is; fonts differ.
+/// About how wide a text is at most; fonts differ.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * 0.61
+    text.chars().count() as f64 * size * 0.58
 }
 
 /// The subnets that each router joins, and the routers on each subnet, by position.
@@ -99,9 +102,11 @@ impl Layout {
     pub(super) fn of(map: &RouteMap) -> Self {
         let joins = Joins::of(map);
         let layers = layers(map, &joins);
+        let order = order(&joins);
+        let rows = rows(&layers, &order, &joins);
         let mut layout = Self {
-            bars: vec![Bar::default(); map.subnets().len()],
-            routers: columns(map, &joins),
+            bars: rows.iter().map(|row| Bar { row: *row, ..Bar::default() }).collect(),
+            routers: columns(map, &joins, &slots(&joins, &order, &rows)),
             remotes: Vec::new(),
             frame: [0.0; 4],
             width: 0.0,
@@ -109,7 +114,7 @@ impl Layout {
         };
         layout.place_remotes(map, &joins);
         layout.place_bars(map, &joins);
-        let rows_out = layout.make_rows(&layers);
+        let rows_out = layout.share_rows(&layers);
         layout.place_vertically(map, &joins, rows_out);
         layout
     }
@@ -150,7 +155,7 @@ impl Layout {
             place.stubs.sort_by(|a, b| middle(a).total_cmp(&middle(b)));
             let first = place.x - (place.stubs.len() as f64 - 1.0) * BETWEEN_STUBS / 2.0;
             for (number, stub) in place.stubs.iter_mut().enumerate() {
-                stub.x = first + number as f64 * BETWEEN_STUBS;
+                stub.x = clear_of(&self.routers, first + number as f64 * BETWEEN_STUBS);
             }
         }
         self.remotes = remotes;
@@ -167,31 +172,34 @@ impl Layout {
             let right = xs.iter().copied().fold(f64::NEG_INFINITY, f64::max) + OVERHANG;
             let left = if xs.is_empty() { MARGIN + 18.0 } else { left };
             let right = right.max(left + label_width(subnet));
-            self.bars[index] = Bar { left, right, ..Bar::default() };
+            self.bars[index] = Bar { left, right, ..self.bars[index] };
         }
     }
 
-    /// Gives every bar a row; says how many rows are outside the AS.
-    fn make_rows(&mut self, layers: &[Vec<usize>]) -> usize {
-        let mut rows = 0;
+    /// Lets bars of one layer that follow each other share a row, which keeps the order of
+    /// rows and so every line clear of the others in its column. Says how many rows are
+    /// outside the AS.
+    fn share_rows(&mut self, layers: &[Vec<usize>]) -> usize {
+        let mut next_row = 0;
         let mut rows_out = 0;
         for (number, layer) in layers.iter().enumerate() {
             let mut subnets = layer.clone();
-            subnets.sort_by(|a, b| self.bars[*a].left.total_cmp(&self.bars[*b].left));
-            let mut ends: Vec<f64> = Vec::new();
+            subnets.sort_by_key(|subnet| self.bars[*subnet].row);
+            let mut in_row: Vec<Bar> = Vec::new();
             for subnet in subnets {
-                let left = self.bars[subnet].left;
-                let free = ends.iter().position(|end| end + BETWEEN_BARS <= left);
-                let row = free.unwrap_or(ends.len());
-                if free.is_none() {
-                    ends.push(0.0);
+                let bar = self.bars[subnet];
+                let apart =
+                    |b: &Bar| b.right + BETWEEN_BARS <= bar.left || bar.right + BETWEEN_BARS <= b.left;
+                if !in_row.iter().all(apart) {
+                    in_row.clear();
+                    next_row += 1;
                 }
-                ends[row] = self.bars[subnet].right;
-                self.bars[subnet].row = rows + row;
+                in_row.push(bar);
+                self.bars[subnet].row = next_row;
             }
-            rows += ends.len();
+            next_row += usize::from(!in_row.is_empty());
             if number == 0 {
-                rows_out = rows;
+                rows_out = next_row;
             }
         }
         rows_out
@@ -211,7 +219,7 @@ impl Layout {
         let mut y = MARGIN + if self.remotes.is_empty() { 0.0 } else { REMOTE_HEIGHT + REMOTE_GAP };
         let mut frame_top = y;
         if rows_out == 0 {
-            y += TITLE_HEIGHT;
+            y += NARROW_GAP;
         }
         let mut tops = Vec::new();
         for row in 0..rows {
@@ -219,10 +227,11 @@ impl Layout {
             y += BAR_HEIGHT;
             if row + 1 == rows_out {
                 frame_top = y + NARROW_GAP;
-                y = frame_top + TITLE_HEIGHT - 14.0;
+                y = frame_top;
             }
             y += if box_row.contains(&row) { WIDE_GAP } else { NARROW_GAP };
         }
+        y += TITLE_HEIGHT - 8.0;
         for bar in &mut self.bars {
             bar.top = tops[bar.row];
         }
@@ -268,7 +277,8 @@ impl Column {
 
 /// What a bar's two lines of text need.
 fn label_width(subnet: &Subnet) -> f64 {
-    let name = text_width(&subnet.name, 14.0) + 8.0 + text_width(&subnet.id.0.to_string(), 11.0);
+    // Bold letters are wider.
+    let name = text_width(&subnet.name, 15.5) + 8.0 + text_width(&subnet.id.0.to_string(), 11.0);
     let figures =
         text_width(&super::figures(subnet), 11.0) + 8.0 + 18.0 * f64::from(subnet.capabilities.count());
     name.max(figures) + 28.0
@@ -311,27 +321,111 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-/// Routers from left to right, those with common subnets near each other.
-fn columns(map: &RouteMap, joins: &Joins) -> Vec<Column> {
+/// `x`, or the nearest place where no router's line can be taken for its continuation.
+fn clear_of(routers: &[Column], x: f64) -> f64 {
+    let near = routers.iter().map(|router| router.x).filter(|other| (other - x).abs() < STUB_CLEARANCE);
+    match near.min_by(|a, b| (a - x).abs().total_cmp(&(b - x).abs())) {
+        Some(other) if x < other => other - STUB_CLEARANCE,
+        Some(other) => other + STUB_CLEARANCE,
+        None => x,
+    }
+}
+
+/// Each router's rank from left to right: those with common subnets near each other.
+fn order(joins: &Joins) -> Vec<usize> {
     const ROUNDS: usize = 24;
-    let count = map.routers().len();
+    let count = joins.of_router.len();
     let mut order: Vec<usize> = (0..count).collect();
-    let mut rank: Vec<f64> = (0..count).map(|router| router as f64).collect();
+    let mut rank = order.clone();
     for _ in 0..ROUNDS {
         let middles: Vec<f64> =
-            joins.of_subnet.iter().map(|routers| mean(routers.iter().map(|r| rank[*r]))).collect();
+            joins.of_subnet.iter().map(|routers| mean(routers.iter().map(|r| rank[*r] as f64))).collect();
         let middle = |router: usize| mean(joins.of_router[router].iter().map(|subnet| middles[*subnet]));
         let keys: Vec<f64> = (0..count).map(middle).collect();
         order.sort_by(|a, b| keys[*a].total_cmp(&keys[*b]));
-        order.iter().enumerate().for_each(|(place, router)| rank[*router] = place as f64);
+        order.iter().enumerate().for_each(|(place, router)| rank[*router] = place);
     }
-    let mut columns = vec![Column::default(); count];
-    let mut left = MARGIN + 18.0;
-    for router in order {
-        let width = text_width(&map.routers()[router].name, 12.0) + 26.0;
-        let room = (width + 22.0).max(COLUMN_LEAST);
-        columns[router] = Column { x: left + room / 2.0, width: width.max(46.0), ..Column::default() };
-        left += room;
+    rank
+}
+
+/// Each subnet's row, for now its own: by layer, and within it as its routers stand.
+fn rows(layers: &[Vec<usize>], rank: &[usize], joins: &Joins) -> Vec<usize> {
+    let middle = |subnet: &usize| mean(joins.of_subnet[*subnet].iter().map(|router| rank[*router] as f64));
+    let mut rows = vec![0; joins.of_subnet.len()];
+    let mut next = 0;
+    for layer in layers {
+        let mut subnets = layer.clone();
+        subnets.sort_by(|a, b| middle(a).total_cmp(&middle(b)));
+        for subnet in subnets {
+            rows[subnet] = next;
+            next += 1;
+        }
     }
-    columns
+    rows
+}
+
+/// Each router's column. Routers move, one after the other, to where the bars of their
+/// subnets get shortest, among the columns in which no other line is in the way.
+fn slots(joins: &Joins, rank: &[usize], rows: &[usize]) -> Vec<usize> {
+    const ROUNDS: usize = 4;
+    /// Beyond it a picture is no longer looked at as a whole, and the search takes long.
+    const ROUTERS_MOVED: usize = 256;
+    let count = rank.len();
+    let mut slots = rank.to_vec();
+    if count > ROUTERS_MOVED {
+        return slots;
+    }
+    let extent = |router: usize| {
+        let joined = joins.of_router[router].iter().map(|subnet| rows[*subnet]);
+        (joined.clone().min().unwrap_or(0), joined.max().unwrap_or(0))
+    };
+    let extents: Vec<_> = (0..count).map(extent).collect();
+    let mut by_rank: Vec<usize> = (0..count).collect();
+    by_rank.sort_by_key(|router| rank[*router]);
+    for _ in 0..ROUNDS {
+        for router in by_rank.iter().copied() {
+            let apart = |a: (usize, usize), b: (usize, usize)| a.1 <= b.0 || b.1 <= a.0;
+            let is_free = |slot: &usize| {
+                (0..count).all(|r| r == router || slots[r] != *slot || apart(extents[r], extents[router]))
+            };
+            let length = |slot: usize| -> usize {
+                let bar = |subnet: &usize| {
+                    let others = joins.of_subnet[*subnet].iter().filter(|r| **r != router).map(|r| slots[*r]);
+                    let ends = others.fold((slot, slot), |(low, high), s| (low.min(s), high.max(s)));
+                    ends.1 - ends.0
+                };
+                joins.of_router[router].iter().map(bar).sum()
+            };
+            if let Some(best) = (0..count).filter(is_free).min_by_key(|slot| (length(*slot), *slot)) {
+                slots[router] = best;
+            }
+        }
+        // Columns left empty close up.
+        let mut used = slots.clone();
+        used.sort_unstable();
+        used.dedup();
+        slots.iter_mut().for_each(|slot| *slot = used.partition_point(|other| other < slot));
+    }
+    slots
+}
+
+/// Routers in their columns, each as wide as its names ask for, and the bars of subnets
+/// that hang on one router.
+fn columns(map: &RouteMap, joins: &Joins, slots: &[usize]) -> Vec<Column> {
+    let width = |router: usize| (text_width(&map.routers()[router].name, 12.0) + 26.0).max(46.0);
+    let mut rooms = vec![COLUMN_LEAST; slots.iter().max().map_or(0, |last| last + 1)];
+    let mut boxes = rooms.clone();
+    for (router, slot) in slots.iter().enumerate() {
+        boxes[*slot] = boxes[*slot].max(width(router) + 22.0);
+        let leaves = joins.of_router[router].iter().filter(|subnet| joins.of_subnet[**subnet].len() == 1);
+        let labels = leaves.map(|leaf| label_width(&map.subnets()[*leaf]) + BETWEEN_BARS);
+        rooms[*slot] = labels.fold(boxes[*slot], f64::max).max(rooms[*slot]);
+    }
+    let before = |slot: usize| rooms[..slot].iter().sum::<f64>();
+    let column = |(router, slot): (usize, &usize)| {
+        // To the left of the column's middle, since bars start at their lines and go right.
+        let x = MARGIN + 18.0 + before(*slot) + boxes[*slot] / 2.0;
+        Column { x, width: width(router), ..Column::default() }
+    };
+    slots.iter().enumerate().map(column).collect()
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 const STYLE: &str = "
 text { font-family: 'Inter', 'Segoe UI', 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif; fill: #1f2a37 }
 .frame { fill: #f5f8fb; stroke: #b9c8d6; stroke-width: 1.5 }
-.frame-title { font-size: 14px; font-weight: 600; fill: #4b6177; paint-order: stroke; stroke: #f5f8fb; stroke-width: 5px }
+.frame-title { font-size: 14px; font-weight: 600; fill: #4b6177 }
 .line { stroke: #5a6b7c; stroke-width: 2 }
 .dot { fill: #2f3e4e; stroke: #fff; stroke-width: 1.5 }
 .transit { fill: #d6e6f5; stroke: #2f6ea5; stroke-width: 1.5 }
@@ -19,6 +19,7 @@ text { font-family: 'Inter', 'Segoe UI', 'Helvetica Neue', 'DejaVu Sans', Arial,
 .remote-name { font-size: 14px; font-weight: 600; text-anchor: middle }
 .remote-id { font-size: 11px; fill: #4b5968; text-anchor: middle }
 .name { font-size: 14px; font-weight: 600 }
+.remark { font-size: 11px; font-weight: 400; fill: #4b5968 }
 .small { font-size: 11px; fill: #4b5968 }
 .chip { fill: #2e7d5b }
 .chip-text { font-size: 9.5px; font-weight: 700; fill: #fff; text-anchor: middle }
@@ -50,6 +51,13 @@ impl Svg {
 
     pub(super) fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
         let _ = writeln!(self.0, r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{}</text>"#, escaped(text));
+    }
+
+    /// A name with a smaller remark after it, wherever the name ends in the reader's font.
+    pub(super) fn name(&mut self, class: &str, x: f64, y: f64, name: &str, remark: &str) {
+        let (name, remark) = (escaped(name), escaped(remark));
+        let remark = format!(r#"<tspan class="remark" dx="7">{remark}</tspan>"#);
+        let _ = writeln!(self.0, r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{name}{remark}</text>"#);
     }
 
     /// Things that show `tooltip` together, until [`Svg::close_group`].
