@@ -14,6 +14,7 @@ use isthmus_wire::Frame;
 use parking_lot::{Mutex, MutexGuard};
 use socket2::Socket;
 
+use crate::congestion::{self, Judge};
 use crate::log::{debug_log, info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller};
@@ -96,6 +97,9 @@ struct Lane {
     streaming: bool,
     /// Direct reads in vain since something came.
     vain_reads: u32,
+    /// What was seen of the path, and when last; `None` once its verdict is in.
+    judge: Option<Judge>,
+    looked: Instant,
 }
 
 // SAFETY: `pieces` point into `batch` and into memory lent for any thread to use.
@@ -116,6 +120,23 @@ impl Lane {
             waits_to_write: phase == Phase::Connecting,
             streaming: false,
             vain_reads: IDLE_READS,
+            judge: Some(Judge::default()),
+            looked: Instant::now(),
+        }
+    }
+
+    /// Looks at the path of a lane that is kept busy, and takes another congestion control
+    /// where it loses packets by itself.
+    fn look(&mut self, index: usize) {
+        let Some(judge) = &mut self.judge else { return };
+        if self.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
+            return;
+        }
+        self.looked = Instant::now();
+        if tcp::sample(&self.socket).is_some_and(|sample| judge.is_lossy(sample)) {
+            self.judge = None;
+            tcp::set_congestion(&self.socket, congestion::LOSSY);
+            debug_log!("lane {index} loses packets without a queue: {} from now on", congestion::LOSSY);
         }
     }
 
@@ -329,8 +350,7 @@ impl Shell {
         if self.lanes.len() <= index {
             self.lanes.resize_with(index + 1, || None);
         }
-        let congestion = if tcp::is_local(&lane.socket) { "cubic" } else { &self.config.congestion };
-        tcp::tune(&lane.socket, congestion);
+        tcp::tune(&lane.socket, &self.config.congestion);
         let added = self.poller.add(&lane.socket, u64::from(id.0), lane.waits_to_write);
         self.lanes[index] = Some(lane);
         self.count += 1;
@@ -365,12 +385,13 @@ impl Shell {
             lane.phase = Phase::Open;
             self.open += 1;
             self.changed = true;
-            let congestion = if tcp::is_local(&lane.socket) { "cubic" } else { &self.config.congestion };
-            tcp::tune(&lane.socket, congestion);
+            tcp::tune(&lane.socket, &self.config.congestion);
             tell_rtt(&lane.socket, LaneId(index as u32), core);
             let mut guard = core.lock();
             let now = guard.now();
             guard.engine.lane_connected(now, LaneId(index as u32));
+        } else if self.config.congestion == congestion::AUTO {
+            lane.look(index);
         }
         self.wait_to_write(index, false);
         self.write(index, core);

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::congestion::{self, Sample};
+
 /// Data that the kernel holds unsent beyond this keeps the lane from being writable, so
 /// that small messages do not wait behind it. Bytes.
 const NOTSENT_LOWAT: u32 = 128 << 10;
@@ -45,7 +47,7 @@ pub(crate) fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
     }
 }
 
-/// Sets what every lane wants; `congestion` is tried and may be missing.
+/// Sets what every lane wants.
 pub(crate) fn tune(socket: &Socket, congestion: &str) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
@@ -56,8 +58,15 @@ pub(crate) fn tune(socket: &Socket, congestion: &str) {
     let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = socket.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(NOTSENT_LOWAT);
-    if congestion != "system" {
-        let _ = socket.set_tcp_congestion(congestion.as_bytes());
+    // Between processes of one host pacing only costs.
+    set_congestion(socket, if is_local(socket) { congestion::CLEAN } else { congestion });
+}
+
+/// Sets the congestion control by the setting's value; it is tried, and may be missing.
+pub(crate) fn set_congestion(socket: &Socket, congestion: &str) {
+    let name = if congestion == congestion::AUTO { congestion::CLEAN } else { congestion };
+    if name != "system" {
+        let _ = socket.set_tcp_congestion(name.as_bytes());
     }
 }
 
@@ -104,7 +113,7 @@ pub(crate) unsafe fn write(socket: RawFd, iov: &mut [libc::iovec]) -> Transfer {
     transfer(unsafe { libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
 }
 
-/// Whether a socket's peer is on this host, where pacing only costs.
+/// Whether a socket's peer is on this host.
 pub(crate) fn is_local(socket: &Socket) -> bool {
     let ip =
         |address: io::Result<socket2::SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
@@ -112,8 +121,8 @@ pub(crate) fn is_local(socket: &Socket) -> bool {
     peer.is_some_and(|peer| peer.is_loopback()) || (peer.is_some() && peer == ip(socket.local_addr()))
 }
 
-/// The kernel's estimate of a connected socket's round trip. Microseconds.
-pub(crate) fn rtt_us(socket: &Socket) -> Option<u64> {
+/// What the kernel knows of a connected socket's path; `None` before its first round trip.
+pub(crate) fn sample(socket: &Socket) -> Option<Sample> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the buffer has the length that is passed along.
@@ -122,7 +131,15 @@ pub(crate) fn rtt_us(socket: &Socket) -> Option<u64> {
     };
     // SAFETY: zeroed, and all of its fields are integers.
     let info = unsafe { info.assume_init() };
-    (status == 0 && info.tcpi_rtt > 0).then(|| u64::from(info.tcpi_rtt))
+    (status == 0 && info.tcpi_rtt > 0).then(|| Sample {
+        rtt_us: u64::from(info.tcpi_rtt),
+        retransmissions: u64::from(info.tcpi_total_retrans),
+    })
+}
+
+/// The kernel's estimate of a connected socket's round trip. Microseconds.
+pub(crate) fn rtt_us(socket: &Socket) -> Option<u64> {
+    sample(socket).map(|sample| sample.rtt_us)
 }
 
 /// The descriptor of a socket.

@@ -1,0 +1,82 @@
+//! Which TCP congestion control a lane runs.
+//!
+//! CUBIC fills a clean path and shares it well, but takes every loss for a full queue: on a
+//! path that loses packets by itself it stalls. BBR does not mind such losses, but several
+//! BBR flows in a queue of one bandwidth-delay product lose packets without end and may take
+//! that for a policer, which holds a flow down for seconds. So a lane starts with the former,
+//! and goes over to the latter when its losses prove to be the path's: when they come while
+//! the round trip shows that there is no queue.
+
+/// How often a lane is looked at. Milliseconds.
+pub(crate) const LOOK_MS: u64 = 100;
+/// So much more often must losses have come without a queue than with one.
+const EVIDENCE: i32 = 3;
+/// A round trip above the least one by more than an eighth, and by more than so many
+/// microseconds, tells of a queue.
+const QUEUE_US: u64 = 500;
+
+/// The setting `congestion` that means this.
+pub(crate) const AUTO: &str = "auto";
+/// What a lane starts with, and what it goes over to.
+pub(crate) const CLEAN: &str = "cubic";
+pub(crate) const LOSSY: &str = "bbr";
+
+/// What the kernel says of a lane (`tcpi_rtt` and `tcpi_total_retrans` of `tcp(7)`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) rtt_us: u64,
+    pub(crate) retransmissions: u64,
+}
+
+/// What was seen of a lane's path.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    least_rtt_us: Option<u64>,
+    retransmissions: u64,
+    evidence: i32,
+}
+
+impl Judge {
+    /// Takes note of a sample; true once the path has proved to lose packets by itself.
+    pub(crate) fn is_lossy(&mut self, sample: Sample) -> bool {
+        let least = self.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
+        self.least_rtt_us = Some(least);
+        let lost = sample.retransmissions > self.retransmissions;
+        self.retransmissions = sample.retransmissions;
+        if lost {
+            let queue = sample.rtt_us > least + (least / 8).max(QUEUE_US);
+            self.evidence = (self.evidence + if queue { -1 } else { 1 }).max(-EVIDENCE);
+        }
+        self.evidence >= EVIDENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(samples: &[(u64, u64)]) -> bool {
+        let mut judge = Judge::default();
+        samples.iter().any(|(rtt_us, retransmissions)| {
+            judge.is_lossy(Sample { rtt_us: *rtt_us, retransmissions: *retransmissions })
+        })
+    }
+
+    #[test]
+    fn losses_without_a_queue_are_the_paths() {
+        assert!(verdict(&[(24_000, 0), (24_300, 1), (24_100, 1), (25_000, 2), (24_200, 5)]));
+    }
+
+    #[test]
+    fn losses_with_a_queue_are_our_own() {
+        let full = [(24_000, 0), (47_000, 40), (35_000, 60), (44_000, 61), (30_000, 62), (47_000, 70)];
+        assert!(!verdict(&full));
+        // One retransmission that comes when the queue has drained proves nothing.
+        assert!(!verdict(&[(24_000, 0), (47_000, 40), (24_500, 41), (46_000, 80), (24_500, 81)]));
+    }
+
+    #[test]
+    fn a_path_without_losses_is_clean_whatever_its_round_trip() {
+        assert!(!verdict(&[(24_000, 0), (300_000, 0), (24_000, 0)]));
+    }
+}
