@@ -4,11 +4,16 @@ mod doctor;
 mod env;
 mod install;
 mod lab;
+<<<<<<< HEAD
 mod routes;
+=======
+mod router;
+>>>>>>> router
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
 
 /// MPI across far-apart sites.
 #[derive(Parser)]
@@ -23,24 +28,35 @@ enum Command {
     Env(env::Args),
     Doctor(doctor::Args),
     Lab(lab::Args),
+<<<<<<< HEAD
     Routes(routes::Args),
+=======
+    Router(router::Args),
+>>>>>>> router
 }
 
 fn main() -> ExitCode {
-    log_to_stderr();
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    // A daemon's starts and reloads belong in the journal.
+    let daemon = matches!(command, Command::Router(_));
+    log_to_stderr(if daemon { LevelFilter::INFO } else { LevelFilter::WARN });
+    match command {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Lab(args) => lab::main(args),
+<<<<<<< HEAD
         Command::Routes(args) => routes::main(args),
+=======
+        Command::Router(args) => router::main(args),
+>>>>>>> router
     }
 }
 
-/// `ISTHMUS_LOG` chooses what is logged. Default: warnings.
-fn log_to_stderr() {
+/// `ISTHMUS_LOG` chooses what is logged. Default: warnings, and what a daemon does.
+fn log_to_stderr(default: LevelFilter) {
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_env_var("ISTHMUS_LOG")
-        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
+        .with_default_directive(default.into())
         .from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
 }

@@ -11,6 +11,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/signals.rs",
     "isthmus-io/src/tcp.rs",
     "isthmus-lab/src/sys.rs",
+    "isthmus-router/src/tcp_info.rs",
     "isthmus/src/doctor.rs",
 ];
 
@@ -23,9 +24,10 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-ofi", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
+    ("isthmus-router", &["isthmus-routes", "isthmus-units", "isthmus-wire"]),
     (
         "isthmus",
-        &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-routes", "isthmus-units", "isthmus-wire"],
+        &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-units", "isthmus-wire"],
     ),
 ];
 

@@ -1,0 +1,286 @@
+//! The router's configuration, from TOML.
+//!
+//! ```toml
+//! name = "r1"                        # which router of the map this is
+//! map = "map.toml"                   # beside this file, or an absolute path
+//! admits = [2]                       # AS's whose routers may link with this one
+//! status = "127.0.0.1:9410"
+//!
+//! [subnet.campus]
+//! plain = true
+//!
+//! [tls]
+//! certificate = "router.pem"
+//! key = "router.key"
+//! authorities = ["as2.pem"]
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use isthmus_routes::Metric;
+use isthmus_units::Size;
+use serde::{Deserialize, Deserializer, de};
+
+/// What is wrong with a configuration, with the place and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The text is not a configuration.
+    #[error("{place}: {message}")]
+    Text {
+        /// File and line.
+        place: String,
+        /// What is wrong, and the remedy.
+        message: String,
+    },
+    /// The parts do not fit together.
+    #[error("{place}: {message}")]
+    Meaning {
+        /// The file.
+        place: String,
+        /// What is wrong, and the remedy.
+        message: String,
+    },
+    /// The route map has faults.
+    #[error("{0}")]
+    Map(String),
+}
+
+/// The configuration of one router. See the module's example.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Which router of the map this is.
+    pub name: String,
+    /// The route map of the AS.
+    pub map: PathBuf,
+    /// What makes a route good. Default "bandwidth".
+    #[serde(default, deserialize_with = "metric")]
+    pub metric: Metric,
+    /// AS's whose routers may link with this one. Default: none.
+    #[serde(default)]
+    pub admits: Vec<u32>,
+    /// For a neighbouring AS, the other AS's for which it may speak. Default: none.
+    #[serde(default)]
+    pub carries: BTreeMap<String, Vec<u32>>,
+    /// Where the status is served by HTTP; a loopback address. Default: nowhere.
+    pub status: Option<SocketAddr>,
+    /// What differs by subnet.
+    #[serde(default, rename = "subnet")]
+    pub subnets: BTreeMap<String, SubnetConfig>,
+    /// This router's certificate, and whom it believes. Needed on ways out.
+    pub tls: Option<TlsConfig>,
+    /// Bounds.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What a subnet's name leads to in the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubnetConfig {
+    /// Where lanes are accepted. Default: the router's endpoint in the map.
+    pub listen: Option<SocketAddr>,
+    /// Whether lanes without encryption are accepted and made. Never on ways out. Default false.
+    #[serde(default)]
+    pub plain: bool,
+    /// Where endpoints of this subnet may be; nothing else is connected to. Default: anywhere
+    /// but this host's loopback.
+    #[serde(default)]
+    pub targets: Vec<Prefix>,
+}
+
+/// Certificates, as PEM files beside the configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// This router's certificate, and what leads to its authority if not that itself.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities of the AS's that are admitted.
+    pub authorities: Vec<PathBuf>,
+}
+
+/// Bounds of what a router takes on.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Lanes at once. Default 4096.
+    pub lanes: usize,
+    /// Windows of all links together. Bytes, default 1 GiB.
+    pub memory: Size,
+    /// Links that are kept to each gateway of a neighbour, 1..=64. Default 4.
+    pub links: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { lanes: 4096, memory: Size(1 << 30), links: 4 }
+    }
+}
+
+/// A range of IP addresses, such as `10.3.0.0/16`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Prefix {
+    /// Whether `ip` is in the range.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        match (self.address, ip) {
+            (IpAddr::V4(own), IpAddr::V4(ip)) => {
+                let differing = own.to_bits() ^ ip.to_bits();
+                differing.checked_shr(32 - self.bits).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(ip)) => {
+                let differing = own.to_bits() ^ ip.to_bits();
+                differing.checked_shr(128 - self.bits).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Some(most), |bits| bits.parse().ok())?;
+        (bits <= most).then_some(Self { address, bits })
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        Self::parse(&text).ok_or_else(|| {
+            de::Error::custom(format!("{text:?} is no range of addresses; write it as \"10.3.0.0/16\""))
+        })
+    }
+}
+
+fn metric<'de, D: Deserializer<'de>>(from: D) -> Result<Metric, D::Error> {
+    String::deserialize(from)?.parse().map_err(de::Error::custom)
+}
+
+impl Config {
+    /// Reads and checks the file at `path`. Paths in it are taken from its folder.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = read(path)?;
+        let mut config = Self::parse(&path.display().to_string(), &text)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        config.map = folder.join(&config.map);
+        if let Some(tls) = &mut config.tls {
+            let TlsConfig { certificate, key, authorities } = tls;
+            for file in [certificate, key].into_iter().chain(authorities) {
+                *file = folder.join(&file);
+            }
+        }
+        Ok(config)
+    }
+
+    /// Parses and checks `text`; `name` stands for the file in error messages.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|e| text_error(name, text, &e))?;
+        let fault = |message: String| Err(ConfigError::Meaning { place: name.to_owned(), message });
+        if let Some(status) = config.status.filter(|status| !status.ip().is_loopback()) {
+            return fault(format!("status = \"{status}\" is open to others; use 127.0.0.1 or [::1]"));
+        }
+        if config.limits.lanes == 0 {
+            return fault("limits.lanes = 0 lets nothing through; expected 1 or more".to_owned());
+        }
+        if !(1..=64).contains(&config.limits.links) {
+            return fault(format!("limits.links = {} is out of range; expected 1 to 64", config.limits.links));
+        }
+        if let Some(bad) = config.carries.keys().find(|key| key.parse::<u32>().is_err()) {
+            return fault(format!("carries: {bad:?} is no AS id; write it as \"2\" = [5]"));
+        }
+        Ok(config)
+    }
+
+    /// Whether a router of the AS `neighbour` may speak for the AS `other`.
+    pub fn lets_speak(&self, neighbour: u32, other: u32) -> bool {
+        let carried = || self.carries.get(&neighbour.to_string()).is_some_and(|list| list.contains(&other));
+        self.admits.contains(&neighbour) && (neighbour == other || carried())
+    }
+}
+
+/// The text of the file at `path`.
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+}
+
+fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let message = error.message().trim().replace('\n', "; ");
+    let place = match error.span() {
+        None => name.to_owned(),
+        Some(span) => {
+            let line = text[..span.start.min(text.len())].matches('\n').count() + 1;
+            format!("{name}:{line}")
+        }
+    };
+    ConfigError::Text { place, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: &str = "name = \"r1\"\nmap = \"map.toml\"\n";
+
+    fn said(extra: &str) -> String {
+        Config::parse("router.toml", &format!("{LEAST}{extra}")).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn two_keys_are_enough() {
+        let config = Config::parse("router.toml", LEAST).expect("accepted");
+        assert_eq!(config.metric, Metric::Bandwidth);
+        assert_eq!((config.limits.lanes, config.limits.links), (4096, 4));
+        assert!(!config.lets_speak(2, 2));
+    }
+
+    #[test]
+    fn errors_name_file_line_and_remedy() {
+        let unknown = said("admit = [2]\n");
+        assert!(unknown.starts_with("router.toml:3: unknown field `admit`, expected"), "{unknown}");
+        let metric = said("metric = \"speed\"\n");
+        assert!(metric.starts_with("router.toml:3: there is no metric \"speed\"; use"), "{metric}");
+        let prefix = said("[subnet.a]\ntargets = [\"10.0.0.0/33\"]\n");
+        assert!(prefix.starts_with("router.toml:4: \"10.0.0.0/33\" is no range"), "{prefix}");
+        assert!(said("status = \"0.0.0.0:1\"").contains("use 127.0.0.1"));
+        assert!(said("[limits]\nlinks = 65").contains("expected 1 to 64"));
+        assert!(said("[carries]\nx = [1]").contains("no AS id"));
+    }
+
+    #[test]
+    fn an_as_speaks_for_itself_and_for_those_it_carries() {
+        let text = format!("{LEAST}admits = [2, 3]\n[carries]\n2 = [5]\n4 = [5]\n");
+        let config = Config::parse("router.toml", &text).expect("accepted");
+        assert!(config.lets_speak(2, 2) && config.lets_speak(2, 5));
+        assert!(!config.lets_speak(3, 5) && !config.lets_speak(2, 3));
+        assert!(!config.lets_speak(4, 4) && !config.lets_speak(4, 5), "4 is not admitted");
+    }
+
+    #[test]
+    fn prefixes_hold_what_they_say() {
+        let prefix = |text: &str| Prefix::parse(text).expect("a prefix");
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        assert!(prefix("10.3.0.0/16").contains(ip("10.3.255.1")));
+        assert!(!prefix("10.3.0.0/16").contains(ip("10.4.0.1")));
+        assert!(prefix("0.0.0.0/0").contains(ip("200.1.1.1")) && !prefix("0.0.0.0/0").contains(ip("::1")));
+        assert!(prefix("10.3.0.7").contains(ip("10.3.0.7")) && !prefix("10.3.0.7").contains(ip("10.3.0.6")));
+        assert!(prefix("fd00::/8").contains(ip("fd12::1")));
+    }
+}

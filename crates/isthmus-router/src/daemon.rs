@@ -1,0 +1,142 @@
+//! The daemon around a router: start, reload, drain.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, timeout_at};
+use tracing::{error, info, warn};
+
+use crate::config::ConfigError;
+use crate::listen::Listeners;
+use crate::router::Router;
+use crate::settings::Settings;
+use crate::status;
+
+/// Why a router does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// The system refused something.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// How to run a router.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The configuration's file.
+    pub config: PathBuf,
+    /// How long lanes may go on after SIGTERM.
+    pub drain: Duration,
+    /// Threads that relay; 1 or more.
+    pub threads: usize,
+}
+
+/// Checks the configuration at `path` and all that it names.
+pub fn check(path: &Path) -> Result<(), ConfigError> {
+    Settings::load(path).map(drop)
+}
+
+/// Runs a router until SIGTERM or SIGINT. SIGHUP makes it read its files again.
+pub fn run(options: &RunOptions) -> Result<(), RunError> {
+    let settings = Settings::load(&options.config)?;
+    let mut builder = match options.threads {
+        0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        more => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(more);
+            builder
+        }
+    };
+    let runtime = builder.enable_all().build()?;
+    let done = runtime.block_on(serve(options, settings));
+    // Tasks of lanes that did not end in time are not waited for.
+    runtime.shutdown_background();
+    done
+}
+
+async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError> {
+    // Before anything that takes time, so that no signal ends the process in between.
+    let (mut hangup, mut terminate, mut interrupt) = (
+        signal(SignalKind::hangup())?,
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    let (name, as_id, status) = (settings.router.name.clone(), settings.as_id().0, settings.config.status);
+    let router = Router::new(settings);
+    let mut listeners = Listeners::default();
+    listeners.follow(&router).await?;
+    if let Some(address) = status {
+        status::serve(router.clone(), address).await?;
+    }
+    router.keep_links();
+    info!(name, as_id, "router ready");
+    notify("READY=1");
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => reload(&options.config, &router, &mut listeners).await,
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    notify("STOPPING=1");
+    drain(options.drain, &router, &mut listeners).await;
+    Ok(())
+}
+
+/// Goes by the files as they are now; what is wrong with them is said, and nothing changed.
+async fn reload(path: &Path, router: &Arc<Router>, listeners: &mut Listeners) {
+    match Settings::load(path) {
+        Ok(settings) => {
+            if settings.config.status != router.settings().config.status {
+                warn!("the status' address changes only with a restart");
+            }
+            router.replace_settings(settings);
+            if let Err(error) = listeners.follow(router).await {
+                error!(%error, "reload: not all listeners stand");
+            }
+            router.keep_links();
+            info!("configuration and map read again");
+            notify("STATUS=configuration read again");
+        }
+        Err(error) => error!(%error, "reload refused; going on as before"),
+    }
+}
+
+async fn drain(most: Duration, router: &Arc<Router>, listeners: &mut Listeners) {
+    router.draining.store(true, Relaxed);
+    listeners.close_all().await;
+    info!(lanes = router.lanes(), "draining");
+    let deadline = Instant::now() + most;
+    loop {
+        let idle = router.idle.notified();
+        let left = router.lanes();
+        if left == 0 {
+            info!("drained");
+            return;
+        }
+        if timeout_at(deadline, idle).await.is_err() && router.lanes() > 0 {
+            warn!(lanes = router.lanes(), "time is up: the remaining lanes are cut");
+            return;
+        }
+    }
+}
+
+/// Tells the service manager, if there is one. Who did not ask is not told.
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let name = path.as_encoded_bytes().strip_prefix(b"@");
+    let address = name.map_or_else(|| UnixAddr::from_pathname(&path), UnixAddr::from_abstract_name);
+    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to));
+    if let Err(error) = sent {
+        warn!(%error, "cannot tell the service manager");
+    }
+}

@@ -1,0 +1,104 @@
+//! The only frames that a router reads and writes: Hello, and Refuse in its stead.
+
+use std::io;
+use std::time::Duration;
+
+use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
+use isthmus_wire::PROTOCOL_VERSION;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// How long a lane may take to say Hello.
+const HELLO_TIME: Duration = Duration::from_secs(10);
+/// How long, and for how many bytes, a lane is kept after its last words so that they arrive.
+const LINGER_TIME: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 4 << 20;
+
+/// Why there is no Hello.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoHello {
+    /// It was closed before it said anything, as probes do.
+    #[error("closed without a word")]
+    Silent,
+    /// It does not speak the protocol.
+    #[error("what comes is no Hello of an isthmus endpoint")]
+    Stranger,
+    /// It speaks another version.
+    #[error("the peer speaks version {0} of the protocol")]
+    Version(u16),
+    /// Too slow, or cut off.
+    #[error("no complete Hello came: {0}")]
+    Cut(io::Error),
+}
+
+/// Reads the Hello, and no byte beyond it.
+pub(crate) async fn read(lane: &mut (impl AsyncRead + Unpin)) -> Result<Hello, NoHello> {
+    let read = timeout(HELLO_TIME, read_unhurried(lane)).await;
+    read.unwrap_or_else(|_| Err(NoHello::Cut(io::ErrorKind::TimedOut.into())))
+}
+
+async fn read_unhurried(lane: &mut (impl AsyncRead + Unpin)) -> Result<Hello, NoHello> {
+    let mut bytes = [0; Hello::LEN];
+    let mut have = 0;
+    while have < bytes.len() {
+        match lane.read(&mut bytes[have..]).await.map_err(NoHello::Cut)? {
+            0 if have == 0 => return Err(NoHello::Silent),
+            0 => return Err(NoHello::Cut(io::ErrorKind::UnexpectedEof.into())),
+            more => have += more,
+        }
+        check_start(&bytes[..have])?;
+    }
+    match Frame::decode(&bytes) {
+        Ok(Some(Frame::Hello(hello))) => Ok(hello),
+        _ => Err(NoHello::Stranger),
+    }
+}
+
+/// Strangers are known by their first bytes, and need not be waited for; a Hello of another
+/// version can have another length.
+fn check_start(bytes: &[u8]) -> Result<(), NoHello> {
+    let expected = [&[1], &MAGIC.to_le_bytes()[..]].concat();
+    if bytes.iter().zip(&expected).any(|(byte, expected)| byte != expected) {
+        return Err(NoHello::Stranger);
+    }
+    match bytes.get(5..7) {
+        Some(version) if version != PROTOCOL_VERSION.to_le_bytes() => {
+            Err(NoHello::Version(u16::from_le_bytes([version[0], version[1]])))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bytes of a frame.
+pub(crate) fn encoded(frame: impl Into<Frame>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.into().encode(&mut bytes);
+    bytes
+}
+
+/// Says why not, and closes.
+pub(crate) async fn refuse(lane: &mut (impl AsyncRead + AsyncWrite + Unpin), reason: RefuseReason) {
+    let refuse = Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason: reason as u8 };
+    // Who does not take the answer does without.
+    let _ = timeout(LINGER_TIME, async {
+        lane.write_all(&encoded(refuse)).await?;
+        lane.shutdown().await
+    })
+    .await;
+    linger(lane).await;
+}
+
+/// Reads until the other side closes, for a while: a close with bytes unread would destroy
+/// on their way those that were written last.
+async fn linger(lane: &mut (impl AsyncRead + Unpin)) {
+    let _ = timeout(LINGER_TIME, async {
+        let (mut waste, mut total) = ([0; 4096], 0);
+        while total < LINGER_BYTES {
+            match lane.read(&mut waste).await {
+                Ok(0) | Err(_) => break,
+                Ok(read) => total += read,
+            }
+        }
+    })
+    .await;
+}

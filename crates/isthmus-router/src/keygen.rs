@@ -1,0 +1,123 @@
+//! Certificates of a site: its authority, and a router's that the authority signs.
+
+use std::fmt;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use time::{Duration, OffsetDateTime};
+
+use crate::tls::uri_of;
+
+const AUTHORITY_DAYS: i64 = 3650;
+
+/// What certificates to make.
+#[derive(Clone, Debug)]
+pub struct Keygen<'a> {
+    /// The AS whose they are.
+    pub as_id: u32,
+    /// Where the files go.
+    pub folder: &'a Path,
+    /// Name of the router's files.
+    pub name: &'a str,
+    /// How long the router's certificate is valid.
+    pub days: u32,
+}
+
+/// What was made; its text says what to do with it.
+#[derive(Clone, Debug)]
+pub struct Made {
+    as_id: u32,
+    /// The authority's certificate: the one file that others need.
+    pub authority: PathBuf,
+    /// The router's certificate.
+    pub certificate: PathBuf,
+    /// The router's private key.
+    pub key: PathBuf,
+}
+
+impl Keygen<'_> {
+    /// Makes the files. An authority that is there is used; a router's files are never
+    /// overwritten.
+    pub fn make(&self) -> io::Result<Made> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.folder)?;
+        let place = |name: &str| self.folder.join(name);
+        let authority = place(&format!("as{}.pem", self.as_id));
+        let authority_key = place(&format!("as{}.key", self.as_id));
+        let (certificate, key) =
+            (place(&format!("{}.pem", self.name)), place(&format!("{}.key", self.name)));
+        if let Some(there) = [&certificate, &key].into_iter().find(|file| file.exists()) {
+            let message = format!("{} is there already; move it away, or use another --name", there.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+        }
+        let issuer = self.authority(&authority, &authority_key)?;
+        let router_key = KeyPair::generate().map_err(unusable)?;
+        let mut params = self.params(&format!("{} of AS {}", self.name, self.as_id), i64::from(self.days))?;
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let signed = params.signed_by(&router_key, &issuer).map_err(unusable)?;
+        write(&key, 0o600, &router_key.serialize_pem())?;
+        write(&certificate, 0o644, &signed.pem())?;
+        Ok(Made { as_id: self.as_id, authority, certificate, key })
+    }
+
+    /// The AS's authority, made if it is missing.
+    fn authority(&self, file: &Path, key_file: &Path) -> io::Result<Issuer<'static, KeyPair>> {
+        let mut params = self.params(&format!("Isthmus authority of AS {}", self.as_id), AUTHORITY_DAYS)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        if key_file.exists() {
+            // Name and key are all that a signature takes from its authority.
+            let key = KeyPair::from_pem(&std::fs::read_to_string(key_file)?).map_err(unusable)?;
+            return Ok(Issuer::new(params, key));
+        }
+        let key = KeyPair::generate().map_err(unusable)?;
+        let certificate = params.self_signed(&key).map_err(unusable)?;
+        write(key_file, 0o600, &key.serialize_pem())?;
+        write(file, 0o644, &certificate.pem())?;
+        Ok(Issuer::new(params, key))
+    }
+
+    fn params(&self, common_name: &str, days: i64) -> io::Result<CertificateParams> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        let uri = uri_of(self.as_id).try_into().map_err(unusable)?;
+        params.subject_alt_names = vec![SanType::URI(uri)];
+        params.use_authority_key_identifier_extension = true;
+        // The other site's clock may be a little behind.
+        params.not_before = OffsetDateTime::now_utc() - Duration::HOUR;
+        params.not_after = OffsetDateTime::now_utc() + Duration::days(days);
+        Ok(params)
+    }
+}
+
+fn unusable(error: rcgen::Error) -> io::Error {
+    io::Error::other(format!("cannot make a certificate: {error}"))
+}
+
+fn write(file: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+    let mut open: File =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(file).map_err(named)?;
+    open.write_all(text.as_bytes()).map_err(named)
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let authority = self.authority.display();
+        let name = self.authority.file_name().map_or_else(String::new, |name| name.display().to_string());
+        writeln!(f, "This router's configuration:")?;
+        writeln!(f, "  [tls]\n  certificate = \"{}\"", self.certificate.display())?;
+        writeln!(f, "  key = \"{}\"\n  authorities = [ the other sites' ]\n", self.key.display())?;
+        writeln!(f, "Copy {authority} to the other site, over a way that nobody can tamper with,")?;
+        writeln!(f, "and there add \"{name}\" to tls.authorities and {} to admits.", self.as_id)?;
+        writeln!(f, "Keys (*.key) stay here.")
+    }
+}

@@ -1,0 +1,33 @@
+//! The router: it joins subnets of a site, and sites by the WAN.
+//!
+//! A router relays *lanes*. It reads a lane's first frame, Hello, looks up where its target
+//! is, connects to the next hop, passes the Hello on, and from then on moves bytes it does
+//! not look at. Inside an AS a lane is a TCP connection of its own; toward the WAN lanes
+//! share *links*, TLS connections between routers that have proved to each other whose they
+//! are. Whoever is slow to take bytes slows those who send them, and nobody else.
+//!
+//! From the outside in: `daemon` starts it all; `listen` accepts; `router` takes a lane from
+//! Hello to end; `step` chooses the way and `onward` goes it; `relay` moves the bytes;
+//! `links` keeps what `link` makes of a connection, and `tls` tells whose it is.
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+pub mod config;
+mod daemon;
+mod dial;
+mod hello;
+mod keygen;
+mod lane;
+mod link;
+mod links;
+mod listen;
+mod metrics;
+mod onward;
+mod relay;
+mod router;
+mod settings;
+mod status;
+mod step;
+mod tls;
+
+pub use daemon::{RunError, RunOptions, check, run};
+pub use keygen::{Keygen, Made};

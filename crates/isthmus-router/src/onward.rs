@@ -1,0 +1,122 @@
+//! The next hop of a lane: from the ways that the table gives to one that answers.
+
+use std::io;
+use std::net::SocketAddr;
+
+use isthmus_wire::frame::{Hello, RefuseReason};
+use isthmus_wire::{AsId, Locator, SubnetId};
+use tracing::debug;
+
+use crate::dial::{connect, tune_lane};
+use crate::lane::Lane;
+use crate::router::{Arrival, Router};
+use crate::settings::{Carrier, Settings};
+use crate::step::{Way, ways};
+
+impl Router {
+    /// Connects to the next hop, and tells on which subnet it is.
+    pub(crate) async fn onward(
+        &self,
+        settings: &Settings,
+        arrival: &Arrival,
+        hello: &Hello,
+    ) -> Result<(Lane, SubnetId), RefuseReason> {
+        let source = (hello.source.as_id, hello.source.subnet);
+        let target = (hello.target.as_id, hello.target.subnet);
+        let mut reason = None;
+        for way in ways(&settings.table, &settings.router, arrival.subnet, source, target) {
+            let answer = match &way {
+                Way::Direct(subnet) => {
+                    let reached = self.endpoint(settings, *subnet, hello.target.locator).await;
+                    // No other way leads to who is not there.
+                    return reached.map(|lane| (lane, *subnet));
+                }
+                Way::Routers(subnet, routers) => {
+                    self.router(settings, *subnet, routers).await.map(|lane| (lane, *subnet))
+                }
+                Way::Gateways(subnet, gateways) => {
+                    self.gateway(settings, *subnet, gateways, target.0).await.map(|lane| (lane, *subnet))
+                }
+            };
+            match answer {
+                Ok(next) => return Ok(next),
+                Err(refused) => {
+                    reason.get_or_insert(refused);
+                }
+            }
+        }
+        Err(reason.unwrap_or(RefuseReason::NoRoute))
+    }
+
+    async fn endpoint(
+        &self,
+        settings: &Settings,
+        subnet: SubnetId,
+        locator: Locator,
+    ) -> Result<Lane, RefuseReason> {
+        let place = settings.place(subnet).ok_or(RefuseReason::NoRoute)?;
+        if !place.may_hold(locator.ip()) || place.listen == Some(locator) || locator.port() == 0 {
+            return Err(RefuseReason::Denied);
+        }
+        plain(settings, subnet, locator).await?.map_err(|error| {
+            debug!(%locator, %error, "endpoint did not answer");
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => RefuseReason::Absent,
+                _ => RefuseReason::Unreached,
+            }
+        })
+    }
+
+    async fn router(
+        &self,
+        settings: &Settings,
+        subnet: SubnetId,
+        routers: &[Locator],
+    ) -> Result<Lane, RefuseReason> {
+        for router in self.failed.order(routers) {
+            match plain(settings, subnet, router).await? {
+                Ok(lane) => return Ok(lane),
+                Err(error) => {
+                    debug!(%router, %error, "router did not answer");
+                    self.failed.note(router);
+                }
+            }
+        }
+        Err(RefuseReason::Unreached)
+    }
+
+    async fn gateway(
+        &self,
+        settings: &Settings,
+        subnet: SubnetId,
+        gateways: &[Locator],
+        target: AsId,
+    ) -> Result<Lane, RefuseReason> {
+        let fits = |neighbour: AsId| settings.config.lets_speak(neighbour.0, target.0);
+        // Nobody whom we let speak for that AS is its neighbour, or stands between.
+        if !settings.config.admits.iter().any(|neighbour| fits(AsId(*neighbour))) {
+            return Err(RefuseReason::Denied);
+        }
+        match self.links.lane(subnet, gateways, fits).await {
+            Some(lane) => Ok(Lane::Link(Box::new(lane))),
+            None => Err(RefuseReason::Unreached),
+        }
+    }
+}
+
+/// Connects without encryption, where that is allowed.
+async fn plain(
+    settings: &Settings,
+    subnet: SubnetId,
+    to: SocketAddr,
+) -> Result<io::Result<Lane>, RefuseReason> {
+    let place = settings.place(subnet).ok_or(RefuseReason::NoRoute)?;
+    if place.carrier != Carrier::Plain {
+        return Err(RefuseReason::Denied);
+    }
+    let connected = connect(to, place.listen.map(|listen| listen.ip())).await;
+    Ok(connected.map(|stream| {
+        tune_lane(&stream);
+        Lane::Plain(stream)
+    }))
+}

@@ -1,0 +1,214 @@
+//! Bytes from one lane to another, both ways, unread.
+//!
+//! A lane that is silent holds no buffer: bytes pass through the thread's own, and what the
+//! receiver does not take at once is kept aside before more is read. Bulk data between two
+//! TCP connections goes through a pipe instead, without being copied.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::{Pin, pin};
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::time::timeout;
+
+use crate::lane::Lane;
+use crate::metrics::Counters;
+
+/// What one turn moves at most. Bytes.
+const CHUNK: usize = 64 << 10;
+/// Wanted size of a pipe. Bytes; the system may give less.
+const PIPE: usize = 512 << 10;
+/// How long one direction may go on when the other has failed.
+const AFTERMATH: Duration = Duration::from_secs(5);
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+}
+
+/// Relays until both sides have ended, or one is gone.
+pub(crate) async fn relay(a: &mut Lane, b: &mut Lane, a_count: &Counters, b_count: &Counters) -> io::Result<()> {
+    match (a, b) {
+        (Lane::Plain(a), Lane::Plain(b)) => {
+            let ((a_read, a_write), (b_read, b_write)) = (a.split(), b.split());
+            let there = one_way_tcp(a_read, b_write, a_count, b_count);
+            both(there, one_way_tcp(b_read, a_write, b_count, a_count)).await
+        }
+        (a, b) => {
+            let (mut a_read, mut a_write) = tokio::io::split(a);
+            let (mut b_read, mut b_write) = tokio::io::split(b);
+            let there = one_way(&mut a_read, &mut b_write, a_count, b_count);
+            both(there, one_way(&mut b_read, &mut a_write, b_count, a_count)).await
+        }
+    }
+}
+
+/// Each direction closes what it writes to when it ends, so that the other learns of it.
+async fn both(
+    there: impl Future<Output = io::Result<()>>,
+    back: impl Future<Output = io::Result<()>>,
+) -> io::Result<()> {
+    let (mut there, mut back) = (pin!(there), pin!(back));
+    tokio::select! {
+        ended = &mut there => rest(ended, back).await,
+        ended = &mut back => rest(ended, there).await,
+    }
+}
+
+async fn rest(ended: io::Result<()>, other: Pin<&mut impl Future<Output = io::Result<()>>>) -> io::Result<()> {
+    match ended {
+        Ok(()) => other.await,
+        Err(error) => {
+            // What was sent before the failure can still arrive.
+            let _ = timeout(AFTERMATH, other).await;
+            Err(error)
+        }
+    }
+}
+
+async fn one_way(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    received: &Counters,
+    sent: &Counters,
+) -> io::Result<()> {
+    let ended = pump(from, to, received, sent, usize::MAX).await;
+    finish(ended.map(drop), to).await
+}
+
+async fn one_way_tcp(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    received: &Counters,
+    sent: &Counters,
+) -> io::Result<()> {
+    let ended = pump_tcp(&mut from, &mut to, received, sent).await;
+    finish(ended, &mut to).await
+}
+
+/// A stream that is gone already needs no closing.
+async fn finish(ended: io::Result<()>, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    let _ = to.shutdown().await;
+    ended
+}
+
+/// Why copying stopped.
+#[derive(PartialEq)]
+enum Stop {
+    End,
+    Bulk,
+}
+
+/// Copies until the end, or until a turn moves `bulk` bytes.
+async fn pump(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    received: &Counters,
+    sent: &Counters,
+    bulk: usize,
+) -> io::Result<Stop> {
+    loop {
+        let mut kept = Vec::new();
+        let moved = poll_fn(|cx| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                let mut buffer = ReadBuf::new(scratch);
+                ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer))?;
+                let mut left = buffer.filled();
+                while !left.is_empty() {
+                    match Pin::new(&mut *to).poll_write(cx, left)? {
+                        Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                        Poll::Ready(written) => left = &left[written..],
+                        Poll::Pending => {
+                            kept.extend_from_slice(left);
+                            break;
+                        }
+                    }
+                }
+                Poll::Ready(io::Result::Ok(buffer.filled().len()))
+            })
+        })
+        .await?;
+        if moved == 0 {
+            return Ok(Stop::End);
+        }
+        received.received(moved);
+        to.write_all(&kept).await?;
+        sent.sent(moved);
+        if moved >= bulk {
+            return Ok(Stop::Bulk);
+        }
+    }
+}
+
+async fn pump_tcp(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    received: &Counters,
+    sent: &Counters,
+) -> io::Result<()> {
+    if pump(from, to, received, sent, CHUNK).await? == Stop::End {
+        return Ok(());
+    }
+    // Without a pipe, or where the system cannot splice, copying goes on.
+    let spliced = match Pipe::new() {
+        Ok(pipe) => pipe.pump(from.as_ref(), to.as_ref(), received, sent).await?,
+        Err(_) => false,
+    };
+    if !spliced {
+        pump(from, to, received, sent, usize::MAX).await?;
+    }
+    Ok(())
+}
+
+/// A pipe in the kernel through which bytes go without coming to user space.
+struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    size: usize,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+        let size = fcntl_setpipe_size(&writer, PIPE).or_else(|_| rustix::pipe::fcntl_getpipe_size(&writer))?;
+        Ok(Self { reader, writer, size })
+    }
+
+    /// Moves bytes until the end; false if the system cannot, and nothing was moved.
+    async fn pump(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+        received: &Counters,
+        sent: &Counters,
+    ) -> io::Result<bool> {
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        loop {
+            // The pipe is empty here: "would block" is the socket's word, never the pipe's.
+            let take = || Ok(splice(from, None, &self.writer, None, self.size, flags)?);
+            let mut held = match from.async_io(Interest::READABLE, take).await {
+                Ok(0) => return Ok(true),
+                Ok(taken) => taken,
+                Err(error) if cannot(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            received.received(held);
+            while held > 0 {
+                let give = || Ok(splice(&self.reader, None, to, None, held, flags)?);
+                let given = to.async_io(Interest::WRITABLE, give).await?;
+                sent.sent(given);
+                held -= given;
+            }
+        }
+    }
+}
+
+fn cannot(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
+}

@@ -1,0 +1,216 @@
+//! A router at work: what becomes of a lane from its Hello to its end.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use isthmus_wire::frame::{HOPS_MAX, Hello, RefuseReason};
+use isthmus_wire::{AsId, SubnetId};
+use parking_lot::{Mutex, RwLock};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Notify, Semaphore};
+use tracing::{debug, warn};
+
+use crate::dial::Failed;
+use crate::hello::{self, NoHello};
+use crate::lane::Lane;
+use crate::links::Links;
+use crate::metrics::{Counted, Metrics};
+use crate::relay::relay;
+use crate::settings::Settings;
+use crate::step::{is_router, may_claim};
+
+/// Most connections that have not yet said whither they go.
+const ARRIVING_MAX: usize = 1024;
+
+/// Where a lane came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) subnet: SubnetId,
+    pub(crate) peer: SocketAddr,
+    /// The neighbour's AS, by its certificate; none inside this AS.
+    pub(crate) neighbour: Option<AsId>,
+}
+
+/// All that the router's tasks share.
+pub(crate) struct Router {
+    settings: RwLock<Arc<Settings>>,
+    pub(crate) metrics: Metrics,
+    pub(crate) links: Links,
+    pub(crate) failed: Failed,
+    pub(crate) arriving: Arc<Semaphore>,
+    pub(crate) draining: AtomicBool,
+    lanes: AtomicUsize,
+    /// Told when the last lane ends.
+    pub(crate) idle: Notify,
+    complaints: Complaints,
+}
+
+impl Router {
+    pub(crate) fn new(settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            settings: RwLock::new(Arc::new(settings)),
+            metrics: Metrics::default(),
+            links: Links::default(),
+            failed: Failed::default(),
+            arriving: Arc::new(Semaphore::new(ARRIVING_MAX)),
+            draining: AtomicBool::new(false),
+            lanes: AtomicUsize::new(0),
+            idle: Notify::new(),
+            complaints: Complaints::default(),
+        })
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.read().clone()
+    }
+
+    pub(crate) fn replace_settings(&self, settings: Settings) {
+        *self.settings.write() = Arc::new(settings);
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes.load(Relaxed)
+    }
+
+    /// Takes a lane from its first byte to its last. `arriving` is held until it is known
+    /// whither it goes.
+    pub(crate) async fn serve<P>(self: Arc<Self>, mut lane: Lane, arrival: Arrival, arriving: P) {
+        let settings = self.settings();
+        let hello = match hello::read(&mut lane).await {
+            Ok(hello) => hello,
+            Err(NoHello::Silent) => return,
+            Err(NoHello::Version(version)) => {
+                self.complain(&arrival, format_args!("lane in version {version} of the protocol refused"));
+                return self.refuse(lane, RefuseReason::Version).await;
+            }
+            Err(fault) => {
+                self.metrics.strangers.fetch_add(1, Relaxed);
+                return self.complain(&arrival, format_args!("connection closed: {fault}"));
+            }
+        };
+        let place = match self.admit(&settings, &arrival, &hello) {
+            Ok(place) => place,
+            Err(reason) => return self.refuse_hello(lane, &arrival, &hello, reason).await,
+        };
+        let onward = self.onward(&settings, &arrival, &hello).await;
+        // Not held any longer by what may live for months.
+        drop((settings, arriving));
+        match onward {
+            Ok((mut next, subnet)) => {
+                let counted = Counted::new(self.metrics.of(arrival.subnet), self.metrics.of(subnet));
+                let passed = Hello { hops: hello.hops + 1, ..hello };
+                debug!(source = %hello.source, target = %hello.target, from = arrival.subnet.0, to = subnet.0, "lane");
+                let ended = match next.write_all(&hello::encoded(passed)).await {
+                    Ok(()) => relay(&mut lane, &mut next, &counted.from, &counted.to).await,
+                    Err(error) => Err(error),
+                };
+                debug!(source = %hello.source, target = %hello.target, ?ended, "lane ended");
+            }
+            Err(reason) => self.refuse_hello(lane, &arrival, &hello, reason).await,
+        }
+        drop(place);
+    }
+
+    /// Checks all that does not depend on the way.
+    fn admit(
+        self: &Arc<Self>,
+        settings: &Settings,
+        arrival: &Arrival,
+        hello: &Hello,
+    ) -> Result<LanePlace, RefuseReason> {
+        if hello.hops >= HOPS_MAX {
+            return Err(RefuseReason::Loop);
+        }
+        let source = (hello.source.as_id, hello.source.subnet);
+        let believed = match arrival.neighbour {
+            Some(neighbour) => {
+                source.0 != settings.as_id() && settings.config.lets_speak(neighbour.0, source.0.0)
+            }
+            None => {
+                let ip = arrival.peer.ip().to_canonical();
+                let by_router = is_router(&settings.table, &settings.router.name, arrival.subnet, ip);
+                may_claim(&settings.table, arrival.subnet, by_router, source)
+            }
+        };
+        if !believed {
+            return Err(RefuseReason::Denied);
+        }
+        if self.draining.load(Relaxed) {
+            return Err(RefuseReason::Full);
+        }
+        let more = |lanes| (lanes < settings.config.limits.lanes).then_some(lanes + 1);
+        self.lanes.fetch_update(Relaxed, Relaxed, more).map_err(|_| RefuseReason::Full)?;
+        Ok(LanePlace(self.clone()))
+    }
+
+    async fn refuse_hello(&self, lane: Lane, arrival: &Arrival, hello: &Hello, reason: RefuseReason) {
+        debug!(source = %hello.source, target = %hello.target, ?reason, "lane refused");
+        if reason == RefuseReason::Denied {
+            let (source, target) = (hello.source, hello.target);
+            self.complain(arrival, format_args!("lane from {source} to {target} refused: not admitted"));
+        }
+        self.refuse(lane, reason).await;
+    }
+
+    async fn refuse(&self, mut lane: Lane, reason: RefuseReason) {
+        self.metrics.refused(reason);
+        hello::refuse(&mut lane, reason).await;
+    }
+
+    /// Logs what a stranger did, but not each time.
+    pub(crate) fn complain(&self, arrival: &Arrival, what: std::fmt::Arguments<'_>) {
+        if self.complaints.due(arrival.peer.ip()) {
+            let neighbour = arrival.neighbour.map(|id| id.0);
+            warn!(peer = %arrival.peer, subnet = arrival.subnet.0, neighbour, "{what}");
+        }
+    }
+}
+
+/// A lane's place among those that the router may have.
+struct LanePlace(Arc<Router>);
+
+impl Drop for LanePlace {
+    fn drop(&mut self) {
+        if self.0.lanes.fetch_sub(1, Relaxed) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// Who was complained about, so that nobody fills the log.
+#[derive(Default)]
+struct Complaints(Mutex<HashMap<IpAddr, Instant>>);
+
+impl Complaints {
+    const PAUSE: Duration = Duration::from_secs(60);
+    const MAX: usize = 1024;
+
+    fn due(&self, ip: IpAddr) -> bool {
+        let mut last = self.0.lock();
+        if last.len() >= Self::MAX {
+            last.retain(|_, at| at.elapsed() < Self::PAUSE);
+        }
+        if last.len() >= Self::MAX || last.get(&ip).is_some_and(|at| at.elapsed() < Self::PAUSE) {
+            return false;
+        }
+        last.insert(ip, Instant::now());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_is_complained_about_once_in_a_while() {
+        let complaints = Complaints::default();
+        let ip = |last| IpAddr::from([10, 0, 0, last]);
+        assert!(complaints.due(ip(1)));
+        assert!(!complaints.due(ip(1)));
+        assert!(complaints.due(ip(2)));
+    }
+}

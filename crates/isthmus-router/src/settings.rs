@@ -1,0 +1,120 @@
+//! Configuration, map and certificates together: what a router goes by until the next reload.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use isthmus_routes::{RouteMap, Router as MapRouter, Table};
+use isthmus_wire::{AsId, SubnetId};
+
+use crate::config::{self, Config, ConfigError, Prefix};
+use crate::tls::Tls;
+
+/// How lanes come in and go out on a subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Carrier {
+    /// One TCP connection per lane.
+    Plain,
+    /// Links: few TLS connections that many lanes share.
+    Links,
+    /// Not at all: the configuration does not allow plain lanes there.
+    Closed,
+}
+
+/// Where the router stands on a subnet.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) subnet: SubnetId,
+    pub(crate) name: String,
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) carrier: Carrier,
+    targets: Vec<Prefix>,
+}
+
+impl Place {
+    /// Whether an endpoint of this subnet can be at `ip`. The address comes from the far end
+    /// of a lane, which must not reach this host's own services by it.
+    pub(crate) fn may_hold(&self, ip: IpAddr) -> bool {
+        let on_loopback = self.listen.is_some_and(|listen| listen.ip().is_loopback());
+        let sane = !ip.is_unspecified() && !ip.is_multicast() && (on_loopback || !ip.is_loopback());
+        sane && (self.targets.is_empty() || self.targets.iter().any(|prefix| prefix.contains(ip)))
+    }
+}
+
+/// See the module.
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+    pub(crate) table: Table,
+    /// This router, as the map has it.
+    pub(crate) router: MapRouter,
+    pub(crate) places: Vec<Place>,
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Settings {
+    /// Reads the configuration at `path` and all that it names, and checks the whole.
+    pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
+        let config = Config::read(path)?;
+        let fault = |message: String| ConfigError::Meaning { place: path.display().to_string(), message };
+        let text = config::read(&config.map)?;
+        let map = RouteMap::parse(&text, &config.map.display().to_string())
+            .map_err(|faults| ConfigError::Map(faults.to_string()))?;
+        let named = map.routers().iter().find(|router| router.name == config.name);
+        let router = named.cloned().ok_or_else(|| {
+            let names: Vec<_> = map.routers().iter().map(|router| router.name.as_str()).collect();
+            let (name, map) = (&config.name, config.map.display());
+            fault(format!("name = {name:?} is no router of {map}; use {}", names.join(", ")))
+        })?;
+        let places = places(&config, &map, &router).map_err(fault)?;
+        let links = places.iter().any(|place| place.carrier == Carrier::Links);
+        let tls = match &config.tls {
+            Some(tls) => Some(Tls::load(tls, map.as_id(), &config.admits)?),
+            None if links => {
+                let message = "the router stands on a way out, but there is no [tls]; \
+                               make certificates with `isthmus router keygen`";
+                return Err(fault(message.to_owned()));
+            }
+            None => None,
+        };
+        let table = Table::compute(&map, config.metric, None);
+        Ok(Self { config, table, router, places, tls })
+    }
+
+    pub(crate) fn as_id(&self) -> AsId {
+        self.table.map().as_id()
+    }
+
+    pub(crate) fn place(&self, subnet: SubnetId) -> Option<&Place> {
+        self.places.iter().find(|place| place.subnet == subnet)
+    }
+}
+
+fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Place>, String> {
+    let joined: Vec<_> = router.joins.iter().filter_map(|joint| map.subnet(joint.subnet)).collect();
+    let unknown = |name: &&String| !joined.iter().any(|subnet| subnet.name == **name);
+    if let Some(name) = config.subnets.keys().find(unknown) {
+        let names: Vec<_> = joined.iter().map(|subnet| subnet.name.as_str()).collect();
+        return Err(format!("[subnet.{name}]: {} does not join it; it joins {}", router.name, names.join(", ")));
+    }
+    let mut places = Vec::new();
+    for subnet in joined {
+        let own = config.subnets.get(&subnet.name).cloned().unwrap_or_default();
+        let name = subnet.name.clone();
+        let carrier = match (subnet.role.leads_out(), own.plain) {
+            (true, true) => {
+                return Err(format!("[subnet.{name}]: plain = true on a way out; remove it, links are encrypted"));
+            }
+            (true, false) => Carrier::Links,
+            (false, true) => Carrier::Plain,
+            (false, false) => Carrier::Closed,
+        };
+        let listen = own.listen.or(router.endpoint(subnet.id));
+        if carrier == Carrier::Plain && listen.is_none() {
+            return Err(format!("[subnet.{name}]: listen is missing, and the map tells no endpoint; add one"));
+        }
+        places.push(Place { subnet: subnet.id, name, listen, carrier, targets: own.targets });
+    }
+    if places.iter().all(|place| place.carrier == Carrier::Closed) {
+        return Err("no subnet has lanes; add [subnet.NAME] with plain = true".to_owned());
+    }
+    Ok(places)
+}

@@ -1,0 +1,189 @@
+//! Where a lane goes next: the choice, apart from all I/O.
+
+use isthmus_routes::{Destination, NextHop, Role, Router, Step, Table};
+use isthmus_wire::{AsId, Locator, SubnetId};
+
+/// A step that leads towards a lane's target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The target's endpoint itself, on this subnet.
+    Direct(SubnetId),
+    /// Any one of these endpoints of routers of this AS, on this subnet.
+    Routers(SubnetId, Vec<Locator>),
+    /// Any one of these routers of other AS's, on this way out.
+    Gateways(SubnetId, Vec<Locator>),
+}
+
+/// The ways for a lane from `source` that came in on `arrived`, best first; none if empty.
+///
+/// The router stands on several subnets, and whoever chose it may not know which of them is
+/// best, or that another router would be: so the best step from any of them counts. What a
+/// step costs only falls from router to router. Ways that are not the best are kept only if
+/// they end the way inside this AS, so that they cannot lead in a circle.
+pub(crate) fn ways(
+    table: &Table,
+    router: &Router,
+    arrived: SubnetId,
+    source: Destination,
+    target: Destination,
+) -> Vec<Way> {
+    let map = table.map();
+    let role = |id| map.subnet(id).map_or(Role::Edge, |subnet| subnet.role);
+    let inside = target.0 == map.as_id();
+    // An AS forwards nothing from one of its ways out to another.
+    if !inside && role(arrived).leads_out() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for joint in &router.joins {
+        let on = joint.subnet;
+        if inside && role(on).leads_out() {
+            continue;
+        }
+        let Ok(NextHop { step, route }) = table.next_hop(on, target) else { continue };
+        match step {
+            Step::Direct => found.push((0, Way::Direct(on))),
+            Step::Gateways(gateways) => found.push((route.cost, Way::Gateways(on, gateways))),
+            Step::Routers(routers) => {
+                // A subnet without transit is crossed only by what comes from it.
+                let crosses = role(on) == Role::Transit || source == (map.as_id(), on);
+                let others = routers.iter().filter(|next| next.name != router.name);
+                let others: Vec<_> = others.filter_map(|next| next.endpoint).collect();
+                if crosses && !others.is_empty() {
+                    found.push((route.cost, Way::Routers(on, others)));
+                }
+            }
+        }
+    }
+    found.sort_by_key(|(cost, way)| (*cost, matches!(way, Way::Routers(..))));
+    let ranked = found.into_iter().map(|(_, way)| way).enumerate();
+    ranked.filter(|(rank, way)| *rank == 0 || !matches!(way, Way::Routers(..))).map(|(_, way)| way).collect()
+}
+
+/// Whether a lane that came in on `arrived` from inside the AS may claim this source: an
+/// endpoint only its own subnet; a router of the AS any that the map knows.
+pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, source: Destination) -> bool {
+    let map = table.map();
+    if source.0 != map.as_id() {
+        return by_router && map.remote(source.0).is_some();
+    }
+    source.1 == arrived
+        || by_router && map.subnet(source.1).is_some_and(|subnet| !subnet.role.leads_out())
+}
+
+/// Whether `ip` is where another router of the AS stands on `subnet`.
+pub(crate) fn is_router(table: &Table, own: &str, subnet: SubnetId, ip: std::net::IpAddr) -> bool {
+    let others = table.map().routers().iter().filter(|router| router.name != own);
+    others.filter_map(|router| router.endpoint(subnet)).any(|at| at.ip() == ip)
+}
+
+/// The gateways with which this router keeps links: those on its ways out that lead to AS's
+/// for which `wanted` holds.
+pub(crate) fn gateways(
+    table: &Table,
+    router: &Router,
+    wanted: impl Fn(AsId) -> bool,
+) -> Vec<(SubnetId, Locator)> {
+    let mut found = Vec::new();
+    for remote in table.map().remotes().iter().filter(|remote| wanted(remote.id)) {
+        for way in &remote.ways_out {
+            if router.joins.iter().any(|joint| joint.subnet == way.subnet) {
+                found.extend(way.gateways.iter().map(|gateway| (way.subnet, *gateway)));
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use isthmus_routes::{Metric, RouteMap};
+
+    use super::*;
+
+    const CAMPUS: SubnetId = SubnetId(1);
+    const STORAGE: SubnetId = SubnetId(2);
+    const COMPUTE: SubnetId = SubnetId(3);
+    const ESNET: SubnetId = SubnetId(100);
+    const AS3: AsId = AsId(3);
+
+    fn table() -> Table {
+        let text = include_str!("../../isthmus-routes/maps/as3.toml");
+        Table::compute(&RouteMap::parse(text, "as3.toml").expect("a map"), Metric::Bandwidth, None)
+    }
+
+    fn chosen(name: &str, arrived: SubnetId, source: Destination, target: Destination) -> Vec<Way> {
+        let table = table();
+        let router = table.map().routers().iter().find(|r| r.name == name).expect("the router");
+        ways(&table, router, arrived, source, target)
+    }
+
+    fn at(text: &str) -> Locator {
+        text.parse().expect("a locator")
+    }
+
+    #[test]
+    fn a_router_on_the_targets_subnet_goes_straight_to_it() {
+        assert_eq!(chosen("r4", CAMPUS, (AS3, CAMPUS), (AS3, COMPUTE))[0], Way::Direct(COMPUTE));
+        assert_eq!(chosen("r1", ESNET, (AsId(1), CAMPUS), (AS3, CAMPUS))[0], Way::Direct(CAMPUS));
+    }
+
+    #[test]
+    fn what_comes_from_outside_is_handed_to_the_routers_that_lead_on() {
+        let ways = chosen("r1", ESNET, (AsId(1), CAMPUS), (AS3, COMPUTE));
+        assert_eq!(ways, [Way::Routers(CAMPUS, vec![at("10.3.1.4:4100")])]);
+    }
+
+    #[test]
+    fn a_remote_as_is_reached_by_its_gateways() {
+        let ways = chosen("r2", CAMPUS, (AS3, COMPUTE), (AsId(4), SubnetId(9)));
+        assert_eq!(ways[0], Way::Gateways(SubnetId(104), vec![at("203.0.113.2:4100")]));
+    }
+
+    #[test]
+    fn a_router_that_is_not_on_the_best_way_hands_over_to_one_that_is() {
+        let ways = chosen("r3", STORAGE, (AS3, STORAGE), (AsId(4), SubnetId(9)));
+        assert_eq!(ways[0], Way::Routers(CAMPUS, vec![at("10.3.1.2:4100")]));
+        // Chosen for AS4 although the private link is another router's: that one comes first.
+        let ways = chosen("r1", CAMPUS, (AS3, CAMPUS), (AsId(4), SubnetId(9)));
+        assert_eq!(ways[0], Way::Routers(CAMPUS, vec![at("10.3.1.2:4100")]));
+        assert_eq!(ways[1], Way::Gateways(ESNET, vec![at("198.51.100.4:4100")]));
+    }
+
+    #[test]
+    fn nothing_goes_from_one_way_out_to_another() {
+        assert_eq!(chosen("r1", ESNET, (AsId(1), CAMPUS), (AsId(4), CAMPUS)), []);
+        assert_eq!(chosen("r1", ESNET, (AsId(1), CAMPUS), (AsId(2), CAMPUS)), []);
+    }
+
+    #[test]
+    fn unknown_targets_have_no_way() {
+        assert_eq!(chosen("r4", CAMPUS, (AS3, CAMPUS), (AsId(77), CAMPUS)), []);
+        assert_eq!(chosen("r4", CAMPUS, (AS3, CAMPUS), (AS3, SubnetId(77))), []);
+    }
+
+    #[test]
+    fn endpoints_claim_their_own_subnet_and_routers_what_they_pass_on() {
+        let table = table();
+        assert!(may_claim(&table, CAMPUS, false, (AS3, CAMPUS)));
+        assert!(!may_claim(&table, CAMPUS, false, (AS3, STORAGE)));
+        assert!(!may_claim(&table, CAMPUS, false, (AsId(4), CAMPUS)));
+        assert!(!may_claim(&table, CAMPUS, false, (AsId(0), SubnetId(0))));
+        assert!(may_claim(&table, CAMPUS, true, (AS3, STORAGE)));
+        assert!(may_claim(&table, CAMPUS, true, (AsId(4), SubnetId(5))));
+        assert!(!may_claim(&table, CAMPUS, true, (AsId(77), CAMPUS)));
+        assert!(!may_claim(&table, CAMPUS, true, (AS3, ESNET)));
+        assert!(is_router(&table, "r1", CAMPUS, at("10.3.1.2:1").ip()));
+        assert!(!is_router(&table, "r2", CAMPUS, at("10.3.1.2:1").ip()));
+    }
+
+    #[test]
+    fn links_are_kept_on_the_routers_own_ways_out() {
+        let table = table();
+        let router = &table.map().routers()[0];
+        assert_eq!(gateways(&table, router, |id| id == AsId(4)), [(ESNET, at("198.51.100.4:4100"))]);
+        assert_eq!(gateways(&table, router, |_| false), []);
+    }
+}

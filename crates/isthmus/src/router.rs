@@ -1,0 +1,106 @@
+//! `isthmus router`: the daemon that joins subnets and sites.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use isthmus_router::{Keygen, RunError, RunOptions};
+use isthmus_units::Span;
+
+const USAGE: u8 = 2;
+const FAILED: u8 = 3;
+
+/// The daemon that joins subnets and sites
+///
+/// A router passes lanes between the subnets that it joins, and over encrypted links to the
+/// routers of other sites. See docs/router.md.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: RouterCommand,
+}
+
+#[derive(Subcommand)]
+enum RouterCommand {
+    Run(RunArgs),
+    Check(CheckArgs),
+    Keygen(KeygenArgs),
+}
+
+/// Run a router in the foreground
+///
+/// SIGHUP: read the configuration, the map and the certificates again; lanes go on. SIGTERM:
+/// take no new lanes, let those that are there end for a while, exit with status 0. Exit
+/// status 2 for a wrong configuration, 3 when the system refuses something.
+#[derive(clap::Args)]
+struct RunArgs {
+    /// TOML file with the configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// How long lanes may go on after SIGTERM
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    drain: Span,
+    /// Threads that relay [default: the host's processors, 4 at most]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+/// Check a router's configuration and all the files that it names
+///
+/// Exit status 2 when something is wrong.
+#[derive(clap::Args)]
+struct CheckArgs {
+    /// TOML file with the configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Make the authority of a site, and a certificate for its router
+///
+/// Where the authority of this AS is there already, only the router's certificate is made.
+#[derive(clap::Args)]
+struct KeygenArgs {
+    /// Id of the AS
+    #[arg(long = "as", value_name = "ID")]
+    as_id: u32,
+    /// Folder for the files; it is made if it is missing
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// Name of the router; its files are called after it
+    #[arg(long, default_value = "router")]
+    name: String,
+    /// How long the router's certificate is valid; the authority's: ten years
+    #[arg(long, default_value_t = 825)]
+    days: u32,
+}
+
+pub(crate) fn main(args: Args) -> ExitCode {
+    let done = match args.command {
+        RouterCommand::Run(args) => run(&args),
+        RouterCommand::Check(args) => isthmus_router::check(&args.config).map_err(RunError::from),
+        RouterCommand::Keygen(args) => keygen(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("isthmus router: {error}");
+            ExitCode::from(if matches!(error, RunError::Config(_)) { USAGE } else { FAILED })
+        }
+    }
+}
+
+fn run(args: &RunArgs) -> Result<(), RunError> {
+    let processors = || std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
+    isthmus_router::run(&RunOptions {
+        config: args.config.clone(),
+        drain: Duration::from_nanos(args.drain.0),
+        threads: args.threads.unwrap_or_else(processors),
+    })
+}
+
+fn keygen(args: &KeygenArgs) -> Result<(), RunError> {
+    let keygen = Keygen { as_id: args.as_id, folder: &args.out, name: &args.name, days: args.days };
+    print!("{}", keygen.make()?);
+    Ok(())
+}
