@@ -4,11 +4,8 @@ mod doctor;
 mod env;
 mod install;
 mod lab;
-<<<<<<< HEAD
-mod routes;
-=======
 mod router;
->>>>>>> router
+mod routes;
 
 use std::process::ExitCode;
 
@@ -28,11 +25,8 @@ enum Command {
     Env(env::Args),
     Doctor(doctor::Args),
     Lab(lab::Args),
-<<<<<<< HEAD
-    Routes(routes::Args),
-=======
     Router(router::Args),
->>>>>>> router
+    Routes(routes::Args),
 }
 
 fn main() -> ExitCode {
@@ -44,11 +38,8 @@ fn main() -> ExitCode {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Lab(args) => lab::main(args),
-<<<<<<< HEAD
-        Command::Routes(args) => routes::main(args),
-=======
         Command::Router(args) => router::main(args),
->>>>>>> router
+        Command::Routes(args) => routes::main(args),
     }
 }
 
