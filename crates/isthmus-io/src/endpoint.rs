@@ -14,6 +14,7 @@ use isthmus_proto::{
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::courtesy::Courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::memory::ProcessMemory;
@@ -77,6 +78,7 @@ pub struct Endpoint {
     /// Somebody sleeps on the bell.
     armed: AtomicBool,
     closed: AtomicBool,
+    courtesy: Courtesy,
     bell: Bell,
     event_fd: Poller,
     driver: Arc<Driver>,
@@ -138,6 +140,7 @@ impl Endpoint {
             polls: AtomicU64::new(0),
             armed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            courtesy: Courtesy::new(),
             bell: Bell::new()?,
             event_fd,
             driver: Driver::get()?,
@@ -329,8 +332,14 @@ impl Endpoint {
             self.bell.silence();
         }
         self.core.lock().engine.note_poll();
-        self.turn();
-        take_completions(&mut self.core.lock().engine, out)
+        let read = self.turn();
+        let moved = take_completions(&mut self.core.lock().engine, out);
+        if read || moved > 0 {
+            self.courtesy.found();
+        } else {
+            self.courtesy.found_nothing(&self.event_fd);
+        }
+        moved
     }
 
     /// A descriptor that is readable when [`Endpoint::poll`] has something to return,

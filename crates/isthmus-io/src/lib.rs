@@ -2,6 +2,7 @@
 //!
 //! `unsafe` lives in `endpoint.rs`, `memory.rs`, `shell.rs`, `signals.rs` and `tcp.rs` only.
 
+mod courtesy;
 mod driver;
 mod endpoint;
 mod interface;

@@ -201,7 +201,10 @@ impl Config {
             return fault("limits.lanes = 0 lets nothing through; expected 1 or more".to_owned());
         }
         if !(1..=64).contains(&config.limits.links) {
-            return fault(format!("limits.links = {} is out of range; expected 1 to 64", config.limits.links));
+            return fault(format!(
+                "limits.links = {} is out of range; expected 1 to 64",
+                config.limits.links
+            ));
         }
         if let Some(bad) = config.carries.keys().find(|key| key.parse::<u32>().is_err()) {
             return fault(format!("carries: {bad:?} is no AS id; write it as \"2\" = [5]"));

@@ -65,11 +65,8 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
 
 async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError> {
     // Before anything that takes time, so that no signal ends the process in between.
-    let (mut hangup, mut terminate, mut interrupt) = (
-        signal(SignalKind::hangup())?,
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let (mut hangup, mut terminate, mut interrupt) =
+        (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (name, as_id, status) = (settings.router.name.clone(), settings.as_id().0, settings.config.status);
     let router = Router::new(settings);
     let mut listeners = Listeners::default();

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use isthmus_wire::PROTOCOL_VERSION;
+use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 

@@ -49,10 +49,10 @@ impl Keygen<'_> {
         let place = |name: &str| self.folder.join(name);
         let authority = place(&format!("as{}.pem", self.as_id));
         let authority_key = place(&format!("as{}.key", self.as_id));
-        let (certificate, key) =
-            (place(&format!("{}.pem", self.name)), place(&format!("{}.key", self.name)));
+        let (certificate, key) = (place(&format!("{}.pem", self.name)), place(&format!("{}.key", self.name)));
         if let Some(there) = [&certificate, &key].into_iter().find(|file| file.exists()) {
-            let message = format!("{} is there already; move it away, or use another --name", there.display());
+            let message =
+                format!("{} is there already; move it away, or use another --name", there.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
         let issuer = self.authority(&authority, &authority_key)?;

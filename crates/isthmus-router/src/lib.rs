@@ -23,10 +23,12 @@ mod listen;
 mod metrics;
 mod onward;
 mod relay;
+mod report;
 mod router;
 mod settings;
 mod status;
 mod step;
+mod tcp_info;
 mod tls;
 
 pub use daemon::{RunError, RunOptions, check, run};

@@ -139,20 +139,20 @@ impl LinkWork {
         let mut waiting = None;
         std::future::poll_fn(move |cx| {
             loop {
-                if waiting.is_none() {
-                    if let Poll::Ready(Some(request)) = self.requests.poll_recv(cx) {
-                        waiting = Some(request);
-                    }
+                if waiting.is_none()
+                    && let Poll::Ready(Some(request)) = self.requests.poll_recv(cx)
+                {
+                    waiting = Some(request);
                 }
-                if waiting.is_some() {
-                    if let Poll::Ready(opened) = self.connection.poll_new_outbound(cx) {
-                        let stream = opened?;
-                        if let Some(request) = waiting.take() {
-                            // Who does not wait any longer drops it, which closes it.
-                            let _: Result<(), Stream> = oneshot::Sender::send(request, stream);
-                        }
-                        continue;
+                if waiting.is_some()
+                    && let Poll::Ready(opened) = self.connection.poll_new_outbound(cx)
+                {
+                    let stream = opened?;
+                    if let Some(request) = waiting.take() {
+                        // Who does not wait any longer drops it, which closes it.
+                        let _: Result<(), Stream> = oneshot::Sender::send(request, stream);
                     }
+                    continue;
                 }
                 match self.connection.poll_next_inbound(cx) {
                     Poll::Ready(Some(stream)) => accept(stream?),

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
-use std::sync::atomic::Ordering::Relaxed;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -23,6 +24,9 @@ use crate::settings::Settings;
 use crate::{step, tls};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// What the end that was dialled says first: the other cannot tell from the handshake alone
+/// that its certificate was accepted.
+const ADMITTED: u8 = 1;
 /// Between attempts to dial, from the first to the last.
 const BACK_OFF: Duration = Duration::from_millis(200);
 const BACK_OFF_MAX: Duration = Duration::from_secs(10);
@@ -140,18 +144,31 @@ impl Router {
         let stream = connect(gateway, from).await?;
         tune_link(&stream);
         let name = ServerName::IpAddress(gateway.ip().into());
-        let stream = timeout(HANDSHAKE_TIME, tls.connector.connect(name, stream)).await??;
+        let mut stream = timeout(HANDSHAKE_TIME, tls.connector.connect(name, stream)).await??;
+        // Only now is it sure that the other end believes our certificate.
+        timeout(HANDSHAKE_TIME, stream.read_u8()).await??;
         let neighbour = tls::neighbour(stream.get_ref().1.peer_certificates());
         let neighbour = neighbour.ok_or(io::ErrorKind::PermissionDenied)?;
         Ok((stream.into(), neighbour))
     }
 
     /// Makes a link of a connection that another router dialled.
-    pub(crate) async fn accept_link<P>(self: Arc<Self>, stream: TcpStream, mut arrival: Arrival, arriving: P) {
+    pub(crate) async fn accept_link<P>(
+        self: Arc<Self>,
+        stream: TcpStream,
+        mut arrival: Arrival,
+        arriving: P,
+    ) {
         tune_link(&stream);
         let settings = self.settings();
         let Some(tls) = &settings.tls else { return };
-        let handshake = timeout(HANDSHAKE_TIME, tls.acceptor.accept(stream)).await;
+        let handshake = timeout(HANDSHAKE_TIME, async {
+            let mut stream = tls.acceptor.accept(stream).await?;
+            stream.write_u8(ADMITTED).await?;
+            stream.flush().await?;
+            io::Result::Ok(stream)
+        })
+        .await;
         let stream = match handshake.map_err(io::Error::from).and_then(|done| done) {
             Ok(stream) => stream,
             Err(error) => {

@@ -36,9 +36,9 @@ impl Listeners {
                 continue;
             }
             let (subnet, address, carrier) = key;
-            let listener = TcpListener::bind(address)
-                .await
-                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+            let listener = TcpListener::bind(address).await.map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+            })?;
             info!(%address, subnet = subnet.0, ?carrier, "listening");
             self.0.insert(key, tokio::spawn(accept(router.clone(), listener, subnet, carrier)));
         }

@@ -24,7 +24,8 @@ impl Router {
         let source = (hello.source.as_id, hello.source.subnet);
         let target = (hello.target.as_id, hello.target.subnet);
         let mut reason = None;
-        for way in ways(&settings.table, &settings.router, arrival.subnet, source, target) {
+        let (table, own, first) = (&settings.table, &settings.router, hello.hops == 0);
+        for way in ways(table, own, arrival.subnet, source, target, first) {
             let answer = match &way {
                 Way::Direct(subnet) => {
                     let reached = self.endpoint(settings, *subnet, hello.target.locator).await;

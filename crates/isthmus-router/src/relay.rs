@@ -33,7 +33,12 @@ thread_local! {
 }
 
 /// Relays until both sides have ended, or one is gone.
-pub(crate) async fn relay(a: &mut Lane, b: &mut Lane, a_count: &Counters, b_count: &Counters) -> io::Result<()> {
+pub(crate) async fn relay(
+    a: &mut Lane,
+    b: &mut Lane,
+    a_count: &Counters,
+    b_count: &Counters,
+) -> io::Result<()> {
     match (a, b) {
         (Lane::Plain(a), Lane::Plain(b)) => {
             let ((a_read, a_write), (b_read, b_write)) = (a.split(), b.split());
@@ -61,7 +66,10 @@ async fn both(
     }
 }
 
-async fn rest(ended: io::Result<()>, other: Pin<&mut impl Future<Output = io::Result<()>>>) -> io::Result<()> {
+async fn rest(
+    ended: io::Result<()>,
+    other: Pin<&mut impl Future<Output = io::Result<()>>>,
+) -> io::Result<()> {
     match ended {
         Ok(()) => other.await,
         Err(error) => {
@@ -176,7 +184,8 @@ struct Pipe {
 impl Pipe {
     fn new() -> io::Result<Self> {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-        let size = fcntl_setpipe_size(&writer, PIPE).or_else(|_| rustix::pipe::fcntl_getpipe_size(&writer))?;
+        let size =
+            fcntl_setpipe_size(&writer, PIPE).or_else(|_| rustix::pipe::fcntl_getpipe_size(&writer))?;
         Ok(Self { reader, writer, size })
     }
 

@@ -96,10 +96,10 @@ impl Router {
             Err(reason) => return self.refuse_hello(lane, &arrival, &hello, reason).await,
         };
         let onward = self.onward(&settings, &arrival, &hello).await;
-        // Not held any longer by what may live for months.
-        drop((settings, arriving));
+        drop(settings);
         match onward {
             Ok((mut next, subnet)) => {
+                drop(arriving);
                 let counted = Counted::new(self.metrics.of(arrival.subnet), self.metrics.of(subnet));
                 let passed = Hello { hops: hello.hops + 1, ..hello };
                 debug!(source = %hello.source, target = %hello.target, from = arrival.subnet.0, to = subnet.0, "lane");
@@ -109,9 +109,11 @@ impl Router {
                 };
                 debug!(source = %hello.source, target = %hello.target, ?ended, "lane ended");
             }
-            Err(reason) => self.refuse_hello(lane, &arrival, &hello, reason).await,
+            Err(reason) => {
+                drop(place);
+                self.refuse_hello(lane, &arrival, &hello, reason).await;
+            }
         }
-        drop(place);
     }
 
     /// Checks all that does not depend on the way.

@@ -93,7 +93,11 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
     let unknown = |name: &&String| !joined.iter().any(|subnet| subnet.name == **name);
     if let Some(name) = config.subnets.keys().find(unknown) {
         let names: Vec<_> = joined.iter().map(|subnet| subnet.name.as_str()).collect();
-        return Err(format!("[subnet.{name}]: {} does not join it; it joins {}", router.name, names.join(", ")));
+        return Err(format!(
+            "[subnet.{name}]: {} does not join it; it joins {}",
+            router.name,
+            names.join(", ")
+        ));
     }
     let mut places = Vec::new();
     for subnet in joined {
@@ -101,7 +105,9 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
         let name = subnet.name.clone();
         let carrier = match (subnet.role.leads_out(), own.plain) {
             (true, true) => {
-                return Err(format!("[subnet.{name}]: plain = true on a way out; remove it, links are encrypted"));
+                return Err(format!(
+                    "[subnet.{name}]: plain = true on a way out; remove it, links are encrypted"
+                ));
             }
             (true, false) => Carrier::Links,
             (false, true) => Carrier::Plain,
@@ -109,7 +115,9 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
         };
         let listen = own.listen.or(router.endpoint(subnet.id));
         if carrier == Carrier::Plain && listen.is_none() {
-            return Err(format!("[subnet.{name}]: listen is missing, and the map tells no endpoint; add one"));
+            return Err(format!(
+                "[subnet.{name}]: listen is missing, and the map tells no endpoint; add one"
+            ));
         }
         places.push(Place { subnet: subnet.id, name, listen, carrier, targets: own.targets });
     }

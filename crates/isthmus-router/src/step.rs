@@ -18,14 +18,16 @@ pub(crate) enum Way {
 ///
 /// The router stands on several subnets, and whoever chose it may not know which of them is
 /// best, or that another router would be: so the best step from any of them counts. What a
-/// step costs only falls from router to router. Ways that are not the best are kept only if
-/// they end the way inside this AS, so that they cannot lead in a circle.
+/// step costs only falls from router to router. Ways that are not the best are for when those
+/// do not answer; by other routers they can lead in a circle, so that only the first router
+/// of a lane (`detour`) may take them.
 pub(crate) fn ways(
     table: &Table,
     router: &Router,
     arrived: SubnetId,
     source: Destination,
     target: Destination,
+    detour: bool,
 ) -> Vec<Way> {
     let map = table.map();
     let role = |id| map.subnet(id).map_or(Role::Edge, |subnet| subnet.role);
@@ -57,7 +59,10 @@ pub(crate) fn ways(
     }
     found.sort_by_key(|(cost, way)| (*cost, matches!(way, Way::Routers(..))));
     let ranked = found.into_iter().map(|(_, way)| way).enumerate();
-    ranked.filter(|(rank, way)| *rank == 0 || !matches!(way, Way::Routers(..))).map(|(_, way)| way).collect()
+    ranked
+        .filter(|(rank, way)| detour || *rank == 0 || !matches!(way, Way::Routers(..)))
+        .map(|(_, way)| way)
+        .collect()
 }
 
 /// Whether a lane that came in on `arrived` from inside the AS may claim this source: an
@@ -67,8 +72,7 @@ pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, sourc
     if source.0 != map.as_id() {
         return by_router && map.remote(source.0).is_some();
     }
-    source.1 == arrived
-        || by_router && map.subnet(source.1).is_some_and(|subnet| !subnet.role.leads_out())
+    source.1 == arrived || by_router && map.subnet(source.1).is_some_and(|subnet| !subnet.role.leads_out())
 }
 
 /// Whether `ip` is where another router of the AS stands on `subnet`.
@@ -117,7 +121,7 @@ mod tests {
     fn chosen(name: &str, arrived: SubnetId, source: Destination, target: Destination) -> Vec<Way> {
         let table = table();
         let router = table.map().routers().iter().find(|r| r.name == name).expect("the router");
-        ways(&table, router, arrived, source, target)
+        ways(&table, router, arrived, source, target, true)
     }
 
     fn at(text: &str) -> Locator {
@@ -146,10 +150,17 @@ mod tests {
     fn a_router_that_is_not_on_the_best_way_hands_over_to_one_that_is() {
         let ways = chosen("r3", STORAGE, (AS3, STORAGE), (AsId(4), SubnetId(9)));
         assert_eq!(ways[0], Way::Routers(CAMPUS, vec![at("10.3.1.2:4100")]));
-        // Chosen for AS4 although the private link is another router's: that one comes first.
-        let ways = chosen("r1", CAMPUS, (AS3, CAMPUS), (AsId(4), SubnetId(9)));
-        assert_eq!(ways[0], Way::Routers(CAMPUS, vec![at("10.3.1.2:4100")]));
-        assert_eq!(ways[1], Way::Gateways(ESNET, vec![at("198.51.100.4:4100")]));
+    }
+
+    #[test]
+    fn when_the_best_way_does_not_answer_the_first_router_takes_another() {
+        let (table, as4) = (table(), (AsId(4), SubnetId(9)));
+        let router = &table.map().routers()[0];
+        let best = Way::Gateways(ESNET, vec![at("198.51.100.4:4100")]);
+        let other = Way::Routers(CAMPUS, vec![at("10.3.1.2:4100")]);
+        let chosen = |detour| ways(&table, router, CAMPUS, (AS3, CAMPUS), as4, detour);
+        assert_eq!(chosen(true), [best.clone(), other]);
+        assert_eq!(chosen(false), [best]);
     }
 
     #[test]

@@ -64,7 +64,8 @@ impl Tls {
             .map_err(|e| fault(&files.key, format!("no private key in PEM: {e}")))?;
         let neighbours = Arc::new(Neighbours::load(&files.authorities, own, admits)?);
         let provider = Arc::new(ring::default_provider());
-        let unusable = |e: Error| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display()));
+        let unusable =
+            |e: Error| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display()));
         let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
@@ -118,7 +119,8 @@ impl Neighbours {
         let mut anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>> = BTreeMap::new();
         for file in files {
             for authority in certificates(file)? {
-                let unnamed = || fault(file, "this authority names no AS; use the one that keygen made".into());
+                let unnamed =
+                    || fault(file, "this authority names no AS; use the one that keygen made".into());
                 let named = as_of(&authority).ok_or_else(unnamed)?;
                 let anchor = anchor_from_trusted_cert(&authority)
                     .map_err(|e| fault(file, format!("not usable as an authority: {e}")))?;
@@ -147,7 +149,8 @@ impl Neighbours {
         let anchors = as_of(leaf).and_then(|id| self.anchors.get(&id)).ok_or(denied)?;
         let certificate = EndEntityCert::try_from(leaf)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let checked = certificate.verify_for_usage(self.algorithms.all, anchors, chain, now, usage, None, None);
+        let checked =
+            certificate.verify_for_usage(self.algorithms.all, anchors, chain, now, usage, None, None);
         checked.map(drop).map_err(|error| {
             Error::InvalidCertificate(match error {
                 webpki::Error::CertExpired { .. } => CertificateError::Expired,

@@ -27,7 +27,15 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-router", &["isthmus-routes", "isthmus-units", "isthmus-wire"]),
     (
         "isthmus",
-        &["isthmus-io", "isthmus-lab", "isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-units", "isthmus-wire"],
+        &[
+            "isthmus-io",
+            "isthmus-lab",
+            "isthmus-proto",
+            "isthmus-router",
+            "isthmus-routes",
+            "isthmus-units",
+            "isthmus-wire",
+        ],
     ),
 ];
 

@@ -156,7 +156,8 @@ fn columns(lines: &[Vec<String>]) -> String {
     out
 }
 
-/// `{"version": 1, "as": ..., "metric": ..., "subnets": [...], "routes": [...], "remotes": [...]}`
+/// `{"version": 1, "as": 3, "name": ..., "metric": ..., "subnets": [...], "routes": [...]}`; a
+/// pair without route is left out, and routes to a remote AS have `to_subnet` 0.
 fn json(table: &Table) -> serde_json::Value {
     let map = table.map();
     let subnets: Vec<_> = map

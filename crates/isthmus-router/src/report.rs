@@ -1,0 +1,172 @@
+//! The router's state as text: OpenMetrics, JSON, and a page.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use isthmus_routes::Step;
+use isthmus_wire::SubnetId;
+use serde_json::{Value, json};
+
+use crate::link::Link;
+use crate::metrics::Counters;
+use crate::router::Router;
+use crate::settings::Settings;
+use crate::tcp_info;
+
+/// Text that grows; writing to it cannot fail.
+macro_rules! line {
+    ($out:expr, $($arg:tt)*) => {{
+        let _ = writeln!($out, $($arg)*);
+    }};
+}
+
+fn name_of(settings: &Settings, subnet: SubnetId) -> String {
+    settings.place(subnet).map_or_else(|| subnet.0.to_string(), |place| place.name.clone())
+}
+
+fn rtt_seconds(link: &Link) -> Option<f64> {
+    Some(tcp_info::rtt(&link.socket)?.as_secs_f64())
+}
+
+/// All counts in the OpenMetrics format.
+pub(crate) fn metrics(router: &Router) -> String {
+    let settings = router.settings();
+    let mut out = String::new();
+    let subnets = router.metrics.subnets();
+    let mut family = |name: &str, kind: &str, help: &str, of: fn(&Counters) -> [&AtomicU64; 2]| {
+        line!(out, "# TYPE isthmus_router_{name} {kind}\n# HELP isthmus_router_{name} {help}");
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        for (id, counters) in &subnets {
+            let subnet = name_of(&settings, *id);
+            for (direction, count) in ["in", "out"].iter().zip(of(counters)) {
+                let labels = format!("subnet=\"{subnet}\",direction=\"{direction}\"");
+                line!(out, "isthmus_router_{name}{suffix}{{{labels}}} {}", count.load(Relaxed));
+            }
+        }
+    };
+    family("bytes", "counter", "Bytes relayed from (in) and to (out) a subnet.", |c| {
+        [&c.bytes_in, &c.bytes_out]
+    });
+    family("lanes_opened", "counter", "Lanes relayed since the start.", |c| [&c.lanes_in, &c.lanes_out]);
+    family("lanes", "gauge", "Lanes being relayed.", |c| [&c.lanes_in_now, &c.lanes_out_now]);
+    line!(out, "# TYPE isthmus_router_refusals counter\n# HELP isthmus_router_refusals Lanes refused.");
+    for (reason, count) in router.metrics.refusals() {
+        let reason = format!("{reason:?}").to_lowercase();
+        line!(out, "isthmus_router_refusals_total{{reason=\"{reason}\"}} {count}");
+    }
+    line!(out, "# TYPE isthmus_router_strangers counter");
+    line!(out, "# HELP isthmus_router_strangers Connections closed because they did not speak the protocol.");
+    line!(out, "isthmus_router_strangers_total {}", router.metrics.strangers.load(Relaxed));
+    links(&mut out, &settings, &router.links.standing());
+    out.push_str("# EOF\n");
+    out
+}
+
+fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
+    line!(out, "# TYPE isthmus_router_links gauge\n# HELP isthmus_router_links Links that stand.");
+    let mut groups: Vec<_> = links.iter().map(|link| (link.neighbour, link.subnet)).collect();
+    groups.sort_unstable();
+    let count = |group: &_| groups.iter().filter(|other| *other == group).count();
+    let mut distinct = groups.clone();
+    distinct.dedup();
+    for group in &distinct {
+        let (neighbour, subnet) = (group.0.0, name_of(settings, group.1));
+        line!(out, "isthmus_router_links{{as=\"{neighbour}\",subnet=\"{subnet}\"}} {}", count(group));
+    }
+    line!(
+        out,
+        "# TYPE isthmus_router_link_rtt_seconds gauge\n# UNIT isthmus_router_link_rtt_seconds seconds"
+    );
+    line!(out, "# HELP isthmus_router_link_rtt_seconds Round-trip time of a link, smoothed by the system.");
+    for link in links {
+        let Some(rtt) = rtt_seconds(link) else { continue };
+        let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
+        let labels = format!("as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\"", link.peer);
+        line!(out, "isthmus_router_link_rtt_seconds{{{labels}}} {rtt}");
+    }
+}
+
+/// Where lanes go from each of the router's subnets, as JSON.
+pub(crate) fn routes(settings: &Settings) -> String {
+    let map = settings.table.map();
+    let inside = map.subnets().iter().filter(|s| !s.role.leads_out()).map(|s| (map.as_id(), s.id));
+    let remotes = map.remotes().iter().map(|remote| (remote.id, SubnetId(0)));
+    let targets: Vec<_> = inside.chain(remotes).collect();
+    let mut routes = Vec::new();
+    for place in &settings.places {
+        for target in &targets {
+            let Ok(hop) = settings.table.next_hop(place.subnet, *target) else { continue };
+            let next: Value = match hop.step {
+                Step::Direct => json!("direct"),
+                Step::Routers(routers) => {
+                    json!({ "routers": routers.iter().map(|r| r.name.as_str()).collect::<Vec<_>>() })
+                }
+                Step::Gateways(at) => {
+                    json!({ "gateways": at.iter().map(ToString::to_string).collect::<Vec<_>>() })
+                }
+            };
+            let path: Vec<_> = hop.route.path.iter().map(|subnet| subnet.0).collect();
+            let to = json!({ "as": target.0.0, "subnet": (target.1.0 != 0).then_some(target.1.0) });
+            routes.push(json!({
+                "from": place.subnet.0, "to": to, "next": next, "path": path, "cost": hop.route.cost,
+            }));
+        }
+    }
+    let report = json!({
+        "version": 1, "as": map.as_id().0, "router": settings.router.name,
+        "metric": settings.config.metric.to_string(), "routes": routes,
+    });
+    format!("{report:#}\n")
+}
+
+const HEAD: &str = "<!doctype html><html lang=en><meta charset=utf-8>\
+<meta http-equiv=refresh content=5><meta name=viewport content=\"width=device-width\">\
+<style>body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
+color:#222;background:#fff}table{border-collapse:collapse;width:100%;margin:.5rem 0 1.5rem}\
+th,td{text-align:right;padding:.25rem .75rem;border-bottom:1px solid #ddd}\
+th:first-child,td:first-child{text-align:left}h1{font-size:1.4rem}h2{font-size:1.1rem}\
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}}</style>";
+
+/// The status for people. Names in a map are letters, digits, - and _, so nothing is escaped.
+pub(crate) fn page(router: &Router) -> String {
+    let settings = router.settings();
+    let mut out = HEAD.to_owned();
+    let (name, id) = (&settings.router.name, settings.as_id().0);
+    let state = if router.draining.load(Relaxed) { "draining" } else { "running" };
+    line!(out, "<title>{name}</title><h1>Router {name} of AS {id}: {state}, {} lanes</h1>", router.lanes());
+    line!(
+        out,
+        "<h2>Subnets</h2><table><tr><th>Subnet<th>Carrier<th>Lanes in<th>Lanes out<th>MB in<th>MB out"
+    );
+    for place in &settings.places {
+        let counters = router.metrics.of(place.subnet);
+        let now = [&counters.lanes_in_now, &counters.lanes_out_now].map(|n| n.load(Relaxed));
+        let mb = [&counters.bytes_in, &counters.bytes_out].map(|n| n.load(Relaxed) as f64 / 1e6);
+        let carrier = format!("{:?}", place.carrier).to_lowercase();
+        line!(
+            out,
+            "<tr><td>{}<td>{carrier}<td>{}<td>{}<td>{:.1}<td>{:.1}",
+            place.name,
+            now[0],
+            now[1],
+            mb[0],
+            mb[1]
+        );
+    }
+    line!(out, "</table><h2>Links</h2><table><tr><th>Neighbour<th>Subnet<th>Peer<th>Lanes<th>RTT, ms");
+    for link in router.links.standing() {
+        let rtt = rtt_seconds(&link).map_or_else(String::new, |rtt| format!("{:.3}", rtt * 1e3));
+        let (subnet, lanes) = (name_of(&settings, link.subnet), link.lanes.load(Relaxed));
+        line!(out, "<tr><td>AS {}<td>{subnet}<td>{}<td>{lanes}<td>{rtt}", link.neighbour.0, link.peer);
+    }
+    line!(out, "</table><h2>Refused lanes</h2><table><tr><th>Reason<th>Lanes");
+    for (reason, count) in router.metrics.refusals() {
+        line!(out, "<tr><td>{reason:?}<td>{count}");
+    }
+    line!(
+        out,
+        "</table><p><a href=/metrics>metrics</a> <a href=/routes>routes</a> <a href=/health>health</a>"
+    );
+    out
+}

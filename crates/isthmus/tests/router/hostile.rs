@@ -1,0 +1,55 @@
+//! Whoever speaks something else: bytes from anywhere at a port that anybody can reach.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use crate::harness::{Endpoint, HANG, address, bytes_of, exchange, hello, pattern, through};
+use crate::site::Sites;
+
+fn tell(router: SocketAddr, bytes: &[u8], close: bool) {
+    let mut lane = TcpStream::connect(router).expect("the router answers");
+    lane.set_read_timeout(Some(HANG)).expect("a time-out");
+    // It may close at any byte.
+    let _ = lane.write_all(bytes);
+    if close {
+        let _ = lane.shutdown(Shutdown::Write);
+    }
+    let mut answer = Vec::new();
+    let _ = lane.read_to_end(&mut answer);
+    // A TLS alert is an answer; a frame is not.
+    assert!(answer.len() < 64, "{answer:?}");
+}
+
+pub(crate) fn tell_everything(router: SocketAddr, good: &[u8]) {
+    tell(router, &[], true);
+    for seed in 0..20 {
+        tell(router, &pattern(seed, 300), true);
+        // Without a close: it is the router that ends it.
+        tell(router, &pattern(seed, 300), false);
+    }
+    tell(router, &[0; 100_000], false);
+    tell(router, b"GET / HTTP/1.1\r\nHost: router\r\n\r\n", false);
+    for len in 1..good.len() {
+        tell(router, &good[..len], true);
+    }
+    for place in 0..good.len() {
+        let mut bytes = good.to_vec();
+        bytes[place] ^= 0xff;
+        tell(router, &bytes, true);
+    }
+}
+
+#[test]
+fn a_plain_port_takes_any_bytes_and_works_on() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let target = Endpoint::new();
+    let from = address(1, 1, SocketAddr::from(([127, 0, 0, 1], 9)));
+    // An AS that no route leads to, so that nobody is called by what happens to be whole.
+    let good = bytes_of(hello(from, address(9, 9, from.locator)));
+    tell_everything(sites.r1[0], &good);
+    let (near, far) = through(sites.r1[0], from, &target, target.address(1, 2));
+    exchange(near, far, 1000);
+    // Every one of them was worth a line at most once.
+    assert!(sites.world.log().matches("connection closed").count() <= 1, "{}", sites.world.log());
+}

@@ -1,0 +1,142 @@
+//! One router between two subnets.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr};
+
+use isthmus_wire::frame::{HOPS_MAX, RefuseReason};
+
+use crate::harness::{Endpoint, Running, address, dial, exchange, hello, refusal, through};
+use crate::site::Sites;
+
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9);
+
+#[test]
+fn a_lane_passes_one_router_and_counts_it() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(1, 2));
+    let mut near = dial(sites.r1[0], hello(from, to));
+    let (mut far, said) = target.accept();
+    let mut expected = hello(from, to);
+    expected.hops = 1;
+    assert_eq!(said, expected);
+    near.write_all(b"there").expect("taken");
+    let mut word = [0; 5];
+    far.read_exact(&mut word).expect("bytes");
+    assert_eq!(&word, b"there");
+    far.write_all(b"back!").expect("taken");
+    near.read_exact(&mut word).expect("bytes");
+    assert_eq!(&word, b"back!");
+    // Half of the lane closes; the other half goes on.
+    near.shutdown(Shutdown::Write).expect("closed");
+    assert_eq!(far.read(&mut word).expect("the end"), 0);
+    far.write_all(b"later").expect("taken");
+    near.read_exact(&mut word).expect("bytes");
+    assert_eq!(&word, b"later");
+    drop(far);
+    assert_eq!(near.read(&mut word).expect("the end"), 0);
+}
+
+#[test]
+fn every_byte_arrives_both_ways_at_once() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let target = Endpoint::new();
+    let (near, far) = through(sites.r1[0], address(1, 1, NOWHERE), &target, target.address(1, 2));
+    exchange(near, far, 64 << 20);
+}
+
+#[test]
+fn what_a_side_sent_before_it_was_cut_arrives() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let target = Endpoint::new();
+    let (mut near, mut far) = through(sites.r1[0], address(1, 1, NOWHERE), &target, target.address(1, 2));
+    near.write_all(&[7; 100_000]).expect("taken");
+    drop(near);
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).expect("bytes until the end");
+    assert_eq!(got, [7; 100_000]);
+}
+
+#[test]
+fn refusals_say_why() {
+    let sites = Sites::new();
+    let r1 = sites.world.start(&sites.r1("limits = { lanes = 1 }\n"));
+    let target = Endpoint::new();
+    let from = address(1, 1, NOWHERE);
+    let asked = |hello| refusal(dial(sites.r1[0], hello));
+
+    // 127.0.0.1:9, the discard port, is nobody's here.
+    assert_eq!(asked(hello(from, address(1, 2, NOWHERE))), RefuseReason::Absent);
+    assert_eq!(asked(hello(from, address(1, 77, NOWHERE))), RefuseReason::NoRoute);
+    assert_eq!(asked(hello(from, address(77, 1, NOWHERE))), RefuseReason::NoRoute);
+    // The way to AS 2 leads by r2, which does not run.
+    assert_eq!(asked(hello(from, address(2, 1, NOWHERE))), RefuseReason::Unreached);
+    // Endpoints claim neither another subnet nor another AS.
+    let to = target.address(1, 2);
+    assert_eq!(asked(hello(address(1, 2, NOWHERE), to)), RefuseReason::Denied);
+    assert_eq!(asked(hello(address(2, 1, NOWHERE), to)), RefuseReason::Denied);
+    assert_eq!(asked(hello(address(0, 0, NOWHERE), to)), RefuseReason::Denied);
+    let mut looping = hello(from, to);
+    looping.hops = HOPS_MAX;
+    assert_eq!(asked(looping), RefuseReason::Loop);
+    let mut newer = hello(from, to);
+    newer.version += 1;
+    assert_eq!(asked(newer), RefuseReason::Version);
+
+    let (near, far) = through(sites.r1[0], from, &target, to);
+    assert_eq!(asked(hello(from, to)), RefuseReason::Full);
+    exchange(near, far, 1000);
+    drop(r1);
+}
+
+#[test]
+fn targets_outside_the_allowed_range_are_not_connected_to() {
+    let sites = Sites::new();
+    let config = sites.r1("");
+    let text = std::fs::read_to_string(&config).expect("the configuration") + "targets = [\"10.0.0.0/8\"]\n";
+    let _r1 = sites.world.start(&sites.world.write("r1.toml", &text));
+    let target = Endpoint::new();
+    let lane = dial(sites.r1[0], hello(address(1, 1, NOWHERE), target.address(1, 2)));
+    assert_eq!(refusal(lane), RefuseReason::Denied);
+}
+
+#[test]
+fn a_stalled_receiver_holds_bounded_memory_and_nobody_else() {
+    let sites = Sites::new();
+    let r1 = sites.world.start(&sites.r1(""));
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(1, 2));
+    let (near, far) = through(sites.r1[0], from, &target, to);
+    let before = resident(&r1);
+    // Nobody reads `far`: what is taken on is what buffers hold, most of them the system's.
+    near.set_nonblocking(true).expect("non-blocking");
+    let mut accepted = 0;
+    let mut patience = 0;
+    while patience < 50 {
+        match (&near).write(&[1; 65536]) {
+            Ok(taken) => (accepted, patience) = (accepted + taken, 0),
+            Err(_) => {
+                patience += 1;
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+        assert!(accepted < 256 << 20, "no end of what the router takes");
+    }
+    let (other, other_far) = through(sites.r1[0], from, &target, to);
+    exchange(other, other_far, 16 << 20);
+    assert!(resident(&r1) < before + (16 << 20), "from {before} to {} bytes", resident(&r1));
+    // All of it arrives when it is read at last.
+    near.shutdown(Shutdown::Write).expect("closed");
+    let mut late = Vec::new();
+    (&far).read_to_end(&mut late).expect("bytes until the end");
+    assert_eq!(late.len(), accepted);
+}
+
+fn resident(router: &Running) -> usize {
+    let statm = std::fs::read_to_string(format!("/proc/{}/statm", router.child.id())).expect("statm");
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("resident pages") * 4096
+}

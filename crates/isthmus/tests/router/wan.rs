@@ -1,0 +1,212 @@
+//! Two sites, two routers or three, and TLS between them.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use isthmus_wire::frame::RefuseReason;
+
+use crate::harness::{Endpoint, HANG, address, bytes_of, dial, exchange, hello, refusal, through};
+use crate::hostile::tell_everything;
+use crate::site::Sites;
+
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9);
+
+#[test]
+fn a_lane_passes_from_site_to_site_byte_for_byte() {
+    let sites = Sites::new();
+    let _routers = sites.joined();
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
+    let near = dial(sites.r2[0], hello(from, to));
+    let (far, said) = target.accept();
+    assert_eq!((said.source, said.target, said.hops), (from, to, 2));
+    exchange(near, far, 64 << 20);
+}
+
+#[test]
+fn a_lane_passes_three_routers_in_either_direction() {
+    let sites = Sites::new();
+    let _routers = sites.joined();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let target = Endpoint::new();
+    // From subnet b, by r1 and r2, to the other site.
+    let near = dial(sites.r1[1], hello(address(1, 2, NOWHERE), target.address(2, 1)));
+    let (far, said) = target.accept();
+    assert_eq!(said.hops, 3);
+    exchange(near, far, 1 << 20);
+    // And from there to subnet b.
+    let near = dial(sites.s1[0], hello(address(2, 1, NOWHERE), target.address(1, 2)));
+    let (far, said) = target.accept();
+    assert_eq!(said.hops, 3);
+    exchange(near, far, 1 << 20);
+}
+
+#[test]
+fn halves_of_a_lane_close_apart_across_a_link() {
+    let sites = Sites::new();
+    let _routers = sites.joined();
+    let target = Endpoint::new();
+    let (mut near, mut far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
+    near.shutdown(Shutdown::Write).expect("closed");
+    let mut word = [0; 5];
+    assert_eq!(far.read(&mut word).expect("the end"), 0);
+    far.write_all(b"later").expect("taken");
+    near.read_exact(&mut word).expect("bytes");
+    drop(far);
+    assert_eq!(near.read(&mut word).expect("the end"), 0);
+}
+
+#[test]
+fn refusals_come_from_the_far_router_too() {
+    let sites = Sites::new();
+    let _routers = sites.joined();
+    let asked = |to| refusal(dial(sites.r2[0], hello(address(1, 1, NOWHERE), to)));
+    assert_eq!(asked(address(2, 1, NOWHERE)), RefuseReason::Absent);
+    assert_eq!(asked(address(2, 77, NOWHERE)), RefuseReason::NoRoute);
+    // The map knows AS 3, but nobody who is admitted speaks for it.
+    assert_eq!(asked(address(3, 1, NOWHERE)), RefuseReason::Denied);
+}
+
+#[test]
+fn a_neighbour_speaks_for_no_other_as() {
+    let sites = Sites::new();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let _s1 = sites.world.start(&sites.s1(""));
+    // Site 1 believes that it is on the way of AS 3's lanes; site 2 does not.
+    let map = std::fs::read_to_string(sites.world.folder.path().join("one.toml")).expect("the map");
+    sites.world.write("one.toml", &map.replace("id = 1\n[[subnet]]", "id = 1\n[[subnet]]"));
+    let _r2 = sites.world.start(&sites.r2("one", ""));
+    // Who stands where r1 would is believed to pass on lanes of other AS's.
+    let target = Endpoint::new();
+    let speak = |as_id| {
+        let source = socket_from(sites.r1[0], sites.r2[0]);
+        let mut lane = source;
+        lane.write_all(&bytes_of(hello(address(as_id, 1, NOWHERE), target.address(2, 1)))).expect("taken");
+        lane
+    };
+    assert_eq!(refusal(speak(3)), RefuseReason::Denied);
+    let (_near, (_far, said)) = (speak(1), target.accept());
+    assert_eq!(said.source.as_id.0, 1);
+}
+
+/// A connection whose address is that of `from`.
+fn socket_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::new(from.ip(), 0)).expect("bound");
+    connect(&socket, &to).expect("connected");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(HANG)).expect("a time-out");
+    stream
+}
+
+#[test]
+fn a_stranger_with_the_right_name_is_refused() {
+    let sites = Sites::new();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    // The name is AS 1's, but another authority signed it.
+    sites.world.keygen(1, "false");
+    let _s1 = sites.world.start(&sites.s1(""));
+    let _r2 = sites.world.start(&sites.r2("false", ""));
+    let target = Endpoint::new();
+    let lane = dial(sites.r2[0], hello(address(1, 1, NOWHERE), target.address(2, 1)));
+    assert_eq!(refusal(lane), RefuseReason::Unreached);
+    assert!(sites.world.log().contains("no link"), "{}", sites.world.log());
+}
+
+#[test]
+fn a_certificate_of_another_as_does_not_start_a_router() {
+    let sites = Sites::new();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let checked =
+        crate::harness::isthmus().args(["router", "check", "--config"]).arg(sites.r2("two", "")).output();
+    let checked = checked.expect("isthmus starts");
+    assert_eq!(checked.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(said.contains("the certificate names AS 2, but the map is AS 1's"), "{said}");
+}
+
+#[test]
+fn an_as_that_is_not_admitted_gets_no_link() {
+    let sites = Sites::new();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let config = sites.s1("");
+    let text = std::fs::read_to_string(&config).expect("text").replace("admits = [1]", "admits = []");
+    let _s1 = sites.world.start(&sites.world.write("s1.toml", &text));
+    let _r2 = sites.world.start(&sites.r2("one", ""));
+    let target = Endpoint::new();
+    let lane = dial(sites.r2[0], hello(address(1, 1, NOWHERE), target.address(2, 1)));
+    assert_eq!(refusal(lane), RefuseReason::Unreached);
+}
+
+#[test]
+fn a_link_port_takes_any_bytes_and_works_on() {
+    let sites = Sites::new();
+    let _routers = sites.joined();
+    tell_everything(sites.s1[1], &bytes_of(hello(address(1, 1, NOWHERE), address(2, 1, NOWHERE))));
+    let target = Endpoint::new();
+    let (near, far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
+    exchange(near, far, 1000);
+}
+
+#[test]
+fn a_stalled_lane_leaves_the_others_of_its_link_alone() {
+    let sites = Sites::new();
+    let _routers = sites.joined();
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
+    // As many as are on every link at least twice.
+    let stalled: Vec<_> = (0..16).map(|_| through(sites.r2[0], from, &target, to)).collect();
+    let mut accepted = 0;
+    for (near, _) in &stalled {
+        near.set_nonblocking(true).expect("non-blocking");
+        let mut last = Instant::now();
+        while last.elapsed() < Duration::from_millis(100) {
+            match (&mut &*near).write(&[1; 65536]) {
+                Ok(taken) => (accepted, last) = (accepted + taken, Instant::now()),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+            assert!(accepted < 1 << 30, "no end of what the routers take");
+        }
+    }
+    let (near, far) = through(sites.r2[0], from, &target, to);
+    exchange(near, far, 16 << 20);
+}
+
+#[test]
+fn links_come_back_when_the_other_router_does() {
+    let sites = Sites::new();
+    let (r2, s1) = sites.joined();
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
+    let (mut near, _far) = through(sites.r2[0], from, &target, to);
+    drop(s1);
+    // The lane was cut, and its endpoint hears of it.
+    let mut waste = Vec::new();
+    let _ = near.read_to_end(&mut waste);
+    assert!(waste.is_empty());
+    let _s1 = sites.world.start(&sites.s1(""));
+    let began = Instant::now();
+    target.0.set_nonblocking(true).expect("non-blocking");
+    loop {
+        let lane = dial(sites.r2[0], hello(from, to));
+        // A refusal comes in time; without one it is the target that hears of the lane.
+        lane.set_nonblocking(true).expect("non-blocking");
+        for _ in 0..500 {
+            if target.0.accept().is_ok() {
+                drop(r2);
+                return;
+            }
+            if (&lane).read(&mut [0; 8]).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(began.elapsed() < HANG, "{}", sites.world.log());
+    }
+}
