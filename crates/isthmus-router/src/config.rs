@@ -117,7 +117,8 @@ pub struct TlsConfig {
 pub struct Limits {
     /// Lanes at once. Default 4096.
     pub lanes: usize,
-    /// Windows of all links together. Bytes, default 1 GiB.
+    /// What the links may hold of all lanes together. Bytes, default 4 GiB; little of it is
+    /// used unless receivers stall.
     pub memory: Size,
     /// Links that are kept to each gateway of a neighbour, 1..=64. Default 4.
     pub links: usize,
@@ -125,7 +126,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { lanes: 4096, memory: Size(1 << 30), links: 4 }
+        Self { lanes: 4096, memory: Size(4 << 30), links: 4 }
     }
 }
 

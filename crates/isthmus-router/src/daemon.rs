@@ -117,6 +117,7 @@ async fn drain(most: Duration, router: &Arc<Router>, listeners: &mut Listeners) 
         let idle = router.idle.notified();
         let left = router.lanes();
         if left == 0 {
+            router.links.close().await;
             info!("drained");
             return;
         }

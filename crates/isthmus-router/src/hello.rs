@@ -90,7 +90,7 @@ pub(crate) async fn refuse(lane: &mut (impl AsyncRead + AsyncWrite + Unpin), rea
 
 /// Reads until the other side closes, for a while: a close with bytes unread would destroy
 /// on their way those that were written last.
-async fn linger(lane: &mut (impl AsyncRead + Unpin)) {
+pub(crate) async fn linger(lane: &mut (impl AsyncRead + Unpin)) {
     let _ = timeout(LINGER_TIME, async {
         let (mut waste, mut total) = ([0; 4096], 0);
         while total < LINGER_BYTES {

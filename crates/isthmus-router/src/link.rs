@@ -18,11 +18,14 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompat
 use yamux::{Connection, ConnectionError, Mode, Stream};
 
 use crate::dial::ANSWER_TIME;
+use crate::hello;
 
 /// What a lane's window is at first, by the multiplexer's specification. Bytes.
 const WINDOW: usize = 256 << 10;
 /// Longest piece of a lane on a link: others wait for it at most. Bytes.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 32 << 10;
+/// What the multiplexer queues of a lane when the link is slower. Bytes.
+const QUEUE: usize = 12 * PIECE;
 
 /// A link, as those see it who want to use it.
 pub(crate) struct Link {
@@ -55,9 +58,9 @@ impl LinkLimits {
     /// The share of one among `links` links.
     pub(crate) fn share(memory: u64, links: usize) -> Self {
         let share = usize::try_from(memory).unwrap_or(usize::MAX) / links.max(1);
-        // Half of it for windows as they are at first, half for those that grow.
-        let lanes = (share / WINDOW / 2).clamp(16, 512);
-        Self { lanes, window: share.max(lanes * WINDOW) }
+        // Half of it for lanes as they are at first, half for windows that grow.
+        let lanes = (share / (WINDOW + QUEUE) / 2).clamp(16, 1024);
+        Self { lanes, window: share.saturating_sub(lanes * QUEUE).max(lanes * WINDOW) }
     }
 
     fn config(self) -> yamux::Config {
@@ -127,6 +130,15 @@ impl Link {
         Some(LinkLane::new(opened.await.ok()??, place))
     }
 
+    /// Waits for the other end to close: if ours did so with bytes unread, what it wrote last
+    /// would be lost on its way.
+    pub(crate) async fn linger(&self) {
+        let Ok(socket) = self.socket.try_clone() else { return };
+        if let Ok(mut stream) = TcpStream::from_std(socket.into()) {
+            hello::linger(&mut stream).await;
+        }
+    }
+
     /// The lane that the other end opened as `stream`.
     pub(crate) fn accepted(self: &Arc<Self>, stream: Stream) -> LinkLane {
         LinkLane::new(stream, Place::new(self.clone(), false))
@@ -135,7 +147,7 @@ impl Link {
 
 impl LinkWork {
     /// Does the link's work until it ends; lanes from the other end go to `accept`.
-    pub(crate) async fn run(mut self, mut accept: impl FnMut(Stream)) -> Result<(), ConnectionError> {
+    pub(crate) async fn run(&mut self, mut accept: impl FnMut(Stream)) -> Result<(), ConnectionError> {
         let mut waiting = None;
         std::future::poll_fn(move |cx| {
             loop {
@@ -162,6 +174,11 @@ impl LinkWork {
             }
         })
         .await
+    }
+
+    /// Sends what lanes have left behind, and closes.
+    pub(crate) async fn close(&mut self) -> Result<(), ConnectionError> {
+        std::future::poll_fn(|cx| self.connection.poll_close(cx)).await
     }
 }
 

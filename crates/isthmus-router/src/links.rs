@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use isthmus_wire::frame::RefuseReason;
 use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
@@ -30,6 +31,8 @@ const ADMITTED: u8 = 1;
 /// Between attempts to dial, from the first to the last.
 const BACK_OFF: Duration = Duration::from_millis(200);
 const BACK_OFF_MAX: Duration = Duration::from_secs(10);
+/// How long the last bytes of all links may take when the router ends.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// Most links that one AS may have dialled to this router.
 const ACCEPTED_MAX: usize = 64;
 
@@ -40,6 +43,8 @@ pub(crate) struct Links {
     /// Which links a task is keeping: way out, gateway, and number.
     kept: Mutex<HashSet<(SubnetId, Locator, usize)>>,
     changed: Notify,
+    /// Told when all links are to close.
+    closing: Notify,
 }
 
 impl Links {
@@ -48,28 +53,45 @@ impl Links {
     }
 
     /// A lane on the link with the fewest of them, on `subnet` to one of `gateways` or to one
-    /// that dialled us, with a neighbour that `fits`. Waits a little for a link to come up.
+    /// that dialled us, with a neighbour that `fits`. Waits a little for a link to come up;
+    /// where links stand but have no room, waiting would not help.
     pub(crate) async fn lane(
         &self,
         subnet: SubnetId,
         gateways: &[Locator],
         fits: impl Fn(AsId) -> bool,
-    ) -> Option<LinkLane> {
+    ) -> Result<LinkLane, RefuseReason> {
         let deadline = Instant::now() + ANSWER_TIME;
         loop {
             let changed = self.changed.notified();
             let usable = |link: &&Arc<Link>| {
                 let meant = link.gateway.is_none_or(|gateway| gateways.contains(&gateway));
-                link.subnet == subnet && meant && fits(link.neighbour) && link.has_room()
+                link.subnet == subnet && meant && fits(link.neighbour)
             };
             let mut found: Vec<_> = self.standing.lock().iter().filter(usable).cloned().collect();
             found.sort_by_key(|link| link.lanes.load(Relaxed));
-            for link in &found {
+            for link in found.iter().filter(|link| link.has_room()) {
                 if let Some(lane) = link.lane().await {
-                    return Some(lane);
+                    return Ok(lane);
                 }
             }
-            timeout_at(deadline, changed).await.ok()?;
+            if !found.is_empty() && found.iter().all(|link| !link.has_room()) {
+                return Err(RefuseReason::Full);
+            }
+            timeout_at(deadline, changed).await.map_err(|_| RefuseReason::Unreached)?;
+        }
+    }
+
+    /// Closes all links once what their lanes left behind has gone out. Lanes are expected to
+    /// have ended.
+    pub(crate) async fn close(&self) {
+        self.closing.notify_waiters();
+        let deadline = Instant::now() + CLOSE_TIME;
+        loop {
+            let changed = self.changed.notified();
+            if self.standing.lock().is_empty() || timeout_at(deadline, changed).await.is_err() {
+                return;
+            }
         }
     }
 
@@ -193,19 +215,26 @@ impl Router {
         gateway: Option<Locator>,
     ) {
         let made = Link::new(stream, neighbour, subnet, gateway, limits(&self.settings()));
-        let Ok((link, work)) = made else { return };
+        let Ok((link, mut work)) = made else { return };
         let peer = link.peer;
         info!(%peer, neighbour = neighbour.0, subnet = subnet.0, dialled = gateway.is_some(), "link up");
         self.links.standing.lock().push(link.clone());
         self.links.changed.notify_waiters();
         let arrival = Arrival { subnet, peer, neighbour: Some(neighbour) };
-        let ended = work
-            .run(|stream| {
-                let lane = Lane::Link(Box::new(link.accepted(stream)));
-                tokio::spawn(self.clone().serve(lane, arrival, ()));
-            })
-            .await;
+        let take = |stream| {
+            let lane = Lane::Link(Box::new(link.accepted(stream)));
+            tokio::spawn(self.clone().serve(lane, arrival, ()));
+        };
+        let ended = tokio::select! {
+            ended = work.run(take) => ended,
+            () = self.links.closing.notified() => {
+                let closed = work.close().await;
+                link.linger().await;
+                closed
+            }
+        };
         self.links.standing.lock().retain(|other| !Arc::ptr_eq(other, &link));
+        self.links.changed.notify_waiters();
         let error = ended.err().map(|error| error.to_string());
         info!(%peer, neighbour = neighbour.0, subnet = subnet.0, error, "link down");
     }

@@ -98,10 +98,7 @@ impl Router {
         if !settings.config.admits.iter().any(|neighbour| fits(AsId(*neighbour))) {
             return Err(RefuseReason::Denied);
         }
-        match self.links.lane(subnet, gateways, fits).await {
-            Some(lane) => Ok(Lane::Link(Box::new(lane))),
-            None => Err(RefuseReason::Unreached),
-        }
+        Ok(Lane::Link(Box::new(self.links.lane(subnet, gateways, fits).await?)))
     }
 }
 

@@ -41,9 +41,9 @@ struct RunArgs {
     /// How long lanes may go on after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
-    /// Threads that relay [default: the host's processors, 4 at most]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    /// Threads that relay; one adds least to a round trip, more encrypt more at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
 }
 
 /// Check a router's configuration and all the files that it names
@@ -91,11 +91,10 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<(), RunError> {
-    let processors = || std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
     isthmus_router::run(&RunOptions {
         config: args.config.clone(),
         drain: Duration::from_nanos(args.drain.0),
-        threads: args.threads.unwrap_or_else(processors),
+        threads: args.threads,
     })
 }
 

@@ -74,15 +74,11 @@ fn a_neighbour_speaks_for_no_other_as() {
     sites.world.keygen(1, "one");
     sites.world.keygen(2, "two");
     let _s1 = sites.world.start(&sites.s1(""));
-    // Site 1 believes that it is on the way of AS 3's lanes; site 2 does not.
-    let map = std::fs::read_to_string(sites.world.folder.path().join("one.toml")).expect("the map");
-    sites.world.write("one.toml", &map.replace("id = 1\n[[subnet]]", "id = 1\n[[subnet]]"));
     let _r2 = sites.world.start(&sites.r2("one", ""));
     // Who stands where r1 would is believed to pass on lanes of other AS's.
     let target = Endpoint::new();
     let speak = |as_id| {
-        let source = socket_from(sites.r1[0], sites.r2[0]);
-        let mut lane = source;
+        let mut lane = socket_from(sites.r1[0], sites.r2[0]);
         lane.write_all(&bytes_of(hello(address(as_id, 1, NOWHERE), target.address(2, 1)))).expect("taken");
         lane
     };
@@ -176,6 +172,40 @@ fn a_stalled_lane_leaves_the_others_of_its_link_alone() {
     }
     let (near, far) = through(sites.r2[0], from, &target, to);
     exchange(near, far, 16 << 20);
+}
+
+#[test]
+fn links_without_room_refuse_and_stay_up() {
+    let sites = Sites::new();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    // So little memory that a link has room for four lanes from each side.
+    let little = "limits = { memory = \"1MiB\", links = 1 }\n";
+    let _s1 = sites.world.start(&sites.s1(little));
+    let _r2 = sites.world.start(&sites.r2("one", little));
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
+    let mut lanes = Vec::new();
+    // One link dialled by each side.
+    while lanes.len() < 4 {
+        lanes.push(through(sites.r2[0], from, &target, to));
+    }
+    let refused = (0..8).find_map(|_| {
+        target.0.set_nonblocking(true).expect("non-blocking");
+        let lane = dial(sites.r2[0], hello(from, to));
+        let mut first = [0; 1];
+        lane.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+        match lane.peek(&mut first) {
+            Ok(_) => Some(refusal(lane)),
+            Err(_) => {
+                lanes.push((lane, target.0.accept().expect("a lane").0));
+                None
+            }
+        }
+    });
+    assert_eq!(refused, Some(RefuseReason::Full));
+    let (near, far) = lanes.swap_remove(0);
+    exchange(near, far, 1 << 20);
 }
 
 #[test]
