@@ -33,11 +33,11 @@ class Case:
 
 
 class Pair:
-    """Two coupled jobs, the accepting one at site a; both end when this is left."""
+    """Two coupled jobs that transfer for so many seconds, or talk; the accepting one at site a; both end when this is left."""
 
-    def __init__(self, c, *words, env=None):
+    def __init__(self, c, seconds=0, words=(), env=None):
         self.port, self.progress = c.scratch("port"), c.scratch("progress")
-        words = [*words, self.progress] if words else []
+        words = [seconds, self.progress] if seconds else words
         start = lambda role, site: c.start(2, "coupled", role, self.port, *words, suffix=f".{role}",
                                            place=c.net.place(site), env=env)
         self.jobs = {"accept": start("accept", "a"), "connect": start("connect", "b")}
@@ -71,7 +71,10 @@ def survived(pair, seconds, most, least=0.0):
 
 
 def coupled(c):
-    with Pair(c) as pair:
+    # Intel MPI hangs in windows over the merged communicator of two jobs, on one host over
+    # libfabric's tcp as well.
+    words = ["no-onesided"] if c.mpi.name == "intel" else []
+    with Pair(c, words=words) as pair:
         return "; ".join(pair.must_pass(90))
 
 

@@ -1,5 +1,5 @@
 // Two separately started jobs of equally many ranks couple, and talk.
-//   coupled accept|connect FILE                       a bit of everything
+//   coupled accept|connect FILE [no-onesided]         a bit of everything
 //   coupled accept|connect FILE SECONDS [PROGRESS]    transfers both ways for so long
 // The accepting job writes its port's name to FILE, and makes the file PROGRESS
 // when transfers are well under way. All data is checked. The second form tells
@@ -91,42 +91,43 @@ static void allreduce(MPI_Comm merged, int size, int rank)
 // Everybody puts into, gets from, and adds to a window of everybody.
 static void onesided(MPI_Comm merged, int size, int rank, size_t slot)
 {
-    unsigned char *base, *data = allocate(slot);
-    int64_t *count;
+    unsigned char *base, *out = allocate(slot * (size_t)size), *in = allocate(slot * (size_t)size);
+    int64_t *count, own[100];
     MPI_Win win, counts;
     MPI_Win_allocate((MPI_Aint)(slot * (size_t)size), 1, MPI_INFO_NULL, merged, &base, &win);
-    MPI_Win_allocate(8 * 100, 8, MPI_INFO_NULL, merged, &count, &counts);
-    memset(count, 0, 800);
-    MPI_Win_fence(0, counts);
+    MPI_Win_fence(0, win);
     for (int target = 0; target < size; target++) {
-        fill(data, slot, seed_of(2, rank, 3, target));
-        MPI_Win_lock(MPI_LOCK_EXCLUSIVE, target, 0, win);
-        MPI_Put(data, (int)slot, MPI_BYTE, target, (MPI_Aint)(slot * (size_t)rank), (int)slot, MPI_BYTE, win);
-        MPI_Win_unlock(target, win);
-        memset(data, 0, slot);
-        MPI_Win_lock(MPI_LOCK_SHARED, target, 0, win);
-        MPI_Get(data, (int)slot, MPI_BYTE, target, (MPI_Aint)(slot * (size_t)rank), (int)slot, MPI_BYTE, win);
-        MPI_Win_unlock(target, win);
-        verify(data, slot, seed_of(2, rank, 3, target), "Put and Get");
-        int64_t own[100];
-        for (int i = 0; i < 100; i++)
-            own[i] = (int64_t)i * (rank + 1);
-        MPI_Accumulate(own, 100, MPI_INT64_T, target, 0, 100, MPI_INT64_T, MPI_SUM, counts);
-        MPI_Win_fence(0, counts);
+        fill(out + slot * (size_t)target, slot, seed_of(2, rank, 3, target));
+        MPI_Put(out + slot * (size_t)target, (int)slot, MPI_BYTE, target, (MPI_Aint)(slot * (size_t)rank), (int)slot,
+                MPI_BYTE, win);
     }
-    MPI_Barrier(merged);
-    MPI_Win_lock(MPI_LOCK_SHARED, rank, 0, win);
-    for (int origin = 0; origin < size; origin++)
-        verify(base + slot * (size_t)origin, slot, seed_of(2, origin, 3, rank), "window");
-    MPI_Win_unlock(rank, win);
+    MPI_Win_fence(0, win);
+    for (int target = 0; target < size; target++)
+        MPI_Get(in + slot * (size_t)target, (int)slot, MPI_BYTE, target, (MPI_Aint)(slot * (size_t)rank), (int)slot,
+                MPI_BYTE, win);
+    MPI_Win_fence(0, win);
+    for (int other = 0; other < size; other++) {
+        verify(in + slot * (size_t)other, slot, seed_of(2, rank, 3, other), "Get of what was Put");
+        verify(base + slot * (size_t)other, slot, seed_of(2, other, 3, rank), "window after Put");
+    }
+    MPI_Win_free(&win);
+
+    MPI_Win_allocate(8 * 100, 8, MPI_INFO_NULL, merged, &count, &counts);
+    memset(count, 0, 8 * 100);
+    for (int i = 0; i < 100; i++)
+        own[i] = (int64_t)i * (rank + 1);
+    MPI_Win_fence(0, counts);
+    for (int target = 0; target < size; target++)
+        MPI_Accumulate(own, 100, MPI_INT64_T, target, 0, 100, MPI_INT64_T, MPI_SUM, counts);
+    MPI_Win_fence(0, counts);
     for (int i = 0; i < 100; i++)
         CHECK(count[i] == (int64_t)i * size * (size + 1) / 2, "Accumulate: element %d", i);
-    MPI_Win_free(&win);
     MPI_Win_free(&counts);
-    free(data);
+    free(out);
+    free(in);
 }
 
-static int everything(void)
+static int everything(int with_onesided)
 {
     MPI_Comm merged;
     int size, rank;
@@ -137,12 +138,14 @@ static int everything(void)
     MPI_Comm_rank(merged, &rank);
     CHECK(size == 2 * world_size, "merged size %d", size);
     allreduce(merged, size, rank);
-    onesided(merged, size, rank, 1000);
-    onesided(merged, size, rank, 1 << 20);
+    if (with_onesided) {
+        onesided(merged, size, rank, 1000);
+        onesided(merged, size, rank, 1 << 20);
+    }
     MPI_Comm_free(&merged);
     MPI_Comm_disconnect(&inter);
-    return finish("%s side: %d sizes, %d messages to each, all-reduce and one-sided over %d ranks",
-                  side ? "connecting" : "accepting", SIZES, STORM, size);
+    return finish("%s side: %d sizes, %d messages to each, all-reduce%s over %d ranks",
+                  side ? "connecting" : "accepting", SIZES, STORM, with_onesided ? " and one-sided" : "", size);
 }
 
 // One round: pieces both ways, and the accepting side's word whether there is another.
@@ -190,7 +193,7 @@ static int stream(double length, const char *progress)
 int main(int argc, char **argv)
 {
     start(&argc, &argv, "coupled");
-    CHECK(argc >= 3, "usage: coupled accept|connect FILE [SECONDS [PROGRESS]]");
+    CHECK(argc >= 3, "usage: coupled accept|connect FILE [no-onesided | SECONDS [PROGRESS]]");
     char port[MPI_MAX_PORT_NAME] = "";
     int remote;
     side = strcmp(argv[1], "accept") != 0;
@@ -208,5 +211,6 @@ int main(int argc, char **argv)
         MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
     MPI_Comm_remote_size(inter, &remote);
     CHECK(remote == world_size, "%d ranks here, %d on the other side", world_size, remote);
-    return argc > 3 ? stream(strtod(argv[3], NULL), argc > 4 ? argv[4] : NULL) : everything();
+    int without = argc > 3 && strcmp(argv[3], "no-onesided") == 0;
+    return argc > 3 && !without ? stream(strtod(argv[3], NULL), argc > 4 ? argv[4] : NULL) : everything(!without);
 }
