@@ -94,7 +94,11 @@ impl Running {
     /// What the router tells the service manager next.
     pub(crate) fn notice(&self) -> String {
         let mut text = [0; 256];
-        let len = self.notices.recv(&mut text).expect("a notice of the router");
+        let mut received = self.notices.recv(&mut text);
+        while received.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::Interrupted) {
+            received = self.notices.recv(&mut text);
+        }
+        let len = received.expect("a notice of the router");
         String::from_utf8_lossy(&text[..len]).into_owned()
     }
 
