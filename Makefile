@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build demo test lint suites bootstrap clean distclean
+.PHONY: help build demo demo-routed test lint suites bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -23,6 +23,8 @@ help:
 	@printf '%s\n' \
 	  'make demo    copy a file between two MPI applications at two sites of a lab' \
 	  '             variables: FILE SIZE RATE RTT LOSS MTU RANKS BLOCK, and ARGS (demo/run.py --help)' \
+	  'make demo-routed' \
+	  '             the same between sites that only routers join, one of which is killed' \
 	  'make test    all tests: the Rust ones, then every MPI over Isthmus (ARGS: tests/run.py --help)' \
 	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH) and build/bin/isthmus' \
 	  'make lint    formatting, clippy, shellcheck' \
@@ -37,11 +39,12 @@ build:
 	@tools/bootstrap.sh base rust
 	@tools/build.sh
 
-demo:
+demo-routed: ROUTED := --routed
+demo demo-routed:
 	@tools/bootstrap.sh base rust mpich
 	@tools/build.sh
 	@demo/run.py $(if $(FILE),--file '$(FILE)',--size '$(SIZE)') --rate '$(RATE)' --rtt '$(RTT)' \
-	  --loss '$(LOSS)' --mtu '$(MTU)' --ranks '$(RANKS)' --block '$(BLOCK)' $(ARGS)
+	  --loss '$(LOSS)' --mtu '$(MTU)' --ranks '$(RANKS)' --block '$(BLOCK)' $(ROUTED) $(ARGS)
 
 # The MPI tests run even when a Rust test failed: one run tells all.
 test:

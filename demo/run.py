@@ -3,6 +3,10 @@
 Isthmus and then over the same MPI's stock tcp, on the same emulated link.
 
     demo/run.py [--file FILE | --size 500M] [--rate 1Gbit] [--rtt 24ms] ...
+    demo/run.py --routed [--no-kill] ...
+
+With --routed the sites share no network: two routers at each join them, over
+encrypted links, and one of site A's is killed in the middle of the copy.
 
 Exit status: 0 both digests agree; 1 they do not; 2 bad usage; 3 something
 failed, which is said.
@@ -13,15 +17,17 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from harness import mpis, process  # noqa: E402
+from harness import mpis, process, routed  # noqa: E402
 
 INSIDE = "ISTHMUS_DEMO_IN_LAB"
 SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -107,8 +113,12 @@ def options_of(words):
     add("--mpi", choices=[m.name for m in mpis.MPIS.values() if m.couples], default="mpich")
     add("--out", type=Path, default=mpis.BUILD / "demo", help="folder that the copy is written to (build/demo)")
     add("--no-stock", action="store_true", help="leave out the run over stock tcp")
+    add("--routed", action="store_true", help="the sites share no network; routers join them")
+    add("--no-kill", action="store_true", help="with --routed: kill no router")
     add("--limit", type=float, help="end a run after so many seconds; default: 60 + 10 times the floor")
     options = parser.parse_args(words)
+    if options.no_kill and not options.routed:
+        parser.error("--no-kill is about the routers of --routed")
     if options.file and not options.file.is_file():
         parser.error(f"no such file: {options.file}" if not options.file.exists() else f"not a file: {options.file}")
     return options
@@ -118,6 +128,17 @@ def options_of(words):
 
 
 def run_jobs(spec):
+    """One run in the lab, with routers or without. Returns the result."""
+    if not spec["routed"]:
+        return run_pair(spec, None)
+    try:
+        with routed.Network(Path(spec["routed"])) as net:
+            return run_pair(spec, net)
+    except routed.NotReady as error:
+        return {"error": str(error)}
+
+
+def run_pair(spec, net):
     """Starts the receiver at site b and the sender at site a. Returns the result."""
     mpi, logs = mpis.MPIS[spec["mpi"]], Path(spec["logs"])
     port = logs / f"{spec['transport']}.port"
@@ -125,19 +146,33 @@ def run_jobs(spec):
     program, window = str(Path(spec["program"])), str(spec["window"])
 
     def job(site, *words):
-        command, env = mpi.command(spec["ranks"], [program, words[0], str(port), *words[1:]], spec["transport"],
-                                   mpis.Place("sites", (site,)))
+        place = net.place(site) if net else mpis.Place("sites", (site,))
+        command, env = mpi.command(spec["ranks"], [program, words[0], str(port), *words[1:]], spec["transport"], place)
         return process.Running(command, env, logs / f"{spec['transport']}.{words[0]}.log")
 
     jobs = {"receiver": job("b", "receive", spec["output"], window, *spec["receive"]), "sender": job("a", "send", spec["input"], window, str(spec["block"]))}
+    kill = Kill(net.routers["a"][0], Path(spec["output"]), spec["bytes"] / 3) if spec["kill"] else None
     try:
-        return watch(jobs, spec["limit"])
+        return watch(jobs, spec["limit"], kill)
     finally:
         for one in jobs.values():
             one.end()
 
 
-def watch(jobs, limit, grace=20.0):
+class Kill:
+    """A router that is killed once so many bytes of the copy are on the disk."""
+
+    def __init__(self, router, output, at):
+        self.router, self.output, self.at, self.done = router, output, at, None
+
+    def look(self):
+        if self.done is None and self.output.exists() and (written := self.output.stat().st_blocks * 512) >= self.at:
+            self.router.send(signal.SIGKILL)
+            self.done = f"{self.router.title} killed after {written / 1e6:.0f} MB"
+            progress(self.done)
+
+
+def watch(jobs, limit, kill=None, grace=20.0):
     """Waits for both. When one fails, the other has `grace` seconds to notice."""
     began = time.monotonic()
     deadline, failed = began + limit, None
@@ -151,6 +186,8 @@ def watch(jobs, limit, grace=20.0):
             break
         if time.monotonic() > deadline:
             break
+        if kill:
+            kill.look()
         time.sleep(0.01)
     took = time.monotonic() - began
     hung = [name for name, status in states.items() if status is None]
@@ -162,7 +199,9 @@ def watch(jobs, limit, grace=20.0):
     if hung:
         return {"error": f"not done after {took:.0f} s; both applications were ended", "slow": True}
     result = re.search(r"RESULT (\{.*\})", jobs["sender"].output())
-    return json.loads(result.group(1)) if result else {"error": "the sender ended without a result"}
+    if not result:
+        return {"error": "the sender ended without a result"}
+    return {**json.loads(result.group(1)), "killed": kill.done if kill else None}
 
 
 def reason_of(output):
@@ -242,6 +281,16 @@ def warm_pages(path, size):
         path.unlink(missing_ok=True)  # a full disk is the program's to tell
 
 
+def lab_options(options, folder):
+    """What tells the lab its sites and their link."""
+    link = {name: getattr(options, name) for name in ("rate", "rtt", "loss", "mtu")}
+    if options.routed:
+        quoted = {name: f'"{value}"' for name, value in link.items()}
+        return ["--config", str(routed.write_lab(folder, quoted, options.cc))]
+    words = [word for name, value in link.items() for word in (f"--{name}", value)]
+    return words + (["--cc", options.cc] if options.cc else [])
+
+
 def measure(transport, source, program, options, limit):
     """One run in a lab of its own, so that the emulator's report is about it."""
     logs = mpis.BUILD / "logs" / "demo"
@@ -257,9 +306,10 @@ def measure(transport, source, program, options, limit):
     warm_pages(output, source.stat().st_size)
     spec = {"mpi": options.mpi, "transport": transport, "ranks": options.ranks, "program": str(program),
             "input": str(source.resolve()), "output": str(output), "window": size_of(options.window),
-            "block": size_of(options.block), "receive": [] if options.cached else ["direct"], "limit": limit, "logs": str(logs), "result": str(result)}
-    lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", "--rate", options.rate, "--rtt", options.rtt, "--loss", options.loss,
-           "--mtu", options.mtu, "--report", str(report), *(["--cc", options.cc] if options.cc else []),
+            "block": size_of(options.block), "receive": [] if options.cached else ["direct"], "limit": limit, "logs": str(logs), "result": str(result),
+            "bytes": source.stat().st_size, "routed": str(logs / "routed") if options.routed else "",
+            "kill": options.routed and not options.no_kill}
+    lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", *lab_options(options, logs / "routed"), "--report", str(report),
            "--", sys.executable, __file__]
     ended = subprocess.run(lab, env={**os.environ, INSIDE: json.dumps(spec)})
     if not result.exists():
@@ -292,7 +342,7 @@ def tell(options, source, digest, floor, ours, stock):
     size = source.stat().st_size
     print(f"""
 {source}: {size / 1e6:.1f} MB in blocks of {options.block}, {options.ranks} + {options.ranks} ranks, {mpis.MPIS[options.mpi].title}
-link: {options.rate}, {options.rtt} round trip, loss {options.loss}, MTU {options.mtu}
+link: {options.rate}, {options.rtt} round trip, loss {options.loss}, MTU {options.mtu}{", by two routers at each site, encrypted" if options.routed else ""}
   floor          {size / floor / 1e6:8.1f} MB/s  {floor:8.3f} s""")
     for name, run in (("Isthmus", ours), ("stock tcp", stock)):
         if run is None:
@@ -302,6 +352,10 @@ link: {options.rate}, {options.rtt} round trip, loss {options.loss}, MTU {option
             continue
         print(f"  {name:14} {run.rate_MBps:8.1f} MB/s  {run.result['seconds']:8.3f} s  {floor / run.result['seconds']:.3f} of the floor")
         print(f"  {'':14} emulator: {lateness(run.report)}")
+        if run.result.get("killed"):
+            print(f"  {'':14} {run.result['killed']}")
+    if options.routed:
+        print("  stock tcp      cannot: the sites share no network, only routers join them")
     if stock and "error" not in stock.result and "error" not in ours.result:
         print(f"  Isthmus / stock tcp: {ours.rate_MBps / stock.rate_MBps:.2f}")
     print(f"sha256 of the file at A  {digest}")
@@ -326,7 +380,7 @@ def main():
         if "error" in ours.result:
             raise Trouble(ours.result["error"])
         stock = None
-        if not options.no_stock:
+        if not options.no_stock and not options.routed:
             # The stock run of a bad link can take hours; a bound says enough.
             progress("over stock tcp")
             stock = measure("tcp", source, program, options, limit)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs the MPI-level tests: every MPI, over Isthmus or libfabric's own tcp, on
-one host (shared memory off) or with the ranks spread over two sites of a lab.
+one host (shared memory off), with the ranks spread over two sites of a lab, or as
+two jobs at sites that only routers join.
 
     tests/run.py                                  the set of `make test`
     tests/run.py --mpi mpich --only storm         one test
@@ -19,11 +20,12 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from harness import cases, demo, mpis, suite  # noqa: E402
+from harness import cases, demo, mpis, routed, routed_cases, suite  # noqa: E402
 from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
 
-PLACEMENTS = ("host", "sites", "demo")
+PLACEMENTS = ("host", "sites", "routed", "demo")
 LAB = ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"]
+IN_LAB = ("sites", "routed")
 INSIDE = "ISTHMUS_TESTS_IN_LAB"
 
 
@@ -38,7 +40,7 @@ def options_of(words):
     parser.add_argument("--logs", type=Path, default=mpis.BUILD / "logs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(words)
-    known = [*cases.CASES, *demo.NAMES, *suite.NAMES, *suite.FULL]
+    known = [*cases.CASES, *routed_cases.NAMES, *demo.NAMES, *suite.NAMES, *suite.FULL]
     for name in options.only or []:
         if name not in known:
             parser.error(f'no test "{name}"; there are: {", ".join(known)}')
@@ -53,6 +55,10 @@ def plan(options):
             for mpi in options.mpi or mpis.MPIS:
                 for name in cases.CASES:
                     if placement in cases.CASES[name].places and (not options.only or name in options.only):
+                        rows.append((mpi, transport, placement, name))
+                for name, case in routed_cases.CASES.items():
+                    wanted = not options.only or name in options.only
+                    if wanted and placement == "routed" and mpi in case.mpis and transport == "isthmus":
                         rows.append((mpi, transport, placement, name))
                 for name in demo.NAMES:
                     wanted = not options.only or name in options.only
@@ -75,7 +81,7 @@ class Table:
         mpi, transport, placement, name = row
         self.rows.append({"mpi": mpi, "transport": transport, "placement": placement, "test": name,
                           "verdict": outcome.verdict, "seconds": round(seconds, 2), "detail": outcome.detail})
-        print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:6}{name:18}{outcome.detail}", flush=True)
+        print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:7}{name:19}{outcome.detail}", flush=True)
 
     def count(self, verdict):
         return sum(row["verdict"] == verdict for row in self.rows)
@@ -112,8 +118,10 @@ def perform(row, logs):
     mpi, transport, placement, name = row
     if transport == "isthmus" and not mpis.PROVIDER.exists():
         return Outcome(FAILED, "no build/lib/libisthmus-fi.so: make build")
-    place = mpis.Place("sites", ("a", "b")) if placement == "sites" else mpis.Place(placement)
+    place = mpis.Place(placement, ("a", "b")) if placement in IN_LAB else mpis.Place(placement)
     context = cases.Context(mpis.MPIS[mpi], transport, place, logs, name)
+    if placement == "routed":
+        return routed_cases.perform(context)
     if name in demo.NAMES:
         return demo.perform(context)
     if name in suite.NAMES + suite.FULL:
@@ -134,15 +142,16 @@ def run_rows(rows, table, logs):
         table.add(row, outcome, time.monotonic() - began)
 
 
-def run_in_lab(rows, table, options):
-    """Runs this script again inside a lab of two sites, for these rows."""
-    results = options.logs / "sites.json"
+def run_in_lab(rows, lab, table, options):
+    """Runs this script again inside a lab, for these rows of one placement."""
+    placement = rows[0][2]
+    results = options.logs / f"{placement}.json"
     results.unlink(missing_ok=True)
     reason = None
     if not mpis.ISTHMUS.exists():
         reason = Outcome(FAILED, f"no {mpis.ISTHMUS.name} executable for the lab: make build")
     else:
-        command = [str(mpis.ISTHMUS), "lab", "run", *LAB, "--", sys.executable, __file__, "--placement", "sites",
+        command = [str(mpis.ISTHMUS), "lab", "run", *lab, "--", sys.executable, __file__, "--placement", placement,
                    "--logs", str(options.logs), "--json", str(results)]
         for index, flag in enumerate(("--mpi", "--transport")):
             for value in dict.fromkeys(row[index] for row in rows):
@@ -164,18 +173,24 @@ def main():
     rows = plan(options)
     if options.list:
         for row in rows:
-            print("{:15} {:8} {:6} {}".format(*row))
+            print("{:15} {:8} {:7} {}".format(*row))
         return 0
     options.logs.mkdir(parents=True, exist_ok=True)
     inside = INSIDE in os.environ
     table = Table()
     began = time.monotonic()
     try:
-        here = [row for row in rows if inside or row[2] != "sites"]
+        here = [row for row in rows if inside or row[2] not in IN_LAB]
         run_rows(here, table, options.logs)
-        in_sites = [row for row in rows if row not in here]
+        in_sites = [row for row in rows if row not in here and row[2] == "sites"]
         if in_sites:
-            run_in_lab(in_sites, table, options)
+            run_in_lab(in_sites, LAB, table, options)
+        in_routed = [row for row in rows if row not in here and row[2] == "routed"]
+        # Compiled beforehand: the labs' cuts are timed from their start.
+        prepare(dict.fromkeys(row[0] for row in in_routed), options.logs)
+        for row in in_routed:
+            lab = routed.write_lab(options.logs / "routed", routed_cases.CASES[row[3]].link)
+            run_in_lab([row], ["--quiet", "--config", str(lab)], table, options)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 3

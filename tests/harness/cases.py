@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from . import process
 from .mpis import HOST, LIBFABRIC_NAME, ROOT, Mpi, Place
@@ -42,6 +42,7 @@ class Context:
     place: Place
     logs: Path
     case: str
+    net: Any = None  # the routers between the two sites, where there are some
 
     @property
     def label(self):
@@ -163,6 +164,8 @@ def goodbye(c):
 
 def sides(c):
     """The places of two jobs: both here, or one in each site."""
+    if c.net:
+        return c.net.place("a"), c.net.place("b")
     if not c.place.many:
         return c.place, c.place
     return tuple(Place(c.place.name, (host,)) for host in c.place.hosts[:2])

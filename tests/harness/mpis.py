@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,6 +26,7 @@ class Place:
 
     name: str
     hosts: tuple = ()
+    settings: dict = field(default_factory=dict, compare=False)  # of Isthmus, that ranks there need
 
     @property
     def many(self):
@@ -47,6 +48,7 @@ def provider_env(transport, place):
         for key, value in os.environ.items():
             if key.startswith("ISTHMUS_") and not key.startswith(NOT_SETTINGS):
                 env[key] = value
+        env.update(place.settings)
     else:
         env["FI_PROVIDER"] = LIBFABRIC_NAME[transport]
         if place.hosts:
@@ -238,10 +240,10 @@ def compile_programs(mpi, sources, log):
     from . import process
 
     mpi.programs.mkdir(parents=True, exist_ok=True)
-    header = ROOT / "tests" / "mpi" / "check.h"
+    headers = max(header.stat().st_mtime for header in (ROOT / "tests" / "mpi").glob("*.h"))
     for source in sources:
         output = mpi.programs / source.stem
-        newest = max(source.stat().st_mtime, header.stat().st_mtime)
+        newest = max(source.stat().st_mtime, headers)
         if output.exists() and output.stat().st_mtime > newest:
             continue
         ended = process.run(mpi.compile_command(source, output), mpi.compile_env(), log, 120)

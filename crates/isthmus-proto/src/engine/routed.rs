@@ -211,7 +211,9 @@ impl Engine {
         if connection.look_at.take_if(|at| *at <= now).is_none() || connection.failed.is_some() {
             return;
         }
-        let mut watched = std::mem::take(&mut connection.used);
+        // Used last may be a lane that heard something only before: what waits to be
+        // acknowledged is looked after until it is.
+        let mut watched = std::mem::take(&mut connection.used) || !connection.window.is_empty();
         for lane in connection.lanes.clone() {
             let record = &mut self.lanes[lane.0 as usize];
             if std::mem::take(&mut record.heard) {

@@ -428,6 +428,36 @@ fn a_router_that_hangs_in_mid_transfer_is_left_for_the_other() {
     transfer_through_routers(World::hang_router);
 }
 
+/// Exchanges a message, and sends another when the only lane's router hangs already.
+fn hang_after_an_exchange(pause: u64) {
+    let mut program = routed(2, |config| config);
+    for message in 0..3 {
+        program.recv(1, Some(0), TAGGED, Some(message), 10);
+    }
+    let exchange = |program: &mut Program, message, most| {
+        let (since, completed) = (program.world.now, program.completed + 2);
+        program.send(0, 1, TAGGED, message, 10, at(Level::Delivery));
+        while program.completed < completed {
+            program.run_until(program.world.now + 1000);
+            assert!(program.world.now < since + most, "message {message} takes too long, paused {pause} us");
+        }
+    };
+    exchange(&mut program, 0, 1_000_000);
+    program.run_until(program.world.now + pause);
+    exchange(&mut program, 1, 1_000_000);
+    let carries = usize::from(program.world.lanes_of(1) > 0);
+    assert_eq!(program.world.lanes_of(0) + program.world.lanes_of(1), 1, "one lane will do");
+    program.world.hang_router(carries);
+    exchange(&mut program, 2, 10_000_000);
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn a_router_that_hangs_between_two_messages_is_left_for_the_other() {
+    (0..20).for_each(|i| hang_after_an_exchange(i * 50_000));
+}
+
 #[test]
 fn routed_lanes_that_rest_are_not_asked() {
     let mut program = transfer_through_routers(|world, router| world.kill_router(router));
