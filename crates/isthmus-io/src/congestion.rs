@@ -4,8 +4,8 @@
 //! path that loses packets by itself it stalls. BBR does not mind such losses, but several
 //! BBR flows in a queue of one bandwidth-delay product lose packets without end and may take
 //! that for a policer, which holds a flow down for seconds. So a lane starts with the former,
-//! and goes over to the latter when its losses prove to be the path's: when they come while
-//! the round trip shows that there is no queue.
+//! and goes over to the latter when the losses of all lanes to that host prove to be the path's:
+//! when they come while the round trip shows that there is no queue.
 
 /// How often a lane is looked at. Milliseconds.
 pub(crate) const LOOK_MS: u64 = 100;
@@ -28,25 +28,34 @@ pub(crate) struct Sample {
     pub(crate) retransmissions: u64,
 }
 
-/// What was seen of a lane's path.
+/// What was seen of a lane.
 #[derive(Debug, Default)]
-pub(crate) struct Judge {
+pub(crate) struct Trace {
     least_rtt_us: Option<u64>,
     retransmissions: u64,
+}
+
+/// What all lanes to one host tell of the path to it: each alone sees too little.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
     evidence: i32,
 }
 
 impl Judge {
-    /// Takes note of a sample; true once the path has proved to lose packets by itself.
-    pub(crate) fn is_lossy(&mut self, sample: Sample) -> bool {
-        let least = self.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
-        self.least_rtt_us = Some(least);
-        let lost = sample.retransmissions > self.retransmissions;
-        self.retransmissions = sample.retransmissions;
-        if lost {
+    /// Takes note of a sample of a lane that was seen as `trace`.
+    pub(crate) fn hear(&mut self, trace: &mut Trace, sample: Sample) {
+        let least = trace.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
+        trace.least_rtt_us = Some(least);
+        let lost = sample.retransmissions > trace.retransmissions;
+        trace.retransmissions = sample.retransmissions;
+        if lost && !self.is_lossy() {
             let queue = sample.rtt_us > least + (least / 8).max(QUEUE_US);
             self.evidence = (self.evidence + if queue { -1 } else { 1 }).max(-EVIDENCE);
         }
+    }
+
+    /// Whether the path has proved to lose packets by itself.
+    pub(crate) fn is_lossy(&self) -> bool {
         self.evidence >= EVIDENCE
     }
 }
@@ -55,28 +64,35 @@ impl Judge {
 mod tests {
     use super::*;
 
-    fn verdict(samples: &[(u64, u64)]) -> bool {
+    /// Samples of one lane after another, each a round trip and all retransmissions so far.
+    fn verdict(lanes: &[&[(u64, u64)]]) -> bool {
         let mut judge = Judge::default();
-        samples.iter().any(|(rtt_us, retransmissions)| {
-            judge.is_lossy(Sample { rtt_us: *rtt_us, retransmissions: *retransmissions })
-        })
+        for lane in lanes {
+            let mut trace = Trace::default();
+            for &(rtt_us, retransmissions) in *lane {
+                judge.hear(&mut trace, Sample { rtt_us, retransmissions });
+            }
+        }
+        judge.is_lossy()
     }
 
     #[test]
     fn losses_without_a_queue_are_the_paths() {
-        assert!(verdict(&[(24_000, 0), (24_300, 1), (24_100, 1), (25_000, 2), (24_200, 5)]));
+        assert!(verdict(&[&[(24_000, 0), (24_300, 1), (24_100, 1), (25_000, 2), (24_200, 5)]]));
+        let one: &[_] = &[(24_000, 0), (24_100, 1)];
+        assert!(verdict(&[one, one, one]) && !verdict(&[one, one]), "lanes testify together");
     }
 
     #[test]
     fn losses_with_a_queue_are_our_own() {
         let full = [(24_000, 0), (47_000, 40), (35_000, 60), (44_000, 61), (30_000, 62), (47_000, 70)];
-        assert!(!verdict(&full));
+        assert!(!verdict(&[&full]));
         // One retransmission that comes when the queue has drained proves nothing.
-        assert!(!verdict(&[(24_000, 0), (47_000, 40), (24_500, 41), (46_000, 80), (24_500, 81)]));
+        assert!(!verdict(&[&[(24_000, 0), (47_000, 40), (24_500, 41), (46_000, 80), (24_500, 81)]]));
     }
 
     #[test]
     fn a_path_without_losses_is_clean_whatever_its_round_trip() {
-        assert!(!verdict(&[(24_000, 0), (300_000, 0), (24_000, 0)]));
+        assert!(!verdict(&[&[(24_000, 0), (300_000, 0), (24_000, 0)]]));
     }
 }

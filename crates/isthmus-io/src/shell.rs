@@ -4,6 +4,7 @@
 //! Whoever turns the shell owns it for that time; the engine is locked only between
 //! system calls, never across them.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -14,7 +15,7 @@ use isthmus_wire::Frame;
 use parking_lot::{Mutex, MutexGuard};
 use socket2::Socket;
 
-use crate::congestion::{self, Judge};
+use crate::congestion::{self, Judge, Trace};
 use crate::log::{debug_log, info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller};
@@ -97,8 +98,8 @@ struct Lane {
     streaming: bool,
     /// Direct reads in vain since something came.
     vain_reads: u32,
-    /// What was seen of the path, and when last; `None` once its verdict is in.
-    judge: Option<Judge>,
+    /// What was seen of it, and when last; `None` once it runs what lossy paths want.
+    trace: Option<Trace>,
     looked: Instant,
 }
 
@@ -120,23 +121,8 @@ impl Lane {
             waits_to_write: phase == Phase::Connecting,
             streaming: false,
             vain_reads: IDLE_READS,
-            judge: Some(Judge::default()),
+            trace: Some(Trace::default()),
             looked: Instant::now(),
-        }
-    }
-
-    /// Looks at the path of a lane that is kept busy, and takes another congestion control
-    /// where it loses packets by itself.
-    fn look(&mut self, index: usize) {
-        let Some(judge) = &mut self.judge else { return };
-        if self.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
-            return;
-        }
-        self.looked = Instant::now();
-        if tcp::sample(&self.socket).is_some_and(|sample| judge.is_lossy(sample)) {
-            self.judge = None;
-            tcp::set_congestion(&self.socket, congestion::LOSSY);
-            debug_log!("lane {index} loses packets without a queue: {} from now on", congestion::LOSSY);
         }
     }
 
@@ -197,6 +183,8 @@ pub(crate) struct Shell {
     scratch: Vec<libc::iovec>,
     turns: u32,
     swept: Instant,
+    /// What is known of the path to each host.
+    paths: HashMap<IpAddr, Judge>,
     /// Lanes that are read directly.
     busy: Vec<usize>,
     /// Whether lanes may be read directly at all: with a single peer only. What one peer
@@ -231,6 +219,7 @@ impl Shell {
             scratch: Vec::new(),
             turns: 0,
             swept: Instant::now(),
+            paths: HashMap::new(),
             busy: Vec::with_capacity(DIRECT_LANES),
             direct: false,
             changed: false,
@@ -391,11 +380,32 @@ impl Shell {
             let now = guard.now();
             guard.engine.lane_connected(now, LaneId(index as u32));
         } else if self.config.congestion == congestion::AUTO {
-            lane.look(index);
+            self.look(index);
         }
         self.wait_to_write(index, false);
         self.write(index, core);
         self.put_out(core);
+    }
+
+    /// Looks at the path of a lane that is kept busy, and takes another congestion control
+    /// where it loses packets by itself.
+    fn look(&mut self, index: usize) {
+        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
+        let Some(trace) = &mut lane.trace else { return };
+        if lane.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
+            return;
+        }
+        lane.looked = Instant::now();
+        let (Some(sample), Some(host)) = (tcp::sample(&lane.socket), tcp::peer_ip(&lane.socket)) else {
+            return;
+        };
+        let judge = self.paths.entry(host).or_default();
+        judge.hear(trace, sample);
+        if judge.is_lossy() {
+            lane.trace = None;
+            tcp::set_congestion(&lane.socket, congestion::LOSSY);
+            debug_log!("lane {index}: packets are lost without a queue; {} from now on", congestion::LOSSY);
+        }
     }
 
     fn wait_to_write(&mut self, index: usize, wanted: bool) {
@@ -434,7 +444,7 @@ impl Shell {
         match action {
             Action::Dial { lane, locator } => self.dial(lane, locator, core),
             Action::Abandon { lane } => {
-                let text = "no isthmus endpoint answered within 10 s".to_owned();
+                let text = "the other end gave no sign of life".to_owned();
                 self.lose(lane.0 as usize, &LaneLoss::Broken(text), core);
             }
             Action::Close { lane } => self.flush(lane.0 as usize, core),

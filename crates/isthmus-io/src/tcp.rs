@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::congestion::{self, Sample};
 
@@ -115,10 +115,17 @@ pub(crate) unsafe fn write(socket: RawFd, iov: &mut [libc::iovec]) -> Transfer {
 
 /// Whether a socket's peer is on this host.
 pub(crate) fn is_local(socket: &Socket) -> bool {
-    let ip =
-        |address: io::Result<socket2::SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
-    let peer = ip(socket.peer_addr());
-    peer.is_some_and(|peer| peer.is_loopback()) || (peer.is_some() && peer == ip(socket.local_addr()))
+    let peer = peer_ip(socket);
+    peer.is_some_and(|peer| peer.is_loopback()) || (peer.is_some() && peer == ip_of(socket.local_addr()))
+}
+
+/// The host that a socket is connected with.
+pub(crate) fn peer_ip(socket: &Socket) -> Option<IpAddr> {
+    ip_of(socket.peer_addr())
+}
+
+fn ip_of(address: io::Result<SockAddr>) -> Option<IpAddr> {
+    address.ok()?.as_socket().map(|address| address.ip())
 }
 
 /// What the kernel knows of a connected socket's path; `None` before its first round trip.

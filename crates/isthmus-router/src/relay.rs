@@ -27,6 +27,9 @@ const CHUNK: usize = 64 << 10;
 const PIPE: usize = 512 << 10;
 /// How long one direction may go on when the other has failed.
 const AFTERMATH: Duration = Duration::from_secs(5);
+/// How long one direction may go on when the other has ended: endpoints close both. Without
+/// a bound a lane that was given up would keep its place while a router behind it hangs.
+const HALF_OPEN: Duration = Duration::from_secs(60);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
@@ -71,7 +74,7 @@ async fn rest(
     other: Pin<&mut impl Future<Output = io::Result<()>>>,
 ) -> io::Result<()> {
     match ended {
-        Ok(()) => other.await,
+        Ok(()) => timeout(HALF_OPEN, other).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         Err(error) => {
             // What was sent before the failure can still arrive.
             let _ = timeout(AFTERMATH, other).await;

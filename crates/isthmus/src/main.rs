@@ -7,6 +7,7 @@ mod lab;
 mod router;
 mod routes;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -49,5 +50,10 @@ fn log_to_stderr(default: LevelFilter) {
         .with_env_var("ISTHMUS_LOG")
         .with_default_directive(default.into())
         .from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .init();
 }
