@@ -5,7 +5,8 @@
 //! BBR flows in a queue of one bandwidth-delay product lose packets without end and may take
 //! that for a policer, which holds a flow down for seconds. So a lane starts with the former,
 //! and goes over to the latter when the losses of all lanes to that host prove to be the path's:
-//! when they come while the round trip shows that there is no queue.
+//! when they come while the round trip shows that there is no queue. Over long round trips
+//! it starts with the latter, which is up to speed in half the time.
 
 /// How often a lane is looked at. Milliseconds.
 pub(crate) const LOOK_MS: u64 = 100;
@@ -20,6 +21,14 @@ pub(crate) const AUTO: &str = "auto";
 /// What a lane starts with, and what it goes over to.
 pub(crate) const CLEAN: &str = "cubic";
 pub(crate) const LOSSY: &str = "bbr";
+
+/// From this round trip on a lane starts with [`LOSSY`]. Microseconds.
+const LONG_US: u64 = 50_000;
+
+/// Whether a path of this round trip is better served by [`LOSSY`] from the start.
+pub(crate) fn is_long(sample: Sample) -> bool {
+    sample.rtt_us >= LONG_US
+}
 
 /// What the kernel says of a lane (`tcpi_rtt` and `tcpi_total_retrans` of `tcp(7)`).
 #[derive(Clone, Copy, Debug)]

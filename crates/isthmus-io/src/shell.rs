@@ -126,6 +126,12 @@ impl Lane {
         }
     }
 
+    fn go_lossy(&mut self, index: usize, why: &str) {
+        self.trace = None;
+        tcp::set_congestion(&self.socket, congestion::LOSSY);
+        debug_log!("lane {index}: {why}; {} from now on", congestion::LOSSY);
+    }
+
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.since = Instant::now();
@@ -342,6 +348,7 @@ impl Shell {
         tcp::tune(&lane.socket, &self.config.congestion);
         let added = self.poller.add(&lane.socket, u64::from(id.0), lane.waits_to_write);
         self.lanes[index] = Some(lane);
+        self.start_fast(index);
         self.count += 1;
         self.changed = true;
         if let Err(error) = added {
@@ -379,6 +386,8 @@ impl Shell {
             let mut guard = core.lock();
             let now = guard.now();
             guard.engine.lane_connected(now, LaneId(index as u32));
+            drop(guard);
+            self.start_fast(index);
         } else if self.config.congestion == congestion::AUTO {
             self.look(index);
         }
@@ -402,9 +411,22 @@ impl Shell {
         let judge = self.paths.entry(host).or_default();
         judge.hear(trace, sample);
         if judge.is_lossy() {
-            lane.trace = None;
-            tcp::set_congestion(&lane.socket, congestion::LOSSY);
-            debug_log!("lane {index}: packets are lost without a queue; {} from now on", congestion::LOSSY);
+            lane.go_lossy(index, "packets are lost without a queue");
+        }
+    }
+
+    /// A lane that is new on a path known to lose packets, or on a long one, does not start
+    /// with what clean paths want.
+    fn start_fast(&mut self, index: usize) {
+        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
+        if self.config.congestion != congestion::AUTO || tcp::is_local(&lane.socket) {
+            return;
+        }
+        let host = tcp::peer_ip(&lane.socket);
+        if host.and_then(|host| self.paths.get(&host)).is_some_and(Judge::is_lossy) {
+            lane.go_lossy(index, "others have lost packets without a queue");
+        } else if tcp::sample(&lane.socket).is_some_and(congestion::is_long) {
+            lane.go_lossy(index, "a long round trip");
         }
     }
 
