@@ -135,24 +135,30 @@ impl Matcher {
     /// As [`Matcher::find_unexpected`], of what had arrived before the program's last poll.
     /// Shells that do not count polls see everything.
     pub(crate) fn peek(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
-        let now = self.polls;
-        let queue = &mut self.queues(channel).unexpected;
-        let first = queue.iter().position(|waiting| wanted.fits(waiting.peer, waiting.tag))?;
-        let Waiting { inbound, poll, .. } = queue[first];
-        if poll >= now && now > 0 {
-            return None;
-        }
-        if take {
-            queue.remove(first);
-        }
-        Some(inbound)
+        let before = if self.polls > 0 { self.polls } else { u64::MAX };
+        self.unexpected_before(before, channel, wanted, take)
     }
 
     /// The first unexpected message that fits; `take` removes it from the queue.
     pub(crate) fn find_unexpected(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
+        self.unexpected_before(u64::MAX, channel, wanted, take)
+    }
+
+    /// The first that fits, if it arrived before poll `before`: a later one never stands in
+    /// for it.
+    fn unexpected_before(
+        &mut self,
+        before: u64,
+        channel: Channel,
+        wanted: Wanted,
+        take: bool,
+    ) -> Option<usize> {
         let queue = &mut self.queues(channel).unexpected;
         let at = queue.iter().position(|waiting| wanted.fits(waiting.peer, waiting.tag))?;
-        let inbound = queue[at].inbound;
+        let Waiting { inbound, poll, .. } = queue[at];
+        if poll >= before {
+            return None;
+        }
         if take {
             queue.remove(at);
         }
