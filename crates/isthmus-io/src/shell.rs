@@ -98,7 +98,8 @@ struct Lane {
     streaming: bool,
     /// Direct reads in vain since something came.
     vain_reads: u32,
-    /// What was seen of it, and when last; `None` once it runs what lossy paths want.
+    /// What was seen of it, and when last; `None` where that changes nothing: the user chose
+    /// the congestion control, the peer is on this host, or it runs what lossy paths want.
     trace: Option<Trace>,
     looked: Instant,
 }
@@ -388,7 +389,7 @@ impl Shell {
             guard.engine.lane_connected(now, LaneId(index as u32));
             drop(guard);
             self.start_fast(index);
-        } else if self.config.congestion == congestion::AUTO {
+        } else {
             self.look(index);
         }
         self.wait_to_write(index, false);
@@ -420,6 +421,7 @@ impl Shell {
     fn start_fast(&mut self, index: usize) {
         let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
         if self.config.congestion != congestion::AUTO || tcp::is_local(&lane.socket) {
+            lane.trace = None;
             return;
         }
         let host = tcp::peer_ip(&lane.socket);
