@@ -13,6 +13,8 @@ use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use isthmus_wire::{Address, AsId, PROTOCOL_VERSION, SubnetId};
 use tempfile::TempDir;
 
+/// A locator at which no test listens.
+pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 /// What takes longer hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 

@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use isthmus_wire::frame::RefuseReason;
 
-use crate::harness::{Endpoint, HANG, Running, address, dial, exchange, hello, isthmus, refusal, through};
+use crate::harness::{
+    Endpoint, HANG, NOWHERE, Running, address, dial, exchange, hello, isthmus, refusal, through,
+};
 use crate::site::Sites;
-
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9);
 
 #[test]
 fn a_reload_changes_what_is_admitted_and_cuts_no_lane() {

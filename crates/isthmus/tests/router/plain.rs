@@ -1,14 +1,12 @@
 //! One router between two subnets.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 
 use isthmus_wire::frame::{HOPS_MAX, RefuseReason};
 
-use crate::harness::{Endpoint, Running, address, dial, exchange, hello, refusal, through};
+use crate::harness::{Endpoint, NOWHERE, Running, address, dial, exchange, hello, refusal, through};
 use crate::site::Sites;
-
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9);
 
 #[test]
 fn a_lane_passes_one_router_and_counts_it() {

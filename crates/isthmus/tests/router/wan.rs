@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use isthmus_wire::frame::RefuseReason;
 
-use crate::harness::{Endpoint, HANG, address, bytes_of, dial, exchange, hello, refusal, through};
+use crate::harness::{Endpoint, HANG, NOWHERE, address, bytes_of, dial, exchange, hello, refusal, through};
 use crate::hostile::tell_everything;
 use crate::site::Sites;
-
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9);
 
 #[test]
 fn a_lane_passes_from_site_to_site_byte_for_byte() {
