@@ -74,7 +74,7 @@ async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError>
     if let Some(address) = status {
         status::serve(router.clone(), address).await?;
     }
-    router.keep_links();
+    router.follow_links();
     info!(name, as_id, "router ready");
     notify("READY=1");
     loop {
@@ -100,7 +100,7 @@ async fn reload(path: &Path, router: &Arc<Router>, listeners: &mut Listeners) {
             if let Err(error) = listeners.follow(router).await {
                 error!(%error, "reload: not all listeners stand");
             }
-            router.keep_links();
+            router.follow_links();
             info!("configuration and map read again");
             notify("STATUS=configuration read again");
         }

@@ -22,6 +22,7 @@ mod links;
 mod listen;
 mod metrics;
 mod onward;
+mod pulse;
 mod relay;
 mod report;
 mod router;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use isthmus_wire::{AsId, Locator, SubnetId};
 use tokio::io::{AsyncRead, AsyncWrite, BufWriter, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
@@ -19,6 +19,7 @@ use yamux::{Connection, ConnectionError, Mode, Stream};
 
 use crate::dial::ANSWER_TIME;
 use crate::hello;
+use crate::pulse::{self, Heard, Listening};
 
 /// What a lane's window is at first, by the multiplexer's specification. Bytes.
 const WINDOW: usize = 256 << 10;
@@ -41,6 +42,9 @@ pub(crate) struct Link {
     opened: AtomicUsize,
     opened_max: usize,
     open: mpsc::Sender<oneshot::Sender<Stream>>,
+    heard: Arc<Heard>,
+    /// Told when the link is to end at once.
+    pub(crate) cut: Notify,
     /// The connection, to ask the system about it.
     pub(crate) socket: OwnedFd,
 }
@@ -76,7 +80,7 @@ impl LinkLimits {
 
 /// The work of a link; done when the link has ended.
 pub(crate) struct LinkWork {
-    connection: Connection<Compat<BufWriter<TlsStream<TcpStream>>>>,
+    connection: Connection<Compat<BufWriter<Listening<TlsStream<TcpStream>>>>>,
     requests: mpsc::Receiver<oneshot::Sender<Stream>>,
 }
 
@@ -93,6 +97,8 @@ impl Link {
         let (peer, socket) = (tcp.peer_addr()?, tcp.as_fd().try_clone_to_owned()?);
         let mode = if gateway.is_some() { Mode::Client } else { Mode::Server };
         // The multiplexer writes header and body apart: together they make one record.
+        let heard = Heard::now();
+        let stream = Listening { stream, heard: heard.clone() };
         let stream = BufWriter::with_capacity(PIECE + 4096, stream).compat();
         let connection = Connection::new(stream, limits.config(), mode);
         let (open, requests) = mpsc::channel(16);
@@ -107,6 +113,8 @@ impl Link {
             // see the same ones closed at the same time: neither comes near the bound.
             opened_max: limits.lanes / 4,
             open,
+            heard,
+            cut: Notify::new(),
             socket,
         };
         Ok((Arc::new(link), LinkWork { connection, requests }))
@@ -117,17 +125,32 @@ impl Link {
         self.opened.load(Relaxed) < self.opened_max && !self.open.is_closed()
     }
 
+    /// Whether the other end gives signs of life.
+    pub(crate) fn lives(&self) -> bool {
+        self.heard.lives()
+    }
+
     /// Opens a lane; none where the link ended or is full.
     pub(crate) async fn lane(self: &Arc<Self>) -> Option<LinkLane> {
         let more = |opened| (opened < self.opened_max).then_some(opened + 1);
         self.opened.fetch_update(Relaxed, Relaxed, more).ok()?;
         let place = Place::new(self.clone(), true);
-        let (reply, stream) = oneshot::channel();
-        let opened = timeout(ANSWER_TIME, async {
-            self.open.send(reply).await.ok()?;
-            stream.await.ok()
-        });
+        let opened = timeout(ANSWER_TIME, self.stream());
         Some(LinkLane::new(opened.await.ok()??, place))
+    }
+
+    async fn stream(&self) -> Option<Stream> {
+        let (reply, stream) = oneshot::channel();
+        self.open.send(reply).await.ok()?;
+        stream.await.ok()
+    }
+
+    /// Opens the link's pulse, and keeps it until the link ends. The end that dialled does.
+    pub(crate) async fn pulse(&self) {
+        if let Some(stream) = self.stream().await {
+            // It ends with the link, which says why.
+            let _ = pulse::keep(stream.compat()).await;
+        }
     }
 
     /// Waits for the other end to close: if ours did so with bytes unread, what it wrote last
@@ -215,6 +238,13 @@ pub(crate) struct LinkLane {
 impl LinkLane {
     fn new(stream: Stream, place: Place) -> Self {
         Self { stream: stream.compat(), shut: false, _place: place }
+    }
+
+    /// It turned out to be the link's pulse, which takes no place of a lane.
+    pub(crate) async fn pulse(self) {
+        let Self { stream, .. } = self;
+        // As above.
+        let _ = pulse::keep(stream).await;
     }
 }
 

@@ -17,12 +17,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsStream;
 use tracing::{info, warn};
 
-use crate::dial::{ANSWER_TIME, connect, tune_link};
+use crate::dial::{connect, tune_link};
 use crate::lane::Lane;
 use crate::link::{Link, LinkLane, LinkLimits};
 use crate::router::{Arrival, Router};
 use crate::settings::Settings;
-use crate::{step, tls};
+use crate::{pulse, step, tls};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// What the end that was dialled says first: the other cannot tell from the handshake alone
@@ -53,20 +53,22 @@ impl Links {
     }
 
     /// A lane on the link with the fewest of them, on `subnet` to one of `gateways` or to one
-    /// that dialled us, with a neighbour that `fits`. Waits a little for a link to come up;
-    /// where links stand but have no room, waiting would not help.
+    /// that dialled us, with a neighbour that `fits`. Where no such link gives signs of life,
+    /// waits as long as `patience` for one; where some do but have no room, waiting would not
+    /// help.
     pub(crate) async fn lane(
         &self,
         subnet: SubnetId,
         gateways: &[Locator],
         fits: impl Fn(AsId) -> bool,
+        patience: Duration,
     ) -> Result<LinkLane, RefuseReason> {
-        let deadline = Instant::now() + ANSWER_TIME;
+        let deadline = Instant::now() + patience;
         loop {
             let changed = self.changed.notified();
             let usable = |link: &&Arc<Link>| {
                 let meant = link.gateway.is_none_or(|gateway| gateways.contains(&gateway));
-                link.subnet == subnet && meant && fits(link.neighbour)
+                link.subnet == subnet && meant && fits(link.neighbour) && link.lives()
             };
             let mut found: Vec<_> = self.standing.lock().iter().filter(usable).cloned().collect();
             found.sort_by_key(|link| link.lanes.load(Relaxed));
@@ -78,7 +80,18 @@ impl Links {
             if !found.is_empty() && found.iter().all(|link| !link.has_room()) {
                 return Err(RefuseReason::Full);
             }
-            timeout_at(deadline, changed).await.map_err(|_| RefuseReason::Unreached)?;
+            if Instant::now() >= deadline {
+                return Err(RefuseReason::Unreached);
+            }
+            // Nobody tells when a silent link is heard again.
+            let _ = timeout_at(deadline.min(Instant::now() + pulse::PAUSE), changed).await;
+        }
+    }
+
+    /// Cuts the links with neighbours that are no longer admitted, and all lanes on them.
+    pub(crate) fn cut_unless(&self, admitted: impl Fn(AsId) -> bool) {
+        for link in self.standing.lock().iter().filter(|link| !admitted(link.neighbour)) {
+            link.cut.notify_one();
         }
     }
 
@@ -114,9 +127,11 @@ fn limits(settings: &Settings) -> LinkLimits {
 }
 
 impl Router {
-    /// Sees to it that every wanted link is dialled, and dialled again.
-    pub(crate) fn keep_links(self: &Arc<Self>) {
+    /// Goes by new settings: cuts links that are no longer allowed, and sees to it that every
+    /// wanted one is dialled, and dialled again.
+    pub(crate) fn follow_links(self: &Arc<Self>) {
         let settings = self.settings();
+        self.links.cut_unless(|neighbour| settings.config.admits.contains(&neighbour.0));
         for (subnet, gateway) in wanted(&settings) {
             for number in 0..settings.config.limits.links {
                 if self.links.kept.lock().insert((subnet, gateway, number)) {
@@ -221,6 +236,10 @@ impl Router {
         self.links.standing.lock().push(link.clone());
         self.links.changed.notify_waiters();
         let arrival = Arrival { subnet, peer, neighbour: Some(neighbour) };
+        if gateway.is_some() {
+            let pulsing = link.clone();
+            tokio::spawn(async move { pulsing.pulse().await });
+        }
         let take = |stream| {
             let lane = Lane::Link(Box::new(link.accepted(stream)));
             tokio::spawn(self.clone().serve(lane, arrival, ()));
@@ -232,6 +251,7 @@ impl Router {
                 link.linger().await;
                 closed
             }
+            () = link.cut.notified() => Ok(()),
         };
         self.links.standing.lock().retain(|other| !Arc::ptr_eq(other, &link));
         self.links.changed.notify_waiters();

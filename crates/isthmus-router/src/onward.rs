@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use isthmus_wire::frame::{Hello, RefuseReason};
 use isthmus_wire::{AsId, Locator, SubnetId};
 use tracing::debug;
 
-use crate::dial::{connect, tune_lane};
+use crate::dial::{ANSWER_TIME, connect, tune_lane};
 use crate::lane::Lane;
 use crate::router::{Arrival, Router};
 use crate::settings::{Carrier, Settings};
@@ -23,26 +24,29 @@ impl Router {
     ) -> Result<(Lane, SubnetId), RefuseReason> {
         let source = (hello.source.as_id, hello.source.subnet);
         let target = (hello.target.as_id, hello.target.subnet);
-        let mut reason = None;
         let (table, own, first) = (&settings.table, &settings.router, hello.hops == 0);
-        for way in ways(table, own, arrival.subnet, source, target, first) {
-            let answer = match &way {
-                Way::Direct(subnet) => {
-                    let reached = self.endpoint(settings, *subnet, hello.target.locator).await;
-                    // No other way leads to who is not there.
-                    return reached.map(|lane| (lane, *subnet));
-                }
-                Way::Routers(subnet, routers) => {
-                    self.router(settings, *subnet, routers).await.map(|lane| (lane, *subnet))
-                }
-                Way::Gateways(subnet, gateways) => {
-                    self.gateway(settings, *subnet, gateways, target.0).await.map(|lane| (lane, *subnet))
-                }
-            };
-            match answer {
-                Ok(next) => return Ok(next),
-                Err(refused) => {
-                    reason.get_or_insert(refused);
+        let ways = ways(table, own, arrival.subnet, source, target, first);
+        let mut reason = None;
+        // Before a link is waited for, the other ways are tried.
+        for patience in [Duration::ZERO, ANSWER_TIME] {
+            for way in &ways {
+                let (subnet, answer) = match way {
+                    Way::Direct(subnet) => {
+                        let reached = self.endpoint(settings, *subnet, hello.target.locator).await;
+                        // No other way leads to who is not there.
+                        return reached.map(|lane| (lane, *subnet));
+                    }
+                    Way::Routers(..) if patience > Duration::ZERO => continue,
+                    Way::Routers(subnet, routers) => (*subnet, self.router(settings, *subnet, routers).await),
+                    Way::Gateways(subnet, gateways) => {
+                        (*subnet, self.gateway(settings, *subnet, gateways, target.0, patience).await)
+                    }
+                };
+                match answer {
+                    Ok(next) => return Ok((next, subnet)),
+                    Err(refused) => {
+                        reason.get_or_insert(refused);
+                    }
                 }
             }
         }
@@ -92,13 +96,14 @@ impl Router {
         subnet: SubnetId,
         gateways: &[Locator],
         target: AsId,
+        patience: Duration,
     ) -> Result<Lane, RefuseReason> {
         let fits = |neighbour: AsId| settings.config.lets_speak(neighbour.0, target.0);
         // Nobody whom we let speak for that AS is its neighbour, or stands between.
         if !settings.config.admits.iter().any(|neighbour| fits(AsId(*neighbour))) {
             return Err(RefuseReason::Denied);
         }
-        Ok(Lane::Link(Box::new(self.links.lane(subnet, gateways, fits).await?)))
+        Ok(Lane::Link(Box::new(self.links.lane(subnet, gateways, fits, patience).await?)))
     }
 }
 

@@ -41,6 +41,22 @@ fn a_reload_changes_what_is_admitted_and_cuts_no_lane() {
 }
 
 #[test]
+fn an_as_that_is_admitted_no_longer_loses_its_links() {
+    let sites = Sites::new();
+    let (_r2, s1) = sites.joined();
+    let target = Endpoint::new();
+    let (mut near, _far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
+    let config = sites.s1("");
+    let text = std::fs::read_to_string(&config).expect("text").replace("admits = [1]", "admits = []");
+    sites.world.write("s1.toml", &text);
+    s1.signal("-HUP");
+    assert_eq!(s1.notice(), "STATUS=configuration read again");
+    let mut waste = Vec::new();
+    let _ = near.read_to_end(&mut waste);
+    assert!(waste.is_empty());
+}
+
+#[test]
 fn a_drained_router_lets_lanes_end_and_takes_no_new_ones() {
     let sites = Sites::new();
     let (r2, s1) = sites.joined();

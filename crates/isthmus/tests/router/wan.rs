@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use isthmus_wire::frame::RefuseReason;
+use isthmus_wire::frame::{Hello, RefuseReason};
 
 use crate::harness::{Endpoint, HANG, NOWHERE, address, bytes_of, dial, exchange, hello, refusal, through};
 use crate::hostile::tell_everything;
@@ -219,15 +219,20 @@ fn links_come_back_when_the_other_router_does() {
     let _ = near.read_to_end(&mut waste);
     assert!(waste.is_empty());
     let _s1 = sites.world.start(&sites.s1(""));
+    passes_again(&sites, &target, hello(from, to));
+    drop(r2);
+}
+
+/// Asks r2 for lanes until one reaches its target.
+fn passes_again(sites: &Sites, target: &Endpoint, hello: Hello) {
     let began = Instant::now();
     target.0.set_nonblocking(true).expect("non-blocking");
     loop {
-        let lane = dial(sites.r2[0], hello(from, to));
+        let lane = dial(sites.r2[0], hello);
         // A refusal comes in time; without one it is the target that hears of the lane.
         lane.set_nonblocking(true).expect("non-blocking");
         for _ in 0..500 {
             if target.0.accept().is_ok() {
-                drop(r2);
                 return;
             }
             if (&lane).read(&mut [0; 8]).is_ok() {
@@ -237,4 +242,20 @@ fn links_come_back_when_the_other_router_does() {
         }
         assert!(began.elapsed() < HANG, "{}", sites.world.log());
     }
+}
+
+#[test]
+fn links_to_a_router_that_hangs_are_not_used_until_it_is_back() {
+    let sites = Sites::new();
+    let (_r2, s1) = sites.joined();
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
+    let (near, far) = through(sites.r2[0], from, &target, to);
+    s1.signal("-STOP");
+    // Until its silence is noticed lanes are opened that nobody answers.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(refusal(dial(sites.r2[0], hello(from, to))), RefuseReason::Unreached);
+    s1.signal("-CONT");
+    exchange(near, far, 1 << 20);
+    passes_again(&sites, &target, hello(from, to));
 }
