@@ -50,7 +50,7 @@ pub enum ConfigError {
         /// What is wrong, and the remedy.
         message: String,
     },
-    /// The route map has faults.
+    /// The route map, or what was measured of it, has faults.
     #[error("{0}")]
     Map(String),
 }
@@ -66,6 +66,8 @@ pub struct Config {
     /// What makes a route good. Default "bandwidth".
     #[serde(default, deserialize_with = "metric")]
     pub metric: Metric,
+    /// What others measured of the map's links. Default: nothing.
+    pub measured: Option<PathBuf>,
     /// AS's whose routers may link with this one. Default: none.
     #[serde(default)]
     pub admits: Vec<u32>,
@@ -182,6 +184,7 @@ impl Config {
         let mut config = Self::parse(&path.display().to_string(), &text)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         config.map = folder.join(&config.map);
+        config.measured = config.measured.map(|file| folder.join(file));
         if let Some(tls) = &mut config.tls {
             let TlsConfig { certificate, key, authorities } = tls;
             for file in [certificate, key].into_iter().chain(authorities) {

@@ -75,6 +75,7 @@ async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError>
         status::serve(router.clone(), address).await?;
     }
     router.follow_links();
+    tokio::spawn(router.clone().measure());
     info!(name, as_id, "router ready");
     notify("READY=1");
     loop {

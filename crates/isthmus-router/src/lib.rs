@@ -20,6 +20,7 @@ mod lane;
 mod link;
 mod links;
 mod listen;
+mod measure;
 mod metrics;
 mod onward;
 mod pulse;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use isthmus_wire::{AsId, Locator, SubnetId};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, BufWriter, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -20,6 +21,7 @@ use yamux::{Connection, ConnectionError, Mode, Stream};
 use crate::dial::ANSWER_TIME;
 use crate::hello;
 use crate::pulse::{self, Heard, Listening};
+use crate::tcp_info::Sample;
 
 /// What a lane's window is at first, by the multiplexer's specification. Bytes.
 const WINDOW: usize = 256 << 10;
@@ -45,6 +47,8 @@ pub(crate) struct Link {
     heard: Arc<Heard>,
     /// Told when the link is to end at once.
     pub(crate) cut: Notify,
+    /// What the system said of the connection when it was last looked at.
+    pub(crate) looked: Mutex<Option<Sample>>,
     /// The connection, to ask the system about it.
     pub(crate) socket: OwnedFd,
 }
@@ -115,6 +119,7 @@ impl Link {
             open,
             heard,
             cut: Notify::new(),
+            looked: Mutex::new(None),
             socket,
         };
         Ok((Arc::new(link), LinkWork { connection, requests }))

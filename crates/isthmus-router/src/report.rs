@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::metrics::Counters;
 use crate::router::Router;
 use crate::settings::Settings;
-use crate::tcp_info;
+use crate::tcp_info::{self, Sample};
 
 /// Text that grows; writing to it cannot fail.
 macro_rules! line {
@@ -26,7 +26,14 @@ fn name_of(settings: &Settings, subnet: SubnetId) -> String {
 }
 
 fn rtt_seconds(link: &Link) -> Option<f64> {
-    Some(tcp_info::rtt(&link.socket)?.as_secs_f64())
+    Some(tcp_info::sample(&link.socket)?.rtt.as_secs_f64())
+}
+
+/// What the router and others measured, as `isthmus routes --measured` reads it.
+pub(crate) fn measured(router: &Router) -> String {
+    let settings = router.settings();
+    let map = settings.table.map();
+    router.paths.lock().measured(map, &settings.known).to_text(map)
 }
 
 /// All counts in the OpenMetrics format.
@@ -74,18 +81,57 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
         let (neighbour, subnet) = (group.0.0, name_of(settings, group.1));
         line!(out, "isthmus_router_links{{as=\"{neighbour}\",subnet=\"{subnet}\"}} {}", count(group));
     }
-    line!(
-        out,
-        "# TYPE isthmus_router_link_rtt_seconds gauge\n# UNIT isthmus_router_link_rtt_seconds seconds"
-    );
-    line!(out, "# HELP isthmus_router_link_rtt_seconds Round-trip time of a link, smoothed by the system.");
-    for link in links {
-        let Some(rtt) = rtt_seconds(link) else { continue };
-        let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
-        let labels = format!("as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\"", link.peer);
-        line!(out, "isthmus_router_link_rtt_seconds{{{labels}}} {rtt}");
+    for figure in &LINK_FIGURES {
+        let Figure { name, kind, help, of } = figure;
+        line!(out, "# TYPE isthmus_router_link_{name} {kind}");
+        if name.ends_with("_seconds") {
+            line!(out, "# UNIT isthmus_router_link_{name} seconds");
+        }
+        line!(out, "# HELP isthmus_router_link_{name} {help}");
+        let suffix = if *kind == "counter" { "_total" } else { "" };
+        for link in links {
+            let Some(sample) = tcp_info::sample(&link.socket) else { continue };
+            let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
+            let labels = format!("as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\"", link.peer);
+            line!(out, "isthmus_router_link_{name}{suffix}{{{labels}}} {}", of(link, &sample));
+        }
     }
 }
+
+/// What is told of every link.
+struct Figure {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    of: fn(&Link, &Sample) -> f64,
+}
+
+const LINK_FIGURES: [Figure; 4] = [
+    Figure {
+        name: "alive",
+        kind: "gauge",
+        help: "Whether the other end gives signs of life.",
+        of: |link, _| f64::from(u8::from(link.lives())),
+    },
+    Figure {
+        name: "rtt_seconds",
+        kind: "gauge",
+        help: "Round-trip time of a link, smoothed by the system.",
+        of: |_, sample| sample.rtt.as_secs_f64(),
+    },
+    Figure {
+        name: "segments",
+        kind: "counter",
+        help: "Segments with data that a link sent.",
+        of: |_, sample| sample.sent as f64,
+    },
+    Figure {
+        name: "retransmissions",
+        kind: "counter",
+        help: "Segments that a link sent again.",
+        of: |_, sample| sample.retransmitted as f64,
+    },
+];
 
 /// Where lanes go from each of the router's subnets, as JSON.
 pub(crate) fn routes(settings: &Settings) -> String {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use isthmus_routes::{Measured, Table};
 use isthmus_wire::frame::{HOPS_MAX, Hello, RefuseReason};
 use isthmus_wire::{AsId, SubnetId};
 use parking_lot::{Mutex, RwLock};
@@ -17,6 +18,7 @@ use crate::dial::Failed;
 use crate::hello::{self, NoHello};
 use crate::lane::Lane;
 use crate::links::Links;
+use crate::measure::Paths;
 use crate::metrics::{Counted, Metrics};
 use crate::relay::relay;
 use crate::settings::Settings;
@@ -39,6 +41,7 @@ pub(crate) struct Router {
     settings: RwLock<Arc<Settings>>,
     pub(crate) metrics: Metrics,
     pub(crate) links: Links,
+    pub(crate) paths: Mutex<Paths>,
     pub(crate) failed: Failed,
     pub(crate) arriving: Arc<Semaphore>,
     pub(crate) draining: AtomicBool,
@@ -54,6 +57,7 @@ impl Router {
             settings: RwLock::new(Arc::new(settings)),
             metrics: Metrics::default(),
             links: Links::default(),
+            paths: Mutex::default(),
             failed: Failed::default(),
             arriving: Arc::new(Semaphore::new(ARRIVING_MAX)),
             draining: AtomicBool::new(false),
@@ -69,6 +73,14 @@ impl Router {
 
     pub(crate) fn replace_settings(&self, settings: Settings) {
         *self.settings.write() = Arc::new(settings);
+    }
+
+    /// Goes by another table, computed for `settings`, unless these were replaced meanwhile.
+    pub(crate) fn replace_table(&self, settings: &Arc<Settings>, table: Table, measured: Measured) {
+        let mut current = self.settings.write();
+        if Arc::ptr_eq(&current, settings) {
+            *current = Arc::new(Settings { table, measured, ..Settings::clone(settings) });
+        }
     }
 
     pub(crate) fn lanes(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use isthmus_routes::{RouteMap, Router as MapRouter, Table};
+use isthmus_routes::{Measured, RouteMap, Router as MapRouter, Table};
 use isthmus_wire::{AsId, SubnetId};
 
 use crate::config::{self, Config, ConfigError, Prefix};
@@ -41,6 +41,7 @@ impl Place {
 }
 
 /// See the module.
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) config: Config,
     pub(crate) table: Table,
@@ -48,6 +49,9 @@ pub(crate) struct Settings {
     pub(crate) router: MapRouter,
     pub(crate) places: Vec<Place>,
     pub(crate) tls: Option<Tls>,
+    /// What others measured, and that with what was measured here when the table was made.
+    pub(crate) known: Measured,
+    pub(crate) measured: Measured,
 }
 
 impl Settings {
@@ -75,8 +79,13 @@ impl Settings {
             }
             None => None,
         };
-        let table = Table::compute(&map, config.metric, None);
-        Ok(Self { config, table, router, places, tls })
+        let known = match &config.measured {
+            Some(path) => Measured::parse(&config::read(path)?, &path.display().to_string(), &map)
+                .map_err(|faults| ConfigError::Map(faults.to_string()))?,
+            None => Measured::default(),
+        };
+        let table = Table::compute(&map, config.metric, Some(&known));
+        Ok(Self { config, table, router, places, tls, measured: known.clone(), known })
     }
 
     pub(crate) fn as_id(&self) -> AsId {

@@ -72,11 +72,16 @@ fn answer(router: &Router, request: &Request<Incoming>) -> Result<Answer, Infall
             text(StatusCode::OK, kind, report::metrics(router))
         }
         "/routes" => text(StatusCode::OK, "application/json", report::routes(&router.settings())),
+        "/measured" => text(StatusCode::OK, "application/toml", report::measured(router)),
         "/health" if router.draining.load(Relaxed) => {
             text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "draining\n".to_owned())
         }
         "/health" => text(StatusCode::OK, "text/plain", "ok\n".to_owned()),
-        _ => text(StatusCode::NOT_FOUND, "text/plain", "try /, /metrics, /routes or /health\n".to_owned()),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "text/plain",
+            "try /, /metrics, /routes, /measured or /health\n".to_owned(),
+        ),
     })
 }
 

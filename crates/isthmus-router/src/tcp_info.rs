@@ -1,11 +1,27 @@
 //! What the system knows of a TCP connection. The one unsafe file of this crate.
 
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// The smoothed round-trip time of a connection; none where the system does not tell.
-pub(crate) fn rtt(socket: impl AsFd) -> Option<Duration> {
+/// A connection until now, by `tcp(7)`'s TCP_INFO. Counts are since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Sample {
+    /// Smoothed round-trip time.
+    pub(crate) rtt: Duration,
+    /// Segments with data, and those among them that were sent again.
+    pub(crate) sent: u64,
+    pub(crate) retransmitted: u64,
+    /// Bytes that the other end has acknowledged.
+    pub(crate) acknowledged: u64,
+    /// How long there was something to send, and how long of that it was not the path that
+    /// held it back but the receiver's window or our buffer.
+    pub(crate) busy: Duration,
+    pub(crate) held: Duration,
+}
+
+/// Asks the system about a connection; none where it does not tell.
+pub(crate) fn sample(socket: impl AsFd) -> Option<Sample> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the pointers are to `info` and to its length, both of which outlive the call.
@@ -20,20 +36,32 @@ pub(crate) fn rtt(socket: impl AsFd) -> Option<Duration> {
     };
     // SAFETY: it consists of integers, was zeroed, and the system wrote at most its length.
     let info = unsafe { info.assume_init() };
-    (status == 0 && info.tcpi_rtt > 0).then(|| Duration::from_micros(u64::from(info.tcpi_rtt)))
+    // Older systems tell less.
+    let complete = len as usize >= offset_of!(libc::tcp_info, tcpi_delivered);
+    (status == 0 && complete && info.tcpi_rtt > 0).then(|| Sample {
+        rtt: Duration::from_micros(u64::from(info.tcpi_rtt)),
+        sent: u64::from(info.tcpi_data_segs_out),
+        retransmitted: u64::from(info.tcpi_total_retrans),
+        acknowledged: info.tcpi_bytes_acked,
+        busy: Duration::from_micros(info.tcpi_busy_time),
+        held: Duration::from_micros(info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
     #[test]
-    fn a_connection_has_a_round_trip_time_and_a_file_has_none() {
+    fn a_connection_is_known_and_a_file_is_not() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
-        assert!(rtt(&stream).is_some());
-        assert!(rtt(std::fs::File::open("/dev/null").expect("a file")).is_none());
+        let mut stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+        stream.write_all(b"some bytes").expect("taken");
+        let known = sample(&stream).expect("a connection");
+        assert!(known.rtt > Duration::ZERO && known.sent >= 1, "{known:?}");
+        assert_eq!(sample(std::fs::File::open("/dev/null").expect("a file")), None);
     }
 }

@@ -27,6 +27,7 @@ const URI: &str = "isthmus://as/";
 const ALPN: &[u8] = b"isthmus/1";
 
 /// Both roles of a router in a handshake.
+#[derive(Clone)]
 pub(crate) struct Tls {
     pub(crate) connector: TlsConnector,
     pub(crate) acceptor: TlsAcceptor,

@@ -49,6 +49,24 @@ impl LinkState {
 }
 
 impl Measured {
+    /// The text from which [`parse`](Self::parse) reads the same, rounded to thousandths, but
+    /// for what `map` does not know.
+    pub fn to_text(&self, map: &RouteMap) -> String {
+        let mut text = String::new();
+        if !self.down.is_empty() {
+            let names: Vec<_> = self.down.iter().map(|name| format!("\"{name}\"")).collect();
+            text = format!("down = [{}]\n", names.join(", "));
+        }
+        for (id, LinkState { rate, rtt, loss }) in &self.links {
+            let Some(subnet) = map.subnet(*id) else { continue };
+            text += &format!(
+                "\n[[link]]\nsubnet = \"{}\"\nrate = \"{rate}\"\nrtt = \"{rtt}\"\nloss = \"{loss}\"\n",
+                subnet.name
+            );
+        }
+        text
+    }
+
     /// Reads `text`, whose names are those of `map`; `file_name` stands for it in faults.
     /// What a link's entry leaves out is as the map says.
     ///

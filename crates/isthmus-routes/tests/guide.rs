@@ -18,6 +18,8 @@ fn the_guides_examples_are_good() {
     let [map, measured] = examples();
     let map = RouteMap::parse(&map, "docs/route-map.md").expect("a good map");
     let measured = Measured::parse(&measured, "docs/route-map.md", &map).expect("good measurements");
+    let again = Measured::parse(&measured.to_text(&map), "again.toml", &map).expect("its own text");
+    assert_eq!(again, measured);
     let exit = |measured| {
         let table = Table::compute(&map, Metric::Bandwidth, measured);
         let next = table.next_hop(SubnetId(2), (AsId(4), SubnetId(1))).expect("a route");

@@ -124,7 +124,9 @@ fn the_status_tells_what_goes_on() {
         "isthmus_router_lanes{subnet=\"wan\",direction=\"out\"} 1\n",
         "isthmus_router_refusals_total{reason=\"noroute\"} 1\n",
         "isthmus_router_links{as=\"2\",subnet=\"wan\"} ",
+        "isthmus_router_link_alive{as=\"2\",subnet=\"wan\"",
         "isthmus_router_link_rtt_seconds{as=\"2\"",
+        "isthmus_router_link_retransmissions_total{as=\"2\"",
         "# EOF\n",
     ] {
         assert!(metrics.contains(expected), "{expected} is not in {metrics}");
@@ -134,7 +136,25 @@ fn the_status_tells_what_goes_on() {
     let routes = get(status, "/routes");
     assert!(routes.contains("\"gateways\""), "{routes}");
     assert!(get(status, "/").contains("Router r2 of AS 1: running"));
+    // Twice looked at, which is a second apart, a link tells of its path.
+    let began = std::time::Instant::now();
+    while !get(status, "/measured").contains("subnet = \"wan\"") {
+        assert!(began.elapsed() < HANG, "nothing was measured");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
     assert!(get(status, "/other").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn what_others_measured_decides_under_that_metric() {
+    let sites = Sites::new();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    sites.world.write("measured.toml", "[[link]]\nsubnet = \"wan\"\nloss = \"100%\"\n");
+    let _s1 = sites.world.start(&sites.s1(""));
+    let _r2 = sites.world.start(&sites.r2("one", "metric = \"measured\"\nmeasured = \"measured.toml\"\n"));
+    let lane = dial(sites.r2[0], hello(address(1, 1, NOWHERE), address(2, 1, NOWHERE)));
+    assert_eq!(refusal(lane), RefuseReason::NoRoute);
 }
 
 #[test]
