@@ -14,14 +14,15 @@ use isthmus_proto::{
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::carrier::Carriers;
 use crate::courtesy::Courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
-use crate::shell::{Core, Shell, ShellConfig};
+use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::{RegionTable, Settings, tcp};
+use crate::{RegionTable, Settings, carrier};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +112,7 @@ impl Endpoint {
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
         let at = listen_address(settings, bind)?;
-        let listener = tcp::listen(at).map_err(|cause| OpenError::Listen { at, cause })?;
+        let listener = carrier::listen(at).map_err(|cause| OpenError::Listen { at, cause })?;
         let port = listener.local_addr()?.as_socket().map_or(at.port(), |bound| bound.port());
         let address = Address {
             as_id: AsId(settings.as_id),
@@ -129,7 +130,7 @@ impl Endpoint {
             ..Config::new(address)
         };
         let from = (!settings.interface.is_empty()).then_some(at.ip());
-        let shell = Shell::new(ShellConfig { congestion: settings.congestion.clone(), from }, listener)?;
+        let shell = Shell::new(Carriers::new(settings.congestion.clone(), from), listener)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
         let endpoint = Arc::new(Self {

@@ -1,19 +1,20 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
-//! `unsafe` lives in `endpoint.rs`, `memory.rs`, `shell.rs`, `signals.rs` and `tcp.rs` only.
+//! `unsafe` lives in `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
+//! `carrier/mod.rs` and `carrier/tcp.rs` only.
 
-mod congestion;
+mod carrier;
 mod courtesy;
 mod driver;
 mod endpoint;
 mod interface;
+mod lane;
 pub mod log;
 mod memory;
 mod poller;
 mod settings;
 mod shell;
 mod signals;
-mod tcp;
 
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::InterfaceError;

@@ -4,22 +4,19 @@
 //! Whoever turns the shell owns it for that time; the engine is locked only between
 //! system calls, never across them.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use isthmus_proto::{Action, Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
-use isthmus_wire::Frame;
-use parking_lot::{Mutex, MutexGuard};
+use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
+use parking_lot::Mutex;
 use socket2::Socket;
 
-use crate::congestion::{self, Judge, Trace};
-use crate::log::{debug_log, info_log, warn_log};
+use crate::carrier::{Carriers, Settled, Transfer};
+use crate::lane::{IDLE_READS, Lane, Phase, STAGING, fill, read_some};
+use crate::log::{debug_log, warn_log};
 use crate::memory::ProcessMemory;
-use crate::poller::{Events, Poller};
-use crate::tcp::{self, Transfer};
+use crate::poller::{Events, Poller, Ready};
 
 /// The engine and the memory that it refers to.
 #[derive(Debug)]
@@ -39,13 +36,6 @@ impl Core {
     }
 }
 
-/// Room for bytes that were read and not yet understood, per lane. Bytes.
-const STAGING: usize = 64 << 10;
-/// Most of the staging room that a read offers while payload goes straight to its place:
-/// what lands there is copied.
-const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
-/// Payloads up to this are awaited whole in the staging room. Bytes.
-const WHOLE_MAX: usize = 16 << 10;
 /// Reads from one lane before others get their turn.
 const READS_PER_TURN: usize = 8;
 /// Batches written in one turn.
@@ -62,123 +52,13 @@ const PARTING_TIME: Duration = Duration::from_secs(1);
 const DIRECT_LANES: usize = 2;
 /// Turns between asking for events while lanes are read directly.
 const DIRECT_TURNS: u32 = 16;
-/// Direct reads in vain after which a lane counts as idle.
-const IDLE_READS: u32 = 256;
 
 const LISTENER: u64 = u64::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Connecting,
-    /// Accepted; its first frame is to come.
-    Ungreeted,
-    Open,
-    /// To be closed when all is written.
-    Flushing,
-    /// We have closed our side; the peer is to close its own.
-    Parting,
-}
-
-/// One TCP stream.
-#[derive(Debug)]
-struct Lane {
-    socket: Socket,
-    phase: Phase,
-    since: Instant,
-    staging: Vec<u8>,
-    /// Bytes of `staging` that are understood.
-    read_from: usize,
-    /// Bytes of `staging` that are filled.
-    read_to: usize,
-    batch: Batch,
-    pieces: Vec<libc::iovec>,
-    /// Pieces written whole.
-    written: usize,
-    waits_to_write: bool,
-    streaming: bool,
-    /// Direct reads in vain since something came.
-    vain_reads: u32,
-    /// What was seen of it, and when last; `None` where that changes nothing: the user chose
-    /// the congestion control, the peer is on this host, or it runs what lossy paths want.
-    trace: Option<Trace>,
-    looked: Instant,
-}
-
-// SAFETY: `pieces` point into `batch` and into memory lent for any thread to use.
-unsafe impl Send for Lane {}
-
-impl Lane {
-    fn new(socket: Socket, phase: Phase) -> Self {
-        Self {
-            socket,
-            phase,
-            since: Instant::now(),
-            staging: Vec::new(),
-            read_from: 0,
-            read_to: 0,
-            batch: Batch::default(),
-            pieces: Vec::new(),
-            written: 0,
-            waits_to_write: phase == Phase::Connecting,
-            streaming: false,
-            vain_reads: IDLE_READS,
-            trace: Some(Trace::default()),
-            looked: Instant::now(),
-        }
-    }
-
-    fn go_lossy(&mut self, index: usize, why: &str) {
-        self.trace = None;
-        tcp::set_congestion(&self.socket, congestion::LOSSY);
-        debug_log!("lane {index}: {why}; {} from now on", congestion::LOSSY);
-    }
-
-    fn enter(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.since = Instant::now();
-    }
-
-    fn has_unwritten(&self) -> bool {
-        self.written < self.pieces.len()
-    }
-
-    /// Makes room at the end of the staging buffer.
-    fn compact(&mut self) {
-        if self.read_from == self.read_to {
-            (self.read_from, self.read_to) = (0, 0);
-        } else if self.read_from > 0 {
-            self.staging.copy_within(self.read_from..self.read_to, 0);
-            self.read_to -= self.read_from;
-            self.read_from = 0;
-        }
-    }
-
-    /// Notes that `n` more bytes are written.
-    fn advance(&mut self, mut n: usize) {
-        while let Some(piece) = self.pieces.get_mut(self.written) {
-            if n < piece.iov_len {
-                piece.iov_base = piece.iov_base.wrapping_byte_add(n);
-                piece.iov_len -= n;
-                return;
-            }
-            n -= piece.iov_len;
-            self.written += 1;
-        }
-    }
-}
-
-/// Settings that the shell itself needs.
-#[derive(Clone, Debug)]
-pub(crate) struct ShellConfig {
-    pub(crate) congestion: String,
-    /// Address to connect from, where the user named an interface.
-    pub(crate) from: Option<IpAddr>,
-}
-
-/// The sockets of one endpoint.
+/// The lanes of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Shell {
-    config: ShellConfig,
+    carriers: Carriers,
     listener: Option<Socket>,
     lanes: Vec<Option<Lane>>,
     /// Lanes that exist, in any phase.
@@ -190,8 +70,8 @@ pub(crate) struct Shell {
     scratch: Vec<libc::iovec>,
     turns: u32,
     swept: Instant,
-    /// What is known of the path to each host.
-    paths: HashMap<IpAddr, Judge>,
+    /// Lanes that the carriers' own turn brought news of.
+    news: Vec<Ready>,
     /// Lanes that are read directly.
     busy: Vec<usize>,
     /// Whether lanes may be read directly at all: with a single peer only. What one peer
@@ -211,11 +91,11 @@ pub(crate) struct Turned {
 }
 
 impl Shell {
-    pub(crate) fn new(config: ShellConfig, listener: Socket) -> io::Result<Self> {
+    pub(crate) fn new(carriers: Carriers, listener: Socket) -> io::Result<Self> {
         let poller = Poller::new()?;
         poller.add(&listener, LISTENER, false)?;
         Ok(Self {
-            config,
+            carriers,
             listener: Some(listener),
             lanes: Vec::new(),
             count: 0,
@@ -226,7 +106,7 @@ impl Shell {
             scratch: Vec::new(),
             turns: 0,
             swept: Instant::now(),
-            paths: HashMap::new(),
+            news: Vec::new(),
             busy: Vec::with_capacity(DIRECT_LANES),
             direct: false,
             changed: false,
@@ -261,6 +141,11 @@ impl Shell {
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {
         self.turns = self.turns.wrapping_add(1);
+        let read = !self.carriers.is_plain() && self.turn_carriers(core);
+        self.take_in_by_descriptors(core) || read
+    }
+
+    fn take_in_by_descriptors(&mut self, core: &Mutex<Core>) -> bool {
         if self.changed {
             self.changed = false;
             self.direct = self.open == self.count && core.lock().engine.talks_to_one();
@@ -278,16 +163,31 @@ impl Shell {
             if ready.key == LISTENER {
                 self.accept(core);
                 read = true;
-                continue;
-            }
-            let index = ready.key as usize;
-            if ready.writable {
-                self.resume(index, core);
-            }
-            if ready.readable {
-                read |= self.receive(index, core);
+            } else {
+                read |= self.attend(ready, core);
             }
         }
+        read
+    }
+
+    /// Reads and writes a lane that is ready for it; true where something came.
+    fn attend(&mut self, ready: Ready, core: &Mutex<Core>) -> bool {
+        let index = ready.key as usize;
+        if ready.writable {
+            self.resume(index, core);
+        }
+        ready.readable && self.receive(index, core)
+    }
+
+    /// Turns what lanes share; true where something came.
+    fn turn_carriers(&mut self, core: &Mutex<Core>) -> bool {
+        let mut news = std::mem::take(&mut self.news);
+        self.carriers.turn(&mut news);
+        let mut read = false;
+        for ready in news.drain(..) {
+            read |= self.attend(ready, core);
+        }
+        self.news = news;
         read
     }
 
@@ -331,35 +231,39 @@ impl Shell {
                     return;
                 }
             };
-            if self.ungreeted >= UNGREETED_MAX || socket.set_nonblocking(true).is_err() {
+            if self.ungreeted >= UNGREETED_MAX {
                 continue; // dropped, and so closed
             }
-            let lane = core.lock().engine.lane_accepted();
-            tell_rtt(&socket, lane, core);
-            self.install(lane, Lane::new(socket, Phase::Ungreeted), core);
+            let Ok(carrier) = self.carriers.accept(socket) else { continue };
+            let id = core.lock().engine.lane_accepted();
             self.ungreeted += 1;
+            if self.install(id, Lane::new(carrier, false), core) {
+                self.settle(id.0 as usize, core);
+            }
         }
     }
 
-    fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) {
+    /// Takes up a lane; false where that fails.
+    fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) -> bool {
         let index = id.0 as usize;
         if self.lanes.len() <= index {
             self.lanes.resize_with(index + 1, || None);
         }
-        tcp::tune(&lane.socket, &self.config.congestion);
-        let added = self.poller.add(&lane.socket, u64::from(id.0), lane.waits_to_write);
+        let added = self.poller.add(lane.carrier.fd(), u64::from(id.0), lane.waits_to_write);
         self.lanes[index] = Some(lane);
-        self.start_fast(index);
         self.count += 1;
         self.changed = true;
-        if let Err(error) = added {
+        if let Err(error) = &added {
             self.lose(index, &LaneLoss::Broken(error.to_string()), core);
         }
+        added.is_ok()
     }
 
     fn dial(&mut self, id: LaneId, locator: SocketAddr, core: &Mutex<Core>) {
-        match tcp::dial(locator, self.config.from) {
-            Ok(socket) => self.install(id, Lane::new(socket, Phase::Connecting), core),
+        match self.carriers.dial(locator) {
+            Ok(carrier) => {
+                self.install(id, Lane::new(carrier, true), core);
+            }
             Err(error) => {
                 let loss = loss_of(&error);
                 let mut guard = core.lock();
@@ -370,73 +274,58 @@ impl Shell {
         }
     }
 
+    /// Goes on with bringing a lane up; true once it can carry.
+    fn settle(&mut self, index: usize, core: &Mutex<Core>) -> bool {
+        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return false };
+        match lane.carrier.settle(&self.carriers) {
+            Ok(Settled::Yes) => {}
+            Ok(Settled::Not { until_writable }) => {
+                self.wait_to_write(index, until_writable);
+                return false;
+            }
+            Err(error) => {
+                self.lose(index, &loss_of(&error), core);
+                return false;
+            }
+        }
+        let id = LaneId(index as u32);
+        let rtt_us = lane.carrier.rtt_us();
+        let mut guard = core.lock();
+        if let Some(rtt_us) = rtt_us {
+            guard.engine.path_rtt(id, rtt_us);
+        }
+        self.changed = true;
+        if lane.dialled {
+            lane.phase = Phase::Open;
+            self.open += 1;
+            let now = guard.now();
+            guard.engine.lane_connected(now, id);
+        } else {
+            lane.phase = Phase::Ungreeted;
+        }
+        true
+    }
+
     /// A lane can be written to again, or has been connected.
     fn resume(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        if lane.phase == Phase::Connecting {
-            match lane.socket.take_error() {
-                Ok(None) if lane.socket.peer_addr().is_ok() => {}
-                Ok(None) => return,
-                Ok(Some(error)) | Err(error) => return self.lose(index, &loss_of(&error), core),
+        if lane.phase == Phase::Settling {
+            if !self.settle(index, core) {
+                return;
             }
-            lane.phase = Phase::Open;
-            self.open += 1;
-            self.changed = true;
-            tcp::tune(&lane.socket, &self.config.congestion);
-            tell_rtt(&lane.socket, LaneId(index as u32), core);
-            let mut guard = core.lock();
-            let now = guard.now();
-            guard.engine.lane_connected(now, LaneId(index as u32));
-            drop(guard);
-            self.start_fast(index);
         } else {
-            self.look(index);
+            lane.carrier.look(&mut self.carriers);
         }
         self.wait_to_write(index, false);
         self.write(index, core);
         self.put_out(core);
     }
 
-    /// Looks at the path of a lane that is kept busy, and takes another congestion control
-    /// where it loses packets by itself.
-    fn look(&mut self, index: usize) {
-        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
-        let Some(trace) = &mut lane.trace else { return };
-        if lane.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
-            return;
-        }
-        lane.looked = Instant::now();
-        let (Some(sample), Some(host)) = (tcp::sample(&lane.socket), tcp::peer_ip(&lane.socket)) else {
-            return;
-        };
-        let judge = self.paths.entry(host).or_default();
-        judge.hear(trace, sample);
-        if judge.is_lossy() {
-            lane.go_lossy(index, "packets are lost without a queue");
-        }
-    }
-
-    /// A lane that is new on a path known to lose packets, or on a long one, does not start
-    /// with what clean paths want.
-    fn start_fast(&mut self, index: usize) {
-        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
-        if self.config.congestion != congestion::AUTO || tcp::is_local(&lane.socket) {
-            lane.trace = None;
-            return;
-        }
-        let host = tcp::peer_ip(&lane.socket);
-        if host.and_then(|host| self.paths.get(&host)).is_some_and(Judge::is_lossy) {
-            lane.go_lossy(index, "others have lost packets without a queue");
-        } else if tcp::sample(&lane.socket).is_some_and(congestion::is_long) {
-            lane.go_lossy(index, "a long round trip");
-        }
-    }
-
     fn wait_to_write(&mut self, index: usize, wanted: bool) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
         if lane.waits_to_write != wanted {
             lane.waits_to_write = wanted;
-            if let Err(error) = self.poller.change(&lane.socket, index as u64, wanted) {
+            if let Err(error) = self.poller.change(lane.carrier.fd(), index as u64, wanted) {
                 warn_log!("cannot change what lane {index} waits for: {error}");
             }
         }
@@ -454,7 +343,7 @@ impl Shell {
             };
             let index = id.0 as usize;
             let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { continue };
-            if lane.phase == Phase::Connecting || lane.has_unwritten() {
+            if lane.phase == Phase::Settling || lane.has_unwritten() {
                 continue;
             }
             fill(lane, id, &mut guard);
@@ -481,7 +370,7 @@ impl Shell {
         if lane.has_unwritten() {
             // SAFETY: the pieces are the batch's own bytes and memory lent until the
             // engine hears that the batch is written.
-            match unsafe { tcp::write(tcp::fd(&lane.socket), &mut lane.pieces[lane.written..]) } {
+            match unsafe { lane.carrier.write(&mut lane.pieces[lane.written..]) } {
                 Transfer::Bytes(n) => lane.advance(n),
                 Transfer::Blocked => {}
                 Transfer::Failed(error) => return self.lose(index, &loss_of(&error), core),
@@ -508,7 +397,7 @@ impl Shell {
             self.open -= 1;
             self.changed = true;
         }
-        if lane.phase == Phase::Ungreeted {
+        if lane.is_ungreeted() {
             self.ungreeted -= 1;
         }
         lane.enter(Phase::Flushing);
@@ -518,7 +407,7 @@ impl Shell {
                 return self.write(index, core);
             }
             lane.enter(Phase::Parting);
-            let _ = lane.socket.shutdown(std::net::Shutdown::Write);
+            lane.carrier.finish();
         }
     }
 
@@ -526,15 +415,18 @@ impl Shell {
     fn receive(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut any = false;
         for _ in 0..READS_PER_TURN {
-            let Some(lane) = self.lanes[index].as_mut() else { return any };
-            match lane.phase {
-                Phase::Connecting => return any,
+            let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return any };
+            let phase = lane.phase;
+            match phase {
+                Phase::Settling if self.settle(index, core) => continue,
+                Phase::Settling => return any,
                 Phase::Flushing | Phase::Parting => {
                     self.discard(index, core);
                     return any;
                 }
                 Phase::Open | Phase::Ungreeted => {}
             }
+            let Some(lane) = self.lanes[index].as_mut() else { return any };
             match read_some(lane, index, &mut self.scratch, core) {
                 Ok(Some((n, offered))) => {
                     any = true;
@@ -574,7 +466,7 @@ impl Shell {
         let mut piece = [libc::iovec { iov_base: lane.staging.as_mut_ptr().cast(), iov_len: STAGING }];
         for _ in 0..READS_PER_TURN {
             // SAFETY: the piece is the lane's own staging buffer.
-            match unsafe { tcp::read(tcp::fd(&lane.socket), &mut piece) } {
+            match unsafe { lane.carrier.read(&mut piece) } {
                 Transfer::Bytes(n) if n > 0 => {}
                 Transfer::Blocked => return,
                 Transfer::Bytes(_) | Transfer::Failed(_) => return self.lose(index, &LaneLoss::Closed, core),
@@ -588,13 +480,13 @@ impl Shell {
         self.count -= 1;
         self.changed = true;
         self.busy.retain(|busy| *busy != index);
-        match lane.phase {
-            Phase::Open => self.open -= 1,
-            Phase::Ungreeted => self.ungreeted -= 1,
-            Phase::Connecting | Phase::Flushing | Phase::Parting => {}
+        if lane.phase == Phase::Open {
+            self.open -= 1;
+        } else if lane.is_ungreeted() {
+            self.ungreeted -= 1;
         }
         debug_log!("lane {index} ended: {loss:?}");
-        let _ = self.poller.remove(lane.socket.as_fd());
+        let _ = self.poller.remove(lane.carrier.fd());
         let mut guard = core.lock();
         let now = guard.now();
         let Core { engine, memory, .. } = &mut *guard;
@@ -615,13 +507,13 @@ impl Shell {
         for index in 0..self.lanes.len() {
             let Some(lane) = &self.lanes[index] else { continue };
             let loss = match lane.phase {
-                Phase::Connecting => LaneLoss::Broken("no answer within 10 s".to_owned()),
+                Phase::Settling if lane.dialled => LaneLoss::Broken("no answer within 10 s".to_owned()),
                 _ => LaneLoss::Closed,
             };
             let limit = match lane.phase {
                 Phase::Open => continue,
                 Phase::Parting => PARTING_TIME,
-                Phase::Connecting | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
+                Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };
             if lane.since.elapsed() > limit {
                 self.lose(index, &loss, core);
@@ -631,7 +523,8 @@ impl Shell {
 
     /// When the shell wants to be turned even without events.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        (self.unsettled() > 0).then_some(Duration::from_millis(200))
+        let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
+        own.into_iter().chain(self.carriers.deadline()).min()
     }
 
     /// Stops listening.
@@ -647,135 +540,9 @@ impl Shell {
     }
 }
 
-fn tell_rtt(socket: &Socket, lane: LaneId, core: &Mutex<Core>) {
-    if let Some(rtt_us) = tcp::rtt_us(socket) {
-        core.lock().engine.path_rtt(lane, rtt_us);
-    }
-}
-
 fn loss_of(error: &io::Error) -> LaneLoss {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
         _ => LaneLoss::Broken(error.to_string()),
-    }
-}
-
-/// Takes the lane's next batch from the engine.
-fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
-    let Core { engine, memory, .. } = &mut **core;
-    lane.batch.clear();
-    lane.pieces.clear();
-    lane.written = 0;
-    if !engine.transmit(id, &mut lane.batch, memory) {
-        return;
-    }
-    for segment in &lane.batch.segments {
-        match *segment {
-            isthmus_proto::Segment::Bytes { start, end } => {
-                let bytes = &lane.batch.bytes[start..end];
-                lane.pieces.push(libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() });
-            }
-            isthmus_proto::Segment::Lent { place, offset, len } => {
-                memory.iovecs(place, offset, len, &mut lane.pieces);
-            }
-        }
-    }
-}
-
-/// One read: payload straight to its place where the engine says so, the rest to the
-/// staging buffer, which is then understood as far as it goes. Returns how much came
-/// and how much room there was.
-fn read_some(
-    lane: &mut Lane,
-    index: usize,
-    pieces: &mut Vec<libc::iovec>,
-    core: &Mutex<Core>,
-) -> Result<Option<(usize, usize)>, LaneLoss> {
-    let id = LaneId(index as u32);
-    lane.compact();
-    if lane.staging.is_empty() {
-        lane.staging.resize(STAGING, 0);
-    }
-    pieces.clear();
-    let mut direct = 0;
-    let mut handed_out = false;
-    if lane.streaming {
-        let mut guard = core.lock();
-        if let Some(sink) = guard.engine.sink(id) {
-            guard.memory.iovecs(sink.place, sink.offset, sink.len, pieces);
-            direct = sink.len as usize;
-            handed_out = true;
-        }
-    }
-    let room = STAGING - lane.read_to;
-    let room = if direct > 0 { room.min(STAGING_BEHIND_PAYLOAD) } else { room };
-    let tail = lane.staging[lane.read_to..].as_mut_ptr();
-    pieces.push(libc::iovec { iov_base: tail.cast(), iov_len: room });
-    // SAFETY: the pieces are memory lent for this payload, which the engine counts as
-    // busy until `filled`, and the lane's own staging buffer.
-    let came = unsafe { tcp::read(tcp::fd(&lane.socket), pieces) };
-    pieces.clear();
-    if matches!(came, Transfer::Blocked) && !handed_out {
-        return Ok(None);
-    }
-    let n = match &came {
-        Transfer::Bytes(n) => *n,
-        _ => 0,
-    };
-    let mut guard = core.lock();
-    let now = guard.now();
-    let Core { engine, memory, .. } = &mut *guard;
-    if handed_out {
-        engine.filled(id, n.min(direct) as u64, memory).map_err(fault)?;
-    }
-    lane.read_to += n.saturating_sub(direct);
-    match came {
-        Transfer::Bytes(0) => Err(LaneLoss::Closed),
-        Transfer::Bytes(n) => {
-            understand(lane, id, now, engine, memory).map_err(fault)?;
-            Ok(Some((n, direct + room)))
-        }
-        Transfer::Blocked => Ok(None),
-        Transfer::Failed(error) => Err(LaneLoss::Broken(error.to_string())),
-    }
-}
-
-fn fault(fault: PeerFault) -> LaneLoss {
-    info_log!("a lane is closed: {fault}");
-    LaneLoss::Broken(fault.to_string())
-}
-
-/// Gives the engine what is in the staging buffer, as far as frames are complete.
-fn understand(
-    lane: &mut Lane,
-    id: LaneId,
-    now: Micros,
-    engine: &mut Engine,
-    memory: &mut ProcessMemory,
-) -> Result<(), PeerFault> {
-    loop {
-        if lane.streaming {
-            lane.read_from += engine.feed(id, &lane.staging[lane.read_from..lane.read_to], memory)?;
-            lane.streaming = engine.streaming(id).is_some();
-            if lane.streaming {
-                return Ok(());
-            }
-        }
-        let bytes = &lane.staging[lane.read_from..lane.read_to];
-        let Some(frame) = Frame::decode(bytes)? else { return Ok(()) };
-        let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
-        if let Some(payload) = bytes.get(header..header + payload) {
-            engine.handle(now, id, &frame, payload, memory)?;
-            lane.read_from += header + payload.len();
-        } else if payload > WHOLE_MAX {
-            engine.begin(now, id, &frame, memory)?;
-            lane.read_from += header;
-            lane.streaming = engine.streaming(id).is_some();
-            if !lane.streaming {
-                return Ok(()); // the engine is done with this lane
-            }
-        } else {
-            return Ok(());
-        }
     }
 }

@@ -9,7 +9,7 @@
 //! it starts with the latter, which is up to speed in half the time.
 
 /// How often a lane is looked at. Milliseconds.
-pub(crate) const LOOK_MS: u64 = 100;
+pub(super) const LOOK_MS: u64 = 100;
 /// So much more often must losses have come without a queue than with one.
 const EVIDENCE: i32 = 3;
 /// A round trip above the least one by more than an eighth, and by more than so many
@@ -17,42 +17,42 @@ const EVIDENCE: i32 = 3;
 const QUEUE_US: u64 = 500;
 
 /// The setting `congestion` that means this.
-pub(crate) const AUTO: &str = "auto";
+pub(super) const AUTO: &str = "auto";
 /// What a lane starts with, and what it goes over to.
-pub(crate) const CLEAN: &str = "cubic";
-pub(crate) const LOSSY: &str = "bbr";
+pub(super) const CLEAN: &str = "cubic";
+pub(super) const LOSSY: &str = "bbr";
 
 /// From this round trip on a lane starts with [`LOSSY`]. Microseconds.
 const LONG_US: u64 = 50_000;
 
 /// Whether a path of this round trip is better served by [`LOSSY`] from the start.
-pub(crate) fn is_long(sample: Sample) -> bool {
+pub(super) fn is_long(sample: Sample) -> bool {
     sample.rtt_us >= LONG_US
 }
 
 /// What the kernel says of a lane (`tcpi_rtt` and `tcpi_total_retrans` of `tcp(7)`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sample {
-    pub(crate) rtt_us: u64,
-    pub(crate) retransmissions: u64,
+pub(super) struct Sample {
+    pub(super) rtt_us: u64,
+    pub(super) retransmissions: u64,
 }
 
 /// What was seen of a lane.
 #[derive(Debug, Default)]
-pub(crate) struct Trace {
+pub(super) struct Trace {
     least_rtt_us: Option<u64>,
     retransmissions: u64,
 }
 
 /// What all lanes to one host tell of the path to it: each alone sees too little.
 #[derive(Debug, Default)]
-pub(crate) struct Judge {
+pub(super) struct Judge {
     evidence: i32,
 }
 
 impl Judge {
     /// Takes note of a sample of a lane that was seen as `trace`.
-    pub(crate) fn hear(&mut self, trace: &mut Trace, sample: Sample) {
+    pub(super) fn hear(&mut self, trace: &mut Trace, sample: Sample) {
         let least = trace.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
         trace.least_rtt_us = Some(least);
         let lost = sample.retransmissions > trace.retransmissions;
@@ -64,7 +64,7 @@ impl Judge {
     }
 
     /// Whether the path has proved to lose packets by itself.
-    pub(crate) fn is_lossy(&self) -> bool {
+    pub(super) fn is_lossy(&self) -> bool {
         self.evidence >= EVIDENCE
     }
 }

@@ -1,0 +1,255 @@
+//! Lanes by TCP: sockets, non-blocking, scattered and gathered.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+
+use super::congestion::{self, Judge, Sample, Trace};
+use super::{Settled, Transfer};
+use crate::log::debug_log;
+
+/// Data that the kernel holds unsent beyond this keeps the lane from being writable, so
+/// that small messages do not wait behind it. Bytes.
+const NOTSENT_LOWAT: u32 = 128 << 10;
+/// How long transmitted data, or an attempt to connect, may go unanswered.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Keepalive: silence before the first probe, and the pause between probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(3);
+const KEEPALIVE_PROBES: u32 = 4;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// A socket that accepts lanes at `at`; port 0 lets the system choose.
+pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+    if at.port() != 0 {
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&at.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// What is known of the paths, and what the user wants on them.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    congestion: String,
+    hosts: HashMap<IpAddr, Judge>,
+}
+
+impl Paths {
+    /// `congestion` is the setting of that name.
+    pub(super) fn new(congestion: String) -> Self {
+        Self { congestion, hosts: HashMap::new() }
+    }
+}
+
+/// A lane that is a TCP connection.
+#[derive(Debug)]
+pub(crate) struct TcpLane {
+    socket: Socket,
+    /// What was seen of it, and when last; `None` where that changes nothing: the user chose
+    /// the congestion control, the peer is on this host, or it runs what lossy paths want.
+    trace: Option<Trace>,
+    looked: Instant,
+}
+
+impl TcpLane {
+    fn new(socket: Socket) -> Self {
+        Self { socket, trace: Some(Trace::default()), looked: Instant::now() }
+    }
+
+    /// Starts to connect.
+    pub(super) fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Self> {
+        dial(to, from).map(Self::new)
+    }
+
+    /// A connection that came in.
+    pub(super) fn accept(socket: Socket, paths: &Paths) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let mut lane = Self::new(socket);
+        lane.prepare(paths);
+        Ok(lane)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn settle(&mut self, paths: &Paths) -> io::Result<Settled> {
+        match self.socket.take_error()? {
+            Some(error) => Err(error),
+            None if self.socket.peer_addr().is_err() => Ok(Settled::Not { until_writable: true }),
+            None => {
+                self.prepare(paths);
+                Ok(Settled::Yes)
+            }
+        }
+    }
+
+    /// Sets a new connection up. On a path known to lose packets, or on a long one, it does
+    /// not start with what clean paths want.
+    fn prepare(&mut self, paths: &Paths) {
+        tune(&self.socket, &paths.congestion);
+        if paths.congestion != congestion::AUTO || is_local(&self.socket) {
+            self.trace = None;
+            return;
+        }
+        let host = peer_ip(&self.socket);
+        if host.and_then(|host| paths.hosts.get(&host)).is_some_and(Judge::is_lossy) {
+            self.go_lossy("others have lost packets without a queue");
+        } else if sample(&self.socket).is_some_and(congestion::is_long) {
+            self.go_lossy("a long round trip");
+        }
+    }
+
+    /// Takes another congestion control where the path loses packets by itself.
+    pub(super) fn look(&mut self, paths: &mut Paths) {
+        let Some(trace) = &mut self.trace else { return };
+        if self.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
+            return;
+        }
+        self.looked = Instant::now();
+        let (Some(sample), Some(host)) = (sample(&self.socket), peer_ip(&self.socket)) else { return };
+        let judge = paths.hosts.entry(host).or_default();
+        judge.hear(trace, sample);
+        if judge.is_lossy() {
+            self.go_lossy("packets are lost without a queue");
+        }
+    }
+
+    fn go_lossy(&mut self, why: &str) {
+        self.trace = None;
+        set_congestion(&self.socket, congestion::LOSSY);
+        let host = peer_ip(&self.socket);
+        debug_log!("a lane to {host:?}: {why}; {} from now on", congestion::LOSSY);
+    }
+
+    /// Reads into `pieces`.
+    ///
+    /// # Safety
+    /// Every piece is valid for writing and nobody else touches it during the call.
+    pub(super) unsafe fn read(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+        // SAFETY: the caller vouches for the pieces; the kernel writes only there.
+        transfer(unsafe { libc::readv(self.raw(), pieces.as_ptr(), pieces.len() as i32) })
+    }
+
+    /// Writes from `pieces`; a closed peer is an error, not a signal.
+    ///
+    /// # Safety
+    /// Every piece is valid for reading during the call.
+    pub(super) unsafe fn write(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+        // SAFETY: an all-zero msghdr is valid.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_mut_ptr();
+        message.msg_iovlen = pieces.len();
+        // SAFETY: the caller vouches for the pieces, and `message` outlives the call.
+        transfer(unsafe { libc::sendmsg(self.raw(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
+    }
+
+    /// Closes our side.
+    pub(super) fn finish(&mut self) {
+        // It fails where the peer has closed already.
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// The kernel's estimate of the round trip. Microseconds.
+    pub(super) fn rtt_us(&self) -> Option<u64> {
+        sample(&self.socket).map(|sample| sample.rtt_us)
+    }
+
+    fn raw(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// Starts to connect to `to`, from `from` where that is a particular address.
+fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    if let Some(ip) = from {
+        socket.bind(&SocketAddr::new(ip, 0).into())?;
+    }
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// Sets what every lane wants.
+fn tune(socket: &Socket, congestion: &str) {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_PAUSE)
+        .with_retries(KEEPALIVE_PROBES);
+    // Each of these only makes a lane better; none is worth failing for.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    let _ = socket.set_tcp_user_timeout(Some(USER_TIMEOUT));
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(NOTSENT_LOWAT);
+    // Between processes of one host pacing only costs.
+    set_congestion(socket, if is_local(socket) { congestion::CLEAN } else { congestion });
+}
+
+/// Sets the congestion control by the setting's value; it is tried, and may be missing.
+fn set_congestion(socket: &Socket, congestion: &str) {
+    let name = if congestion == congestion::AUTO { congestion::CLEAN } else { congestion };
+    if name != "system" {
+        let _ = socket.set_tcp_congestion(name.as_bytes());
+    }
+}
+
+fn transfer(result: isize) -> Transfer {
+    if result >= 0 {
+        return Transfer::Bytes(result as usize);
+    }
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Transfer::Blocked,
+        _ => Transfer::Failed(error),
+    }
+}
+
+/// Whether a socket's peer is on this host.
+fn is_local(socket: &Socket) -> bool {
+    let peer = peer_ip(socket);
+    peer.is_some_and(|peer| peer.is_loopback()) || (peer.is_some() && peer == ip_of(socket.local_addr()))
+}
+
+/// The host that a socket is connected with.
+fn peer_ip(socket: &Socket) -> Option<IpAddr> {
+    ip_of(socket.peer_addr())
+}
+
+fn ip_of(address: io::Result<SockAddr>) -> Option<IpAddr> {
+    address.ok()?.as_socket().map(|address| address.ip())
+}
+
+/// What the kernel knows of a connected socket's path; `None` before its first round trip.
+fn sample(socket: &Socket) -> Option<Sample> {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the buffer has the length that is passed along.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    // SAFETY: zeroed, and all of its fields are integers.
+    let info = unsafe { info.assume_init() };
+    (status == 0 && info.tcpi_rtt > 0).then(|| Sample {
+        rtt_us: u64::from(info.tcpi_rtt),
+        retransmissions: u64::from(info.tcpi_total_retrans),
+    })
+}

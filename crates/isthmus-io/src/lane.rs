@@ -1,0 +1,240 @@
+//! One lane as the shell holds it: its carrier, what is being written, and what came and is
+//! not yet understood.
+
+use std::time::Instant;
+
+use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
+use isthmus_wire::Frame;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::carrier::{Carrier, Transfer};
+use crate::log::info_log;
+use crate::memory::ProcessMemory;
+use crate::shell::Core;
+
+/// Room for bytes that were read and not yet understood, per lane. Bytes.
+pub(crate) const STAGING: usize = 64 << 10;
+/// Most of the staging room that a read offers while payload goes straight to its place:
+/// what lands there is copied.
+const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
+/// Payloads up to this are awaited whole in the staging room. Bytes.
+const WHOLE_MAX: usize = 16 << 10;
+/// Direct reads in vain after which a lane counts as idle.
+pub(crate) const IDLE_READS: u32 = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Its carrier does not carry yet.
+    Settling,
+    /// Accepted and settled; its first frame is to come.
+    Ungreeted,
+    Open,
+    /// To be closed when all is written.
+    Flushing,
+    /// We have closed our side; the peer is to close its own.
+    Parting,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) carrier: Carrier,
+    /// We connect it, the peer does not.
+    pub(crate) dialled: bool,
+    pub(crate) phase: Phase,
+    pub(crate) since: Instant,
+    pub(crate) staging: Vec<u8>,
+    /// Bytes of `staging` that are understood.
+    pub(crate) read_from: usize,
+    /// Bytes of `staging` that are filled.
+    pub(crate) read_to: usize,
+    pub(crate) batch: Batch,
+    pub(crate) pieces: Vec<libc::iovec>,
+    /// Pieces written whole.
+    pub(crate) written: usize,
+    pub(crate) waits_to_write: bool,
+    pub(crate) streaming: bool,
+    /// Direct reads in vain since something came.
+    pub(crate) vain_reads: u32,
+}
+
+// SAFETY: `pieces` point into `batch` and into memory lent for any thread to use.
+unsafe impl Send for Lane {}
+
+impl Lane {
+    pub(crate) fn new(carrier: Carrier, dialled: bool) -> Self {
+        Self {
+            carrier,
+            dialled,
+            phase: Phase::Settling,
+            since: Instant::now(),
+            staging: Vec::new(),
+            read_from: 0,
+            read_to: 0,
+            batch: Batch::default(),
+            pieces: Vec::new(),
+            written: 0,
+            waits_to_write: dialled,
+            streaming: false,
+            vain_reads: IDLE_READS,
+        }
+    }
+
+    /// Whether it was accepted and has not yet said who it is.
+    pub(crate) fn is_ungreeted(&self) -> bool {
+        self.phase == Phase::Ungreeted || self.phase == Phase::Settling && !self.dialled
+    }
+
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.since = Instant::now();
+    }
+
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.written < self.pieces.len()
+    }
+
+    /// Makes room at the end of the staging buffer.
+    fn compact(&mut self) {
+        if self.read_from == self.read_to {
+            (self.read_from, self.read_to) = (0, 0);
+        } else if self.read_from > 0 {
+            self.staging.copy_within(self.read_from..self.read_to, 0);
+            self.read_to -= self.read_from;
+            self.read_from = 0;
+        }
+    }
+
+    /// Notes that `n` more bytes are written.
+    pub(crate) fn advance(&mut self, mut n: usize) {
+        while let Some(piece) = self.pieces.get_mut(self.written) {
+            if n < piece.iov_len {
+                piece.iov_base = piece.iov_base.wrapping_byte_add(n);
+                piece.iov_len -= n;
+                return;
+            }
+            n -= piece.iov_len;
+            self.written += 1;
+        }
+    }
+}
+
+/// Takes the lane's next batch from the engine.
+pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
+    let Core { engine, memory, .. } = &mut **core;
+    lane.batch.clear();
+    lane.pieces.clear();
+    lane.written = 0;
+    if !engine.transmit(id, &mut lane.batch, memory) {
+        return;
+    }
+    for segment in &lane.batch.segments {
+        match *segment {
+            isthmus_proto::Segment::Bytes { start, end } => {
+                let bytes = &lane.batch.bytes[start..end];
+                lane.pieces.push(libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() });
+            }
+            isthmus_proto::Segment::Lent { place, offset, len } => {
+                memory.iovecs(place, offset, len, &mut lane.pieces);
+            }
+        }
+    }
+}
+
+/// One read: payload straight to its place where the engine says so, the rest to the
+/// staging buffer, which is then understood as far as it goes. Returns how much came
+/// and how much room there was.
+pub(crate) fn read_some(
+    lane: &mut Lane,
+    index: usize,
+    pieces: &mut Vec<libc::iovec>,
+    core: &Mutex<Core>,
+) -> Result<Option<(usize, usize)>, LaneLoss> {
+    let id = LaneId(index as u32);
+    lane.compact();
+    if lane.staging.is_empty() {
+        lane.staging.resize(STAGING, 0);
+    }
+    pieces.clear();
+    let mut direct = 0;
+    let mut handed_out = false;
+    if lane.streaming {
+        let mut guard = core.lock();
+        if let Some(sink) = guard.engine.sink(id) {
+            guard.memory.iovecs(sink.place, sink.offset, sink.len, pieces);
+            direct = sink.len as usize;
+            handed_out = true;
+        }
+    }
+    let room = STAGING - lane.read_to;
+    let room = if direct > 0 { room.min(STAGING_BEHIND_PAYLOAD) } else { room };
+    let tail = lane.staging[lane.read_to..].as_mut_ptr();
+    pieces.push(libc::iovec { iov_base: tail.cast(), iov_len: room });
+    // SAFETY: the pieces are memory lent for this payload, which the engine counts as
+    // busy until `filled`, and the lane's own staging buffer.
+    let came = unsafe { lane.carrier.read(pieces) };
+    pieces.clear();
+    if matches!(came, Transfer::Blocked) && !handed_out {
+        return Ok(None);
+    }
+    let n = match &came {
+        Transfer::Bytes(n) => *n,
+        _ => 0,
+    };
+    let mut guard = core.lock();
+    let now = guard.now();
+    let Core { engine, memory, .. } = &mut *guard;
+    if handed_out {
+        engine.filled(id, n.min(direct) as u64, memory).map_err(fault)?;
+    }
+    lane.read_to += n.saturating_sub(direct);
+    match came {
+        Transfer::Bytes(0) => Err(LaneLoss::Closed),
+        Transfer::Bytes(n) => {
+            understand(lane, id, now, engine, memory).map_err(fault)?;
+            Ok(Some((n, direct + room)))
+        }
+        Transfer::Blocked => Ok(None),
+        Transfer::Failed(error) => Err(LaneLoss::Broken(error.to_string())),
+    }
+}
+
+fn fault(fault: PeerFault) -> LaneLoss {
+    info_log!("a lane is closed: {fault}");
+    LaneLoss::Broken(fault.to_string())
+}
+
+/// Gives the engine what is in the staging buffer, as far as frames are complete.
+fn understand(
+    lane: &mut Lane,
+    id: LaneId,
+    now: Micros,
+    engine: &mut Engine,
+    memory: &mut ProcessMemory,
+) -> Result<(), PeerFault> {
+    loop {
+        if lane.streaming {
+            lane.read_from += engine.feed(id, &lane.staging[lane.read_from..lane.read_to], memory)?;
+            lane.streaming = engine.streaming(id).is_some();
+            if lane.streaming {
+                return Ok(());
+            }
+        }
+        let bytes = &lane.staging[lane.read_from..lane.read_to];
+        let Some(frame) = Frame::decode(bytes)? else { return Ok(()) };
+        let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
+        if let Some(payload) = bytes.get(header..header + payload) {
+            engine.handle(now, id, &frame, payload, memory)?;
+            lane.read_from += header + payload.len();
+        } else if payload > WHOLE_MAX {
+            engine.begin(now, id, &frame, memory)?;
+            lane.read_from += header;
+            lane.streaming = engine.streaming(id).is_some();
+            if !lane.streaming {
+                return Ok(()); // the engine is done with this lane
+            }
+        } else {
+            return Ok(());
+        }
+    }
+}
