@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build demo demo-routed test lint suites bootstrap clean distclean
+.PHONY: help build demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -16,6 +16,8 @@ LOSS ?= 0%
 MTU ?= 9000
 RANKS ?= 4
 BLOCK ?= 4MiB
+# For each target of make fuzz.
+FUZZ_SECONDS ?= 60
 # More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
 ARGS ?=
 
@@ -27,7 +29,9 @@ help:
 	  '             the same between sites that only routers join, one of which is killed' \
 	  'make test    all tests: the Rust ones, then every MPI over Isthmus (ARGS: tests/run.py --help)' \
 	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH) and build/bin/isthmus' \
-	  'make lint    formatting, clippy, shellcheck' \
+	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
+  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
+  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  libfabric own tests over Isthmus and over stock tcp, side by side; then' \
 	  '             mpi4py own tests over stock tcp: the list of known failures' \
 	  'make clean   what was built; distclean also takes the MPIs in build/mpi'
@@ -40,7 +44,8 @@ build:
 	@tools/build.sh
 
 demo-routed: ROUTED := --routed
-demo demo-routed:
+demo-five: ROUTED := --routed five
+demo demo-routed demo-five:
 	@tools/bootstrap.sh base rust mpich
 	@tools/build.sh
 	@demo/run.py $(if $(FILE),--file '$(FILE)',--size '$(SIZE)') --rate '$(RATE)' --rtt '$(RTT)' \
@@ -56,6 +61,15 @@ test:
 	  echo 'test: the MPIs'; \
 	  tests/run.py --suite $(ARGS) || status=1; \
 	  exit $$status
+
+soak:
+	@tools/bootstrap.sh base rust mpich
+	@tools/build.sh
+	@tests/run.py --placement soak --only soak $(ARGS)
+
+fuzz:
+	@tools/bootstrap.sh rust fuzz
+	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 lint:
 	@tools/bootstrap.sh rust lint

@@ -3,10 +3,12 @@
 Isthmus and then over the same MPI's stock tcp, on the same emulated link.
 
     demo/run.py [--file FILE | --size 500M] [--rate 1Gbit] [--rtt 24ms] ...
-    demo/run.py --routed [--no-kill] ...
+    demo/run.py --routed [three|five] [--no-kill] ...
 
-With --routed the sites share no network: two routers at each join them, over
-encrypted links, and one of site A's is killed in the middle of the copy.
+With --routed the sites share no network: routers join them, over encrypted links.
+Three networks (LAN, WAN, LAN) lie between the ranks, or five (fabric, LAN, WAN,
+LAN, fabric), and two routers join each to the next. At site A one of each two is
+killed in the middle of the copy.
 
 Exit status: 0 both digests agree; 1 they do not; 2 bad usage; 3 something
 failed, which is said.
@@ -113,7 +115,7 @@ def options_of(words):
     add("--mpi", choices=[m.name for m in mpis.MPIS.values() if m.couples], default="mpich")
     add("--out", type=Path, default=mpis.BUILD / "demo", help="folder that the copy is written to (build/demo)")
     add("--no-stock", action="store_true", help="leave out the run over stock tcp")
-    add("--routed", action="store_true", help="the sites share no network; routers join them")
+    add("--routed", nargs="?", const="three", choices=list(routed.SHAPES), help="the sites share no network; routers join them across three networks or five (three)")
     add("--no-kill", action="store_true", help="with --routed: kill no router")
     add("--limit", type=float, help="end a run after so many seconds; default: 60 + 10 times the floor")
     options = parser.parse_args(words)
@@ -132,7 +134,7 @@ def run_jobs(spec):
     if not spec["routed"]:
         return run_pair(spec, None)
     try:
-        with routed.Network(Path(spec["routed"])) as net:
+        with routed.Network(Path(spec["folder"]), routed.SHAPES[spec["routed"]]) as net:
             return run_pair(spec, net)
     except routed.NotReady as error:
         return {"error": str(error)}
@@ -151,7 +153,7 @@ def run_pair(spec, net):
         return process.Running(command, env, logs / f"{spec['transport']}.{words[0]}.log")
 
     jobs = {"receiver": job("b", "receive", spec["output"], window, *spec["receive"]), "sender": job("a", "send", spec["input"], window, str(spec["block"]))}
-    kill = Kill(net.routers["a"][0], Path(spec["output"]), spec["bytes"] / 3) if spec["kill"] else None
+    kill = Kill(net.one_of_each("a"), Path(spec["output"]), spec["bytes"] / 3) if spec["kill"] else None
     try:
         return watch(jobs, spec["limit"], kill)
     finally:
@@ -160,15 +162,16 @@ def run_pair(spec, net):
 
 
 class Kill:
-    """A router that is killed once so many bytes of the copy are on the disk."""
+    """Routers that are killed once so many bytes of the copy are on the disk."""
 
-    def __init__(self, router, output, at):
-        self.router, self.output, self.at, self.done = router, output, at, None
+    def __init__(self, routers, output, at):
+        self.routers, self.output, self.at, self.done = routers, output, at, None
 
     def look(self):
         if self.done is None and self.output.exists() and (written := self.output.stat().st_blocks * 512) >= self.at:
-            self.router.send(signal.SIGKILL)
-            self.done = f"{self.router.title} killed after {written / 1e6:.0f} MB"
+            for router in self.routers:
+                router.send(signal.SIGKILL)
+            self.done = f"{' and '.join(router.title for router in self.routers)} killed after {written / 1e6:.0f} MB"
             progress(self.done)
 
 
@@ -286,7 +289,7 @@ def lab_options(options, folder):
     link = {name: getattr(options, name) for name in ("rate", "rtt", "loss", "mtu")}
     if options.routed:
         quoted = {name: f'"{value}"' for name, value in link.items()}
-        return ["--config", str(routed.write_lab(folder, quoted, options.cc))]
+        return ["--config", str(routed.write_lab(folder, routed.SHAPES[options.routed], quoted, options.cc))]
     words = [word for name, value in link.items() for word in (f"--{name}", value)]
     return words + (["--cc", options.cc] if options.cc else [])
 
@@ -307,7 +310,7 @@ def measure(transport, source, program, options, limit):
     spec = {"mpi": options.mpi, "transport": transport, "ranks": options.ranks, "program": str(program),
             "input": str(source.resolve()), "output": str(output), "window": size_of(options.window),
             "block": size_of(options.block), "receive": [] if options.cached else ["direct"], "limit": limit, "logs": str(logs), "result": str(result),
-            "bytes": source.stat().st_size, "routed": str(logs / "routed") if options.routed else "",
+            "bytes": source.stat().st_size, "routed": options.routed, "folder": str(logs / "routed"),
             "kill": options.routed and not options.no_kill}
     lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", *lab_options(options, logs / "routed"), "--report", str(report),
            "--", sys.executable, __file__]
@@ -342,7 +345,7 @@ def tell(options, source, digest, floor, ours, stock):
     size = source.stat().st_size
     print(f"""
 {source}: {size / 1e6:.1f} MB in blocks of {options.block}, {options.ranks} + {options.ranks} ranks, {mpis.MPIS[options.mpi].title}
-link: {options.rate}, {options.rtt} round trip, loss {options.loss}, MTU {options.mtu}{", by two routers at each site, encrypted" if options.routed else ""}
+link: {options.rate}, {options.rtt} round trip, loss {options.loss}, MTU {options.mtu}{f", {options.routed} networks joined by two routers each, encrypted between the sites" if options.routed else ""}
   floor          {size / floor / 1e6:8.1f} MB/s  {floor:8.3f} s""")
     for name, run in (("Isthmus", ours), ("stock tcp", stock)):
         if run is None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the MPI-level tests: every MPI, over Isthmus or libfabric's own tcp, on
 one host (shared memory off), with the ranks spread over two sites of a lab, or as
-two jobs at sites that only routers join.
+two jobs at sites that only routers join, across three networks or five.
 
     tests/run.py                                  the set of `make test`
     tests/run.py --mpi mpich --only storm         one test
@@ -20,12 +20,14 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from harness import cases, demo, mpis, routed, routed_cases, suite  # noqa: E402
+from harness import cases, demo, five_cases, mpis, routed, routed_cases, soak_cases, suite  # noqa: E402
 from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
 
-PLACEMENTS = ("host", "sites", "routed", "demo")
+PLACEMENTS = ("host", "sites", "routed", "five", "soak", "demo")
+# Cases with a lab and routers of their own, by placement.
+ROUTED = {"routed": routed_cases.CASES, "five": five_cases.CASES, "soak": soak_cases.CASES}
 LAB = ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"]
-IN_LAB = ("sites", "routed")
+IN_LAB = ("sites", *ROUTED)
 INSIDE = "ISTHMUS_TESTS_IN_LAB"
 
 
@@ -40,7 +42,8 @@ def options_of(words):
     parser.add_argument("--logs", type=Path, default=mpis.BUILD / "logs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(words)
-    known = [*cases.CASES, *routed_cases.NAMES, *demo.NAMES, *suite.NAMES, *suite.FULL]
+    routed_names = [name for some in ROUTED.values() for name in some]
+    known = [*cases.CASES, *routed_names, *demo.NAMES, *suite.NAMES, *suite.FULL]
     for name in options.only or []:
         if name not in known:
             parser.error(f'no test "{name}"; there are: {", ".join(known)}')
@@ -56,9 +59,9 @@ def plan(options):
                 for name in cases.CASES:
                     if placement in cases.CASES[name].places and (not options.only or name in options.only):
                         rows.append((mpi, transport, placement, name))
-                for name, case in routed_cases.CASES.items():
-                    wanted = not options.only or name in options.only
-                    if wanted and placement == "routed" and mpi in case.mpis and transport == "isthmus":
+                for name, case in ROUTED.get(placement, {}).items():
+                    wanted = name in options.only if options.only else not case.long
+                    if wanted and mpi in case.mpis and transport == "isthmus":
                         rows.append((mpi, transport, placement, name))
                 for name in demo.NAMES:
                     wanted = not options.only or name in options.only
@@ -120,8 +123,8 @@ def perform(row, logs):
         return Outcome(FAILED, "no build/lib/libisthmus-fi.so: make build")
     place = mpis.Place(placement, ("a", "b")) if placement in IN_LAB else mpis.Place(placement)
     context = cases.Context(mpis.MPIS[mpi], transport, place, logs, name)
-    if placement == "routed":
-        return routed_cases.perform(context)
+    if placement in ROUTED:
+        return routed_cases.perform(context, ROUTED[placement][name])
     if name in demo.NAMES:
         return demo.perform(context)
     if name in suite.NAMES + suite.FULL:
@@ -185,11 +188,12 @@ def main():
         in_sites = [row for row in rows if row not in here and row[2] == "sites"]
         if in_sites:
             run_in_lab(in_sites, LAB, table, options)
-        in_routed = [row for row in rows if row not in here and row[2] == "routed"]
+        in_routed = [row for row in rows if row not in here and row[2] in ROUTED]
         # Compiled beforehand: the labs' cuts are timed from their start.
         prepare(dict.fromkeys(row[0] for row in in_routed), options.logs)
         for row in in_routed:
-            lab = routed.write_lab(options.logs / "routed", routed_cases.CASES[row[3]].link)
+            case = ROUTED[row[2]][row[3]]
+            lab = routed.write_lab(options.logs / "routed", routed.SHAPES[case.shape], case.link)
             run_in_lab([row], ["--quiet", "--config", str(lab)], table, options)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -43,6 +43,13 @@ def small_window(c):
     return expect(ended, 0, r"at B, Isthmus .* equal")
 
 
+def across_five(c):
+    """Across five networks, with two of site a's routers killed on the way."""
+    ended = start(c, "--routed", "five", "--size", "60M", "--rtt", "10ms").wait(120)
+    expect(ended, 0, r"at B, Isthmus .* equal")
+    return expect(ended, 0, r"router i1 of site a and router r1 of site a killed after \d+ MB")
+
+
 def empty_file(c):
     empty = c.scratch("empty")
     empty.touch()
@@ -93,6 +100,7 @@ def killed_rank(c, site):
 CASES = {
     "demo-copies": copies,
     "demo-small-window": small_window,
+    "demo-across-five": across_five,
     "demo-empty-file": empty_file,
     "demo-no-file": no_file,
     "demo-full-disk": full_disk,

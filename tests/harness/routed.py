@@ -1,11 +1,13 @@
 """Two sites whose compute networks share nothing, joined by routers.
 
-    a ---cable--- gate-a ===== emulated WAN ===== gate-b ---cable--- b
-        subnet 10    r1, r2     subnet 100      r1, r2    subnet 10
-    ........... AS 1 ...........        ........... AS 2 ...........
+The ways from a to b that demo/labs has, each a chain of networks; numbers are subnets:
 
-Sites forward no IP packets: a and b can reach each other through the routers only.
-Outside the lab, write_lab() says what the lab is; inside, a Network runs its routers.
+    three   a ---lan 10--- gate-a ===== wan 100 ===== gate-b ---lan 10--- b
+    five    a ---fabric 10--- inner-a ---lan 20--- gate-a ===== wan 100 ===== gate-b ...
+
+Two routers run on every host between two networks. Sites forward no IP packets: a and b can
+reach each other through the routers only. Outside the lab, write_lab() says what the lab is;
+inside, a Network runs its routers.
 """
 
 import shutil
@@ -15,44 +17,98 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import process
-from .mpis import ISTHMUS, Place
+from .mpis import ISTHMUS, ROOT, Place
 
-LAN, WAN = 10, 100
-# The same for both ends: different routers of a site differ by their ports.
-ROUTERS = {"r1": 4101, "r2": 4102}
-# What each router dials to each of the other site's, as configured below.
+WAN = 100
+# What each router on a gate dials to each of the other site's, as configured below.
 LINKS = 4
+AS_IDS = {"a": 1, "b": 2}
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """A network inside a site, as its map has it."""
+
+    id: int
+    name: str
+    rate: str
+    latency: str
+    capabilities: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The routers on one host of each site; different ones on a host differ by their ports."""
+
+    host: str
+    names: tuple
+    port: int
+
+    def ports(self):
+        return {name: self.port + number for number, name in enumerate(self.names)}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The networks of a site from its compute nodes to the WAN, and what joins each to the next."""
+
+    name: str
+    subnets: tuple
+    stages: tuple
+
+    @property
+    def lab(self):
+        return ROOT / "demo" / "labs" / f"{self.name}.toml"
+
+
+GATE = Stage("gate", ("r1", "r2"), 4101)
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("three", (Subnet(10, "lan", "10Gbit", "20us"),), (GATE,)),
+        Shape(
+            "five",
+            (Subnet(10, "fabric", "100Gbit", "2us", '"zero-copy", "os-bypass", "rma"'), Subnet(20, "lan", "10Gbit", "20us")),
+            (Stage("inner", ("i1", "i2"), 4111), GATE),
+        ),
+    )
+}
 
 
 @dataclass(frozen=True)
 class Side:
-    """A site: its compute node, its gateway, and its addresses."""
+    """A site, and its addresses as the lab's file has them."""
 
+    shape: Shape
     site: str
-    as_id: int
-    node: str
-    inside: str
-    outside: str
 
     @property
-    def gate(self):
-        return f"gate-{self.site}"
+    def as_id(self):
+        return AS_IDS[self.site]
+
+    @property
+    def node(self):
+        return f"10.{self.as_id}.0.1"
+
+    def inward(self, stage):
+        """The address of a stage's host on the network toward the compute nodes."""
+        return f"10.{self.as_id}.{stage}.2"
+
+    def outward(self, stage):
+        """Its address on the network toward the WAN."""
+        last = stage == len(self.shape.stages) - 1
+        return f"192.0.2.{self.as_id}" if last else f"10.{self.as_id}.{stage + 1}.1"
 
     @property
     def routers(self):
         """Where ranks of this site find the routers."""
-        return [f"{self.inside}:{port}" for port in ROUTERS.values()]
+        return [f"{self.inward(0)}:{port}" for port in self.shape.stages[0].ports().values()]
 
     @property
     def gateways(self):
         """Where the other site's routers find these."""
-        return [f"{self.outside}:{port}" for port in ROUTERS.values()]
-
-
-SIDES = {
-    "a": Side("a", 1, "10.1.0.1", "10.1.0.2", "192.0.2.1"),
-    "b": Side("b", 2, "10.2.0.1", "10.2.0.2", "192.0.2.2"),
-}
+        last = len(self.shape.stages) - 1
+        return [f"{self.outward(last)}:{port}" for port in self.shape.stages[last].ports().values()]
 
 
 class NotReady(Exception):
@@ -66,37 +122,36 @@ def quoted(words):
     return ", ".join(f'"{word}"' for word in words)
 
 
-def lab_text(link, cc=None):
+def lab_text(shape, link, cc=None):
     """The lab; `link` has the keys of a lab's [[link]], as TOML values."""
-    sites = [name for side in SIDES.values() for name in (side.site, side.gate)]
-    lines = [f'[[site]]\nname = "{name}"' + (f'\ncc = "{cc}"' if cc else "") for name in sites]
-    for side in SIDES.values():
-        lines.append(f'[[lan]]\nbetween = ["{side.site}", "{side.gate}"]\naddresses = ["{side.node}", "{side.inside}"]')
-    ends = SIDES.values()
-    lines.append(f"[[link]]\nbetween = [{quoted(side.gate for side in ends)}]\naddresses = [{quoted(side.outside for side in ends)}]")
-    lines += [f"{key} = {value}" for key, value in link.items()]
+    lines = shape.lab.read_text().splitlines()
+    # The link's table is the last, and its first two keys say where it is.
+    lines = lines[: lines.index("[[link]]") + 3] + [f"{key} = {value}" for key, value in link.items()]
+    if cc:
+        lines = [line + (f'\ncc = "{cc}"' if line == "[[site]]" else "") for line in lines]
     return "\n".join(lines) + "\n"
 
 
-def write_lab(folder: Path, link, cc=None):
+def write_lab(folder: Path, shape, link, cc=None):
     """Writes the lab's configuration, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "lab.toml"
-    path.write_text(lab_text(link, cc))
+    path.write_text(lab_text(shape, link, cc))
     return path
 
 
 def map_text(own, other):
-    text = f"""[as]
-id = {own.as_id}
-name = "site {own.site}"
-
+    text = f'[as]\nid = {own.as_id}\nname = "site {own.site}"\n'
+    for subnet in own.shape.subnets:
+        text += f"""
 [[subnet]]
-id = {LAN}
-name = "lan"
-rate = "10Gbit"
-latency = "20us"
-
+id = {subnet.id}
+name = "{subnet.name}"
+rate = "{subnet.rate}"
+latency = "{subnet.latency}"
+capabilities = [{subnet.capabilities}]
+"""
+    text += f"""
 [[wan]]
 id = {WAN}
 name = "wan"
@@ -108,24 +163,27 @@ id = {other.as_id}
 via = ["wan"]
 gateways = {{ wan = [{quoted(other.gateways)}] }}
 """
-    for name, port in ROUTERS.items():
-        text += f"""
+    networks = [subnet.name for subnet in own.shape.subnets] + ["wan"]
+    for number, stage in enumerate(own.shape.stages):
+        near, far = networks[number : number + 2]
+        for name, port in stage.ports().items():
+            text += f"""
 [[router]]
 name = "{name}"
-joins = ["lan", "wan"]
-endpoints = {{ lan = "{own.inside}:{port}", wan = "{own.outside}:{port}" }}
+joins = ["{near}", "{far}"]
+endpoints = {{ {near} = "{own.inward(number)}:{port}", {far} = "{own.outward(number)}:{port}" }}
 """
     return text
 
 
-def router_text(name, own, other):
+def router_text(name, stage, own, other):
+    joined = own.shape.subnets[stage : stage + 2]
+    plain = "\n".join(f"[subnet.{subnet.name}]\nplain = true\n" for subnet in joined)
     return f"""name = "{name}"
 map = "map.toml"
 admits = [{other.as_id}]
 
-[subnet.lan]
-plain = true
-
+{plain}
 [tls]
 certificate = "{name}.pem"
 key = "{name}.key"
@@ -141,8 +199,8 @@ def write_site(folder: Path, own, other):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "map.toml").write_text(map_text(own, other))
-    for name in ROUTERS:
-        (folder / f"{name}.toml").write_text(router_text(name, own, other))
+    for number, name in ((n, name) for n, stage in enumerate(own.shape.stages) for name in stage.names):
+        (folder / f"{name}.toml").write_text(router_text(name, number, own, other))
         keygen = [str(ISTHMUS), "router", "keygen", "--as", str(own.as_id), "--out", str(folder), "--name", name]
         made = subprocess.run(keygen, capture_output=True, text=True)
         if made.returncode != 0:
@@ -153,18 +211,31 @@ def write_site(folder: Path, own, other):
 
 
 class Router:
-    """One `isthmus router run` on its site's gateway."""
+    """One `isthmus router run` on a host between two networks."""
 
-    def __init__(self, side, name, folder):
+    def __init__(self, side, stage, name, folder):
         self.title = f"router {name} of site {side.site}"
-        command = [str(ISTHMUS), "lab", "exec", side.gate, "--",
-                   str(ISTHMUS), "router", "run", "--config", str(folder / side.site / f"{name}.toml")]
-        self.job = process.Running(command, {"ISTHMUS_LOG": "info", "NO_COLOR": "1"}, folder / f"{side.site}-{name}.log")
+        # Those on the gates keep links to the other site's.
+        self.wanted = LINKS * len(stage.names) if stage is side.shape.stages[-1] else 0
+        self.command = [str(ISTHMUS), "lab", "exec", f"{stage.host}-{side.site}", "--",
+                        str(ISTHMUS), "router", "run", "--config", str(folder / side.site / f"{name}.toml")]
+        self.log = folder / f"{side.site}-{name}.log"
+        self.start()
+
+    def start(self):
+        """Starts it, again where it was killed."""
+        self.job = process.Running(self.command, {"ISTHMUS_LOG": "info", "NO_COLOR": "1"}, self.log)
 
     def links(self):
         """How many links stand that this router dialled."""
         lines = self.job.output().splitlines()
         return sum("link up" in line and "dialled=true" in line for line in lines)
+
+    def missing(self):
+        """What it does not have yet, in words; None when it is up."""
+        if (links := self.links()) < self.wanted:
+            return f"has {links} of {self.wanted} links"
+        return None if "router ready" in self.job.output() else "is not ready"
 
     def send(self, number):
         """A signal: to kill, stop or continue it. `lab exec` has become the router itself."""
@@ -174,18 +245,21 @@ class Router:
 class Network:
     """The routers of both sites. As a context: up when entered, gone when left."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, shape):
         self.folder = folder
-        self.routers = {site: [] for site in SIDES}
+        self.sides = {site: Side(shape, site) for site in AS_IDS}
+        # By site: those next to the compute nodes first.
+        self.routers = {site: [] for site in AS_IDS}
 
     def __enter__(self):
         try:
-            a, b = SIDES.values()
+            a, b = self.sides.values()
             write_site(self.folder / a.site, a, b)
             write_site(self.folder / b.site, b, a)
-            for side in SIDES.values():
-                self.routers[side.site] = [Router(side, name, self.folder) for name in ROUTERS]
-            self.await_links(20)
+            for side in self.sides.values():
+                named = [(stage, name) for stage in side.shape.stages for name in stage.names]
+                self.routers[side.site] = [Router(side, stage, name, self.folder) for stage, name in named]
+            self.await_routers(20)
         except BaseException:
             self.close()
             raise
@@ -197,24 +271,27 @@ class Network:
     def all_routers(self):
         return [router for routers in self.routers.values() for router in routers]
 
-    def await_links(self, seconds):
-        """Waits until every router has all the links that it keeps."""
+    def one_of_each(self, site):
+        """The first router of every stage of a site."""
+        return self.routers[site][:: len(GATE.names)]
+
+    def await_routers(self, seconds):
+        """Waits until every router is ready and has all the links that it keeps."""
         until = time.monotonic() + seconds
-        wanted = LINKS * len(ROUTERS)
-        while missing := [router for router in self.all_routers() if router.links() < wanted]:
-            first = missing[0]
-            if first.job.process.poll() is not None:
-                raise NotReady(f"{first.title} ended with status {first.job.process.returncode}: {first.job.output().strip()}")
+        while waiting := next(((r, why) for r in self.all_routers() if (why := r.missing())), None):
+            router, why = waiting
+            if router.job.process.poll() is not None:
+                raise NotReady(f"{router.title} ended with status {router.job.process.returncode}: {router.job.output().strip()}")
             if time.monotonic() > until:
-                raise NotReady(f"{first.title} has {first.links()} of {wanted} links after {seconds} s: {first.job.log}")
+                raise NotReady(f"{router.title} {why} after {seconds} s: {router.job.log}")
             time.sleep(0.02)
 
     def place(self, site, **settings):
         """Where ranks of a site run, with the settings that they need there."""
-        side = SIDES[site]
+        side = self.sides[site]
         return Place("routed", (site,), {
             "FI_ISTHMUS_AS_ID": str(side.as_id),
-            "FI_ISTHMUS_SUBNET": str(LAN),
+            "FI_ISTHMUS_SUBNET": str(side.shape.subnets[0].id),
             "FI_ISTHMUS_ROUTERS": ",".join(side.routers),
             "FI_ISTHMUS_INTERFACE": side.node,
             **settings,
@@ -225,4 +302,4 @@ class Network:
             router.job.end()
 
 
-__all__ = ["LAN", "ROUTERS", "SIDES", "Network", "NotReady", "write_lab"]
+__all__ = ["GATE", "SHAPES", "WAN", "Network", "NotReady", "write_lab"]

@@ -10,7 +10,7 @@ from typing import Callable
 
 from . import cases
 from .cases import ADDRESS, FAILED, PASSED, SKIPPED, Context, Failure, Outcome, Skip, must_pass
-from .routed import LAN, SIDES, Network, NotReady
+from .routed import SHAPES, Network, NotReady
 
 LINK = {"rate": '"1Gbit"', "rtt": '"10ms"'}
 # Seconds from the lab's start to the cut of its WAN; by then transfers are under way.
@@ -24,6 +24,8 @@ class Case:
     body: Callable[[Context], str]
     mpis: tuple = ("mpich",)
     down: float = 0  # seconds for which the WAN is cut
+    shape: str = "three"  # the networks between the two sites
+    long: bool = False  # only by its name
 
     @property
     def link(self):
@@ -124,7 +126,7 @@ def routers_gone(c):
             router.send(signal.SIGKILL)
         told = []
         for role, site in (("accept", "a"), ("connect", "b")):
-            tried = re.escape(", ".join(SIDES[site].routers))
+            tried = re.escape(", ".join(c.net.sides[site].routers))
             words = rf"^isthmus: {ADDRESS} was out of reach for \d+ s \(last attempt: .*; routers tried: {tried}\).*"
             told.append(ended_badly(c, pair, role, words, 40))
     return "; ".join(told)
@@ -136,8 +138,9 @@ def no_route(c):
     accepting = c.start(1, "connect", "accept", port, suffix=".accept", place=c.net.place("b", FI_ISTHMUS_AS_ID="7"))
     try:
         cases.await_file(port, accepting)
-        words = rf"^isthmus: no router leads to isthmus://7\.{LAN}/\S+ \(last answer: router [\d.:]+: " \
-                rf"knows no way to AS 7 subnet {LAN}; complete its route map\)$"
+        subnet = c.net.sides["b"].shape.subnets[0].id
+        words = rf"^isthmus: no router leads to isthmus://7\.{subnet}/\S+ \(last answer: router [\d.:]+: " \
+                rf"knows no way to AS 7 subnet {subnet}; complete its route map\)$"
         return cases.attempt(c, "wrong", port, words, c.net.place("a"))
     finally:
         accepting.end()
@@ -168,10 +171,10 @@ CASES = {
 NAMES = tuple(CASES)
 
 
-def perform(context) -> Outcome:
+def perform(context, case) -> Outcome:
     try:
-        with Network(context.logs / "routed") as context.net:
-            return Outcome(PASSED, CASES[context.case].body(context))
+        with Network(context.logs / "routed", SHAPES[case.shape]) as context.net:
+            return Outcome(PASSED, case.body(context))
     except Skip as why:
         return Outcome(SKIPPED, str(why))
     except (Failure, NotReady) as why:

@@ -1,0 +1,151 @@
+"""Faults under load, one after the other: two coupled jobs move gigabytes and exchange small
+messages at the same time, while routers are killed and stopped and the WAN is cut.
+
+What was moved decides when a fault comes, not a clock; so a slow machine meets the same
+faults at the same places. Each must be overcome before the next one: both the transfer and
+the exchange must have gone on. How long each paused is told.
+"""
+
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+from .cases import Failure, last_words, must_pass
+from .mpis import ISTHMUS
+from .routed_cases import Case
+
+# How much of both must have gone on after a fault before it counts as overcome.
+BYTES_ON, ROUNDS_ON = 8 << 20, 20
+# Seconds that a pause may last, beyond the fault's own length; a broken one lasts for ever.
+PAUSE_MOST = 40
+# Seconds between the looks at what was moved.
+LOOK = 0.02
+
+
+@dataclass
+class Fault:
+    """Comes once so much of the transfer has arrived."""
+
+    name: str
+    at: float  # share of the transfer
+    strike: Callable
+    length: float = 0  # seconds that it takes by itself
+    heal: Callable = lambda net: None  # once it is overcome
+
+
+def cut(seconds):
+    """Takes the carrier off both ends of the WAN: no packet passes, and no host hears why."""
+
+    def set_carrier(state):
+        for gate in ("gate-a", "gate-b"):
+            command = [str(ISTHMUS), "lab", "exec", gate, "--", "ip", "link", "set", "wan0", "carrier", state]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+
+    def strike(_):
+        set_carrier("off")
+        time.sleep(seconds)
+        set_carrier("on")
+
+    return strike
+
+
+def killed(net):
+    net.routers["a"][0].send(signal.SIGKILL)
+
+
+def started_again(net):
+    router = net.routers["a"][0]
+    router.job.end()
+    router.start()
+
+
+def stopped(net):
+    net.routers["b"][1].send(signal.SIGSTOP)
+
+
+def continued(net):
+    net.routers["b"][1].send(signal.SIGCONT)
+
+
+KILL = Fault("router of a killed", 0.1, killed, heal=started_again)
+STOP = Fault("router of b stopped", 0.3, stopped, heal=continued)
+SHORT_CUT = Fault("WAN cut for 2 s", 0.5, cut(2), 2)
+LONG_CUT = Fault("WAN cut for 20 s", 0.7, cut(20), 20)
+
+
+class Load:
+    """The two jobs and what they have done."""
+
+    def __init__(self, c, bytes_):
+        self.bytes_ = bytes_
+        self.port, self.progress = c.scratch("port"), c.scratch("progress")
+        for what in ("bytes", "rounds"):
+            c.scratch(f"progress.{what}")
+        start = lambda role, site: c.start(2, "soak", role, self.port, bytes_, self.progress, suffix=f".{role}",
+                                           place=c.net.place(site))
+        self.jobs = [start("accept", "a"), start("connect", "b")]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for job in self.jobs:
+            job.end()
+
+    def moved(self, what):
+        """Bytes that have arrived, or rounds that were made."""
+        try:
+            return int(self.progress.with_name(f"{self.progress.name}.{what}").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def await_moved(self, bytes_, rounds, seconds, when):
+        until = time.monotonic() + seconds
+        while self.moved("bytes") < bytes_ or self.moved("rounds") < rounds:
+            if ended := next((job for job in self.jobs if job.process.poll() is not None), None):
+                raise Failure(f"{when}: a job ended: {last_words(ended.output())}")
+            if time.monotonic() > until:
+                raise Failure(f"{when}: after {seconds} s {self.moved('bytes')} of {bytes_} bytes and "
+                              f"{self.moved('rounds')} of {rounds} rounds")
+            time.sleep(LOOK)
+
+    def pauses(self, what):
+        """When the transfer or the exchange paused: from, to."""
+        found = (re.findall(rf"^PAUSE {what} ([\d.]+) ([\d.]+)$", job.output(), re.M) for job in self.jobs)
+        return [(float(since), float(to)) for some in found for since, to in some]
+
+
+def lost(load, what, since, to):
+    """Seconds for which it paused between two times."""
+    return sum(max(0.0, min(end, to) - max(begin, since)) for begin, end in load.pauses(what))
+
+
+def soak(c, bytes_, faults):
+    with Load(c, bytes_) as load:
+        load.await_moved(1, 1, 60, "start")
+        times = []
+        for fault in faults:
+            load.await_moved(int(bytes_ * fault.at), 0, 240, f"before {fault.name}")
+            times.append(time.monotonic())
+            before = load.moved("bytes"), load.moved("rounds")
+            fault.strike(c.net)
+            load.await_moved(before[0] + BYTES_ON, before[1] + ROUNDS_ON, fault.length + PAUSE_MOST, fault.name)
+            fault.heal(c.net)
+        words = [must_pass(job.wait(time.monotonic() - job.began + 240)) for job in load.jobs]
+        spans = zip(faults, times, times[1:] + [time.monotonic()])
+        told = [f"{fault.name}: transfer {lost(load, 'bytes', since, to):.1f} s, exchange "
+                f"{lost(load, 'rounds', since, to):.1f} s lost" for fault, since, to in spans]
+    return "; ".join([words[0], *told])
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("soak-short", lambda c: soak(c, 500_000_000, (KILL, STOP, SHORT_CUT))),
+        Case("soak", lambda c: soak(c, 2_000_000_000, (KILL, STOP, SHORT_CUT, LONG_CUT)), long=True),
+    )
+}
+NAMES = tuple(CASES)
