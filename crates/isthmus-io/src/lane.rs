@@ -12,8 +12,8 @@ use crate::log::info_log;
 use crate::memory::ProcessMemory;
 use crate::shell::Core;
 
-/// Room for bytes that were read and not yet understood, per lane. Bytes.
-pub(crate) const STAGING: usize = 64 << 10;
+/// Room for bytes that were read and not yet understood, per lane that has such. Bytes.
+const STAGING: usize = 64 << 10;
 /// Most of the staging room that a read offers while payload goes straight to its place:
 /// what lands there is copied.
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
@@ -43,6 +43,7 @@ pub(crate) struct Lane {
     pub(crate) dialled: bool,
     pub(crate) phase: Phase,
     pub(crate) since: Instant,
+    /// Empty while nothing is read.
     pub(crate) staging: Vec<u8>,
     /// Bytes of `staging` that are understood.
     pub(crate) read_from: usize,
@@ -119,12 +120,60 @@ impl Lane {
     }
 }
 
+/// Buffers that a lane has only while it reads or writes: a silent one holds none.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    staging: Vec<Vec<u8>>,
+    outgoing: Vec<(Batch, Vec<libc::iovec>)>,
+}
+
+// SAFETY: the pieces are empty.
+unsafe impl Send for Spares {}
+
+impl Spares {
+    /// How many of a kind are kept: lanes that wait in mid-message hold their own.
+    const MAX: usize = 4;
+
+    /// Gives the lane room to read into, if it has none.
+    pub(crate) fn lend_staging(&mut self, lane: &mut Lane) {
+        if lane.staging.is_empty() {
+            lane.staging = self.staging.pop().unwrap_or_else(|| vec![0; STAGING]);
+        }
+    }
+
+    /// Takes that back if all that came is understood.
+    pub(crate) fn take_staging(&mut self, lane: &mut Lane) {
+        if lane.read_from == lane.read_to {
+            (lane.read_from, lane.read_to) = (0, 0);
+            let staging = std::mem::take(&mut lane.staging);
+            if !staging.is_empty() && self.staging.len() < Self::MAX {
+                self.staging.push(staging);
+            }
+        }
+    }
+
+    /// Gives the lane room for a batch.
+    pub(crate) fn lend_outgoing(&mut self, lane: &mut Lane) {
+        if let Some(outgoing) = self.outgoing.pop() {
+            (lane.batch, lane.pieces) = outgoing;
+        }
+    }
+
+    /// Takes that back once the batch is written.
+    pub(crate) fn take_outgoing(&mut self, lane: &mut Lane) {
+        lane.batch.clear();
+        lane.pieces.clear();
+        lane.written = 0;
+        let outgoing = (std::mem::take(&mut lane.batch), std::mem::take(&mut lane.pieces));
+        if outgoing.1.capacity() > 0 && self.outgoing.len() < Self::MAX {
+            self.outgoing.push(outgoing);
+        }
+    }
+}
+
 /// Takes the lane's next batch from the engine.
 pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
     let Core { engine, memory, .. } = &mut **core;
-    lane.batch.clear();
-    lane.pieces.clear();
-    lane.written = 0;
     if !engine.transmit(id, &mut lane.batch, memory) {
         return;
     }
@@ -141,7 +190,7 @@ pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>)
     }
 }
 
-/// One read: payload straight to its place where the engine says so, the rest to the
+/// One read into a lane that has staging room: payload straight to its place where the engine says so, the rest to the
 /// staging buffer, which is then understood as far as it goes. Returns how much came
 /// and how much room there was.
 pub(crate) fn read_some(
@@ -152,9 +201,6 @@ pub(crate) fn read_some(
 ) -> Result<Option<(usize, usize)>, LaneLoss> {
     let id = LaneId(index as u32);
     lane.compact();
-    if lane.staging.is_empty() {
-        lane.staging.resize(STAGING, 0);
-    }
     pieces.clear();
     let mut direct = 0;
     let mut handed_out = false;

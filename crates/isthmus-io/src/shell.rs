@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 
 use crate::carrier::{Carriers, Settled, Transfer};
-use crate::lane::{IDLE_READS, Lane, Phase, STAGING, fill, read_some};
+use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::log::{debug_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
@@ -68,6 +68,7 @@ pub(crate) struct Shell {
     poller: Poller,
     events: Events,
     scratch: Vec<libc::iovec>,
+    spares: Spares,
     turns: u32,
     swept: Instant,
     /// Lanes that the carriers' own turn brought news of.
@@ -104,6 +105,7 @@ impl Shell {
             poller,
             events: Events::with_capacity(64),
             scratch: Vec::new(),
+            spares: Spares::default(),
             turns: 0,
             swept: Instant::now(),
             news: Vec::new(),
@@ -346,6 +348,7 @@ impl Shell {
             if lane.phase == Phase::Settling || lane.has_unwritten() {
                 continue;
             }
+            self.spares.lend_outgoing(lane);
             fill(lane, id, &mut guard);
             drop(guard);
             self.write(index, core);
@@ -382,6 +385,7 @@ impl Shell {
             let Core { engine, memory, .. } = &mut *guard;
             engine.written(LaneId(index as u32), memory);
         }
+        self.spares.take_outgoing(lane);
         if lane.phase == Phase::Flushing {
             self.flush(index, core);
         }
@@ -402,6 +406,7 @@ impl Shell {
         }
         lane.enter(Phase::Flushing);
         if !lane.has_unwritten() {
+            self.spares.lend_outgoing(lane);
             fill(lane, LaneId(index as u32), &mut core.lock());
             if lane.has_unwritten() {
                 return self.write(index, core);
@@ -427,6 +432,7 @@ impl Shell {
                 Phase::Open | Phase::Ungreeted => {}
             }
             let Some(lane) = self.lanes[index].as_mut() else { return any };
+            self.spares.lend_staging(lane);
             match read_some(lane, index, &mut self.scratch, core) {
                 Ok(Some((n, offered))) => {
                     any = true;
@@ -445,6 +451,9 @@ impl Shell {
             self.note_busy(index);
             self.greeted(index);
         }
+        if let Some(Some(lane)) = self.lanes.get_mut(index) {
+            self.spares.take_staging(lane);
+        }
         any
     }
 
@@ -462,8 +471,9 @@ impl Shell {
     /// Reads and drops what still comes on a lane that is being closed.
     fn discard(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
-        lane.staging.resize(STAGING, 0);
-        let mut piece = [libc::iovec { iov_base: lane.staging.as_mut_ptr().cast(), iov_len: STAGING }];
+        self.spares.lend_staging(lane);
+        let room = &mut lane.staging;
+        let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
         for _ in 0..READS_PER_TURN {
             // SAFETY: the piece is the lane's own staging buffer.
             match unsafe { lane.carrier.read(&mut piece) } {

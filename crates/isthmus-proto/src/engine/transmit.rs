@@ -113,7 +113,8 @@ impl Engine {
     /// calls [`Engine::written`] when all of it is written. False if there is nothing.
     pub fn transmit(&mut self, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
-        while let Some(frame) = record.control.pop_front() {
+        // Taken whole: a lane that is up keeps no room for its greeting.
+        for frame in std::mem::take(&mut record.control) {
             batch.push_frame(&frame);
         }
         if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {

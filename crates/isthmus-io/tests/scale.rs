@@ -1,0 +1,151 @@
+//! What a peer costs once it has fallen silent: memory of ours, counted to the byte. The
+//! system's own for an open connection comes on top.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use isthmus_io::{Endpoint, Settings};
+use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendRequest};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Makes this program the other end: how many endpoints, and whom they greet.
+const SPOKES: &str = "ISTHMUS_TEST_SPOKES";
+/// Bytes that a silent peer may cost, its open lane included.
+const SILENT_MAX: isize = 4096;
+
+/// The system's allocator, which counts what is in use.
+struct Counting;
+
+static IN_USE: AtomicIsize = AtomicIsize::new(0);
+
+// SAFETY: all is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size() as isize, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size() as isize, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn open() -> Arc<Endpoint> {
+    let settings = Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() };
+    Endpoint::open(&settings, None, Arc::default()).expect("loopback is always there")
+}
+
+fn piece(bytes: &mut [u8; 8]) -> [libc::iovec; 1] {
+    [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }]
+}
+
+fn send(from: &Endpoint, peer: PeerId, bytes: &mut [u8; 8]) {
+    let options = Options { notify: true, ..Options::default() };
+    let request = SendRequest { peer, channel: Channel::Tagged, tag: 1, data: None, options };
+    // SAFETY: the caller polls the completion before the bytes go.
+    unsafe { from.send(&request, &piece(bytes)) }.expect("posted");
+}
+
+fn recv(at: &Endpoint, source: Option<PeerId>, bytes: &mut [u8; 8]) {
+    let options = Options { notify: true, ..Options::default() };
+    let request = RecvRequest { source, channel: Channel::Tagged, tag: 1, ignore: 0, multi: None, options };
+    // SAFETY: as above.
+    unsafe { at.recv(&request, &piece(bytes)) }.expect("posted");
+}
+
+fn complete(endpoint: &Endpoint, count: usize) {
+    let start = Instant::now();
+    let mut done: Vec<Completion> = Vec::new();
+    while done.len() < count {
+        endpoint.poll(&mut done);
+        assert!(start.elapsed() < LIMIT, "{} of {count} completions came", done.len());
+    }
+    assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
+}
+
+/// The other end: endpoints that tell their addresses, hear a word and fall silent
+/// until the standard input ends.
+#[test]
+fn spokes() {
+    let Ok(count) = std::env::var(SPOKES) else { return };
+    let spokes: Vec<_> = (0..count.parse().expect("a number")).map(|_| open()).collect();
+    let mut out = std::io::stdout();
+    for spoke in &spokes {
+        writeln!(out, "spoke {}", spoke.address()).expect("heard");
+    }
+    out.flush().expect("heard");
+    for spoke in &spokes {
+        let mut word = [0; 8];
+        recv(spoke, None, &mut word);
+        complete(spoke, 1);
+    }
+    let _ = std::io::stdin().lock().read_until(b'\n', &mut Vec::new());
+}
+
+/// The process of the spokes; ends with this.
+struct Others(Child);
+
+impl Others {
+    fn start(count: usize) -> (Self, Vec<isthmus_wire::Address>) {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["spokes", "--exact", "--nocapture"])
+            .env(SPOKES, count.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let addresses = lines
+            .map_while(Result::ok)
+            .filter_map(|line| {
+                line.split_once("spoke ").map(|(_, address)| address.parse().expect("an address"))
+            })
+            .take(count)
+            .collect();
+        (Self(child), addresses)
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn greet(hub: &Endpoint, peers: &[PeerId]) {
+    let mut words = vec![[7; 8]; peers.len()];
+    for (peer, word) in peers.iter().zip(&mut words) {
+        send(hub, *peer, word);
+    }
+    complete(hub, peers.len());
+}
+
+#[test]
+fn a_silent_peer_costs_little() {
+    if std::env::var(SPOKES).is_ok() {
+        return;
+    }
+    let count = 200;
+    let hub = open();
+    let (_others, addresses) = Others::start(count);
+    let peers: Vec<_> = addresses.iter().map(|address| hub.peer(address).expect("same subnet")).collect();
+    // What is kept for all of them is there after the first few.
+    greet(&hub, &peers[..20]);
+    let before = IN_USE.load(Relaxed);
+    greet(&hub, &peers[20..]);
+    let each = (IN_USE.load(Relaxed) - before) / (count as isize - 20);
+    println!("a silent peer costs {each} bytes");
+    assert!(each <= SILENT_MAX, "a silent peer costs {each} bytes, more than {SILENT_MAX}");
+    hub.close();
+}
