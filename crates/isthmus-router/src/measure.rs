@@ -203,6 +203,7 @@ mod tests {
             sent,
             retransmitted,
             acknowledged: megabytes * 1_000_000,
+            unsent: 0,
             busy: Duration::from_millis(busy_ms),
             held: Duration::from_millis(held_ms),
         }

@@ -84,8 +84,8 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
     for figure in &LINK_FIGURES {
         let Figure { name, kind, help, of } = figure;
         line!(out, "# TYPE isthmus_router_link_{name} {kind}");
-        if name.ends_with("_seconds") {
-            line!(out, "# UNIT isthmus_router_link_{name} seconds");
+        if let Some(unit) = ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit)) {
+            line!(out, "# UNIT isthmus_router_link_{name} {unit}");
         }
         line!(out, "# HELP isthmus_router_link_{name} {help}");
         let suffix = if *kind == "counter" { "_total" } else { "" };
@@ -106,7 +106,7 @@ struct Figure {
     of: fn(&Link, &Sample) -> f64,
 }
 
-const LINK_FIGURES: [Figure; 4] = [
+const LINK_FIGURES: [Figure; 5] = [
     Figure {
         name: "alive",
         kind: "gauge",
@@ -118,6 +118,12 @@ const LINK_FIGURES: [Figure; 4] = [
         kind: "gauge",
         help: "Round-trip time of a link, smoothed by the system.",
         of: |_, sample| sample.rtt.as_secs_f64(),
+    },
+    Figure {
+        name: "queued_bytes",
+        kind: "gauge",
+        help: "Bytes that a link has yet to send for the first time.",
+        of: |_, sample| sample.unsent as f64,
     },
     Figure {
         name: "segments",

@@ -14,6 +14,8 @@ pub(crate) struct Sample {
     pub(crate) retransmitted: u64,
     /// Bytes that the other end has acknowledged.
     pub(crate) acknowledged: u64,
+    /// Bytes that wait in the socket to be sent for the first time.
+    pub(crate) unsent: u64,
     /// How long there was something to send, and how long of that it was not the path that
     /// held it back but the receiver's window or our buffer.
     pub(crate) busy: Duration,
@@ -43,6 +45,7 @@ pub(crate) fn sample(socket: impl AsFd) -> Option<Sample> {
         sent: u64::from(info.tcpi_data_segs_out),
         retransmitted: u64::from(info.tcpi_total_retrans),
         acknowledged: info.tcpi_bytes_acked,
+        unsent: u64::from(info.tcpi_notsent_bytes),
         busy: Duration::from_micros(info.tcpi_busy_time),
         held: Duration::from_micros(info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited),
     })
