@@ -23,6 +23,7 @@ mod listen;
 mod measure;
 mod metrics;
 mod onward;
+mod page;
 mod pulse;
 mod relay;
 mod report;

@@ -135,7 +135,13 @@ fn the_status_tells_what_goes_on() {
     assert!(get(status, "/health").ends_with("ok\n"));
     let routes = get(status, "/routes");
     assert!(routes.contains("\"gateways\""), "{routes}");
-    assert!(get(status, "/").contains("Router r2 of AS 1: running"));
+    let page = get(status, "/");
+    for expected in
+        ["Router r2 of AS 1</h1><span class=\"state\">running", "encrypted links", "NoRoute", "a → wan"]
+    {
+        assert!(page.contains(expected), "{expected} is not in {page}");
+    }
+    assert!(!page.contains("://") && !page.contains("<script"), "it loads nothing from elsewhere");
     // Twice looked at, which is a second apart, a link tells of its path.
     let began = std::time::Instant::now();
     while !get(status, "/measured").contains("subnet = \"wan\"") {
