@@ -116,6 +116,7 @@ impl Driver {
         charge.tick = if active { TICK_MAX.min(charge.tick * 2) } else { TICK };
         if !active {
             endpoint.drive();
+            endpoint.doze();
         }
         true
     }

@@ -130,7 +130,10 @@ impl Endpoint {
             ..Config::new(address)
         };
         let from = (!settings.interface.is_empty()).then_some(at.ip());
-        let shell = Shell::new(Carriers::new(settings.congestion.clone(), from), listener)?;
+        let shell = Shell::new(
+            Carriers::new(settings.congestion.clone(), &settings.fabric, at.ip(), from),
+            listener,
+        )?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
         let endpoint = Arc::new(Self {
@@ -160,6 +163,11 @@ impl Endpoint {
     /// What the engine did so far.
     pub fn counters(&self) -> Counters {
         self.core.lock().engine.counters()
+    }
+
+    /// What each lane goes by, for diagnosis: "TCP", or a provider of libfabric.
+    pub fn carriers(&self) -> Vec<String> {
+        self.shell.lock().carriers()
     }
 
     /// The index of a peer in this endpoint's table; makes no connection.
@@ -463,13 +471,21 @@ impl Endpoint {
         }
     }
 
+    /// The I/O thread is about to sleep until the endpoint's descriptor is readable.
+    pub(crate) fn doze(&self) {
+        // Who holds the shell is awake.
+        if let Some(mut shell) = self.shell.try_lock() {
+            shell.doze();
+        }
+    }
+
     /// When the endpoint wants to be turned even without events.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let guard = self.core.lock();
         let now = guard.now();
         let engine = guard.engine.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
         drop(guard);
-        let shell = self.shell.try_lock().and_then(|shell| shell.deadline());
+        let shell = self.shell.try_lock().and_then(|mut shell| shell.deadline());
         engine.into_iter().chain(shell).min()
     }
 }

@@ -7,7 +7,7 @@ use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
 use isthmus_wire::Frame;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::carrier::{Carrier, Transfer};
+use crate::carrier::{Carrier, Carriers, Transfer};
 use crate::log::info_log;
 use crate::memory::ProcessMemory;
 use crate::shell::Core;
@@ -197,6 +197,7 @@ pub(crate) fn read_some(
     lane: &mut Lane,
     index: usize,
     pieces: &mut Vec<libc::iovec>,
+    carriers: &mut Carriers,
     core: &Mutex<Core>,
 ) -> Result<Option<(usize, usize)>, LaneLoss> {
     let id = LaneId(index as u32);
@@ -218,7 +219,7 @@ pub(crate) fn read_some(
     pieces.push(libc::iovec { iov_base: tail.cast(), iov_len: room });
     // SAFETY: the pieces are memory lent for this payload, which the engine counts as
     // busy until `filled`, and the lane's own staging buffer.
-    let came = unsafe { lane.carrier.read(pieces) };
+    let came = unsafe { lane.carrier.read(pieces, carriers) };
     pieces.clear();
     if matches!(came, Transfer::Blocked) && !handed_out {
         return Ok(None);

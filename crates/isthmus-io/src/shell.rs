@@ -78,6 +78,8 @@ pub(crate) struct Shell {
     /// Whether lanes may be read directly at all: with a single peer only. What one peer
     /// sent before it told another, and that one us, must not be read after the latter.
     direct: bool,
+    /// No lane's bytes come by its descriptor.
+    all_turned: bool,
     /// `direct` is to be found out anew.
     changed: bool,
 }
@@ -111,6 +113,7 @@ impl Shell {
             news: Vec::new(),
             busy: Vec::with_capacity(DIRECT_LANES),
             direct: false,
+            all_turned: false,
             changed: false,
         })
     }
@@ -150,9 +153,14 @@ impl Shell {
     fn take_in_by_descriptors(&mut self, core: &Mutex<Core>) -> bool {
         if self.changed {
             self.changed = false;
-            self.direct = self.open == self.count && core.lock().engine.talks_to_one();
+            let turned = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_turned()).count();
+            self.all_turned = self.count > 0 && turned == self.count;
+            self.direct = self.open == self.count && (self.all_turned || core.lock().engine.talks_to_one());
         }
-        if self.direct && !self.busy.is_empty() && !self.turns.is_multiple_of(DIRECT_TURNS) {
+        if self.direct
+            && (self.all_turned || !self.busy.is_empty())
+            && !self.turns.is_multiple_of(DIRECT_TURNS)
+        {
             return self.read_busy(core);
         }
         if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
@@ -166,10 +174,20 @@ impl Shell {
                 self.accept(core);
                 read = true;
             } else {
+                self.stir(&ready);
                 read |= self.attend(ready, core);
             }
         }
         read
+    }
+
+    /// Lets a lane's carrier know that its descriptor is readable.
+    fn stir(&mut self, ready: &Ready) {
+        if let Some(Some(lane)) = self.lanes.get_mut(ready.key as usize)
+            && ready.readable
+        {
+            lane.carrier.stir(&mut self.carriers);
+        }
     }
 
     /// Reads and writes a lane that is ready for it; true where something came.
@@ -214,6 +232,9 @@ impl Shell {
     /// Something came on this lane: it may be read directly from now on.
     fn note_busy(&mut self, index: usize) {
         let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
+        if lane.carrier.is_turned() {
+            return;
+        }
         let was_idle = std::mem::replace(&mut lane.vain_reads, 0) >= IDLE_READS;
         if was_idle && self.busy.len() < DIRECT_LANES {
             self.busy.push(index);
@@ -279,7 +300,7 @@ impl Shell {
     /// Goes on with bringing a lane up; true once it can carry.
     fn settle(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return false };
-        match lane.carrier.settle(&self.carriers) {
+        match lane.carrier.settle(index, &mut self.carriers) {
             Ok(Settled::Yes) => {}
             Ok(Settled::Not { until_writable }) => {
                 self.wait_to_write(index, until_writable);
@@ -325,6 +346,8 @@ impl Shell {
 
     fn wait_to_write(&mut self, index: usize, wanted: bool) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
+        // What is turned would be writable by its descriptor at once, and for ever.
+        let wanted = wanted && !lane.carrier.is_turned();
         if lane.waits_to_write != wanted {
             lane.waits_to_write = wanted;
             if let Err(error) = self.poller.change(lane.carrier.fd(), index as u64, wanted) {
@@ -373,7 +396,7 @@ impl Shell {
         if lane.has_unwritten() {
             // SAFETY: the pieces are the batch's own bytes and memory lent until the
             // engine hears that the batch is written.
-            match unsafe { lane.carrier.write(&mut lane.pieces[lane.written..]) } {
+            match unsafe { lane.carrier.write(&mut lane.pieces[lane.written..], &mut self.carriers) } {
                 Transfer::Bytes(n) => lane.advance(n),
                 Transfer::Blocked => {}
                 Transfer::Failed(error) => return self.lose(index, &loss_of(&error), core),
@@ -412,7 +435,7 @@ impl Shell {
                 return self.write(index, core);
             }
             lane.enter(Phase::Parting);
-            lane.carrier.finish();
+            lane.carrier.finish(&mut self.carriers);
         }
     }
 
@@ -433,7 +456,7 @@ impl Shell {
             }
             let Some(lane) = self.lanes[index].as_mut() else { return any };
             self.spares.lend_staging(lane);
-            match read_some(lane, index, &mut self.scratch, core) {
+            match read_some(lane, index, &mut self.scratch, &mut self.carriers, core) {
                 Ok(Some((n, offered))) => {
                     any = true;
                     if n < offered {
@@ -476,7 +499,7 @@ impl Shell {
         let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
         for _ in 0..READS_PER_TURN {
             // SAFETY: the piece is the lane's own staging buffer.
-            match unsafe { lane.carrier.read(&mut piece) } {
+            match unsafe { lane.carrier.read(&mut piece, &mut self.carriers) } {
                 Transfer::Bytes(n) if n > 0 => {}
                 Transfer::Blocked => return,
                 Transfer::Bytes(_) | Transfer::Failed(_) => return self.lose(index, &LaneLoss::Closed, core),
@@ -486,7 +509,8 @@ impl Shell {
 
     /// A lane is over.
     fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
+        let Some(mut lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
+        lane.carrier.release(&mut self.carriers);
         self.count -= 1;
         self.changed = true;
         self.busy.retain(|busy| *busy != index);
@@ -515,6 +539,9 @@ impl Shell {
         }
         self.swept = Instant::now();
         for index in 0..self.lanes.len() {
+            if self.lanes[index].as_ref().is_some_and(|lane| lane.phase == Phase::Settling) {
+                self.settle(index, core);
+            }
             let Some(lane) = &self.lanes[index] else { continue };
             let loss = match lane.phase {
                 Phase::Settling if lane.dialled => LaneLoss::Broken("no answer within 10 s".to_owned()),
@@ -531,8 +558,15 @@ impl Shell {
         }
     }
 
+    /// Whoever turns the shell is about to sleep on its poller.
+    pub(crate) fn doze(&mut self) {
+        if !self.carriers.is_plain() {
+            self.carriers.doze();
+        }
+    }
+
     /// When the shell wants to be turned even without events.
-    pub(crate) fn deadline(&self) -> Option<Duration> {
+    pub(crate) fn deadline(&mut self) -> Option<Duration> {
         let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
         own.into_iter().chain(self.carriers.deadline()).min()
     }
@@ -542,6 +576,11 @@ impl Shell {
         if let Some(listener) = self.listener.take() {
             let _ = self.poller.remove(&listener);
         }
+    }
+
+    /// What each lane goes by.
+    pub(crate) fn carriers(&self) -> Vec<String> {
+        self.lanes.iter().flatten().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
     }
 
     /// Whether any lane is left.

@@ -1,7 +1,6 @@
 //! The libfabric provider `isthmus`: one thin file per libfabric object, one door for
 //! panics and errors, nothing imported from libfabric. It exports `fi_prov_ini` only.
 
-mod abi;
 mod atomic;
 mod av;
 mod cm;
@@ -15,7 +14,6 @@ mod eq;
 mod error;
 mod fabric;
 mod fid;
-mod flags;
 mod fork;
 mod info;
 mod live;
@@ -32,5 +30,7 @@ mod send;
 mod stubs;
 mod tagged;
 mod wait;
+
+use isthmus_abi::{abi, flags};
 
 pub use provider::fi_prov_ini;

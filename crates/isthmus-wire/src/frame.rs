@@ -233,6 +233,57 @@ frames! {
         /// A [`RefuseReason`].
         reason: u8,
     }
+    /// Before Hello, from the side that connects: the lane's bytes could go over a local
+    /// fabric. The payload lists the ways, best first: see `isthmus-fabric`.
+    Offer = 4 {
+        /// [`MAGIC`].
+        magic: u32,
+        /// [`PROTOCOL_VERSION`] of the sender.
+        version: u16,
+        /// Who shares memory with the sender has the same number here.
+        host: u64,
+        /// Length of the list. Bytes.
+        payload: u32,
+    }
+    /// Answers Offer. The payload is the name of the answerer's endpoint on the chosen fabric.
+    Answer = 5 {
+        /// [`MAGIC`].
+        magic: u32,
+        /// Which of the offered ways, from 0; 255 is none: the lane stays as it is.
+        choice: u8,
+        /// Names the lane in the packets to the sender.
+        lane: u64,
+        /// Length of the name. Bytes.
+        payload: u32,
+    }
+    /// Ends the handover that Offer began: the way was tried from both sides.
+    Settle = 6 {
+        /// 1: all further bytes of the lane go over the fabric; 0: it stays as it is.
+        moved: u8,
+    }
+    /// On the connection of a lane that has moved: the sender no longer looks at its fabric.
+    Doze = 7 {
+        /// Packets of this lane that it has received.
+        received: u64,
+    }
+    /// Answers Doze when there is something to look at.
+    Ring = 8 {
+        /// Packets of this lane that were sent.
+        sent: u64,
+    }
+    /// The head of every message on a fabric; the payload is the next bytes of the lane.
+    Packet = 9 {
+        /// A [`PacketKind`].
+        kind: u8,
+        /// Names the lane, as its receiver told in Answer or in its probe.
+        lane: u64,
+        /// Number of the packet among those of its lane that count against `limit`.
+        seq: u64,
+        /// So many packets the receiver may send on this lane in all.
+        limit: u64,
+        /// Length of the payload. Bytes.
+        payload: u32,
+    }
     /// First fragment of a message that is matched with a receive.
     Message = 16 {
         /// [`flags`].
@@ -414,6 +465,32 @@ pub mod flags {
     pub const ACCEPT: u8 = 4;
 }
 
+/// What a [`Packet`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PacketKind {
+    /// The next bytes of the lane; counts against the limit.
+    Data = 0,
+    /// The sender's bytes end here; counts against the limit.
+    End = 1,
+    /// Only tells the limit.
+    Limit = 2,
+    /// Tries the way; answered by [`PacketKind::Proof`]. The payload starts with what names
+    /// the lane in the packets to the sender, as a u64.
+    Probe = 3,
+    /// Answers a probe.
+    Proof = 4,
+}
+
+impl PacketKind {
+    /// The kind with this number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        [Self::Data, Self::End, Self::Limit, Self::Probe, Self::Proof]
+            .into_iter()
+            .find(|kind| *kind as u8 == code)
+    }
+}
+
 /// Why a lane is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -497,6 +574,9 @@ impl Frame {
     /// Payload bytes that follow the header.
     pub fn payload_len(&self) -> u32 {
         match self {
+            Self::Offer(frame) => frame.payload,
+            Self::Answer(frame) => frame.payload,
+            Self::Packet(frame) => frame.payload,
             Self::Message(frame) => frame.payload,
             Self::More(frame) => frame.payload,
             Self::Write(frame) => frame.payload,

@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 
 /// Files that may contain `unsafe`; in the provider, whose every entry is C's, all may.
 const UNSAFE: &[&str] = &[
+    "isthmus-fabric/src/hub.rs",
+    "isthmus-fabric/src/hubs.rs",
+    "isthmus-fabric/src/library.rs",
+    "isthmus-fabric/src/net.rs",
+    "isthmus-io/src/carrier/fabric.rs",
     "isthmus-io/src/carrier/mod.rs",
     "isthmus-io/src/carrier/tcp.rs",
     "isthmus-io/src/endpoint.rs",
@@ -22,11 +27,13 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-units", &[]),
     ("isthmus-wire", &[]),
     ("isthmus-proto", &["isthmus-wire"]),
-    ("isthmus-io", &["isthmus-proto", "isthmus-units", "isthmus-wire"]),
-    ("isthmus-ofi", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
+    ("isthmus-abi", &[]),
+    ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
+    ("isthmus-io", &["isthmus-fabric", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
+    ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
-    ("isthmus-router", &["isthmus-routes", "isthmus-units", "isthmus-wire"]),
+    ("isthmus-router", &["isthmus-fabric", "isthmus-routes", "isthmus-units", "isthmus-wire"]),
     (
         "isthmus",
         &[

@@ -6,16 +6,21 @@
 //! paths; descriptors, buffers and timers that no single lane has) is in [`Carriers`].
 
 mod congestion;
+mod fabric;
 mod tcp;
 
+use std::fmt::Arguments;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use isthmus_fabric::{Hubs, News};
 use socket2::Socket;
 
+use crate::log::info_log;
 use crate::poller::Ready;
+use fabric::FabricLane;
 use tcp::Paths;
 pub(crate) use tcp::{TcpLane, listen};
 
@@ -42,7 +47,10 @@ pub(crate) enum Settled {
 /// What carries one lane.
 #[derive(Debug)]
 pub(crate) enum Carrier {
+    /// A TCP connection from end to end.
     Tcp(TcpLane),
+    /// One that may move to a fabric.
+    Fabric(FabricLane),
 }
 
 impl Carrier {
@@ -50,16 +58,33 @@ impl Carrier {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(lane) => lane.fd(),
+            Self::Fabric(lane) => lane.fd(),
         }
     }
 
-    /// Goes on with whatever has to be done before the first byte.
+    /// Goes on with whatever has to be done before the first byte. `index` is the lane's, for
+    /// [`Carriers::turn`].
     ///
     /// # Errors
     /// The system's, such as `ConnectionRefused`: the lane is over then.
-    pub(crate) fn settle(&mut self, shared: &Carriers) -> io::Result<Settled> {
+    pub(crate) fn settle(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         match self {
             Self::Tcp(lane) => lane.settle(&shared.paths),
+            Self::Fabric(lane) => lane.settle(index as u64, &shared.paths, &mut shared.hubs),
+        }
+    }
+
+    /// Whether what comes, and room to write, show by [`Carriers::turn`] and not by the
+    /// descriptor.
+    pub(crate) fn is_turned(&self) -> bool {
+        matches!(self, Self::Fabric(lane) if lane.has_moved())
+    }
+
+    /// The descriptor is readable.
+    pub(crate) fn stir(&mut self, shared: &mut Carriers) {
+        match self {
+            Self::Tcp(_) => {}
+            Self::Fabric(lane) => lane.stir(&mut shared.hubs),
         }
     }
 
@@ -67,29 +92,49 @@ impl Carrier {
     ///
     /// # Safety
     /// Every piece is valid for writing and nobody else touches it during the call.
-    pub(crate) unsafe fn read(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+    pub(crate) unsafe fn read(&mut self, pieces: &mut [libc::iovec], shared: &mut Carriers) -> Transfer {
         match self {
             // SAFETY: the caller's promise.
             Self::Tcp(lane) => unsafe { lane.read(pieces) },
+            // SAFETY: the caller's promise.
+            Self::Fabric(lane) => unsafe { lane.read(pieces, &mut shared.hubs) },
         }
     }
 
     /// Writes from `pieces`, as much as there is room for.
     ///
     /// # Safety
-    /// Every piece is valid for reading during the call; after it, where the carrier said
-    /// [`Transfer::Blocked`], until it has taken the bytes or is dropped.
-    pub(crate) unsafe fn write(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+    /// Every piece is valid for reading during the call.
+    pub(crate) unsafe fn write(&mut self, pieces: &mut [libc::iovec], shared: &mut Carriers) -> Transfer {
         match self {
             // SAFETY: the caller's promise.
             Self::Tcp(lane) => unsafe { lane.write(pieces) },
+            // SAFETY: the caller's promise.
+            Self::Fabric(lane) => unsafe { lane.write(pieces, &mut shared.hubs) },
         }
     }
 
     /// Ends our side of the stream, after what was written.
-    pub(crate) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self, shared: &mut Carriers) {
         match self {
             Self::Tcp(lane) => lane.finish(),
+            Self::Fabric(lane) => lane.finish(&mut shared.hubs),
+        }
+    }
+
+    /// Gives back what it has of what lanes share; to be called before it is dropped.
+    pub(crate) fn release(&mut self, shared: &mut Carriers) {
+        match self {
+            Self::Tcp(_) => {}
+            Self::Fabric(lane) => lane.release(&mut shared.hubs),
+        }
+    }
+
+    /// What it goes by, for people.
+    pub(crate) fn name<'a>(&self, shared: &'a Carriers) -> &'a str {
+        match self {
+            Self::Tcp(_) => "TCP",
+            Self::Fabric(lane) => lane.name(&shared.hubs),
         }
     }
 
@@ -97,6 +142,7 @@ impl Carrier {
     pub(crate) fn rtt_us(&self) -> Option<u64> {
         match self {
             Self::Tcp(lane) => lane.rtt_us(),
+            Self::Fabric(lane) => lane.rtt_us(),
         }
     }
 
@@ -104,6 +150,7 @@ impl Carrier {
     pub(crate) fn look(&mut self, shared: &mut Carriers) {
         match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
+            Self::Fabric(lane) => lane.look(&mut shared.paths),
         }
     }
 }
@@ -114,35 +161,56 @@ pub(crate) struct Carriers {
     /// Address to connect from, where the user named an interface.
     from: Option<IpAddr>,
     paths: Paths,
+    hubs: Hubs,
+    news: Vec<News>,
 }
 
 impl Carriers {
-    pub(crate) fn new(congestion: String, from: Option<IpAddr>) -> Self {
-        Self { from, paths: Paths::new(congestion) }
+    /// `congestion` and `fabric` are the settings of these names, `own` is the address that we
+    /// listen at.
+    pub(crate) fn new(congestion: String, fabric: &str, own: IpAddr, from: Option<IpAddr>) -> Self {
+        let hubs = Hubs::new(fabric, own, |what: Arguments<'_>| info_log!("{what}"));
+        Self { from, paths: Paths::new(congestion), hubs, news: Vec::new() }
     }
 
     /// Starts to connect to `to`.
     pub(crate) fn dial(&self, to: SocketAddr) -> io::Result<Carrier> {
-        TcpLane::dial(to, self.from).map(Carrier::Tcp)
+        let lane = TcpLane::dial(to, self.from)?;
+        Ok(if self.hubs.is_off() { Carrier::Tcp(lane) } else { Carrier::Fabric(FabricLane::dialled(lane)) })
     }
 
     /// Takes a connection that came in.
     pub(crate) fn accept(&self, socket: Socket) -> io::Result<Carrier> {
-        TcpLane::accept(socket, &self.paths).map(Carrier::Tcp)
+        let lane = TcpLane::accept(socket, &self.paths)?;
+        // An offer has to be answered even by who takes none.
+        Ok(Carrier::Fabric(FabricLane::accepted(lane)))
     }
 
     /// Whether all that carriers do shows at their lanes' descriptors: then the shell need not
     /// ask for more.
     pub(crate) fn is_plain(&self) -> bool {
-        true
+        self.hubs.is_off() || self.hubs.is_idle()
     }
 
     /// Turns what lanes share, and adds to `ready` the lanes that this concerns, by index;
     /// called once in a turn of the shell, before any lane is read.
-    pub(crate) fn turn(&mut self, _ready: &mut Vec<Ready>) {}
+    pub(crate) fn turn(&mut self, ready: &mut Vec<Ready>) {
+        self.hubs.poll(&mut self.news);
+        ready.extend(self.news.drain(..).map(|news| Ready {
+            key: news.key,
+            readable: news.readable,
+            writable: news.writable,
+        }));
+    }
+
+    /// Whoever turns the shell is about to sleep: from now on lanes' descriptors are to show
+    /// when [`Carriers::turn`] is wanted.
+    pub(crate) fn doze(&mut self) {
+        self.hubs.doze();
+    }
 
     /// When [`Carriers::turn`] is wanted even without events.
-    pub(crate) fn deadline(&self) -> Option<Duration> {
-        None
+    pub(crate) fn deadline(&mut self) -> Option<Duration> {
+        if self.is_plain() { None } else { self.hubs.deadline() }
     }
 }

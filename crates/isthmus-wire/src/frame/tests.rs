@@ -47,6 +47,25 @@ fn golden_vectors_of_the_handshake() {
 }
 
 #[test]
+fn golden_vectors_of_the_handover_to_a_fabric() {
+    golden(
+        Offer { magic: MAGIC, version: 1, host: 2, payload: 4 },
+        &joined(&[&[4], b"ISTH", &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]]),
+    );
+    golden(
+        Answer { magic: MAGIC, choice: 255, lane: 3, payload: 4 },
+        &joined(&[&[5], b"ISTH", &[255, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]]),
+    );
+    golden(Settle { moved: 1 }, &[6, 1]);
+    golden(Doze { received: 0x0102 }, &[7, 2, 1, 0, 0, 0, 0, 0, 0]);
+    golden(Ring { sent: 0x0102 }, &[8, 2, 1, 0, 0, 0, 0, 0, 0]);
+    golden(
+        Packet { kind: 1, lane: 2, seq: 3, limit: 4, payload: 5 },
+        &[9, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0],
+    );
+}
+
+#[test]
 fn golden_vectors_of_messages() {
     golden(
         Message {

@@ -1,0 +1,216 @@
+//! The fabrics of one process, in the order in which the user prefers them.
+
+use std::collections::HashSet;
+use std::fmt::Arguments;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::hub::{Hub, News, Piped};
+use crate::offer::Way;
+use crate::{FabricError, host};
+
+/// Most different remarks that are made.
+const REMARKS_MAX: usize = 64;
+
+/// Names a lane over a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipe {
+    hub: usize,
+    token: u64,
+}
+
+/// See the module. Endpoints are opened when the first lane could use them.
+#[derive(Debug)]
+pub struct Hubs {
+    wanted: Vec<String>,
+    node: IpAddr,
+    hubs: Option<Vec<Hub>>,
+    host: Option<u64>,
+    log: fn(Arguments<'_>),
+    said: HashSet<String>,
+}
+
+impl Hubs {
+    /// `wanted` lists providers, best first, separated by commas; "" and "off" are none.
+    /// `node` is our address, for providers that it means something to. `log` takes remarks
+    /// on why a lane does without a fabric, each once.
+    pub fn new(wanted: &str, node: IpAddr, log: fn(Arguments<'_>)) -> Self {
+        let wanted = wanted.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != "off");
+        let wanted = wanted.map(str::to_owned).collect();
+        Self { wanted, node, hubs: None, host: None, log, said: HashSet::new() }
+    }
+
+    /// Whether the user wants no fabric.
+    pub fn is_off(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    /// Whether there is anything to turn.
+    pub fn is_idle(&self) -> bool {
+        self.hubs.as_ref().is_none_or(|hubs| hubs.iter().all(|hub| hub.lanes() == 0))
+    }
+
+    /// What processes that share memory with this one have in common.
+    pub(crate) fn host(&mut self) -> u64 {
+        *self.host.get_or_insert_with(host::identity)
+    }
+
+    pub(crate) fn remark(&mut self, what: Arguments<'_>) {
+        let text = what.to_string();
+        if self.said.len() < REMARKS_MAX && self.said.insert(text) {
+            (self.log)(what);
+        }
+    }
+
+    fn open(&mut self) {
+        if self.hubs.is_some() {
+            return;
+        }
+        let mut hubs = Vec::new();
+        for name in self.wanted.clone() {
+            match Hub::open(&name, self.node) {
+                Ok(hub) => hubs.push(hub),
+                Err(error) => self.remark(format_args!("no lanes over the fabric {name}: {error}")),
+            }
+        }
+        self.hubs = Some(hubs);
+    }
+
+    fn hub(&mut self, pipe: Pipe) -> Option<&mut Hub> {
+        self.hubs.as_mut()?.get_mut(pipe.hub)
+    }
+
+    /// What can be offered.
+    pub(crate) fn ways(&mut self) -> Vec<Way> {
+        self.open();
+        let hubs = self.hubs.iter().flatten();
+        hubs.map(|hub| Way { provider: hub.provider().to_owned(), name: hub.name().to_vec() }).collect()
+    }
+
+    /// Takes the first of the ways that leads somewhere from here: its place in the list, the
+    /// new lane, the name by which the neighbour is to call it, and that of our endpoint.
+    pub(crate) fn take(&mut self, ways: &[Way], near: bool) -> Option<(usize, Pipe, u64, Vec<u8>)> {
+        if self.is_off() || ways.is_empty() {
+            return None;
+        }
+        self.open();
+        for (choice, way) in ways.iter().enumerate().filter(|(_, way)| near || way.provider != "shm") {
+            let same = |hub: &Hub| hub.provider() == way.provider;
+            let Some(hub) = self.hubs.iter().flatten().position(same) else { continue };
+            match self.add(hub, &way.name) {
+                Ok((pipe, name)) => return Some((choice, pipe, pipe.token, name)),
+                Err(error) => self.remark(format_args!("a lane stays TCP: {}: {error}", way.provider)),
+            }
+        }
+        None
+    }
+
+    /// A new lane over the fabric that has this place among [`Hubs::ways`].
+    pub(crate) fn join(&mut self, choice: usize, name: &[u8]) -> Result<Pipe, FabricError> {
+        self.add(choice, name).map(|(pipe, _)| pipe)
+    }
+
+    fn add(&mut self, hub: usize, name: &[u8]) -> Result<(Pipe, Vec<u8>), FabricError> {
+        let hubs = self.hubs.as_mut().and_then(|hubs| hubs.get_mut(hub));
+        let found = hubs.ok_or(FabricError::Full)?;
+        let token = found.add()?;
+        if let Err(error) = found.connect(token, name) {
+            found.remove(token);
+            return Err(error);
+        }
+        Ok((Pipe { hub, token }, found.name().to_vec()))
+    }
+
+    /// The provider that carries a lane.
+    pub fn provider(&self, pipe: Pipe) -> &str {
+        self.hubs.as_ref().and_then(|hubs| hubs.get(pipe.hub)).map_or("", Hub::provider)
+    }
+
+    pub(crate) fn probe(&mut self, pipe: Pipe, theirs: u64) {
+        if let Some(hub) = self.hub(pipe) {
+            hub.probe(pipe.token, theirs);
+        }
+    }
+
+    pub(crate) fn is_proved(&mut self, pipe: Pipe) -> bool {
+        self.hub(pipe).is_some_and(|hub| hub.is_proved(pipe.token))
+    }
+
+    /// The number that news of this lane carry.
+    pub fn set_key(&mut self, pipe: Pipe, key: u64) {
+        if let Some(hub) = self.hub(pipe) {
+            hub.set_key(pipe.token, key);
+        }
+    }
+
+    pub(crate) fn begin(&mut self, pipe: Pipe, connection: OwnedFd) {
+        if let Some(hub) = self.hub(pipe) {
+            hub.begin(pipe.token, connection);
+        }
+    }
+
+    /// Reads what has come on a lane.
+    ///
+    /// # Safety
+    /// Every piece is valid for writing and nobody else touches it during the call.
+    pub unsafe fn read(&mut self, pipe: Pipe, pieces: &[libc::iovec]) -> Piped {
+        match self.hub(pipe) {
+            // SAFETY: the caller's promise.
+            Some(hub) => unsafe { hub.read(pipe.token, pieces) },
+            None => Piped::Failed("the fabric is gone".to_owned()),
+        }
+    }
+
+    /// Writes to a lane as much as there is credit for; what was written may be changed.
+    ///
+    /// # Safety
+    /// Every piece is valid for reading during the call.
+    pub unsafe fn write(&mut self, pipe: Pipe, pieces: &[libc::iovec]) -> Piped {
+        match self.hub(pipe) {
+            // SAFETY: the caller's promise.
+            Some(hub) => unsafe { hub.write(pipe.token, pieces) },
+            None => Piped::Failed("the fabric is gone".to_owned()),
+        }
+    }
+
+    /// Ends our bytes on a lane, after those that were written.
+    pub fn finish(&mut self, pipe: Pipe) {
+        if let Some(hub) = self.hub(pipe) {
+            hub.finish(pipe.token);
+        }
+    }
+
+    /// The lane's connection is readable.
+    pub fn stir(&mut self, pipe: Pipe) {
+        if let Some(hub) = self.hub(pipe) {
+            hub.stir(pipe.token);
+        }
+    }
+
+    /// Forgets a lane.
+    pub fn remove(&mut self, pipe: Pipe) {
+        if let Some(hub) = self.hub(pipe) {
+            hub.remove(pipe.token);
+        }
+    }
+
+    /// Lets the fabrics work, and adds to `news` the lanes that this concerns.
+    pub fn poll(&mut self, news: &mut Vec<News>) {
+        for hub in self.hubs.iter_mut().flatten() {
+            hub.poll(news);
+        }
+    }
+
+    /// Somebody is about to sleep until a lane's connection is readable.
+    pub fn doze(&mut self) {
+        for hub in self.hubs.iter_mut().flatten() {
+            hub.doze();
+        }
+    }
+
+    /// How long that sleep may last; `None`: as long as it will.
+    pub fn deadline(&mut self) -> Option<Duration> {
+        self.hubs.iter_mut().flatten().filter_map(Hub::deadline).min()
+    }
+}

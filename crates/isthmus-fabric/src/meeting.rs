@@ -1,0 +1,271 @@
+//! How two neighbours agree that a lane moves to a fabric, before its first byte.
+//!
+//! Who connected sends Offer; the other chooses a way, or none, and says so in Answer. Then
+//! the former sends a probe by that way, the latter answers it there, and the former ends it
+//! by Settle: it alone knows that both directions work. A lane whose first frame is not
+//! Offer is left as it is.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use isthmus_wire::PROTOCOL_VERSION;
+use isthmus_wire::frame::{Answer, Frame, MAGIC, Offer, Settle};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::hubs::{Hubs, Pipe};
+use crate::offer::{self, LIST_MAX};
+
+/// How long the way is tried.
+const TRIAL: Duration = Duration::from_secs(2);
+/// Means that no way is taken.
+const NONE: u8 = u8::MAX;
+/// The first byte of Offer.
+const OFFER_TAG: u8 = 4;
+
+/// What a meeting has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// Nothing yet: to be asked again when the connection is readable, when there are news of
+    /// the lane, and now and then.
+    NotYet,
+    /// The lane stays as it is.
+    Stays,
+    /// The lane's bytes go here from now on.
+    Moves(Pipe),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// We connected: Offer is to be sent; Answer is to come; the probe is.
+    Offering,
+    Offered,
+    Trying {
+        until: Instant,
+    },
+    /// The other connected: its first frame is to come; its Settle is.
+    Waiting,
+    Answered,
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Meeting {
+    stage: Stage,
+    key: u64,
+    heard: Vec<u8>,
+    pipe: Option<Pipe>,
+}
+
+impl Meeting {
+    /// Of a lane that we have connected.
+    pub fn of_dialled() -> Self {
+        Self { stage: Stage::Offering, key: u64::MAX, heard: Vec::new(), pipe: None }
+    }
+
+    /// Of a lane that was accepted.
+    pub fn of_accepted() -> Self {
+        Self { stage: Stage::Waiting, ..Self::of_dialled() }
+    }
+
+    /// Goes on as far as it can without waiting. News of the lane will carry `key`.
+    ///
+    /// # Errors
+    /// The connection's, or that the neighbour breaks the protocol; the lane is over then.
+    pub fn go_on(&mut self, on: BorrowedFd<'_>, key: u64, hubs: &mut Hubs) -> io::Result<Met> {
+        self.key = key;
+        loop {
+            let before = self.stage;
+            let met = match self.stage {
+                Stage::Offering => self.offer(on, hubs)?,
+                Stage::Offered => self.hear_answer(on, hubs)?,
+                Stage::Trying { until } => self.try_way(on, until, hubs)?,
+                Stage::Waiting => self.hear_offer(on, hubs)?,
+                Stage::Answered => self.hear_end(on, hubs)?,
+                Stage::Over => Met::Stays,
+            };
+            if met != Met::NotYet {
+                self.stage = Stage::Over;
+                return Ok(met);
+            }
+            if self.stage == before {
+                return Ok(Met::NotYet);
+            }
+        }
+    }
+
+    /// Forgets what was prepared: the lane has ended before it was settled.
+    pub fn call_off(&mut self, hubs: &mut Hubs) {
+        if let Some(pipe) = self.pipe.take() {
+            hubs.remove(pipe);
+        }
+    }
+
+    fn offer(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
+        let ways = hubs.ways();
+        if ways.is_empty() {
+            return Ok(Met::Stays);
+        }
+        let list = offer::encode(&ways);
+        let payload = list.len() as u32;
+        let offer = Offer { magic: MAGIC, version: PROTOCOL_VERSION, host: hubs.host(), payload };
+        say(on, offer, &list)?;
+        self.stage = Stage::Offered;
+        Ok(Met::NotYet)
+    }
+
+    fn hear_answer(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
+        let Some(frame) = self.hear(on, Answer::LEN)? else { return Ok(Met::NotYet) };
+        let Frame::Answer(answer) = frame else { return Err(out_of_place()) };
+        if answer.magic != MAGIC {
+            return Err(out_of_place());
+        }
+        if answer.choice == NONE {
+            hubs.remark(format_args!("a lane stays TCP: the neighbour takes none of the fabrics offered"));
+            return Ok(Met::Stays);
+        }
+        let name = self.heard.split_off(frame.header_len());
+        match hubs.join(usize::from(answer.choice), &name) {
+            Ok(pipe) => {
+                self.pipe = Some(pipe);
+                hubs.set_key(pipe, self.key);
+                hubs.probe(pipe, answer.lane);
+                self.stage = Stage::Trying { until: Instant::now() + TRIAL };
+                Ok(Met::NotYet)
+            }
+            Err(error) => {
+                hubs.remark(format_args!("a lane stays TCP: {error}"));
+                self.end(on, false)
+            }
+        }
+    }
+
+    fn try_way(&mut self, on: BorrowedFd<'_>, until: Instant, hubs: &mut Hubs) -> io::Result<Met> {
+        let Some(pipe) = self.pipe else { return Ok(Met::Stays) };
+        if hubs.is_proved(pipe) {
+            hubs.begin(pipe, on.try_clone_to_owned()?);
+            let provider = hubs.provider(pipe).to_owned();
+            hubs.remark(format_args!("lanes go over {provider}"));
+            return self.end(on, true);
+        }
+        if Instant::now() < until {
+            return Ok(Met::NotYet);
+        }
+        let provider = hubs.provider(pipe).to_owned();
+        hubs.remark(format_args!("a lane stays TCP: nothing comes back from the neighbour over {provider}"));
+        self.call_off(hubs);
+        self.end(on, false)
+    }
+
+    /// Says how it ends.
+    fn end(&mut self, on: BorrowedFd<'_>, moved: bool) -> io::Result<Met> {
+        say(on, Settle { moved: u8::from(moved) }, &[])?;
+        Ok(self.pipe.take().map_or(Met::Stays, Met::Moves))
+    }
+
+    fn hear_offer(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
+        if self.heard.is_empty() {
+            match peek(on)? {
+                None => return Ok(Met::NotYet),
+                Some(OFFER_TAG) => {}
+                // A lane that begins at once, or that has ended: whoever reads it finds out.
+                Some(_) => return Ok(Met::Stays),
+            }
+        }
+        let Some(frame) = self.hear(on, Offer::LEN)? else { return Ok(Met::NotYet) };
+        let Frame::Offer(offer) = frame else { return Err(out_of_place()) };
+        let ways = offer::decode(&self.heard.split_off(frame.header_len()));
+        let ways = ways.filter(|_| offer.magic == MAGIC).ok_or_else(out_of_place)?;
+        // Another version is refused when the lane says Hello.
+        let ways = if offer.version == PROTOCOL_VERSION { ways } else { Vec::new() };
+        let near = offer.host == hubs.host();
+        let answer = |choice, lane, payload| Answer { magic: MAGIC, choice, lane, payload };
+        match hubs.take(&ways, near) {
+            Some((choice, pipe, lane, name)) => {
+                self.pipe = Some(pipe);
+                hubs.set_key(pipe, self.key);
+                say(on, answer(choice as u8, lane, name.len() as u32), &name)?;
+                self.heard.clear();
+                self.stage = Stage::Answered;
+                Ok(Met::NotYet)
+            }
+            None => {
+                say(on, answer(NONE, 0, 0), &[])?;
+                Ok(Met::Stays)
+            }
+        }
+    }
+
+    fn hear_end(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
+        let Some(frame) = self.hear(on, Settle::LEN)? else { return Ok(Met::NotYet) };
+        let Frame::Settle(Settle { moved }) = frame else { return Err(out_of_place()) };
+        match self.pipe.take() {
+            Some(pipe) if moved == 1 => {
+                let connection: OwnedFd = on.try_clone_to_owned()?;
+                hubs.begin(pipe, connection);
+                Ok(Met::Moves(pipe))
+            }
+            Some(pipe) => {
+                hubs.remove(pipe);
+                Ok(Met::Stays)
+            }
+            None => Ok(Met::Stays),
+        }
+    }
+
+    /// Hears one frame of `header` bytes with all of its payload, and not a byte more; `None`
+    /// where it is not whole yet.
+    fn hear(&mut self, on: BorrowedFd<'_>, header: usize) -> io::Result<Option<Frame>> {
+        loop {
+            let frame = Frame::decode(&self.heard).map_err(|_| out_of_place())?;
+            let whole = match &frame {
+                None => header,
+                Some(frame) if frame.payload_len() as usize > LIST_MAX => return Err(out_of_place()),
+                Some(frame) => frame.header_len() + frame.payload_len() as usize,
+            };
+            if self.heard.len() >= whole {
+                return match frame {
+                    Some(frame) => Ok(Some(frame)),
+                    None => Err(out_of_place()), // a frame of another kind
+                };
+            }
+            let have = self.heard.len();
+            self.heard.resize(whole, 0);
+            let came = rustix::net::recv(on, &mut self.heard[have..], RecvFlags::DONTWAIT);
+            let n = came.as_ref().map_or(0, |(n, _)| *n);
+            self.heard.truncate(have + n);
+            match came {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// The first byte that came, without taking it; 0 where the connection has ended.
+fn peek(on: BorrowedFd<'_>) -> io::Result<Option<u8>> {
+    let mut first = [0];
+    match rustix::net::recv(on, &mut first[..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+        Ok((0, _)) => Ok(Some(0)),
+        Ok(_) => Ok(Some(first[0])),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Sends a frame and its payload on a connection that has room for far more.
+fn say(on: BorrowedFd<'_>, frame: impl Into<Frame>, payload: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    frame.into().encode(&mut bytes);
+    bytes.extend_from_slice(payload);
+    let sent = rustix::net::send(on, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+fn out_of_place() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a frame out of place before the lane's first")
+}

@@ -1,0 +1,86 @@
+//! The payload of Offer: ways, best first.
+//!
+//! Each is the provider's name and that of the endpoint, each after its length in one byte
+//! and in two (little-endian).
+
+use crate::net::NAME_MAX;
+
+/// Longest list. Bytes.
+pub(crate) const LIST_MAX: usize = 4096;
+/// Longest name of a provider. Bytes.
+pub(crate) const PROVIDER_MAX: usize = 64;
+
+/// One way that is offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) provider: String,
+    /// The endpoint's name; only the provider understands it.
+    pub(crate) name: Vec<u8>,
+}
+
+/// The bytes of a list; ways that do not fit are left out.
+pub(crate) fn encode(ways: &[Way]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for Way { provider, name } in ways {
+        let more = 3 + provider.len() + name.len();
+        if provider.len() > PROVIDER_MAX || name.len() > NAME_MAX || out.len() + more > LIST_MAX {
+            continue;
+        }
+        out.push(provider.len() as u8);
+        out.extend_from_slice(provider.as_bytes());
+        out.extend_from_slice(&(name.len() as u16).to_le_bytes());
+        out.extend_from_slice(name);
+    }
+    out
+}
+
+/// The ways of a list; `None` where the bytes are none.
+pub(crate) fn decode(mut bytes: &[u8]) -> Option<Vec<Way>> {
+    let mut ways = Vec::new();
+    while let Some((&len, rest)) = bytes.split_first() {
+        let (provider, rest) = rest.split_at_checked(usize::from(len))?;
+        let (len, rest) = rest.split_at_checked(2)?;
+        let (name, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes([len[0], len[1]])))?;
+        if provider.len() > PROVIDER_MAX || name.len() > NAME_MAX {
+            return None;
+        }
+        ways.push(Way { provider: String::from_utf8(provider.to_vec()).ok()?, name: name.to_vec() });
+        bytes = rest;
+    }
+    Some(ways)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(provider: &str, name: &[u8]) -> Way {
+        Way { provider: provider.to_owned(), name: name.to_vec() }
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_written() {
+        let ways = [way("shm", b"fi_shm://7\0"), way("verbs;ofi_rxm", &[0xff; 28])];
+        let bytes = encode(&ways);
+        assert_eq!(bytes[..5], [3, b's', b'h', b'm', 11]);
+        assert_eq!(decode(&bytes), Some(ways.to_vec()));
+        assert_eq!(decode(&[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused_wherever_it_ends() {
+        let bytes = encode(&[way("shm", &[1; 40])]);
+        for end in 1..bytes.len() {
+            assert_eq!(decode(&bytes[..end]), None, "cut at {end}");
+        }
+        assert_eq!(decode(&[1, 0xff, 0, 0]), None, "no UTF-8");
+        assert_eq!(decode(&[&[0, 1, 1][..], &[0; 257]].concat()), None, "longer than any name");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let ways = vec![way("p", &[0; NAME_MAX]); 100];
+        assert!(encode(&ways).len() <= LIST_MAX);
+        assert_eq!(encode(&[way("p", &[0; NAME_MAX + 1])]), []);
+    }
+}

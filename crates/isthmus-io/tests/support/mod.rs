@@ -1,0 +1,55 @@
+//! What tests of endpoints over real sockets share.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use isthmus_io::{Endpoint, Settings};
+use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendRequest};
+
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+pub fn settings() -> Settings {
+    Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() }
+}
+
+pub fn open() -> Arc<Endpoint> {
+    Endpoint::open(&settings(), None, Arc::default()).expect("loopback is always there")
+}
+
+pub fn iovec(bytes: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+}
+
+pub fn options(context: u64) -> Options {
+    Options { context, notify: true, ..Options::default() }
+}
+
+pub fn send(from: &Endpoint, to: PeerId, tag: u64, bytes: &mut [u8]) {
+    let request = SendRequest { peer: to, channel: Channel::Tagged, tag, data: None, options: options(tag) };
+    // SAFETY: every test polls the completion before its buffers go.
+    unsafe { from.send(&request, &[iovec(bytes)]) }.expect("posted");
+}
+
+pub fn recv(at: &Endpoint, source: Option<PeerId>, tag: u64, bytes: &mut [u8]) {
+    let request =
+        RecvRequest { source, channel: Channel::Tagged, tag, ignore: 0, multi: None, options: options(tag) };
+    // SAFETY: as above.
+    unsafe { at.recv(&request, &[iovec(bytes)]) }.expect("posted");
+}
+
+/// Polls both until `count` completions came.
+pub fn complete(endpoints: &[&Endpoint], count: usize) -> Vec<Completion> {
+    let start = Instant::now();
+    let mut done = Vec::new();
+    while done.len() < count {
+        for endpoint in endpoints {
+            endpoint.poll(&mut done);
+        }
+        assert!(start.elapsed() < LIMIT, "only {} of {count} completions came: {done:?}", done.len());
+    }
+    done
+}
+
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
+}
