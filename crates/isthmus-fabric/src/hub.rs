@@ -84,9 +84,10 @@ struct Pipe {
     /// The lane's connection, once it has moved.
     bell: Option<OwnedFd>,
     heard: Vec<u8>,
-    inbox: VecDeque<Parcel>,
-    /// Numbered packets that came; that were read; the limit that the neighbour was told.
-    got: u64,
+    /// What came and is not read, from packet number `read` on: where a provider takes long
+    /// messages another way than short ones, they do not come in order.
+    inbox: VecDeque<Option<Parcel>>,
+    /// Numbered packets that were read, and the limit that the neighbour was told.
     read: u64,
     told: u64,
     /// Numbered packets sent, and the limit.
@@ -105,14 +106,35 @@ struct Pipe {
     asleep: bool,
     dozing: bool,
     wants_to_write: bool,
-    /// Their bytes, ours, and the connection have ended.
-    ended: bool,
+    /// The number of the packet that ends their bytes; our bytes and the connection have ended.
+    end: Option<u64>,
     finished: bool,
     parted: bool,
     failed: Option<String>,
 }
 
 impl Pipe {
+    /// Whether the next bytes, or their end, are there.
+    fn is_readable(&self) -> bool {
+        matches!(self.inbox.front(), Some(Some(_))) || self.end == Some(self.read)
+    }
+
+    fn front(&mut self) -> Option<&mut Parcel> {
+        self.inbox.front_mut().and_then(Option::as_mut)
+    }
+
+    /// Takes a packet in; false where it is one that may not come.
+    fn put(&mut self, seq: u64, parcel: Parcel) -> bool {
+        if seq < self.read || seq >= self.told || self.end.is_some_and(|end| seq >= end) {
+            return false;
+        }
+        let at = (seq - self.read) as usize;
+        if self.inbox.len() <= at {
+            self.inbox.resize_with(at + 1, || None);
+        }
+        self.inbox[at].replace(parcel).is_none()
+    }
+
     fn limit_to_tell(&self) -> u64 {
         self.read + CREDITS
     }
@@ -213,7 +235,6 @@ impl Hub {
             bell: None,
             heard: Vec::new(),
             inbox: VecDeque::new(),
-            got: 0,
             read: 0,
             told: CREDITS,
             next: 0,
@@ -227,7 +248,7 @@ impl Hub {
             asleep: false,
             dozing: false,
             wants_to_write: false,
-            ended: false,
+            end: None,
             finished: false,
             parted: false,
             failed: None,
@@ -325,7 +346,7 @@ impl Hub {
         self.readers.retain(|other| *other != index);
         self.todo.retain(|other| *other != index);
         self.writers.retain(|other| *other != index);
-        for parcel in pipe.inbox {
+        for parcel in pipe.inbox.into_iter().flatten() {
             self.give_back(parcel.buffer);
         }
         let last = self.addresses.get_mut(&pipe.name).is_some_and(|(_, users)| {
@@ -354,7 +375,7 @@ impl Hub {
         for piece in pieces {
             let mut filled = 0;
             while filled < piece.iov_len {
-                let Some(parcel) = self.pipe(token).and_then(|pipe| pipe.inbox.front_mut()) else {
+                let Some(parcel) = self.pipe(token).and_then(Pipe::front) else {
                     return self.end_of_read(token, total);
                 };
                 let n = (parcel.to - parcel.from).min(piece.iov_len - filled);
@@ -382,17 +403,18 @@ impl Hub {
         }
         match &pipe.failed {
             Some(why) => Piped::Failed(why.clone()),
-            None if pipe.ended || pipe.parted && pipe.finished => Piped::Bytes(0),
+            None if pipe.end == Some(pipe.read) || pipe.parted && pipe.finished => Piped::Bytes(0),
             None if pipe.parted => Piped::Failed("the neighbour is gone".to_owned()),
             None => Piped::Blocked,
         }
     }
 
     fn parcel_is_read(&mut self, token: u64, buffer: BufferId) {
-        self.give_back(buffer);
         let Some(pipe) = self.pipe(token) else { return };
         pipe.inbox.pop_front();
         pipe.read += 1;
+        self.give_back(buffer);
+        let Some(pipe) = self.pipe(token) else { return };
         if pipe.limit_to_tell() - pipe.told >= CREDITS / 2 && !pipe.owed.contains(&PacketKind::Limit) {
             pipe.owed.push(PacketKind::Limit);
             self.todo.push(token as u32 as usize);
@@ -695,22 +717,19 @@ impl Hub {
             return false;
         };
         match kind {
-            PacketKind::Data | PacketKind::End if head.seq != pipe.got || pipe.got >= pipe.told => {
-                self.fail(index, "a packet out of turn".to_owned());
-                false
-            }
             PacketKind::Data => {
-                pipe.got += 1;
-                if pipe.inbox.is_empty() {
+                let parcel = Parcel { buffer: id, from: Packet::LEN, to: len };
+                let fits = head.payload > 0 && pipe.put(head.seq, parcel);
+                if fits && pipe.is_readable() {
                     self.readers.push(index);
+                } else if !fits {
+                    self.fail(index, "a packet out of turn".to_owned());
                 }
-                pipe.inbox.push_back(Parcel { buffer: id, from: Packet::LEN, to: len });
-                true
+                fits
             }
             PacketKind::End => {
-                pipe.got += 1;
-                pipe.ended = true;
-                news.push(News { key: pipe.key, readable: true, writable: false });
+                pipe.end = Some(head.seq);
+                self.readers.push(index);
                 false
             }
             PacketKind::Limit => false,
@@ -761,10 +780,11 @@ impl Hub {
         Some(pause)
     }
 
-    /// A lane's connection is readable: takes what the neighbour says there.
-    pub(crate) fn stir(&mut self, token: u64) {
+    /// A lane's connection is readable: takes what the neighbour says there. False where nothing
+    /// can come any more.
+    pub(crate) fn stir(&mut self, token: u64) -> bool {
         let index = token as u32 as usize;
-        let Some(pipe) = self.pipe(token) else { return };
+        let Some(pipe) = self.pipe(token) else { return false };
         let told = pipe.listen();
         while let Ok(Some(frame)) = Frame::decode(&pipe.heard) {
             pipe.heard.drain(..frame.header_len());
@@ -779,7 +799,7 @@ impl Hub {
                 }
                 _ => {
                     self.fail(index, "a frame out of place on a lane's connection".to_owned());
-                    return;
+                    return false;
                 }
             }
         }
@@ -787,6 +807,7 @@ impl Hub {
         if told.is_err() {
             self.part(index);
         }
+        told.is_ok()
     }
 
     /// The connection has ended: what came before is read first.

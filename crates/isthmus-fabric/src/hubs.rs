@@ -174,6 +174,20 @@ impl Hubs {
         }
     }
 
+    /// As [`Hubs::read`], into one piece.
+    pub fn read_into(&mut self, pipe: Pipe, to: &mut [u8]) -> Piped {
+        let piece = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+        // SAFETY: the piece is `to`, which is borrowed for the call.
+        unsafe { self.read(pipe, &[piece]) }
+    }
+
+    /// As [`Hubs::write`], from one piece.
+    pub fn write_from(&mut self, pipe: Pipe, from: &[u8]) -> Piped {
+        let piece = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        // SAFETY: the piece is `from`, which is only read and borrowed for the call.
+        unsafe { self.write(pipe, &[piece]) }
+    }
+
     /// Ends our bytes on a lane, after those that were written.
     pub fn finish(&mut self, pipe: Pipe) {
         if let Some(hub) = self.hub(pipe) {
@@ -181,11 +195,9 @@ impl Hubs {
         }
     }
 
-    /// The lane's connection is readable.
-    pub fn stir(&mut self, pipe: Pipe) {
-        if let Some(hub) = self.hub(pipe) {
-            hub.stir(pipe.token);
-        }
+    /// The lane's connection is readable; false where nothing can come there any more.
+    pub fn stir(&mut self, pipe: Pipe) -> bool {
+        self.hub(pipe).is_some_and(|hub| hub.stir(pipe.token))
     }
 
     /// Forgets a lane.

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isthmus_io::{Access, Endpoint, RegionTable};
-use isthmus_proto::{
-    Completion, CompletionKind, OpError, PeekAction, PeekRequest, RecvRequest, RemoteRange, RmaRequest,
-    SendRequest,
-};
+use isthmus_proto::{Completion, CompletionKind, OpError, PeekAction, PeekRequest, RemoteRange, RmaRequest};
 use support::*;
 
 #[test]

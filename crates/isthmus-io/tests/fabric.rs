@@ -75,7 +75,8 @@ fn a_lane_whose_ends_have_no_fabric_in_common_stays_tcp() {
     for (one, other) in [("shm", ""), ("", "shm"), ("shm", "tcp"), ("nonesuch", "shm")] {
         let (a, b) = (over(one), over(other));
         exchange(&a, &b);
-        assert_eq!((a.carriers(), b.carriers()), (vec!["TCP".to_owned()], vec!["TCP".to_owned()]));
+        let carriers = [a.carriers(), b.carriers()].concat();
+        assert!(!carriers.is_empty() && carriers.iter().all(|by| by == "TCP"), "{carriers:?}");
         a.close();
         b.close();
     }

@@ -95,6 +95,10 @@ pub struct SubnetConfig {
     /// Whether lanes without encryption are accepted and made. Never on ways out. Default false.
     #[serde(default)]
     pub plain: bool,
+    /// Local fabrics over which lanes go where the other end has them too: libfabric
+    /// providers, best first, such as "shm,verbs". Default "": TCP.
+    #[serde(default)]
+    pub fabric: String,
     /// Where endpoints of this subnet may be; nothing else is connected to. Default: anywhere
     /// but this host's loopback.
     #[serde(default)]

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::pulse;
 
 /// How long a lane may take to say Hello.
-const HELLO_TIME: Duration = Duration::from_secs(10);
+pub(crate) const HELLO_TIME: Duration = Duration::from_secs(10);
 /// How long, and for how many bytes, a lane is kept after its last words so that they arrive.
 const LINGER_TIME: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 << 20;

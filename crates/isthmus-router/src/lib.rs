@@ -14,6 +14,7 @@
 pub mod config;
 mod daemon;
 mod dial;
+mod ground;
 mod hello;
 mod keygen;
 mod lane;

@@ -12,7 +12,6 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::dial::tune_lane;
-use crate::lane::Lane;
 use crate::router::{Arrival, Router};
 use crate::settings::Carrier;
 
@@ -86,6 +85,6 @@ fn take(router: &Arc<Router>, stream: TcpStream, arrival: Arrival, carrier: Carr
         tokio::spawn(router.accept_link(stream, arrival, arriving));
     } else {
         tune_lane(&stream);
-        tokio::spawn(router.serve(Lane::Plain(stream), arrival, arriving));
+        tokio::spawn(router.serve_plain(stream, arrival, arriving));
     }
 }

@@ -63,7 +63,7 @@ impl Router {
         if !place.may_hold(locator.ip()) || place.listen == Some(locator) || locator.port() == 0 {
             return Err(RefuseReason::Denied);
         }
-        plain(settings, subnet, locator).await?.map_err(|error| {
+        self.plain(settings, subnet, locator).await?.map_err(|error| {
             debug!(%locator, %error, "endpoint did not answer");
             match error.kind() {
                 io::ErrorKind::ConnectionRefused => RefuseReason::Absent,
@@ -79,7 +79,7 @@ impl Router {
         routers: &[Locator],
     ) -> Result<Lane, RefuseReason> {
         for router in self.failed.order(routers) {
-            match plain(settings, subnet, router).await? {
+            match self.plain(settings, subnet, router).await? {
                 Ok(lane) => return Ok(lane),
                 Err(error) => {
                     debug!(%router, %error, "router did not answer");
@@ -105,21 +105,23 @@ impl Router {
         }
         Ok(Lane::Link(Box::new(self.links.lane(subnet, gateways, fits, patience).await?)))
     }
-}
 
-/// Connects without encryption, where that is allowed.
-async fn plain(
-    settings: &Settings,
-    subnet: SubnetId,
-    to: SocketAddr,
-) -> Result<io::Result<Lane>, RefuseReason> {
-    let place = settings.place(subnet).ok_or(RefuseReason::NoRoute)?;
-    if place.carrier != Carrier::Plain {
-        return Err(RefuseReason::Denied);
-    }
-    let connected = connect(to, place.listen.map(|listen| listen.ip())).await;
-    Ok(connected.map(|stream| {
+    /// Connects without encryption, where that is allowed.
+    async fn plain(
+        &self,
+        settings: &Settings,
+        subnet: SubnetId,
+        to: SocketAddr,
+    ) -> Result<io::Result<Lane>, RefuseReason> {
+        let place = settings.place(subnet).ok_or(RefuseReason::NoRoute)?;
+        if place.carrier != Carrier::Plain {
+            return Err(RefuseReason::Denied);
+        }
+        let stream = match connect(to, place.listen.map(|listen| listen.ip())).await {
+            Ok(stream) => stream,
+            Err(error) => return Ok(Err(error)),
+        };
         tune_lane(&stream);
-        Lane::Plain(stream)
-    }))
+        Ok(self.ground(place).lead(stream).await)
+    }
 }

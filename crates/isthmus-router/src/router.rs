@@ -1,7 +1,7 @@
 //! A router at work: what becomes of a lane from its Hello to its end.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,17 +11,20 @@ use isthmus_wire::frame::{HOPS_MAX, Hello, RefuseReason};
 use isthmus_wire::{AsId, SubnetId};
 use parking_lot::{Mutex, RwLock};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::dial::Failed;
-use crate::hello::{self, NoHello};
+use crate::ground::{Ground, Grounds};
+use crate::hello::{self, HELLO_TIME, NoHello};
 use crate::lane::Lane;
 use crate::links::Links;
 use crate::measure::Paths;
 use crate::metrics::{Counted, Metrics};
 use crate::relay::relay;
-use crate::settings::Settings;
+use crate::settings::{Place, Settings};
 use crate::step::{is_router, may_claim};
 
 /// Most connections that have not yet said whither they go.
@@ -43,6 +46,7 @@ pub(crate) struct Router {
     pub(crate) links: Links,
     pub(crate) paths: Mutex<Paths>,
     pub(crate) failed: Failed,
+    grounds: Grounds,
     pub(crate) arriving: Arc<Semaphore>,
     pub(crate) draining: AtomicBool,
     lanes: AtomicUsize,
@@ -59,6 +63,7 @@ impl Router {
             links: Links::default(),
             paths: Mutex::default(),
             failed: Failed::default(),
+            grounds: Grounds::default(),
             arriving: Arc::new(Semaphore::new(ARRIVING_MAX)),
             draining: AtomicBool::new(false),
             lanes: AtomicUsize::new(0),
@@ -85,6 +90,28 @@ impl Router {
 
     pub(crate) fn lanes(&self) -> usize {
         self.lanes.load(Relaxed)
+    }
+
+    /// The local fabric of a subnet.
+    pub(crate) fn ground(&self, place: &Place) -> Arc<Ground> {
+        let node = place.listen.map_or(Ipv4Addr::UNSPECIFIED.into(), |listen| listen.ip());
+        self.grounds.of(place.subnet.0, &place.fabric, node)
+    }
+
+    /// As [`Router::serve`], of a connection that came in and may move to a fabric.
+    pub(crate) async fn serve_plain<P>(self: Arc<Self>, stream: TcpStream, arrival: Arrival, arriving: P) {
+        let settings = self.settings();
+        let Some(place) = settings.place(arrival.subnet) else { return };
+        let ground = self.ground(place);
+        drop(settings);
+        match timeout(HELLO_TIME, ground.receive(stream)).await {
+            Ok(Ok(lane)) => self.serve(lane, arrival, arriving).await,
+            Ok(Err(error)) => {
+                self.metrics.strangers.fetch_add(1, Relaxed);
+                self.complain(&arrival, format_args!("connection closed: {error}"));
+            }
+            Err(_) => self.complain(&arrival, format_args!("connection closed: it says nothing")),
+        }
     }
 
     /// Takes a lane from its first byte to its last. `arriving` is held until it is known

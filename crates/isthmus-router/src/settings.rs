@@ -27,6 +27,8 @@ pub(crate) struct Place {
     pub(crate) name: String,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) carrier: Carrier,
+    /// The local fabrics of plain lanes.
+    pub(crate) fabric: String,
     targets: Vec<Prefix>,
 }
 
@@ -122,13 +124,25 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
             (false, true) => Carrier::Plain,
             (false, false) => Carrier::Closed,
         };
+        if carrier != Carrier::Plain && !own.fabric.is_empty() {
+            return Err(format!(
+                "[subnet.{name}]: fabric is for plain lanes; add plain = true, or remove it"
+            ));
+        }
         let listen = own.listen.or(router.endpoint(subnet.id));
         if carrier == Carrier::Plain && listen.is_none() {
             return Err(format!(
                 "[subnet.{name}]: listen is missing, and the map tells no endpoint; add one"
             ));
         }
-        places.push(Place { subnet: subnet.id, name, listen, carrier, targets: own.targets });
+        places.push(Place {
+            subnet: subnet.id,
+            name,
+            listen,
+            carrier,
+            fabric: own.fabric,
+            targets: own.targets,
+        });
     }
     if places.iter().all(|place| place.carrier == Carrier::Closed) {
         return Err("no subnet has lanes; add [subnet.NAME] with plain = true".to_owned());

@@ -1,4 +1,5 @@
 //! What tests of endpoints over real sockets share.
+#![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
