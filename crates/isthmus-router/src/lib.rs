@@ -14,7 +14,7 @@
 pub mod config;
 mod daemon;
 mod dial;
-mod hello;
+pub mod hello;
 mod keygen;
 mod lane;
 mod link;
@@ -22,6 +22,7 @@ mod links;
 mod listen;
 mod metrics;
 mod onward;
+mod page;
 mod relay;
 mod report;
 mod router;

@@ -1,10 +1,10 @@
-//! The router's state as text: OpenMetrics, JSON, and a page.
+//! The router's state as text for programs: OpenMetrics and JSON.
 
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use isthmus_routes::Step;
+use isthmus_routes::{Destination, NextHop, Step};
 use isthmus_wire::SubnetId;
 use serde_json::{Value, json};
 
@@ -21,11 +21,14 @@ macro_rules! line {
     }};
 }
 
-fn name_of(settings: &Settings, subnet: SubnetId) -> String {
-    settings.place(subnet).map_or_else(|| subnet.0.to_string(), |place| place.name.clone())
+/// A subnet's name, where the router stands on it or the map knows it.
+pub(crate) fn name_of(settings: &Settings, subnet: SubnetId) -> String {
+    let known = settings.table.map().subnet(subnet);
+    known.map_or_else(|| subnet.0.to_string(), |subnet| subnet.name.clone())
 }
 
-fn rtt_seconds(link: &Link) -> Option<f64> {
+/// A link's round-trip time, smoothed by the system.
+pub(crate) fn rtt_seconds(link: &Link) -> Option<f64> {
     Some(tcp_info::rtt(&link.socket)?.as_secs_f64())
 }
 
@@ -87,16 +90,20 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
     }
 }
 
-/// Where lanes go from each of the router's subnets, as JSON.
-pub(crate) fn routes(settings: &Settings) -> String {
+/// Where lanes go from a subnet: each subnet of this AS, each other AS (subnet 0), and how.
+pub(crate) fn targets(settings: &Settings, from: SubnetId) -> Vec<(Destination, NextHop)> {
     let map = settings.table.map();
     let inside = map.subnets().iter().filter(|s| !s.role.leads_out()).map(|s| (map.as_id(), s.id));
     let remotes = map.remotes().iter().map(|remote| (remote.id, SubnetId(0)));
-    let targets: Vec<_> = inside.chain(remotes).collect();
+    let hop = |target| Some((target, settings.table.next_hop(from, target).ok()?));
+    inside.chain(remotes).filter_map(hop).collect()
+}
+
+/// Where lanes go from each of the router's subnets, as JSON.
+pub(crate) fn routes(settings: &Settings) -> String {
     let mut routes = Vec::new();
     for place in &settings.places {
-        for target in &targets {
-            let Ok(hop) = settings.table.next_hop(place.subnet, *target) else { continue };
+        for (target, hop) in targets(settings, place.subnet) {
             let next: Value = match hop.step {
                 Step::Direct => json!("direct"),
                 Step::Routers(routers) => {
@@ -114,59 +121,8 @@ pub(crate) fn routes(settings: &Settings) -> String {
         }
     }
     let report = json!({
-        "version": 1, "as": map.as_id().0, "router": settings.router.name,
+        "version": 1, "as": settings.as_id().0, "router": settings.router.name,
         "metric": settings.config.metric.to_string(), "routes": routes,
     });
     format!("{report:#}\n")
-}
-
-const HEAD: &str = "<!doctype html><html lang=en><meta charset=utf-8>\
-<meta http-equiv=refresh content=5><meta name=viewport content=\"width=device-width\">\
-<style>body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
-color:#222;background:#fff}table{border-collapse:collapse;width:100%;margin:.5rem 0 1.5rem}\
-th,td{text-align:right;padding:.25rem .75rem;border-bottom:1px solid #ddd}\
-th:first-child,td:first-child{text-align:left}h1{font-size:1.4rem}h2{font-size:1.1rem}\
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}}</style>";
-
-/// The status for people. Names in a map are letters, digits, - and _, so nothing is escaped.
-pub(crate) fn page(router: &Router) -> String {
-    let settings = router.settings();
-    let mut out = HEAD.to_owned();
-    let (name, id) = (&settings.router.name, settings.as_id().0);
-    let state = if router.draining.load(Relaxed) { "draining" } else { "running" };
-    line!(out, "<title>{name}</title><h1>Router {name} of AS {id}: {state}, {} lanes</h1>", router.lanes());
-    line!(
-        out,
-        "<h2>Subnets</h2><table><tr><th>Subnet<th>Carrier<th>Lanes in<th>Lanes out<th>MB in<th>MB out"
-    );
-    for place in &settings.places {
-        let counters = router.metrics.of(place.subnet);
-        let now = [&counters.lanes_in_now, &counters.lanes_out_now].map(|n| n.load(Relaxed));
-        let mb = [&counters.bytes_in, &counters.bytes_out].map(|n| n.load(Relaxed) as f64 / 1e6);
-        let carrier = format!("{:?}", place.carrier).to_lowercase();
-        line!(
-            out,
-            "<tr><td>{}<td>{carrier}<td>{}<td>{}<td>{:.1}<td>{:.1}",
-            place.name,
-            now[0],
-            now[1],
-            mb[0],
-            mb[1]
-        );
-    }
-    line!(out, "</table><h2>Links</h2><table><tr><th>Neighbour<th>Subnet<th>Peer<th>Lanes<th>RTT, ms");
-    for link in router.links.standing() {
-        let rtt = rtt_seconds(&link).map_or_else(String::new, |rtt| format!("{:.3}", rtt * 1e3));
-        let (subnet, lanes) = (name_of(&settings, link.subnet), link.lanes.load(Relaxed));
-        line!(out, "<tr><td>AS {}<td>{subnet}<td>{}<td>{lanes}<td>{rtt}", link.neighbour.0, link.peer);
-    }
-    line!(out, "</table><h2>Refused lanes</h2><table><tr><th>Reason<th>Lanes");
-    for (reason, count) in router.metrics.refusals() {
-        line!(out, "<tr><td>{reason:?}<td>{count}");
-    }
-    line!(
-        out,
-        "</table><p><a href=/metrics>metrics</a> <a href=/routes>routes</a> <a href=/health>health</a>"
-    );
-    out
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,13 +18,16 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tracing::{debug, info};
 
-use crate::report;
 use crate::router::Router;
+use crate::{page, report};
 
 /// How long a client may take to ask.
 const ASK_TIME: Duration = Duration::from_secs(10);
 /// Most clients at once.
 const CLIENTS_MAX: usize = 32;
+
+/// What the page may load: nothing but the style within it.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 type Answer = Response<Full<Bytes>>;
 
@@ -62,11 +65,15 @@ async fn accept(router: Arc<Router>, listener: TcpListener) {
 fn answer(router: &Router, request: &Request<Incoming>) -> Result<Answer, Infallible> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".to_owned());
-        refused.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(refused);
     }
     Ok(match request.uri().path() {
-        "/" => text(StatusCode::OK, "text/html; charset=utf-8", report::page(router)),
+        "/" => {
+            let mut page = text(StatusCode::OK, "text/html; charset=utf-8", page::page(router));
+            page.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+            page
+        }
         "/metrics" => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             text(StatusCode::OK, kind, report::metrics(router))
@@ -83,6 +90,6 @@ fn answer(router: &Router, request: &Request<Incoming>) -> Result<Answer, Infall
 fn text(status: StatusCode, kind: &'static str, body: String) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::from(body)));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
 }

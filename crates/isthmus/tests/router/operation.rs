@@ -117,7 +117,13 @@ fn the_status_tells_what_goes_on() {
     assert!(get(status, "/health").ends_with("ok\n"));
     let routes = get(status, "/routes");
     assert!(routes.contains("\"gateways\""), "{routes}");
-    assert!(get(status, "/").contains("Router r2 of AS 1: running"));
+    let page = get(status, "/");
+    for expected in
+        ["Router r2 of AS 1</h1><span class=\"state\">running", "encrypted links", "NoRoute", "a → wan"]
+    {
+        assert!(page.contains(expected), "{expected} is not in {page}");
+    }
+    assert!(!page.contains("://") && !page.contains("<script"), "it loads nothing from elsewhere");
     assert!(get(status, "/other").starts_with("HTTP/1.1 404"));
 }
 

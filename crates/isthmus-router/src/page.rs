@@ -1,0 +1,261 @@
+//! The status as a page for people: one file without scripts, which asks nobody else for
+//! anything, and looks at the router again every few seconds.
+
+use std::fmt::{Display, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use isthmus_routes::Step;
+use isthmus_wire::SubnetId;
+use isthmus_wire::frame::RefuseReason;
+
+use crate::link::Link;
+use crate::metrics::Counters;
+use crate::report::{name_of, rtt_seconds, targets};
+use crate::router::Router;
+use crate::settings::{Carrier, Settings};
+
+/// Seconds after which the browser looks again.
+const AGAIN: u32 = 5;
+const STYLE: &str = include_str!("page.css");
+
+/// A table under its heading; columns whose names start with `#` hold numbers.
+struct Table {
+    html: String,
+    columns: &'static [&'static str],
+    rows: usize,
+}
+
+impl Table {
+    fn new(title: &str, columns: &'static [&'static str]) -> Self {
+        let mut html = format!("<h2>{title}</h2>\n<div class=scroll tabindex=0><table><thead><tr>");
+        for column in columns {
+            let number = column.starts_with('#');
+            write(&mut html, format_args!("<th{}>{}", class(number), column.trim_start_matches('#')));
+        }
+        html.push_str("</thead><tbody>\n");
+        Self { html, columns, rows: 0 }
+    }
+
+    fn row(&mut self, cells: &[&dyn Display]) {
+        self.html.push_str("<tr>");
+        for (column, cell) in self.columns.iter().zip(cells) {
+            write(&mut self.html, format_args!("<td{}>{}", class(column.starts_with('#')), escaped(cell)));
+        }
+        self.html.push('\n');
+        self.rows += 1;
+    }
+
+    /// The table; what stands in its stead where it has no rows.
+    fn finish(mut self, empty: &str) -> String {
+        if self.rows == 0 {
+            write(
+                &mut self.html,
+                format_args!("<tr><td class=none colspan={}>{empty}\n", self.columns.len()),
+            );
+        }
+        self.html + "</tbody></table></div>\n"
+    }
+}
+
+fn class(number: bool) -> &'static str {
+    if number { " class=number" } else { "" }
+}
+
+/// Writing to text cannot fail.
+fn write(out: &mut String, what: std::fmt::Arguments<'_>) {
+    let _ = out.write_fmt(what);
+}
+
+/// What a map or another router named may not become markup.
+fn escaped(what: impl Display) -> String {
+    what.to_string().replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// An amount of data as people read it.
+fn amount(bytes: u64) -> String {
+    let steps = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    let bytes = bytes as f64;
+    match steps.iter().find(|(step, _)| bytes >= *step) {
+        Some((step, unit)) => format!("{:.1} {unit}", bytes / step),
+        None => format!("{bytes} B"),
+    }
+}
+
+fn load(count: &AtomicU64) -> u64 {
+    count.load(Relaxed)
+}
+
+/// The page.
+pub(crate) fn page(router: &Router) -> String {
+    let settings = router.settings();
+    let links = router.links.standing();
+    let name = &settings.router.name;
+    let mut out = format!(
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta http-equiv=refresh content={AGAIN}>\n\
+         <meta name=viewport content=\"width=device-width, initial-scale=1\">\n\
+         <title>{name}: Isthmus router</title>\n<style>\n{STYLE}</style>\n"
+    );
+    out.push_str(&header(router, &settings));
+    out.push_str(&tiles(router, &settings, &links));
+    out.push_str(&subnets(router, &settings));
+    out.push_str(&link_table(&settings, &links));
+    out.push_str(&routes(&settings));
+    out.push_str(&refusals(router));
+    write(
+        &mut out,
+        format_args!(
+            "<footer><span>For programs: <a href=/metrics>metrics</a>, <a href=/routes>routes</a>, \
+             <a href=/health>health</a></span> <span>Isthmus {}; this page looks again every {AGAIN} s\
+             </span></footer>\n",
+            env!("CARGO_PKG_VERSION")
+        ),
+    );
+    out
+}
+
+fn header(router: &Router, settings: &Settings) -> String {
+    let draining = router.draining.load(Relaxed);
+    let (class, state) = if draining { ("state draining", "draining") } else { ("state", "running") };
+    let map = settings.table.map();
+    let (name, id, own) = (&settings.router.name, map.as_id().0, escaped(map.name()));
+    let known = if own == format!("AS{id}") { String::new() } else { format!(" <small>{own}</small>") };
+    format!(
+        "<header><h1>Router {name} of AS {id}</h1><span class=\"{class}\">{state}</span>{known}</header>\n"
+    )
+}
+
+fn tiles(router: &Router, settings: &Settings, links: &[Arc<Link>]) -> String {
+    let counters = router.metrics.subnets();
+    let relayed = counters.iter().map(|(_, count)| load(&count.bytes_in)).sum();
+    let lanes: u64 = counters.iter().map(|(_, count)| load(&count.lanes_in)).sum();
+    let refused: u64 = router.metrics.refusals().iter().map(|(_, count)| count).sum();
+    let mut out = "<dl class=tiles>".to_owned();
+    let mut tile = |what: &str, value: &dyn Display, more: &dyn Display| {
+        write(&mut out, format_args!("<div><dt>{what}<dd>{value} <small>{more}</small></div>\n"));
+    };
+    tile("Lanes", &router.lanes(), &format_args!("of at most {}", settings.config.limits.lanes));
+    tile("Links", &links.len(), &"that stand");
+    tile("Relayed", &amount(relayed), &format_args!("lanes so far: {lanes}"));
+    tile("Refused", &refused, &"lanes");
+    tile("Strangers", &load(&router.metrics.strangers), &"connections");
+    out + "</dl>\n"
+}
+
+fn subnets(router: &Router, settings: &Settings) -> String {
+    let columns =
+        &["Subnet", "Id", "Carries", "#Lanes in", "#Lanes out", "#Data in", "#Data out", "#Lanes so far"];
+    let mut table = Table::new("Subnets", columns);
+    for place in &settings.places {
+        let count: &Counters = &router.metrics.of(place.subnet);
+        let carries = match place.carrier {
+            Carrier::Plain => "plain lanes",
+            Carrier::Links => "encrypted links",
+            Carrier::Closed => "nothing",
+        };
+        table.row(&[
+            &place.name,
+            &place.subnet.0,
+            &carries,
+            &load(&count.lanes_in_now),
+            &load(&count.lanes_out_now),
+            &amount(load(&count.bytes_in)),
+            &amount(load(&count.bytes_out)),
+            &(load(&count.lanes_in) + load(&count.lanes_out)),
+        ]);
+    }
+    table.finish("none")
+}
+
+fn link_table(settings: &Settings, links: &[Arc<Link>]) -> String {
+    let columns = &["Neighbour", "Subnet", "Other end", "Made", "#Lanes", "#Round trip"];
+    let mut table = Table::new("Links", columns);
+    let mut links: Vec<_> = links.iter().collect();
+    links.sort_by_key(|link| (link.neighbour, link.subnet, link.gateway.is_none(), link.peer));
+    for link in links {
+        let rtt = rtt_seconds(link).map_or_else(String::new, |rtt| format!("{:.2} ms", rtt * 1e3));
+        table.row(&[
+            &format_args!("AS {}", link.neighbour.0),
+            &name_of(settings, link.subnet),
+            &link.peer,
+            &if link.gateway.is_some() { "from here" } else { "from there" },
+            &link.lanes.load(Relaxed),
+            &rtt,
+        ]);
+    }
+    let leads_out = settings.places.iter().any(|place| place.carrier == Carrier::Links);
+    table.finish(if leads_out { "no link stands" } else { "this router stands on no way out" })
+}
+
+fn routes(settings: &Settings) -> String {
+    let metric = settings.config.metric;
+    let columns = &["From", "To", "Next", "Way", "#Cost"];
+    let mut table = Table::new(&format!("Routes by {metric}"), columns);
+    for place in &settings.places {
+        for (target, hop) in targets(settings, place.subnet) {
+            // What is on the same subnet needs no router, and an AS is no way between others.
+            let away = place.carrier == Carrier::Links && target.1 == SubnetId(0);
+            if target.1 == place.subnet || away {
+                continue;
+            }
+            let to = match target.1 {
+                SubnetId(0) => format!("AS {}", target.0.0),
+                subnet => name_of(settings, subnet),
+            };
+            let next = match &hop.step {
+                Step::Direct => "the endpoint itself".to_owned(),
+                Step::Routers(routers) => joined(routers.iter().map(|router| &router.name)),
+                Step::Gateways(gateways) => joined(gateways),
+            };
+            let way = hop.route.path.iter().map(|subnet| name_of(settings, *subnet)).collect::<Vec<_>>();
+            table.row(&[&place.name, &to, &next, &way.join(" → "), &hop.route.cost]);
+        }
+    }
+    table.finish("none")
+}
+
+fn joined(what: impl IntoIterator<Item = impl Display>) -> String {
+    what.into_iter().map(|one| one.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn refusals(router: &Router) -> String {
+    let mut table = Table::new("Refused lanes", &["Reason", "Look at", "#Lanes"]);
+    for (reason, count) in router.metrics.refusals() {
+        table.row(&[&format_args!("{reason:?}"), &remedy(reason), &count]);
+    }
+    table.finish("none so far")
+}
+
+/// Where to look, as the guide has it.
+fn remedy(reason: RefuseReason) -> &'static str {
+    match reason {
+        RefuseReason::Version => "the releases of Isthmus at both ends",
+        RefuseReason::NoRoute => "the target's AS and subnet, and this router's map",
+        RefuseReason::Denied => "admits, carries, plain and targets; the endpoint's AS and subnet",
+        RefuseReason::Absent => "whether the target's process still runs",
+        RefuseReason::Unreached => "the next router or the link: firewall, certificates",
+        RefuseReason::Loop => "maps of two routers that send a lane to each other",
+        RefuseReason::Full => "limits.lanes and limits.memory",
+        RefuseReason::Stranger | RefuseReason::Closed | RefuseReason::Subnet => "the endpoint",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_become_markup() {
+        let mut table = Table::new("T", &["A", "#B"]);
+        table.row(&[&"<script>", &"a&b"]);
+        let html = table.finish("none");
+        assert!(html.contains("<td>&lt;script><td class=number>a&amp;b"), "{html}");
+        assert!(Table::new("T", &["A", "B"]).finish("nothing").contains("colspan=2>nothing"));
+    }
+
+    #[test]
+    fn amounts_are_read_easily() {
+        let said: Vec<_> = [0, 999, 1000, 1_234_567, 5_000_000_000_000].map(amount).to_vec();
+        assert_eq!(said, ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 TB"]);
+    }
+}
