@@ -105,8 +105,11 @@ class Load:
     def await_moved(self, bytes_, rounds, seconds, when):
         until = time.monotonic() + seconds
         while self.moved("bytes") < bytes_ or self.moved("rounds") < rounds:
-            if ended := next((job for job in self.jobs if job.process.poll() is not None), None):
-                raise Failure(f"{when}: a job ended: {last_words(ended.output())}")
+            statuses = [job.process.poll() for job in self.jobs]
+            if failed := next((job for job, status in zip(self.jobs, statuses) if status), None):
+                raise Failure(f"{when}: a job ended: {last_words(failed.output())}")
+            if statuses == [0, 0]:
+                return  # all of it was moved
             if time.monotonic() > until:
                 raise Failure(f"{when}: after {seconds} s {self.moved('bytes')} of {bytes_} bytes and "
                               f"{self.moved('rounds')} of {rounds} rounds")

@@ -18,7 +18,7 @@ const LINGER_BYTES: usize = 4 << 20;
 
 /// Why there is no Hello.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoHello {
+pub enum NoHello {
     /// It was closed before it said anything, as probes do.
     #[error("closed without a word")]
     Silent,
@@ -37,7 +37,7 @@ pub(crate) enum NoHello {
 }
 
 /// Reads the Hello, and no byte beyond it.
-pub(crate) async fn read(lane: &mut (impl AsyncRead + Unpin)) -> Result<Hello, NoHello> {
+pub async fn read(lane: &mut (impl AsyncRead + Unpin)) -> Result<Hello, NoHello> {
     let read = timeout(HELLO_TIME, read_unhurried(lane)).await;
     read.unwrap_or_else(|_| Err(NoHello::Cut(io::ErrorKind::TimedOut.into())))
 }

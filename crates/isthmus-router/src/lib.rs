@@ -15,7 +15,7 @@ pub mod config;
 mod daemon;
 mod dial;
 mod ground;
-mod hello;
+pub mod hello;
 mod keygen;
 mod lane;
 mod link;

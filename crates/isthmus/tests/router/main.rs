@@ -1,5 +1,6 @@
 //! `isthmus router` as its neighbours see it: real processes and sockets on loopback.
 
+mod fairness;
 mod harness;
 mod hostile;
 mod operation;
