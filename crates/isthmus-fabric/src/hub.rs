@@ -8,24 +8,22 @@
 //! came. The neighbour answers Ring when it has sent more, at once or with its next packet.
 //! Whoever was rung for packets that are still on their way looks after them often.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use isthmus_wire::frame::{Doze, Frame, Packet, PacketKind, Ring};
-use rustix::net::{RecvFlags, SendFlags};
 use slab::Slab;
 
 use crate::FabricError;
 use crate::net::{BufferId, Done, Net, Posted};
+use crate::pipe::{CREDITS, Parcel, Pipe};
 
 /// Longest packet. Bytes.
 pub(crate) const PACKET_MAX: usize = 64 << 10;
 /// Most payload of a packet. Bytes.
 const PAYLOAD_MAX: usize = PACKET_MAX - Packet::LEN;
-/// Packets of one lane that may be under way and unread.
-const CREDITS: u64 = 16;
 /// Receive buffers per lane beyond those, for packets that do not count: a probe or its
 /// answer, and limits, which are told again only after half the credits were used.
 const SPARE: usize = 4;
@@ -34,8 +32,6 @@ const RECEIVES: usize = CREDITS as usize + SPARE;
 const SENDS: usize = 16;
 /// Most lanes of a fabric, whatever its provider has room for.
 const LANES_MAX: usize = 256;
-/// Reads from a lane's connection in one turn.
-const LISTENS: usize = 16;
 /// Rounds of completions in one turn.
 const ROUNDS: usize = 4;
 /// Shortest and longest pause between looks after what is under way.
@@ -62,82 +58,6 @@ pub enum Piped {
     Blocked,
     /// The lane is broken.
     Failed(String),
-}
-
-/// A packet that came and is not read whole.
-#[derive(Debug)]
-struct Parcel {
-    buffer: BufferId,
-    from: usize,
-    to: usize,
-}
-
-/// One lane.
-#[derive(Debug)]
-struct Pipe {
-    token: u64,
-    key: u64,
-    /// The neighbour's endpoint, and its name for the lane, once they are known.
-    to: Option<u64>,
-    name: Vec<u8>,
-    theirs: u64,
-    /// The lane's connection, once it has moved.
-    bell: Option<OwnedFd>,
-    heard: Vec<u8>,
-    /// What came and is not read, from packet number `read` on: where a provider takes long
-    /// messages another way than short ones, they do not come in order.
-    inbox: VecDeque<Option<Parcel>>,
-    /// Numbered packets that were read, and the limit that the neighbour was told.
-    read: u64,
-    told: u64,
-    /// Numbered packets sent, and the limit.
-    next: u64,
-    limit: u64,
-    /// All packets that were sent and that came; how many must have come after a Ring.
-    sent: u64,
-    received: u64,
-    rung: u64,
-    /// Packets that the provider has not taken yet.
-    sending: usize,
-    /// Packets to be sent without bytes of the lane.
-    owed: Vec<PacketKind>,
-    proved: bool,
-    /// The neighbour dozes; we do, and have said so.
-    asleep: bool,
-    dozing: bool,
-    wants_to_write: bool,
-    /// The number of the packet that ends their bytes; our bytes and the connection have ended.
-    end: Option<u64>,
-    finished: bool,
-    parted: bool,
-    failed: Option<String>,
-}
-
-impl Pipe {
-    /// Whether the next bytes, or their end, are there.
-    fn is_readable(&self) -> bool {
-        matches!(self.inbox.front(), Some(Some(_))) || self.end == Some(self.read)
-    }
-
-    fn front(&mut self) -> Option<&mut Parcel> {
-        self.inbox.front_mut().and_then(Option::as_mut)
-    }
-
-    /// Takes a packet in; false where it is one that may not come.
-    fn put(&mut self, seq: u64, parcel: Parcel) -> bool {
-        if seq < self.read || seq >= self.told || self.end.is_some_and(|end| seq >= end) {
-            return false;
-        }
-        let at = (seq - self.read) as usize;
-        if self.inbox.len() <= at {
-            self.inbox.resize_with(at + 1, || None);
-        }
-        self.inbox[at].replace(parcel).is_none()
-    }
-
-    fn limit_to_tell(&self) -> u64 {
-        self.read + CREDITS
-    }
 }
 
 /// See the module.
@@ -226,33 +146,7 @@ impl Hub {
         let random = getrandom::u32().map_err(|_| FabricError::Full)?;
         let entry = self.pipes.vacant_entry();
         let token = u64::from(random) << 32 | entry.key() as u64;
-        entry.insert(Pipe {
-            token,
-            key: u64::MAX,
-            to: None,
-            name: Vec::new(),
-            theirs: 0,
-            bell: None,
-            heard: Vec::new(),
-            inbox: VecDeque::new(),
-            read: 0,
-            told: CREDITS,
-            next: 0,
-            limit: CREDITS,
-            sent: 0,
-            received: 0,
-            rung: 0,
-            sending: 0,
-            owed: Vec::new(),
-            proved: false,
-            asleep: false,
-            dozing: false,
-            wants_to_write: false,
-            end: None,
-            finished: false,
-            parted: false,
-            failed: None,
-        });
+        entry.insert(Pipe::new(token));
         match self.stock() {
             Ok(()) => Ok(token),
             Err(error) => {
@@ -819,31 +713,5 @@ impl Hub {
             pipe.parted = true;
             self.late.push(News { key: pipe.key, readable: true, writable: false });
         }
-    }
-}
-
-impl Pipe {
-    /// Says something on the connection; false where that fails, which shows by its end.
-    fn say(&self, frame: impl Into<Frame>) -> bool {
-        let Some(bell) = &self.bell else { return false };
-        let mut bytes = Vec::new();
-        frame.into().encode(&mut bytes);
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::send(bell.as_fd(), &bytes, flags).is_ok_and(|sent| sent == bytes.len())
-    }
-
-    /// Takes what was said; an error where nothing can come any more.
-    fn listen(&mut self) -> Result<(), ()> {
-        let Some(bell) = &self.bell else { return Ok(()) };
-        let mut room = [0; 256];
-        for _ in 0..LISTENS {
-            match rustix::net::recv(bell.as_fd(), &mut room[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(()),
-                Ok((n, _)) => self.heard.extend_from_slice(&room[..n]),
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
-                Err(_) => return Err(()),
-            }
-        }
-        Ok(())
     }
 }

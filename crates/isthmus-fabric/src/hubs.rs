@@ -71,7 +71,15 @@ impl Hubs {
         for name in self.wanted.clone() {
             match Hub::open(&name, self.node) {
                 Ok(hub) => hubs.push(hub),
-                Err(error) => self.remark(format_args!("no lanes over the fabric {name}: {error}")),
+                Err(error) => {
+                    let hint = match std::env::var("FI_PROVIDER") {
+                        Ok(filter) => {
+                            format!("; FI_PROVIDER={filter} may hide a part of it: add {name} there")
+                        }
+                        Err(_) => String::new(),
+                    };
+                    self.remark(format_args!("no lanes over the fabric {name}: {error}{hint}"));
+                }
             }
         }
         self.hubs = Some(hubs);

@@ -7,8 +7,8 @@
 //! packets (`hub.rs`), and the connection remains as the lane's sign of life, its end, and a
 //! bell for who sleeps: not every provider has a descriptor to sleep on, and nobody spins.
 //!
-//! `unsafe` lives in `library.rs` (finding libfabric), `net.rs` (its objects) and where
-//! `hub.rs` copies from and to the memory that a lane is lent.
+//! `unsafe` lives in `library.rs` (finding libfabric), `net.rs` (its objects), and in `hub.rs`
+//! and `hubs.rs`, which copy from and to the memory that a lane is lent.
 
 mod host;
 mod hub;
@@ -17,6 +17,7 @@ mod library;
 mod meeting;
 mod net;
 mod offer;
+mod pipe;
 
 pub use hub::{News, Piped};
 pub use hubs::{Hubs, Pipe};

@@ -113,17 +113,8 @@ impl Net {
     pub(crate) fn open(provider: &str, node: IpAddr) -> Result<Self, FabricError> {
         let library = Library::get()?;
         let at_node = (provider != "shm").then(|| CString::new(node.to_string()).unwrap_or_default());
-        let info = find_layered(library, provider, at_node.as_ref())?;
-        let mut objects = Objects {
-            ep: null_mut(),
-            cq: null_mut(),
-            av: null_mut(),
-            domain: null_mut(),
-            fabric: null_mut(),
-            info,
-            library,
-        };
-        objects.open()?;
+        let objects = open_any(library, provider, at_node.as_ref())?;
+        let info = objects.info;
         let name = objects.name()?;
         // SAFETY: fi_getinfo fills all attributes of what it returns.
         let (tx, rx, domain) =
@@ -352,33 +343,69 @@ fn outcome(status: isize) -> Posted {
     }
 }
 
-/// The provider's endpoint to use, by itself or with libfabric's own protocols above it; ours
-/// to free.
-fn find_layered(
+/// Opens an endpoint of the provider, by itself or with libfabric's own protocols above it.
+fn open_any(
     library: &'static Library,
     provider: &str,
     node: Option<&CString>,
-) -> Result<*mut fi_info, FabricError> {
+) -> Result<Objects, FabricError> {
     let names = ["", ";ofi_rxm", ";ofi_rxd"].map(|layer| format!("{provider}{layer}"));
-    let layers = if provider.contains(';') { 1 } else { names.len() };
-    let mut first = None;
-    for name in &names[..layers] {
+    let names = if provider.contains(';') { &names[..1] } else { &names[..] };
+    let mut why = None;
+    for name in names {
         for node in [node, None] {
             match find(library, name, node) {
-                Ok(info) => return Ok(info),
-                Err(error) => first.get_or_insert(error),
-            };
+                Ok(found) => match found.open_first() {
+                    Ok(objects) => return Ok(objects),
+                    // What there is says more than what there is not.
+                    Err(error) => why = Some(error),
+                },
+                Err(error) => drop(why.get_or_insert(error)),
+            }
         }
     }
-    Err(first.unwrap_or(FabricError::NoLibrary))
+    Err(why.unwrap_or(FabricError::NoLibrary))
 }
 
-/// As [`find_layered`], of one name.
-fn find(
+/// A list of what fi_getinfo found; ours to free.
+struct Found {
     library: &'static Library,
-    provider: &str,
-    node: Option<&CString>,
-) -> Result<*mut fi_info, FabricError> {
+    list: *mut fi_info,
+}
+
+impl Found {
+    /// Opens the first that can be, those without a protocol above them before others: that
+    /// cannot always be opened, where the environment's `FI_PROVIDER` hides what is below.
+    fn open_first(&self) -> Result<Objects, FabricError> {
+        let mut why = FabricError::NoProvider("an empty list".to_owned());
+        for layered in [false, true] {
+            let mut at = self.list;
+            while !at.is_null() {
+                // SAFETY: an entry of the list, with all attributes.
+                let name = unsafe { CStr::from_ptr((*(*at).fabric_attr).prov_name) };
+                if name.to_bytes().contains(&b';') == layered {
+                    match Objects::of(self.library, at) {
+                        Ok(objects) => return Ok(objects),
+                        Err(error) => why = error,
+                    }
+                }
+                // SAFETY: as above.
+                at = unsafe { (*at).next };
+            }
+        }
+        Err(why)
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: it came from fi_getinfo and is no longer used.
+        unsafe { (self.library.free_info)(self.list) };
+    }
+}
+
+/// What libfabric has of a provider of this name.
+fn find(library: &'static Library, provider: &str, node: Option<&CString>) -> Result<Found, FabricError> {
     // SAFETY: null is how one is made.
     let hints = unsafe { (library.dup_info)(std::ptr::null()) };
     if hints.is_null() {
@@ -413,7 +440,7 @@ fn find(
     if status != 0 || info.is_null() {
         return Err(FabricError::NoProvider(library.text(status.into())));
     }
-    Ok(info)
+    Ok(Found { library, list: info })
 }
 
 /// `fi_close` of any object; null is nothing.
@@ -448,6 +475,26 @@ fn enable(object: *mut fid) -> c_int {
 }
 
 impl Objects {
+    /// Opens the endpoint that an entry of fi_getinfo's list describes.
+    fn of(library: &'static Library, entry: *const fi_info) -> Result<Self, FabricError> {
+        // SAFETY: an entry with all attributes; the copy has no successor.
+        let info = unsafe { (library.dup_info)(entry) };
+        if info.is_null() {
+            return Err(FabricError::Call { what: "fi_dupinfo", why: "no memory".to_owned() });
+        }
+        let mut objects = Self {
+            ep: null_mut(),
+            cq: null_mut(),
+            av: null_mut(),
+            domain: null_mut(),
+            fabric: null_mut(),
+            info,
+            library,
+        };
+        objects.open()?;
+        Ok(objects)
+    }
+
     /// Opens all that `info` describes.
     fn open(&mut self) -> Result<(), FabricError> {
         let (library, info) = (self.library, self.info);

@@ -1,9 +1,12 @@
 //! `isthmus router` as its neighbours see it: real processes and sockets on loopback.
 
 mod fairness;
+mod fabric;
 mod harness;
 mod hostile;
 mod operation;
 mod plain;
 mod site;
+#[path = "../../../isthmus-io/tests/support/mod.rs"]
+mod support;
 mod wan;
