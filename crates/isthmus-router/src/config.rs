@@ -234,6 +234,8 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
 
 fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message().trim().replace('\n', "; ");
+    // It quotes the text, which may hold what terminals obey.
+    let message = message.replace(char::is_control, "\u{fffd}");
     let place = match error.span() {
         None => name.to_owned(),
         Some(span) => {
@@ -268,6 +270,7 @@ mod tests {
         assert!(unknown.starts_with("router.toml:3: unknown field `admit`, expected"), "{unknown}");
         let metric = said("metric = \"speed\"\n");
         assert!(metric.starts_with("router.toml:3: there is no metric \"speed\"; use"), "{metric}");
+        assert!(!said("\"a\\u001b[2Jb\" = 1").contains(char::is_control), "a key that clears the screen");
         let prefix = said("[subnet.a]\ntargets = [\"10.0.0.0/33\"]\n");
         assert!(prefix.starts_with("router.toml:4: \"10.0.0.0/33\" is no range"), "{prefix}");
         assert!(said("status = \"0.0.0.0:1\"").contains("use 127.0.0.1"));

@@ -58,13 +58,8 @@ impl<'a> Text<'a> {
     }
 
     pub(crate) fn fault(&mut self, at: usize, what: impl Into<String>, remedy: impl Into<String>) {
-        let line = self.line(at);
-        self.faults.push(Fault {
-            file: self.file.to_owned(),
-            line,
-            what: what.into(),
-            remedy: remedy.into(),
-        });
+        let (what, remedy) = (printable(what.into()), printable(remedy.into()));
+        self.faults.push(Fault { file: self.file.to_owned(), line: self.line(at), what, remedy });
     }
 
     /// `value`, unless anything was wrong.
@@ -290,6 +285,21 @@ pub(crate) fn list_of(
         return Vec::new();
     };
     array.iter().filter_map(|item| text_of(text, key, item, example)).collect()
+}
+
+/// One line that a terminal only shows: what it may quote is a stranger's.
+fn printable(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    text.chars().fold(String::new(), |mut out, c| {
+        if c.is_control() {
+            out.extend(c.escape_default())
+        } else {
+            out.push(c)
+        }
+        out
+    })
 }
 
 fn type_of(value: &DeValue<'_>) -> &'static str {

@@ -256,3 +256,12 @@ fn measurements_are_checked_against_the_map() {
         now.toml:5: [[link]] has no subnet; add subnet = \"esnet\"";
     assert_eq!(said, expected);
 }
+
+#[test]
+fn a_fault_is_one_line_whatever_it_quotes() {
+    let named = GOOD.replace("\"storage\"\n", "\"a\\u001b[2Jb\\nc\"\n");
+    let said = said(&named);
+    assert_eq!(said.lines().count(), said.matches("map.toml:").count(), "{said}");
+    assert!(!said.replace('\n', "").contains(char::is_control), "{said:?}");
+    assert!(said.contains(r"use one of campus, a\u{1b}[2Jb\nc, esnet"), "{said}");
+}

@@ -123,20 +123,32 @@ fn parse_uri(text: &str) -> Option<Address> {
     let (ids, rest) = text.strip_prefix(URI_SCHEME)?.split_once('/')?;
     let (as_id, subnet) = ids.split_once('.')?;
     let (locator, incarnation) = match rest.split_once('#') {
-        Some((locator, hex)) => (locator, u32::from_str_radix(hex, 16).ok()?),
+        Some((locator, hex)) => (locator, number(hex, 16)?),
         None => (rest, 0),
     };
+    let locator: Locator = locator.parse().ok()?;
+    // An address that means something on one host only, as that of `[fe80::1%3]` does.
+    if matches!(locator, SocketAddr::V6(v6) if v6.scope_id() != 0) {
+        return None;
+    }
     Some(Address {
-        as_id: AsId(as_id.parse().ok()?),
-        subnet: SubnetId(subnet.parse().ok()?),
-        locator: locator.parse().ok()?,
+        as_id: AsId(number(as_id, 10)?),
+        subnet: SubnetId(number(subnet, 10)?),
         incarnation,
+        ..Address::from(locator)
     })
+}
+
+/// A number without a sign.
+fn number(text: &str, radix: u32) -> Option<u32> {
+    (!text.starts_with('+')).then(|| u32::from_str_radix(text, radix).ok())?
 }
 
 impl From<SocketAddr> for Address {
     /// The wildcard address of whichever endpoint listens at `locator`, ids not configured.
+    /// An IPv4 address is one, however it is written.
     fn from(locator: SocketAddr) -> Self {
+        let locator = SocketAddr::new(locator.ip().to_canonical(), locator.port());
         Self { as_id: AsId::default(), subnet: SubnetId::default(), locator, incarnation: 0 }
     }
 }
@@ -184,6 +196,17 @@ mod tests {
         assert_eq!(Address::from_bytes(&[0; 32]), Err(AddressError::Magic(0)));
         assert_eq!(Address::from_bytes(&[0xA5; 32]), Err(AddressError::Format(0xA5)));
         assert!("tcp://1.2/3".parse::<Address>().is_err());
+        assert!("isthmus://+1.2/10.1.2.3:4#5".parse::<Address>().is_err());
+        assert!("isthmus://1.2/10.1.2.3:4#+5".parse::<Address>().is_err());
+        assert!("isthmus://1.2/[fe80::1%3]:4".parse::<Address>().is_err(), "means nothing elsewhere");
+    }
+
+    #[test]
+    fn an_ipv4_address_is_one_however_it_is_written() {
+        let mapped = "isthmus://3.7/[::ffff:10.1.2.3]:4567#deadbeef".parse();
+        assert_eq!(mapped, Ok(sample()));
+        let mapped: SocketAddr = "[::ffff:10.1.2.3]:4567".parse().expect("a socket address");
+        assert_eq!(Address::from(mapped).locator, sample().locator);
     }
 
     proptest! {

@@ -32,6 +32,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-io", &["isthmus-fabric", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
+    ("isthmus-fuzz", &["isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
     ("isthmus-router", &["isthmus-fabric", "isthmus-routes", "isthmus-units", "isthmus-wire"]),
     (

@@ -1,0 +1,126 @@
+//! Fuzz targets: everything that reads what others wrote.
+//!
+//! A [`Target`] is a property of a reader that must hold for any input. The same targets run
+//! in two ways. `cargo test` replays the corpora beside this crate and inputs made from them
+//! by a seeded [`mutate::Mutator`]: the same ones every time, in seconds, by the stable
+//! toolchain. `make fuzz` builds them with coverage counters for LLVM's libFuzzer, which finds
+//! new inputs and adds them to the corpora.
+//!
+//! Every target also has a bound of the memory that an input of a given length may cost.
+#![forbid(unsafe_code)]
+
+mod address;
+/// The simulation's memory: it knows who may touch it.
+#[path = "../../isthmus-proto/tests/simulation/arena.rs"]
+#[allow(dead_code, reason = "the simulation asks more of it")]
+mod arena;
+mod engine;
+mod frame;
+mod hello;
+pub mod mutate;
+mod texts;
+
+use std::sync::{Mutex, PoisonError};
+
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// A reader, and what must hold for whatever it reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, also that of its corpus.
+    pub name: &'static str,
+    /// What it is about.
+    pub about: &'static str,
+    /// Well-formed inputs, from which fuzzing starts.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Panics where the property does not hold.
+    property: fn(&[u8]),
+    /// Most memory that is held at once, apart from the input: so much in any case, and so
+    /// much for each of the input's bytes. Bytes.
+    memory_max: (usize, usize),
+    /// How many inputs `cargo test` makes.
+    pub mutations: usize,
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "frame",
+        about: "the decoder of frames",
+        seeds: frame::seeds,
+        property: frame::property,
+        memory_max: (4096, 0),
+        mutations: 100_000,
+    },
+    Target {
+        name: "address",
+        about: "addresses as bytes and as text",
+        seeds: address::seeds,
+        property: address::property,
+        memory_max: (4096, 8),
+        mutations: 100_000,
+    },
+    Target {
+        name: "map",
+        about: "the route map, and what is computed from it",
+        seeds: texts::map_seeds,
+        property: texts::map,
+        memory_max: (1 << 20, 1000),
+        mutations: 2_000,
+    },
+    Target {
+        name: "measured",
+        about: "measurements of a map's links",
+        seeds: texts::measured_seeds,
+        property: texts::measured,
+        memory_max: (1 << 16, 1000),
+        mutations: 5_000,
+    },
+    Target {
+        name: "router-config",
+        about: "the router's configuration",
+        seeds: texts::router_config_seeds,
+        property: texts::router_config,
+        memory_max: (1 << 16, 1000),
+        mutations: 5_000,
+    },
+    Target {
+        name: "hello",
+        about: "a router's first look at a lane, in pieces",
+        seeds: hello::seeds,
+        property: hello::property,
+        memory_max: (1 << 16, 0),
+        mutations: 20_000,
+    },
+    Target {
+        name: "engine",
+        about: "lanes of one peer that carry any bytes in any pieces, and break",
+        seeds: engine::seeds,
+        property: engine::property,
+        memory_max: (16 << 20, 0),
+        mutations: 5_000,
+    },
+];
+
+impl Target {
+    /// The target with this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        TARGETS.iter().find(|target| target.name == name)
+    }
+
+    /// Panics where the property does not hold for `input`, or where it costs too much memory.
+    pub fn check(&self, input: &[u8]) {
+        // Memory is counted for the whole process.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = ALLOCATOR.current_usage();
+        ALLOCATOR.reset_peak_usage();
+        (self.property)(input);
+        let cost = ALLOCATOR.peak_usage().saturating_sub(before);
+        let most = self.memory_max.0 + self.memory_max.1 * input.len();
+        assert!(cost <= most, "{} bytes of input cost {cost} bytes of memory, more than {most}", input.len());
+    }
+}
