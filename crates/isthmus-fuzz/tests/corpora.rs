@@ -3,6 +3,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isthmus_fuzz::mutate::Mutator;
 use isthmus_fuzz::{TARGETS, Target};
@@ -27,7 +28,14 @@ fn check(target: &Target, input: &[u8]) {
     }
 }
 
+/// Memory is counted for the whole process: one test at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn hold(name: &str) {
+    let _turn = turn();
     let target = Target::named(name).expect("a target");
     let inputs = inputs(target);
     inputs.iter().for_each(|input| check(target, input));
@@ -64,6 +72,7 @@ targets_hold! {
 
 #[test]
 fn corpora_are_small() {
+    let _turn = turn();
     let bytes: usize = TARGETS.iter().flat_map(inputs).map(|input| input.len()).sum();
     assert!(bytes < 256 << 10, "{bytes} bytes");
 }
