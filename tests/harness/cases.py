@@ -433,6 +433,22 @@ def bad_settings(c):
     return f"{len(trials)} refused with what to do, the longest {longest:.1f} s"
 
 
+def local_fabrics(c):
+    """Lanes within the host move to libfabric's own shared memory, and to its tcp."""
+    if c.transport != "isthmus":
+        raise Skip("a setting of Isthmus")
+    seen = []
+    for fabric in ("shm", "tcp"):
+        env = {"FI_ISTHMUS_FABRIC": fabric, "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "isthmus"}
+        for words in (("storm", 200, 500), ("collectives", "64k"), ("onesided", "64k", 4)):
+            ended = c.start(4, *words, suffix=f"-{fabric}-{words[0]}", env=env).wait(60)
+            must_pass(ended)
+            if f"lanes go over {fabric}" not in ended.output:
+                raise Failure(f"{words[0]}: no lane moved to {fabric}")
+        seen.append(fabric)
+    return f"storms, collectives and one-sided communication over {' and '.join(seen)}"
+
+
 CASES = {
     case.name: case
     for case in (
@@ -448,6 +464,7 @@ CASES = {
         Case("connect", connect),
         Case("spawn", spawn, places=("host",)),
         Case("broken-lanes", broken_lanes),
+        Case("local-fabrics", local_fabrics, places=("host",)),
         Case("killed-rank", killed_rank, places=("host",)),
         Case("killed-partner", killed_partner),
         Case("wrong-port", wrong_port, places=("host",)),
