@@ -27,13 +27,16 @@ help:
 	  '             variables: FILE SIZE RATE RTT LOSS MTU RANKS BLOCK, and ARGS (demo/run.py --help)' \
 	  'make demo-routed' \
 	  '             the same between sites that only routers join, one of which is killed' \
-	  'make test    all tests: the Rust ones, then every MPI over Isthmus (ARGS: tests/run.py --help)' \
+	  'make demo-five' \
+	  '             the same across fabric, LAN, WAN, LAN and fabric, with routers between them' \
+	  'make test    all tests: the Rust ones, every MPI over Isthmus (ARGS: tests/run.py --help),' \
+	  '             and some of MPICH own' \
 	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH) and build/bin/isthmus' \
 	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
-  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
-  'make lint    formatting, clippy, shellcheck' \
-	  'make suites  libfabric own tests over Isthmus and over stock tcp, side by side; then' \
-	  '             mpi4py own tests over stock tcp: the list of known failures' \
+	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
+	  'make lint    formatting, clippy, shellcheck' \
+	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
+	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc: hours (ARGS: suites/run.py --help)' \
 	  'make clean   what was built; distclean also takes the MPIs in build/mpi'
 
 bootstrap:
@@ -60,6 +63,8 @@ test:
 	  cargo test --workspace --locked || status=1; \
 	  echo 'test: the MPIs'; \
 	  tests/run.py --suite $(ARGS) || status=1; \
+	  echo 'test: of what others wrote'; \
+	  suites/run.py mpich --quick --lazy || status=1; \
 	  exit $$status
 
 soak:
@@ -78,12 +83,9 @@ lint:
 	shellcheck -x tools/*.sh .ci/run
 
 suites:
-	@tools/bootstrap.sh base rust fabtests mpich mpi4py-tests
+	@tools/bootstrap.sh
 	@tools/build.sh
-	@status=0; \
-	  suites/fabtests.py || status=1; \
-	  tests/run.py --placement host --transport tcp --mpi mpich --only mpi4py-2 --only mpi4py-4-all || status=1; \
-	  exit $$status
+	suites/run.py $(ARGS)
 
 clean:
 	rm -rf build/lib build/bin build/tests build/demo build/logs

@@ -17,8 +17,8 @@ cd "$root"
 # shellcheck source=tools/versions.env
 source tools/versions.env
 
-all_components=(base rust mpich openmpi intel debian-openmpi mpi4py-tests)
-further_components=(fabtests lint fuzz)
+all_components=(base rust mpich openmpi intel debian-openmpi mpi4py-tests suites)
+further_components=(lint fuzz)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -36,7 +36,7 @@ main() {
             -h | --help) usage && exit 0 ;;
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
-            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | fabtests | lint | fuzz) wanted+=("$1") ;;
+            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -110,10 +110,10 @@ want_debian_openmpi() {
     apt_install openmpi-bin libopenmpi-dev
 }
 
-# What suites/fabtests.py needs to fetch and build libfabric's own tests.
-want_fabtests() {
+# What suites/ needs to fetch and build what others wrote.
+want_suites() {
     want_base
-    apt_install apt libfabric-dev xz-utils
+    apt_install apt dpkg libfabric-dev xz-utils
 }
 
 # libFuzzer is C++.

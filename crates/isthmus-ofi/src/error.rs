@@ -1,6 +1,6 @@
 //! Every reason to refuse a call, and its libfabric errno.
 
-use isthmus_io::{OpenError, PostError};
+use isthmus_io::{InterfaceError, OpenError, PostError};
 use isthmus_proto::OpError;
 
 pub(crate) const FI_EOTHER: i32 = 256;
@@ -96,9 +96,12 @@ impl Error {
             Self::TimedOut => libc::ETIMEDOUT,
             Self::NoMemory => libc::ENOMEM,
             Self::Unreachable(_) => libc::EHOSTUNREACH,
-            Self::Open(OpenError::Listen { cause, .. }) | Self::System(cause) => {
-                cause.raw_os_error().unwrap_or(libc::EIO)
-            }
+            Self::Open(
+                OpenError::Listen { cause, .. }
+                | OpenError::System(cause)
+                | OpenError::Interface(InterfaceError::List(cause)),
+            )
+            | Self::System(cause) => cause.raw_os_error().unwrap_or(libc::EIO),
             Self::Open(_) => libc::ENODEV,
         }
     }

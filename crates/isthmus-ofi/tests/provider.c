@@ -10,23 +10,13 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define WANT(call, wanted)                                                              \
-	do {                                                                            \
-		long got_ = (long)(call);                                               \
-		if (got_ != (long)(wanted)) {                                           \
-			printf("line %d: %s = %ld, wanted %ld\n", __LINE__, #call,      \
-			       got_, (long)(wanted));                                   \
-			exit(1);                                                        \
-		}                                                                       \
-	} while (0)
-#define OK(call) WANT(call, 0)
+#include "want.h"
+
 #define CONTEXT(n) ((void *)(n))
 
 static struct fi_info *info;

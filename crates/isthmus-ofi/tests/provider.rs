@@ -1,7 +1,8 @@
-//! Runs `provider.c` through the system's libfabric, where there is one to build against.
+//! Runs C programs through the system's libfabric, where there is one to build against.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The provider under the name that libfabric looks for, in a folder of its own.
 fn provider(folder: &Path) {
@@ -10,35 +11,74 @@ fn provider(folder: &Path) {
     std::fs::copy(built, folder.join("libisthmus-fi.so")).expect("the library was built");
 }
 
-fn build(folder: &Path) -> Option<PathBuf> {
-    let program = folder.join("provider");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/provider.c");
+/// Builds a C program of this folder; `None` where there is no libfabric to build against.
+fn build(name: &str, folder: &Path) -> Option<PathBuf> {
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     if !Path::new("/usr/include/rdma/fabric.h").exists() {
         return None;
     }
     let built = Command::new("cc")
         .args(["-O1", "-Wall", "-Wno-deprecated-declarations", "-o"])
         .args([&program, &source])
-        .arg("-lfabric")
+        // What loads libfabric itself must not have it already.
+        .args(["-Wl,--as-needed", "-lfabric", "-ldl"])
         .status()
         .expect("a C compiler");
-    assert!(built.success(), "provider.c does not build");
+    assert!(built.success(), "{name}.c does not build");
     Some(program)
 }
 
-#[test]
-fn a_c_program_finds_every_object_and_operation_as_the_manual_says() {
+/// Runs a program over the provider; it must find nothing wrong within `limit`.
+fn run(name: &str, words: &[&str], limit: Duration) {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(program) = build(folder.path()) else {
+    let Some(program) = build(name, folder.path()) else {
         eprintln!("skipped: no libfabric headers (Debian: libfabric-dev)");
         return;
     };
     provider(folder.path());
-    let output = Command::new(program)
+    let output = Command::new("timeout")
+        .args(["--signal=KILL", &limit.as_secs().to_string()])
+        .arg(program)
+        .args(words)
         .env("FI_PROVIDER_PATH", folder.path())
         .env("FI_PROVIDER", "isthmus")
         .output()
         .expect("the program runs");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+/// A bound for a program that hangs; on a machine of its own each takes seconds.
+const LONG_ENOUGH: Duration = Duration::from_secs(120);
+
+#[test]
+fn a_c_program_finds_every_object_and_operation_as_the_manual_says() {
+    run("provider", &[], LONG_ENOUGH);
+}
+
+#[test]
+fn what_is_claimed_is_there_and_the_rest_is_refused() {
+    run("claims", &[], LONG_ENOUGH);
+}
+
+#[test]
+fn ten_thousand_openings_leave_neither_memory_nor_descriptors() {
+    run("lifecycle", &["cycles"], 5 * LONG_ENOUGH);
+}
+
+#[test]
+fn without_descriptors_opening_is_an_error_that_leaves_nothing() {
+    run("lifecycle", &["descriptors"], LONG_ENOUGH);
+}
+
+#[test]
+fn a_process_may_end_in_the_middle_of_a_transfer() {
+    run("lifecycle", &["exit"], LONG_ENOUGH);
+    run("lifecycle", &["_exit"], LONG_ENOUGH);
+}
+
+#[test]
+fn libfabric_may_be_unloaded_under_an_open_endpoint() {
+    run("unload", &["libfabric.so.1"], LONG_ENOUGH);
 }

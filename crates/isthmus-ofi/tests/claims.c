@@ -1,0 +1,218 @@
+/* What fi_getinfo claims is there, in every form that the manual pages name, and what is not
+ * there is refused: formats of completions, levels of completion, fences, addresses as text.
+ * Prints the first thing that is not as it must be. */
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+#include <rdma/fi_trigger.h>
+#include <string.h>
+
+#include "want.h"
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_av *av;
+static struct fid_cq *cq;
+static struct fid_ep *ep;
+static fi_addr_t self;
+static char name[64], hello[8] = "hello", buffer[8];
+
+static struct fi_info *asked(uint64_t caps)
+{
+	struct fi_info *hints = fi_allocinfo();
+
+	hints->caps = caps;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->fabric_attr->prov_name = strdup("isthmus");
+	return hints;
+}
+
+static void want_refused(struct fi_info *hints)
+{
+	struct fi_info *found;
+
+	WANT(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found), -FI_ENODATA);
+	fi_freeinfo(hints);
+}
+
+static void what_is_not_there_is_not_offered(void)
+{
+	uint64_t caps[] = { FI_TRIGGER, FI_RMA_EVENT, FI_RMA_PMEM, FI_SHARED_AV, FI_NAMED_RX_CTX,
+			    FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_VARIABLE_MSG };
+	uint64_t orders[] = { FI_ORDER_RAW, FI_ORDER_WAW, FI_ORDER_RMA_RAR, FI_ORDER_SAR };
+	struct fi_info *hints;
+
+	for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)
+		want_refused(asked(FI_MSG | caps[i]));
+	for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+		hints = asked(FI_MSG);
+		hints->tx_attr->msg_order = orders[i];
+		want_refused(hints);
+	}
+	for (int type = FI_EP_MSG; type <= FI_EP_DGRAM; type += FI_EP_DGRAM - FI_EP_MSG) {
+		hints = asked(FI_MSG);
+		hints->ep_attr->type = type;
+		want_refused(hints);
+	}
+	hints = asked(FI_MSG);
+	hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
+	want_refused(hints);
+	hints = asked(FI_MSG);
+	hints->ep_attr->rx_ctx_cnt = 2;
+	want_refused(hints);
+	hints = asked(FI_MSG);
+	hints->tx_attr->inject_size = 1 << 30;
+	want_refused(hints);
+}
+
+/* Who asks for little gets no more than that, besides what every endpoint has. */
+static void capabilities_are_those_asked_for(void)
+{
+	struct fi_info *hints = asked(FI_TAGGED | FI_SEND), *found;
+
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found));
+	WANT(found->caps, FI_TAGGED | FI_SEND | FI_LOCAL_COMM | FI_REMOTE_COMM);
+	WANT(found->tx_attr->caps & ~found->caps, 0);
+	WANT(found->rx_attr->caps & ~found->caps, 0);
+	fi_freeinfo(found);
+	fi_freeinfo(hints);
+}
+
+static void open_with(enum fi_cq_format format, uint64_t bind)
+{
+	struct fi_av_attr table = { .type = FI_AV_TABLE };
+	struct fi_cq_attr queue = { .format = format, .wait_obj = FI_WAIT_NONE };
+	size_t len = sizeof name;
+
+	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, info, &domain, NULL));
+	OK(fi_av_open(domain, &table, &av, NULL));
+	OK(fi_cq_open(domain, &queue, &cq, NULL));
+	OK(fi_endpoint(domain, info, &ep, NULL));
+	OK(fi_ep_bind(ep, &av->fid, 0));
+	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | bind));
+	OK(fi_enable(ep));
+	OK(fi_getname(&ep->fid, name, &len));
+	WANT(fi_av_insert(av, name, 1, &self, 0, NULL), 1);
+}
+
+static void close_all(void)
+{
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&cq->fid));
+	OK(fi_close(&av->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+}
+
+/* Reads one completion of any format into the largest, the rest of which stays as it was. */
+static struct fi_cq_tagged_entry next(void)
+{
+	struct fi_cq_tagged_entry entry;
+	ssize_t n;
+
+	memset(&entry, 0x55, sizeof entry);
+	while ((n = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN)
+		;
+	WANT(n, 1);
+	return entry;
+}
+
+static void every_format_has_its_fields_and_no_more(void)
+{
+	const enum fi_cq_format formats[] = { FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_MSG,
+					      FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_TAGGED };
+	const uint64_t untouched = 0x5555555555555555;
+	struct fi_cq_tagged_entry entry;
+
+	for (int i = 0; i < 4; i++) {
+		open_with(formats[i], FI_SELECTIVE_COMPLETION);
+		struct iovec iov = { buffer, sizeof buffer };
+		struct fi_msg_tagged receive = { .msg_iov = &iov, .iov_count = 1, .tag = 7,
+						 .addr = FI_ADDR_UNSPEC, .context = &iov };
+		OK(fi_trecvmsg(ep, &receive, FI_COMPLETION));
+		/* Without the flag nobody hears of it. */
+		OK(fi_tsenddata(ep, hello, 6, NULL, 0xabc, self, 7, NULL));
+		entry = next();
+		WANT(entry.op_context == &iov, 1);
+		WANT(i < 1 ? entry.flags == untouched : entry.flags & FI_RECV, i < 1 ? 1 : FI_RECV);
+		WANT(entry.len, i < 1 ? untouched : 6);
+		WANT(entry.data, i < 2 ? untouched : 0xabc);
+		WANT(entry.tag, i < 3 ? untouched : 7);
+		WANT(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
+		close_all();
+	}
+}
+
+static void every_level_completes_and_fences_are_taken(void)
+{
+	const uint64_t levels[] = { FI_INJECT_COMPLETE, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE,
+				    FI_MATCH_COMPLETE, FI_FENCE, FI_INJECT, FI_MORE };
+	struct iovec iov = { hello, 6 };
+	struct fi_msg_tagged message = { .msg_iov = &iov, .iov_count = 1, .addr = self, .tag = 1 };
+
+	for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+		memset(buffer, 0, sizeof buffer);
+		OK(fi_trecv(ep, buffer, sizeof buffer, NULL, self, 1, 0, NULL));
+		OK(fi_tsendmsg(ep, &message, levels[i] | FI_COMPLETION));
+		WANT((next().flags | next().flags) & (FI_SEND | FI_RECV), FI_SEND | FI_RECV);
+		OK(strcmp(buffer, "hello"));
+	}
+	/* Unmatched, a message is not match-complete: the receive must come first. */
+	OK(fi_tsendmsg(ep, &message, FI_MATCH_COMPLETE | FI_COMPLETION));
+	struct fi_cq_tagged_entry entry;
+	for (int i = 0; i < 1000; i++)
+		WANT(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
+	OK(fi_trecv(ep, buffer, sizeof buffer, NULL, self, 1, 0, NULL));
+	WANT((next().flags | next().flags) & (FI_SEND | FI_RECV), FI_SEND | FI_RECV);
+}
+
+static void what_was_not_offered_is_refused_when_used(void)
+{
+	struct fi_deferred_work work = { .op_type = FI_OP_SEND };
+	struct iovec iov = { hello, 6 };
+	struct fi_msg message = { .msg_iov = &iov, .iov_count = 1, .addr = self };
+	struct fid_ep *none;
+
+	WANT(fi_sendmsg(ep, &message, FI_TRIGGER), -FI_EBADFLAGS);
+	WANT(fi_sendmsg(ep, &message, 1ULL << 62), -FI_EBADFLAGS);
+	WANT(fi_control(&domain->fid, FI_QUEUE_WORK, &work), -FI_ENOSYS);
+	WANT(fi_scalable_ep(domain, info, &none, NULL) < 0, 1);
+	WANT(fi_stx_context(domain, NULL, (struct fid_stx **)&none, NULL) < 0, 1);
+	WANT(fi_srx_context(domain, NULL, &none, NULL) < 0, 1);
+}
+
+static void an_address_is_text_of_known_length(void)
+{
+	char whole[128], part[8];
+	size_t len = sizeof whole, needed = sizeof part;
+
+	WANT(fi_av_straddr(av, name, whole, &len) == whole, 1);
+	WANT(len, strlen(whole) + 1);
+	WANT(fi_av_straddr(av, name, part, &needed) == part, 1);
+	WANT(needed, len);
+	WANT(strlen(part), sizeof part - 1);
+	OK(strncmp(whole, part, sizeof part - 1));
+}
+
+int main(void)
+{
+	struct fi_info *hints = asked(FI_TAGGED | FI_MSG | FI_DIRECTED_RECV | FI_FENCE);
+
+	what_is_not_there_is_not_offered();
+	capabilities_are_those_asked_for();
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+	every_format_has_its_fields_and_no_more();
+	open_with(FI_CQ_FORMAT_TAGGED, 0);
+	every_level_completes_and_fences_are_taken();
+	what_was_not_offered_is_refused_when_used();
+	an_address_is_text_of_known_length();
+	close_all();
+	fi_freeinfo(info);
+	fi_freeinfo(hints);
+	return 0;
+}

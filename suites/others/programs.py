@@ -1,0 +1,124 @@
+"""Programs that Debian packages: NetPIPE and hpcc, unpacked but not installed.
+
+NetPIPE for MPICH was linked with Debian's own, which can load no libfabric provider; by
+library path it runs on the MPICH of PyPI and on Intel MPI, which have the same ABI.
+"""
+
+import re
+
+from harness import mpis, process
+
+from . import debian
+from .table import BUILD, FAIL, OURS, PASS, TIMEOUT, Case, Outcome, Suite, wanted
+
+SECONDS = 300
+# NetPIPE's ways: its plain ping-pong, checked data, streaming, and both ways at once.
+NETPIPE = {"": [], " integrity": ["-i"], " stream": ["-s"], " both ways": ["-2"]}
+NETPIPE_MOST = 4 << 20
+NETPIPES = {"mpich": ("netpipe-mpich2", "NPmpich2"), "intel": ("netpipe-mpich2", "NPmpich2"),
+            "debian-openmpi": ("netpipe-openmpi", "NPopenmpi")}
+HPCC_RANKS = 4
+# hpccinf.txt: one problem of order 600 in blocks of 40 on a grid of 2 x 2, and as many of PTRANS.
+HPCC_INPUT = """HPLinpack benchmark input file
+suites/others/programs.py
+HPL.out      output file name (if any)
+8            device out (6=stdout,7=stderr,file)
+1            # of problems sizes (N)
+600          Ns
+1            # of NBs
+40           NBs
+0            PMAP process mapping (0=Row-,1=Column-major)
+1            # of process grids (P x Q)
+2            Ps
+2            Qs
+16.0         threshold
+1            # of panel fact
+2            PFACTs (0=left, 1=Crout, 2=Right)
+1            # of recursive stopping criterium
+4            NBMINs (>= 1)
+1            # of panels in recursion
+2            NDIVs
+1            # of recursive panel fact.
+1            RFACTs (0=left, 1=Crout, 2=Right)
+1            # of broadcast
+1            BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
+1            # of lookahead depth
+1            DEPTHs (>=0)
+2            SWAP (0=bin-exch,1=long,2=mix)
+64           swapping threshold
+0            L1 in (0=transposed,1=no-transposed) form
+0            U  in (0=transposed,1=no-transposed) form
+1            Equilibration (0=no,1=yes)
+8            memory alignment in double (> 0)
+##### This line (no. 32) is ignored (it serves as a separator). ######
+0                      Number of additional problem sizes for PTRANS
+1200 10000 30000       values of N
+0                      number of additional blocking sizes for PTRANS
+40 9 8 13 13 20 16 32 64       values of NB
+"""
+
+
+def prepare(options):
+    cases = [Case(f"NetPIPE {name}{how}", (name, netpipe, args), alone=True)
+             for name in NETPIPES for how, args in NETPIPE.items()]
+    cases.append(Case("hpcc debian-openmpi", ("debian-openmpi", hpcc, ()), alone=True))
+    cases = [case for case in cases if wanted(case.name, options) and not mpis.MPIS[case.body[0]].missing()]
+    return Suite("programs of Debian", cases, lambda case, provider: perform(case, provider, options))
+
+
+def perform(case, provider, options):
+    mpi, how, args = case.body
+    transport = "isthmus" if provider == OURS else "rxm"
+    folder = debian.emptied(options.logs / re.sub(r"\W+", "_", f"{case.name}.{transport}"))
+    return how(mpis.MPIS[mpi], transport, folder, args)
+
+
+def netpipe(mpi, transport, folder, args):
+    package, name = NETPIPES[mpi.name]
+    program = debian.unpacked(package) / "usr" / "bin" / name
+    words = [str(program), "-u", str(NETPIPE_MOST), "-o", "figures", *args]
+    env = {"LD_LIBRARY_PATH": mpich_abi(mpi)} if package == "netpipe-mpich2" else {}
+    ended = run(mpi, 2, words, transport, folder, env)
+    if ended.timed_out:
+        return Outcome(TIMEOUT, f"{SECONDS} s")
+    figures = folder / "figures"
+    rows = [line.split() for line in figures.read_text().splitlines()] if figures.exists() else []
+    if ended.status or len(rows) < 30 or "Integrity check failed" in ended.output:
+        return Outcome(FAIL, f"status {ended.status}, {len(rows)} sizes measured")
+    best = max(float(row[1]) for row in rows)
+    return Outcome(PASS, f"{COLUMN_OF[transport]} {float(rows[0][-1]) * 1e6:.1f} us, {best / 1000:.1f} Gb/s")
+
+
+COLUMN_OF = {"isthmus": "ours", "rxm": "theirs"}
+
+
+def hpcc(mpi, transport, folder, _args):
+    program = debian.unpacked("hpcc") / "usr" / "bin" / "hpcc"
+    (folder / "hpccinf.txt").write_text(HPCC_INPUT)
+    blas = next(debian.unpacked("libblas3").rglob("libblas.so.3")).parent
+    ended = run(mpi, HPCC_RANKS, [str(program)], transport, folder, {"LD_LIBRARY_PATH": str(blas)})
+    if ended.timed_out:
+        return Outcome(TIMEOUT, f"{SECONDS} s")
+    output = folder / "hpccoutf.txt"
+    text = output.read_text() if output.exists() else ""
+    wrong = re.findall(r"^.*(?:FAILED|\bFailure\b).*$", text, re.M)
+    if ended.status or wrong or "Success=1" not in text:
+        return Outcome(FAIL, f"status {ended.status}; {(wrong or ['no Success=1'])[0][:100]}")
+    return Outcome(PASS)
+
+
+def run(mpi, ranks, words, transport, folder, env):
+    command, launch_env = mpi.command(ranks, words, transport, env=env)
+    return process.run(command, launch_env, folder / "output.log", SECONDS, cwd=folder)
+
+
+def mpich_abi(mpi):
+    """Library path with the MPI under the name that Debian's MPICH has, libmpich.so.12, and with
+    what it needs."""
+    folder = BUILD / "abi" / mpi.name
+    folder.mkdir(parents=True, exist_ok=True)
+    library = next((mpi.folder / "lib").rglob("libmpi.so.12")).resolve()
+    (folder / "libmpich.so.12").unlink(missing_ok=True)
+    (folder / "libmpich.so.12").symlink_to(library)
+    libfabric = next((mpi.folder / "lib").rglob("libfabric.so.1")).parent
+    return f"{folder}:{library.parent}:{libfabric}"

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Tests that others wrote, over Isthmus and over libfabric's stock tcp provider: one table.
+
+    suites/run.py                    all of them
+    suites/run.py mpich --only rma/  some tests of one suite
+    suites/run.py mpich --quick      what make test runs of it
+
+The suites are fetched from Debian's archive and PyPI. SUITE.txt says what of one is not
+run, and why. What differs is run once more over both; the second run counts. The exit status is 1 if anything is better
+over the stock provider. Logs: build/logs/suites/SUITE/
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from others import fabtests, mpi4py, mpich, programs, table  # noqa: E402
+
+SUITES = {
+    "fabtests": lambda options: fabtests.prepare(options, fabtests.FIRST),
+    "fabtests-2": lambda options: fabtests.prepare(options, fabtests.SECOND),
+    "mpich": mpich.prepare,
+    "mpi4py": mpi4py.prepare,
+    "programs": programs.prepare,
+}
+
+
+def main():
+    options = arguments()
+    tables, missing = {}, []
+    for name in options.suite or SUITES:
+        options.logs = options.all_logs / name
+        options.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            tables[name] = table.judged(SUITES[name](options), options)
+        except table.Unavailable as why:
+            print(f"{name}: not run: {why}")
+            missing.append(name)
+    table.summary(tables)
+    if options.json:
+        rows = {name: {case: {p: vars(o) | {"failed": sorted(o.failed)} for p, o in row.items()}
+                       for case, row in results.items()} for name, results in tables.items()}
+        options.json.write_text(json.dumps(rows, indent=1))
+    # Those who only test want no failure because an archive is out of reach.
+    return table.status(tables) or int(bool(missing) and not options.quick)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", nargs="*", help=f"of {', '.join(SUITES)}; default: all")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="only tests that contain this")
+    parser.add_argument("--quick", action="store_true", help="only what SUITE.txt calls quick")
+    parser.add_argument("--provider", action="append", choices=list(table.COLUMN), help="instead of both")
+    parser.add_argument("--lazy", action="store_true", help="ask the stock provider only where Isthmus fails")
+    parser.add_argument("--all-logs", type=Path, default=table.ROOT / "build" / "logs" / "suites", metavar="FOLDER")
+    parser.add_argument("--seconds", type=float, default=180, help="what a test may take that says nothing itself")
+    parser.add_argument("--at-once", type=int, default=2, help="how many tests run at once")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    options = parser.parse_args()
+    for name in options.suite:
+        if name not in SUITES:
+            parser.error(f'no suite "{name}"; there are: {", ".join(SUITES)}')
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
