@@ -29,6 +29,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-units", &[]),
     ("isthmus-wire", &[]),
     ("isthmus-proto", &["isthmus-wire"]),
+    ("isthmus-udp", &[]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
     ("isthmus-io", &["isthmus-fabric", "isthmus-proto", "isthmus-units", "isthmus-wire"]),

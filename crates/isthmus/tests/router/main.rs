@@ -1,7 +1,7 @@
 //! `isthmus router` as its neighbours see it: real processes and sockets on loopback.
 
-mod fairness;
 mod fabric;
+mod fairness;
 mod harness;
 mod hostile;
 mod operation;

@@ -1,0 +1,291 @@
+//! The controls of TCP that take loss for congestion, for paths where that is wanted.
+
+use super::{AckSample, CongestionControl, Limits, per_second};
+use crate::Micros;
+
+/// Least window. Packets.
+const PACKETS_LEAST: u64 = 4;
+/// Packets at first (RFC 6928).
+const PACKETS_FIRST: u64 = 10;
+
+/// What both have in common: slow start, one reduction in a round trip, pacing.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    bytes: f64,
+    threshold: f64,
+    rtt_us: Micros,
+    packet_bytes: u64,
+    /// Losses of this round were answered.
+    reduced: bool,
+    cap: u64,
+}
+
+impl Window {
+    fn new(limits: Limits) -> Self {
+        Self {
+            bytes: 0.0,
+            threshold: f64::INFINITY,
+            rtt_us: 0,
+            packet_bytes: 1_500,
+            reduced: false,
+            cap: limits.cap,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.bytes as u64).max(PACKETS_LEAST * self.packet_bytes).max(self.first())
+    }
+
+    /// What holds before the first acknowledgement.
+    fn first(&self) -> u64 {
+        if self.rtt_us == 0 { PACKETS_FIRST * self.packet_bytes } else { 0 }
+    }
+
+    fn pace(&self) -> u64 {
+        if self.rtt_us == 0 {
+            return self.cap;
+        }
+        // As Linux has it: ahead of the window, twice so in slow start.
+        let gain = if self.bytes < self.threshold { 2.0 } else { 1.2 };
+        ((gain * per_second(self.bytes(), self.rtt_us)) as u64).clamp(1, self.cap)
+    }
+
+    /// Notes what is the same for both. True where a reduction is due.
+    fn note(&mut self, sample: &AckSample) -> bool {
+        if self.rtt_us == 0 {
+            self.bytes = self.bytes.max((PACKETS_FIRST * sample.packet_bytes) as f64);
+        }
+        (self.rtt_us, self.packet_bytes) = (sample.rtt_us.max(1), sample.packet_bytes);
+        if sample.round_ended {
+            self.reduced = false;
+        }
+        sample.lost_packets > 0 && !std::mem::replace(&mut self.reduced, true)
+    }
+
+    fn begin_anew(&mut self) {
+        self.bytes = (PACKETS_LEAST * self.packet_bytes) as f64;
+    }
+
+    fn is_used(&self, sample: &AckSample) -> bool {
+        !sample.app_limited && (sample.in_flight + sample.acked_bytes) as f64 >= self.bytes / 2.0
+    }
+
+    fn recall(&mut self, capacity: u64, rtt_us: Micros) {
+        self.bytes = capacity as f64 * rtt_us as f64 / 2e6;
+        self.rtt_us = rtt_us.max(1);
+    }
+}
+
+/// Additive increase, multiplicative decrease (RFC 5681).
+#[derive(Clone, Copy, Debug)]
+pub struct Reno(Window);
+
+impl Reno {
+    /// In slow start.
+    pub fn new(limits: Limits) -> Self {
+        Self(Window::new(limits))
+    }
+}
+
+impl CongestionControl for Reno {
+    fn on_ack(&mut self, sample: &AckSample) {
+        let window = &mut self.0;
+        if window.note(sample) {
+            window.bytes /= 2.0;
+            window.threshold = window.bytes;
+        } else if window.is_used(sample) {
+            let acked = sample.acked_bytes as f64;
+            let slow_start = window.bytes < window.threshold;
+            window.bytes +=
+                if slow_start { acked } else { acked * window.packet_bytes as f64 / window.bytes };
+        }
+    }
+
+    fn on_silence_ended(&mut self) {
+        self.0.threshold = self.0.bytes / 2.0;
+        self.0.begin_anew();
+    }
+
+    fn window_bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn pace(&self) -> u64 {
+        self.0.pace()
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        None
+    }
+
+    fn recall(&mut self, capacity: u64, rtt_us: Micros) {
+        self.0.recall(capacity, rtt_us);
+    }
+
+    fn name(&self) -> &'static str {
+        "reno"
+    }
+}
+
+/// CUBIC (RFC 9438).
+#[derive(Clone, Copy, Debug)]
+pub struct Cubic {
+    window: Window,
+    /// Window before the last reduction. Packets.
+    most: f64,
+    /// When the growth since the last reduction began.
+    epoch: Option<Micros>,
+    /// What Reno would have. Packets.
+    reno: f64,
+}
+
+/// RFC 9438, 4.1 and 4.6.
+const C: f64 = 0.4;
+const BETA: f64 = 0.7;
+
+impl Cubic {
+    /// In slow start.
+    pub fn new(limits: Limits) -> Self {
+        Self { window: Window::new(limits), most: 0.0, epoch: None, reno: 0.0 }
+    }
+
+    /// Past slow start, with a window of so many bytes.
+    pub(super) fn with_window(limits: Limits, bytes: u64, rtt_us: Micros, packet_bytes: u64) -> Self {
+        let mut cubic = Self::new(limits);
+        let window = &mut cubic.window;
+        (window.bytes, window.threshold) = (bytes as f64, 0.0);
+        (window.rtt_us, window.packet_bytes) = (rtt_us, packet_bytes);
+        cubic.most = bytes as f64 / packet_bytes as f64;
+        cubic
+    }
+
+    fn reduce(&mut self) {
+        let packets = self.window.bytes / self.window.packet_bytes as f64;
+        self.most = if packets < self.most { packets * (1.0 + BETA) / 2.0 } else { packets };
+        self.window.bytes *= BETA;
+        self.window.threshold = self.window.bytes;
+        self.epoch = None;
+    }
+
+    fn grow(&mut self, sample: &AckSample) {
+        let packet = self.window.packet_bytes as f64;
+        let packets = self.window.bytes / packet;
+        let acked = sample.acked_bytes as f64 / packet;
+        let epoch = *self.epoch.get_or_insert_with(|| {
+            self.reno = packets;
+            self.most = self.most.max(packets);
+            sample.now
+        });
+        let t = (sample.now - epoch + sample.rtt_us) as f64 / 1e6;
+        let k = ((self.most - packets.min(self.most * BETA)).max(0.0) / C).cbrt();
+        let target = (C * (t - k).powi(3) + self.most).clamp(packets, 1.5 * packets);
+        self.reno += acked / packets * 3.0 * (1.0 - BETA) / (1.0 + BETA);
+        let next = packets + (target - packets) / packets * acked;
+        self.window.bytes = next.max(self.reno) * packet;
+    }
+}
+
+impl CongestionControl for Cubic {
+    fn on_ack(&mut self, sample: &AckSample) {
+        if self.window.note(sample) {
+            self.reduce();
+        } else if self.window.is_used(sample) {
+            if self.window.bytes < self.window.threshold {
+                self.window.bytes += sample.acked_bytes as f64;
+            } else {
+                self.grow(sample);
+            }
+        }
+    }
+
+    fn on_silence_ended(&mut self) {
+        self.reduce();
+        self.window.begin_anew();
+    }
+
+    fn window_bytes(&self) -> u64 {
+        self.window.bytes()
+    }
+
+    fn pace(&self) -> u64 {
+        self.window.pace()
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        None
+    }
+
+    fn recall(&mut self, capacity: u64, rtt_us: Micros) {
+        self.window.recall(capacity, rtt_us);
+    }
+
+    fn name(&self) -> &'static str {
+        "cubic"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(now: Micros, in_flight: u64) -> AckSample {
+        AckSample {
+            now,
+            acked_bytes: 15_000,
+            acked_packets: 10,
+            in_flight,
+            rtt_us: 10_000,
+            rtt_least_us: 10_000,
+            packet_bytes: 1_500,
+            ..Default::default()
+        }
+    }
+
+    fn feed(control: &mut dyn CongestionControl, from: Micros, rounds: u64, rtt_us: Micros) {
+        for round in 0..rounds {
+            let acks = control.window_bytes() / 15_000;
+            for ack in 0..acks.max(1) {
+                let mut sample = sample(from + round * rtt_us + ack, control.window_bytes());
+                (sample.rtt_us, sample.round_ended) = (rtt_us, ack == 0);
+                control.on_ack(&sample);
+            }
+        }
+    }
+
+    #[test]
+    fn slow_start_doubles_and_a_round_of_losses_counts_once() {
+        for control in [
+            &mut Reno::new(Limits::default()) as &mut dyn CongestionControl,
+            &mut Cubic::new(Limits::default()),
+        ] {
+            feed(control, 0, 6, 10_000);
+            let before = control.window_bytes();
+            assert!((15_000 * 40..=15_000 * 80).contains(&before), "{}: {before}", control.name());
+            let mut lossy = sample(70_000, before);
+            lossy.lost_packets = 3;
+            control.on_ack(&lossy);
+            let after = control.window_bytes();
+            control.on_ack(&lossy);
+            assert!(control.window_bytes() < before * 3 / 4 && control.window_bytes() <= after + 15_000);
+        }
+    }
+
+    #[test]
+    fn reno_grows_by_a_packet_and_cubic_returns_to_where_it_was() {
+        let limits = Limits::default();
+        let mut reno = Reno::new(limits);
+        feed(&mut reno, 0, 5, 10_000);
+        reno.on_ack(&AckSample { lost_packets: 1, ..sample(60_000, 1 << 20) });
+        let before = reno.window_bytes();
+        feed(&mut reno, 70_000, 10, 10_000);
+        let grown = (reno.window_bytes() - before) / 1_500;
+        assert!((8..=11).contains(&grown), "{grown}");
+
+        let mut cubic = Cubic::with_window(limits, 1_500_000, 10_000, 1_500);
+        cubic.on_ack(&AckSample { lost_packets: 1, ..sample(0, 1_500_000) });
+        assert!((1_000_000..1_100_000).contains(&cubic.window_bytes()));
+        // K = cbrt(300 / 0.4) = 9.1 s.
+        feed(&mut cubic, 0, 91, 100_000);
+        assert!((1_400_000..1_600_000).contains(&cubic.window_bytes()), "{}", cubic.window_bytes());
+    }
+}

@@ -1,0 +1,78 @@
+//! How much may be under way, and how fast it leaves.
+
+mod classic;
+mod rate;
+
+pub use classic::{Cubic, Reno};
+pub use rate::Rate;
+
+use crate::Micros;
+
+/// What an acknowledgement brought. All bytes are as on the wire.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AckSample {
+    /// When it came.
+    pub now: Micros,
+    /// Bytes that it says have arrived.
+    pub acked_bytes: u64,
+    /// Packets that it says have arrived.
+    pub acked_packets: u64,
+    /// Packets that now count as lost.
+    pub lost_packets: u64,
+    /// Bytes still under way.
+    pub in_flight: u64,
+    /// The round trip, smoothed, and its least of the last seconds.
+    pub rtt_us: Micros,
+    /// See `rtt_us`.
+    pub rtt_least_us: Micros,
+    /// What the newest packet waited in queues on its way; `None` where nothing newer came.
+    pub queue_us: Option<Micros>,
+    /// Receiver's time since what the acknowledgement before told of.
+    pub span_us: Micros,
+    /// What was sent after the last such moment has been answered.
+    pub round_ended: bool,
+    /// The newest packet left when there was nothing more to send.
+    pub app_limited: bool,
+    /// Bytes of a full packet.
+    pub packet_bytes: u64,
+}
+
+/// A congestion control.
+pub trait CongestionControl: Send + std::fmt::Debug {
+    /// Takes in an acknowledgement.
+    fn on_ack(&mut self, sample: &AckSample);
+    /// The path answers again after it has been silent: what was lost meanwhile says nothing
+    /// of its capacity.
+    fn on_silence_ended(&mut self);
+    /// Most bytes (wire) under way.
+    fn window_bytes(&self) -> u64;
+    /// How fast to send. Bytes/s (wire), at least 1.
+    fn pace(&self) -> u64;
+    /// Capacity of the path, if known. Bytes/s (wire).
+    fn capacity(&self) -> Option<u64>;
+    /// Begins with a capacity that was known lately. Bytes/s (wire).
+    fn recall(&mut self, capacity: u64, rtt_us: Micros);
+    /// Its name in compositions.
+    fn name(&self) -> &'static str;
+}
+
+/// What is common to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Fastest that is ever sent. Bytes/s (wire). Default: no limit.
+    pub cap: u64,
+    /// What may go before anything is known of the path. Bytes (wire). Default 1 MiB.
+    pub first_window: u64,
+    /// How fast that goes. Bytes/s (wire). Default 1.25e9, 10 Gb/s.
+    pub first_pace: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { cap: u64::MAX, first_window: 1 << 20, first_pace: 1_250_000_000 }
+    }
+}
+
+fn per_second(bytes: u64, us: Micros) -> f64 {
+    bytes as f64 * 1e6 / us.max(1) as f64
+}

@@ -1,0 +1,394 @@
+//! A control that does not take loss for congestion: it models the path.
+//!
+//! What a path is capable of shows when a queue stands at its bottleneck: then what arrives,
+//! by the receiver's clock, arrives at the bottleneck's rate less what is lost by chance. So
+//! this control keeps a small queue standing, of 1 to 4 ms, sees it by the one-way delay,
+//! and once in a round trip sets the capacity to *delivery rate / (1 - loss)*. Where no
+//! queue stands it sends a little faster, and faster still each time that makes none; the
+//! window of capacity times round trip and queue bounds what a wrong guess can do.
+//!
+//! Loss is held to be chance if it does not come with a queue, and does not go when less is
+//! sent: a trial of one round trip. Where a long queue stands that is not its own doing, the
+//! path is shared with somebody who fills queues; then it does as CUBIC does, except that it
+//! passes over losses up to what is known to be chance, until the queue has gone.
+//!
+//! A new path is measured by the dispersion of the first flight: a queue that grows while it
+//! passes tells the bottleneck's rate within one round trip. Model-based controls are in
+//! Cardwell et al., "BBR" (2016); small standing queues in Wei et al., "FAST TCP" (2006).
+
+use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
+use crate::Micros;
+
+/// Least time over which a round is judged. Microseconds.
+const ROUND_US: Micros = 4_000;
+/// Queue that shows the bottleneck during start-up. Microseconds.
+const START_QUEUE_US: Micros = 1_000;
+/// Least dispersion of a flight that tells a rate. Microseconds.
+const TRAIN_US: Micros = 1_000;
+/// Packets of the same.
+const TRAIN_PACKETS: u64 = 8;
+/// Most by which one round trip may raise the capacity in start-up.
+const LEAP: f64 = 64.0;
+/// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
+const SLACK_US: Micros = 2_500;
+/// Between attempts to see the path without the queue of our own. Microseconds.
+const DRAIN_EVERY_US: Micros = 4_000_000;
+/// Rounds with a queue that is not ours after which the path counts as shared.
+const SHARED_ROUNDS: u32 = 3;
+/// Between attempts to find out whether it still is. Microseconds.
+const ALONE_EVERY_US: Micros = 8_000_000;
+/// Rounds after start-up in which packets of its last flight arrive.
+const FLIGHT_ROUNDS: u32 = 2;
+/// Packets that the window has beyond its length in time, so that the least flow grows.
+const PACKETS_MORE: u64 = 2;
+/// Rounds without growth after one that cost packets.
+const HOLD_ROUNDS: u32 = 4;
+/// Loss beyond the known that is not taken for noise.
+const EXCESS_LEAST: f64 = 0.005;
+/// Packets under way at which the queue has its nominal length.
+const EVEN_PACKETS: f64 = 100.0;
+/// Packets that the ratio of chance losses remembers.
+const MEMORY_PACKETS: f64 = 20_000.0;
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Nothing is known but that the capacity is at least so much.
+    Start,
+    Cruise,
+    /// Less is sent for a round, so that our own queue drains.
+    Drain,
+    Shared(Cubic),
+    /// As `Drain`, to see whether the queue is somebody else's.
+    AmIAlone(Cubic),
+}
+
+/// What one round trip brought.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    since: Option<Micros>,
+    bytes: u64,
+    span_us: Micros,
+    acked: u64,
+    lost: u64,
+    queue_least_us: Option<Micros>,
+    queue_most_us: Micros,
+    app_limited: bool,
+}
+
+impl Round {
+    fn note(&mut self, sample: &AckSample) {
+        self.since.get_or_insert(sample.now);
+        self.bytes += sample.acked_bytes;
+        self.span_us += sample.span_us;
+        self.acked += sample.acked_packets;
+        self.lost += sample.lost_packets;
+        self.app_limited |= sample.app_limited;
+        if let Some(queue) = sample.queue_us {
+            self.queue_least_us = Some(self.queue_least_us.map_or(queue, |least| least.min(queue)));
+            self.queue_most_us = self.queue_most_us.max(queue);
+        }
+    }
+
+    /// Whether enough has arrived, over enough time, for a rate.
+    fn tells_rate(&self) -> bool {
+        self.span_us >= TRAIN_US && self.acked >= TRAIN_PACKETS
+    }
+
+    fn loss(&self) -> f64 {
+        self.lost as f64 / (self.acked + self.lost).max(1) as f64
+    }
+}
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    limits: Limits,
+    phase: Phase,
+    /// Bytes/s (wire); 0 while unknown.
+    capacity: f64,
+    rtt_least_us: Micros,
+    packet_bytes: u64,
+    round: Round,
+    /// Losses by chance: lost and all packets.
+    chance: (f64, f64),
+    /// Loss in excess of chance, at which less was sent to see whether it goes.
+    trial: Option<f64>,
+    /// By how much the next round without a queue raises the rate.
+    step: f64,
+    hold: u32,
+    shared_rounds: u32,
+    /// Largest window of the rounds in which the path may already have been shared.
+    window_before: u64,
+    phase_since: Micros,
+    /// Successive acknowledgements in start-up that told of a queue.
+    queued: u32,
+    /// Rounds that say nothing: what they bring left under other circumstances.
+    skip: u32,
+}
+
+impl Rate {
+    /// Knows nothing of its path.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            phase: Phase::Start,
+            capacity: 0.0,
+            rtt_least_us: 0,
+            packet_bytes: 1_500,
+            round: Round::default(),
+            chance: (0.0, 0.0),
+            trial: None,
+            step: 0.0,
+            hold: 0,
+            shared_rounds: 0,
+            window_before: 0,
+            phase_since: 0,
+            queued: 0,
+            skip: 0,
+        }
+    }
+
+    /// The queue that is kept standing. Microseconds. A flow that has little under way keeps
+    /// a longer one than a flow that has much, so that flows which share a path become equal
+    /// (Kumar et al., "Swift", 2020).
+    fn queue_us(&self) -> Micros {
+        let packets = self.path_bytes(self.rtt_least_us + SLACK_US) / self.packet_bytes as f64;
+        let scale = (EVEN_PACKETS / packets.max(1.0)).sqrt().clamp(0.5, 3.0);
+        ((self.rtt_least_us / 32).clamp(1_000, 4_000) as f64 * scale) as Micros
+    }
+
+    fn chance(&self) -> f64 {
+        if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(0.9) } else { 0.0 }
+    }
+
+    /// Loss beyond which a round of `packets` had more than chance.
+    fn excess_above(&self, packets: u64) -> f64 {
+        let p = self.chance();
+        let deviation = (p.max(0.001) * (1.0 - p) / packets.max(1) as f64).sqrt();
+        p + EXCESS_LEAST.max(4.0 * deviation)
+    }
+
+    fn learn_chance(&mut self, round: &Round) {
+        let packets = (round.acked + round.lost) as f64;
+        let keep = (1.0 - packets / MEMORY_PACKETS).max(0.0);
+        self.chance = (self.chance.0 * keep + round.lost as f64, self.chance.1 * keep + packets);
+    }
+
+    /// Takes this round's losses for chance, whatever was known before.
+    fn accept_chance(&mut self, round: &Round) {
+        self.chance = (round.lost as f64, (round.acked + round.lost) as f64);
+        self.trial = None;
+    }
+
+    fn enter(&mut self, now: Micros, phase: Phase) {
+        self.phase = phase;
+        self.phase_since = now;
+        self.shared_rounds = 0;
+    }
+
+    fn reset_step(&mut self) {
+        self.step = (8_000.0 / self.rtt_least_us.max(1) as f64).min(0.05);
+    }
+
+    /// Start-up: looks at the flight as it arrives.
+    fn on_start(&mut self, sample: &AckSample) {
+        if let Some(queue) = sample.queue_us {
+            self.queued = if queue >= START_QUEUE_US { self.queued + 1 } else { 0 };
+        }
+        let train = self.round;
+        let tells = train.tells_rate();
+        let rate = per_second(train.bytes, train.span_us);
+        if self.queued >= 2 && tells {
+            self.capacity = rate;
+            self.reset_step();
+            self.round = Round::default();
+            self.skip = FLIGHT_ROUNDS;
+            self.enter(sample.now, Phase::Cruise);
+        } else if sample.round_ended {
+            if tells && rate > self.capacity {
+                let most = LEAP * per_second(train.bytes, sample.rtt_us);
+                self.capacity = rate.min(most).max(self.capacity);
+            }
+            self.round = Round::default();
+        }
+    }
+
+    /// A round trip has passed.
+    fn judge(&mut self, sample: &AckSample) {
+        let round = self.round;
+        if self.skip == 0 && !round.tells_rate() {
+            return; // it goes on for another round trip
+        }
+        self.round = Round::default();
+        if self.skip > 0 {
+            self.skip -= 1;
+            return;
+        }
+        let Some(queue) = round.queue_least_us else { return };
+        // What arrives faster than it left has waited together.
+        let rate = per_second(round.bytes, round.span_us).min(2.0 * self.pace() as f64);
+        match self.phase {
+            Phase::Start => {}
+            Phase::Cruise => self.cruise(sample, &round, queue, rate),
+            Phase::Drain => {
+                self.enter(sample.now, Phase::Cruise);
+                self.skip = 1;
+            }
+            Phase::Shared(cubic) => self.share(sample, &round, queue, rate, cubic),
+            Phase::AmIAlone(cubic) if queue < self.queue_us() => {
+                self.window_before = 0;
+                self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);
+                self.enter(sample.now, Phase::Cruise);
+            }
+            // The first round was on its way when it began.
+            Phase::AmIAlone(cubic) if sample.now - self.phase_since > 3 * sample.rtt_us => {
+                self.enter(sample.now, Phase::Shared(cubic));
+            }
+            Phase::AmIAlone(_) => {}
+        }
+    }
+
+    fn cruise(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
+        let packets = round.acked + round.lost;
+        let excess = round.loss() > self.excess_above(packets);
+        let stands = queue >= self.queue_us() / 2;
+        if round.loss() < 2.0 * self.chance() - self.excess_above(packets) {
+            self.accept_chance(round); // far fewer than are known
+        } else if !excess && round.queue_most_us < 3 * self.queue_us() {
+            self.learn_chance(round);
+        }
+        if round.app_limited {
+            self.capacity = self.capacity.max(rate / (1.0 - self.chance()));
+        } else if excess && round.queue_most_us < 3 * self.queue_us() {
+            self.try_less(round, rate);
+        } else if stands {
+            self.capacity = rate / (1.0 - self.chance());
+            self.reset_step();
+        } else {
+            self.raise(rate);
+        }
+        self.look_for_others(sample, round, queue);
+    }
+
+    /// More is lost than by chance, and no long queue stands.
+    fn try_less(&mut self, round: &Round, rate: f64) {
+        let more = round.loss() - self.chance();
+        if self.trial.is_some_and(|before| more >= 0.7 * before) {
+            self.accept_chance(round);
+        } else {
+            self.trial = Some(more);
+        }
+        self.capacity = rate / (1.0 - self.chance());
+        self.hold = HOLD_ROUNDS;
+        self.reset_step();
+    }
+
+    fn raise(&mut self, rate: f64) {
+        self.trial = None;
+        if self.hold > 0 {
+            self.hold -= 1;
+            return;
+        }
+        self.capacity = self.capacity.max(rate / (1.0 - self.chance())) * (1.0 + self.step);
+        self.step = (self.step * 2.0).min(1.0);
+    }
+
+    /// A queue that our own window cannot make is somebody else's.
+    fn look_for_others(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
+        let foreign = queue >= 3 * self.queue_us() + SLACK_US && !round.app_limited;
+        self.window_before =
+            if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
+        self.shared_rounds = if foreign { self.shared_rounds + 1 } else { 0 };
+        if self.shared_rounds >= SHARED_ROUNDS {
+            let bytes = self.window_before.max(4 * self.packet_bytes);
+            let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
+            self.enter(sample.now, Phase::Shared(cubic));
+        } else if sample.now - self.phase_since >= DRAIN_EVERY_US {
+            self.enter(sample.now, Phase::Drain);
+        }
+    }
+
+    fn share(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64, cubic: Cubic) {
+        if queue < self.queue_us() / 2 {
+            self.capacity = rate / (1.0 - self.chance());
+            self.enter(sample.now, Phase::Cruise);
+        } else if sample.now - self.phase_since >= ALONE_EVERY_US {
+            self.enter(sample.now, Phase::AmIAlone(cubic));
+        } else {
+            let excess = round.loss() > self.excess_above(round.acked + round.lost);
+            self.feed(sample, excess);
+        }
+    }
+
+    /// Tells the loss-based control of the shared path: losses only if they are congestion.
+    fn feed(&mut self, sample: &AckSample, congestion: bool) {
+        if let Phase::Shared(cubic) = &mut self.phase {
+            cubic.on_ack(&AckSample { lost_packets: u64::from(congestion), ..*sample });
+        }
+    }
+
+    fn path_bytes(&self, us: Micros) -> f64 {
+        self.capacity * us as f64 / 1e6
+    }
+}
+
+impl CongestionControl for Rate {
+    fn on_ack(&mut self, sample: &AckSample) {
+        self.rtt_least_us = sample.rtt_least_us;
+        self.packet_bytes = sample.packet_bytes;
+        self.round.note(sample);
+        if matches!(self.phase, Phase::Start) {
+            return self.on_start(sample);
+        }
+        let old_enough = self.round.since.is_some_and(|since| sample.now - since >= ROUND_US);
+        if sample.round_ended && (old_enough || sample.rtt_us >= ROUND_US) {
+            self.judge(sample);
+        } else {
+            self.feed(sample, false);
+        }
+    }
+
+    fn on_silence_ended(&mut self) {
+        self.round = Round::default();
+        self.skip = 1;
+    }
+
+    fn window_bytes(&self) -> u64 {
+        let round_us = self.rtt_least_us + SLACK_US;
+        let bytes = match self.phase {
+            Phase::Start => {
+                return (self.path_bytes(2 * round_us) as u64).max(self.limits.first_window);
+            }
+            Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
+            Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
+            Phase::Shared(cubic) => cubic.window_bytes() as f64,
+            Phase::AmIAlone(cubic) => cubic.window_bytes() as f64 / 2.0,
+        };
+        (bytes as u64).max(PACKETS_MORE * self.packet_bytes) + PACKETS_MORE * self.packet_bytes
+    }
+
+    fn pace(&self) -> u64 {
+        let pace = match self.phase {
+            Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
+            Phase::Start => 2.0 * self.capacity,
+            Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
+            Phase::Shared(cubic) | Phase::AmIAlone(cubic) => cubic.pace() as f64,
+        };
+        (pace as u64).max(self.packet_bytes * 10).min(self.limits.cap).max(1)
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        (self.capacity > 0.0 && !matches!(self.phase, Phase::Start)).then_some(self.capacity as u64)
+    }
+
+    fn recall(&mut self, capacity: u64, rtt_us: Micros) {
+        self.capacity = capacity as f64;
+        self.rtt_least_us = rtt_us;
+        self.reset_step();
+        self.phase = Phase::Cruise;
+    }
+
+    fn name(&self) -> &'static str {
+        "rate"
+    }
+}

@@ -1,0 +1,58 @@
+//! A reliable, ordered stream of bytes over UDP, made for paths that are long and lose
+//! packets.
+//!
+//! No I/O, no clock: packets and the time go in, packets and deadlines come out. A [`Port`]
+//! is one UDP socket with all its [`Stream`]s; a shell moves bytes between it and the system:
+//!
+//! ```
+//! use isthmus_udp::{Event, Port, PortConfig};
+//!
+//! let (a, b) = ("10.0.0.1:4000".parse().unwrap(), "10.0.0.2:4000".parse().unwrap());
+//! let mut client = Port::new(PortConfig::default(), [1; 16]);
+//! let mut server = Port::new(PortConfig::default(), [2; 16]);
+//! let stream = client.open(0, b);
+//! client.with(0, stream, |stream| stream.write(b"hello"));
+//!
+//! let mut packets = Vec::new();
+//! let sent = client.poll_transmit(0, 64, 65_000, &mut packets).unwrap();
+//! assert_eq!(sent.to, b);
+//! server.on_packet(10, 10, a, &mut packets[..sent.segment]);
+//! let Some(Event::Accepted(accepted, _)) = server.poll_event() else { panic!() };
+//! assert_eq!(server.stream(accepted).unwrap().peek(100), b"hello");
+//! ```
+//!
+//! What makes it up is small and can be exchanged while a stream runs ([`Composition`]):
+//! congestion control ([`congestion`]), the rule for loss ([`detection`]), copies
+//! ([`redundancy`]), packet sizes ([`mtu`]); and [`protection`] before the first packet.
+//! [`wire`] is the table of packets and frames.
+
+#![forbid(unsafe_code)]
+
+pub mod congestion;
+pub mod detection;
+pub mod mtu;
+mod pacer;
+mod path;
+mod port;
+pub mod protection;
+mod ranges;
+mod receiving;
+pub mod redundancy;
+mod seen;
+mod sending;
+mod sent;
+mod spec;
+mod store;
+mod stream;
+mod token;
+pub mod wire;
+
+pub use congestion::Limits;
+pub use path::Learned;
+pub use port::{Event, Port, PortConfig, StreamId, Transmit};
+pub use receiving::StreamFault;
+pub use spec::{Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind, UnknownName};
+pub use stream::{Counters, Failure, Status, Stream, StreamConfig};
+
+/// Time since any fixed start of the caller's. Microseconds.
+pub type Micros = u64;

@@ -1,0 +1,242 @@
+//! The largest packet that the path carries, found by probing (DPLPMTUD, RFC 8899): no
+//! message of any router is needed, or believed.
+
+use crate::Micros;
+
+/// UDP payload that every path is taken to carry (RFC 8899, 5.1.2: BASE_PLPMTU). Bytes.
+pub const PAYLOAD_BASE: u32 = 1_200;
+/// What IP (6) and UDP put before the payload. Bytes.
+pub const IP_UDP_BYTES: u32 = 48;
+/// Packet sizes of networks as they are built: IP bytes.
+const STEPS: [u32; 9] = [1_280, 1_400, 1_420, 1_492, 1_500, 2_048, 4_096, 8_192, 9_000];
+/// The commonest one, which is tried first.
+const COMMON: usize = 4;
+/// Probes of one size before it counts as too large (RFC 8899, 5.1.2: MAX_PROBES).
+const TRIES: u8 = 3;
+/// Until sizes that failed are tried again (RFC 8899, 5.1.1: PMTU_RAISE_TIMER). Microseconds.
+const RAISE_US: Micros = 600_000_000;
+/// Large packets lost in succession that, when a small one gets through, tell of a black hole.
+const HOLE: u32 = 8;
+
+/// A rule for packet sizes. Sizes are UDP payloads in bytes.
+pub trait PathMtu: Send + std::fmt::Debug {
+    /// The size in use.
+    fn payload(&self) -> u32;
+    /// The size of a probe that is to be sent now.
+    fn poll_probe(&mut self, now: Micros) -> Option<u32>;
+    /// When there may be a probe; `None` if that depends on the fate of others.
+    fn poll_timeout(&self) -> Option<Micros>;
+    /// A probe arrived, or did not.
+    fn on_probe(&mut self, size: u32, arrived: bool);
+    /// A packet other than a probe, the `number`th, arrived, or did not.
+    fn on_packet(&mut self, number: u64, size: u32, arrived: bool);
+    /// A size that was found before.
+    fn recall(&mut self, size: u32);
+    /// Its name in compositions.
+    fn name(&self) -> &'static str;
+}
+
+/// One size, for paths that are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Given(u32);
+
+impl Given {
+    /// # Panics
+    /// Below [`PAYLOAD_BASE`].
+    pub fn new(payload: u32) -> Self {
+        assert!(payload >= PAYLOAD_BASE, "a path MTU below what every path carries");
+        Self(payload)
+    }
+}
+
+impl PathMtu for Given {
+    fn payload(&self) -> u32 {
+        self.0
+    }
+    fn poll_probe(&mut self, _: Micros) -> Option<u32> {
+        None
+    }
+    fn poll_timeout(&self) -> Option<Micros> {
+        None
+    }
+    fn on_probe(&mut self, _: u32, _: bool) {}
+    fn on_packet(&mut self, _: u64, _: u32, _: bool) {}
+    fn recall(&mut self, _: u32) {}
+    fn name(&self) -> &'static str {
+        "given"
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Candidate {
+    size: u32,
+    failed: u8,
+    under_way: bool,
+}
+
+/// Begins with the base, and probes for 1,500 and the largest at once, then downwards.
+#[derive(Clone, Debug)]
+pub struct Search {
+    payload: u32,
+    candidates: Vec<Candidate>,
+    /// Large packets lost behind the newest that arrived, and the number of that.
+    large_lost: u32,
+    large_arrived: u64,
+    raise_at: Option<Micros>,
+}
+
+impl Search {
+    /// For an interface that carries UDP payloads up to `most`, with `overhead` bytes of IP
+    /// and UDP before them.
+    pub fn new(most: u32, overhead: u32) -> Self {
+        let mut sizes: Vec<u32> =
+            STEPS.iter().map(|step| step - overhead).filter(|size| *size < most).collect();
+        sizes.push(most);
+        sizes.reverse();
+        if let Some(at) = sizes.iter().position(|size| *size == STEPS[COMMON] - overhead) {
+            let common = sizes.remove(at);
+            sizes.insert(0, common);
+        }
+        let candidate = |size| Candidate { size, ..Default::default() };
+        Self {
+            payload: PAYLOAD_BASE,
+            candidates: sizes.into_iter().map(candidate).collect(),
+            large_lost: 0,
+            large_arrived: 0,
+            raise_at: None,
+        }
+    }
+
+    fn candidate(&mut self, size: u32) -> Option<&mut Candidate> {
+        self.candidates.iter_mut().find(|candidate| candidate.size == size)
+    }
+}
+
+impl PathMtu for Search {
+    fn payload(&self) -> u32 {
+        self.payload
+    }
+
+    fn poll_probe(&mut self, now: Micros) -> Option<u32> {
+        if self.raise_at.is_some_and(|at| now >= at) {
+            self.raise_at = None;
+            self.candidates.iter_mut().for_each(|candidate| candidate.failed = 0);
+        }
+        let payload = self.payload;
+        let too_large =
+            self.candidates.iter().filter(|c| c.failed >= TRIES).map(|c| c.size).min().unwrap_or(u32::MAX);
+        let sensible = |size: u32| size > payload && size < too_large;
+        if self.candidates.iter().filter(|c| c.under_way && sensible(c.size)).count() >= 2 {
+            return None;
+        }
+        let next = self.candidates.iter_mut().find(|c| !c.under_way && sensible(c.size));
+        let Some(next) = next else {
+            let idle = self.candidates.iter().all(|c| !c.under_way);
+            if idle && too_large < u32::MAX && self.raise_at.is_none() {
+                self.raise_at = Some(now + RAISE_US);
+            }
+            return None;
+        };
+        next.under_way = true;
+        Some(next.size)
+    }
+
+    fn poll_timeout(&self) -> Option<Micros> {
+        self.raise_at
+    }
+
+    fn on_probe(&mut self, size: u32, arrived: bool) {
+        if let Some(candidate) = self.candidate(size) {
+            candidate.under_way = false;
+            candidate.failed = if arrived { 0 } else { candidate.failed + 1 };
+        }
+        if arrived {
+            self.payload = self.payload.max(size);
+            self.large_lost = 0;
+        }
+    }
+
+    fn on_packet(&mut self, number: u64, size: u32, arrived: bool) {
+        if size > PAYLOAD_BASE && arrived {
+            self.large_lost = 0;
+            self.large_arrived = self.large_arrived.max(number);
+        } else if size > PAYLOAD_BASE {
+            self.large_lost += u32::from(number > self.large_arrived);
+        } else if arrived && self.large_lost >= HOLE {
+            self.large_lost = 0;
+            self.payload = PAYLOAD_BASE;
+        }
+    }
+
+    fn recall(&mut self, size: u32) {
+        if self.candidate(size).is_some() {
+            self.payload = self.payload.max(size);
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "search"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Probes until nothing is left to probe, on a path that carries `carries`.
+    fn settle(search: &mut Search, carries: u32) -> u32 {
+        let mut probes = 0;
+        while let Some(size) = search.poll_probe(0) {
+            search.on_probe(size, size <= carries);
+            probes += 1;
+        }
+        probes
+    }
+
+    #[test]
+    fn the_usual_sizes_are_found_at_once() {
+        for (carries, most) in [(8_972, 8_972), (1_472, 1_472)] {
+            let mut search = Search::new(most, 28);
+            assert!(settle(&mut search, carries) <= 2);
+            assert_eq!(search.payload(), carries);
+        }
+    }
+
+    #[test]
+    fn any_other_size_is_approached_from_above_and_tried_again_later() {
+        let mut search = Search::new(8_972, 28);
+        assert!(settle(&mut search, 4_100) <= 8);
+        assert_eq!(search.payload(), 4_096 - 28);
+        let later = search.poll_timeout().expect("sizes failed");
+        assert_eq!(search.poll_probe(later), Some(8_972));
+        search.on_probe(8_972, true);
+        assert_eq!(search.payload(), 8_972);
+        let mut narrow = Search::new(8_972, 28);
+        settle(&mut narrow, 1_210);
+        assert_eq!(narrow.payload(), PAYLOAD_BASE);
+    }
+
+    #[test]
+    fn two_probes_are_under_way_at_most() {
+        let mut search = Search::new(8_972, 28);
+        assert_eq!((search.poll_probe(0), search.poll_probe(0)), (Some(1_472), Some(8_972)));
+        assert_eq!(search.poll_probe(0), None);
+    }
+
+    #[test]
+    fn a_black_hole_is_told_from_an_outage() {
+        let mut search = Search::new(8_972, 28);
+        settle(&mut search, 8_972);
+        (0..100).for_each(|number| search.on_packet(number, 8_972, false));
+        search.on_packet(100, 8_972, true);
+        search.on_packet(101, 1_200, true);
+        assert_eq!(search.payload(), 8_972, "nothing came for a while, then everything");
+        (0..100).for_each(|number| search.on_packet(number, 8_972, false));
+        search.on_packet(102, 1_200, true);
+        assert_eq!(search.payload(), 8_972, "a later one has come");
+        (103..103 + u64::from(HOLE)).for_each(|number| search.on_packet(number, 8_972, false));
+        search.on_packet(200, 1_200, true);
+        assert_eq!(search.payload(), PAYLOAD_BASE);
+        assert_eq!(search.poll_probe(0), Some(1_472), "and the search begins again");
+    }
+}

@@ -1,0 +1,210 @@
+//! What is measured of a path, and what of it is remembered.
+
+use crate::Micros;
+use crate::wire::Token;
+
+/// The least of a quantity over the last 15 to 30 s.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WindowedLeast {
+    current: Option<i64>,
+    previous: Option<i64>,
+    since: Micros,
+}
+
+/// Half of the window: long enough to hold a moment in which others' queues were short, short
+/// enough that clocks which drift apart by 50 ppm do so by 1.5 ms at most. Microseconds.
+const HALF_WINDOW_US: Micros = 15_000_000;
+
+impl WindowedLeast {
+    fn note(&mut self, now: Micros, value: i64) {
+        if now.saturating_sub(self.since) >= HALF_WINDOW_US {
+            self.previous = self.current.take();
+            self.since = now;
+        }
+        self.current = Some(self.current.map_or(value, |least| least.min(value)));
+    }
+
+    fn get(&self) -> Option<i64> {
+        match (self.current, self.previous) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
+/// Round trip, one-way delay and loss.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Path {
+    smoothed: Option<Micros>,
+    variation: Micros,
+    least: WindowedLeast,
+    /// One-way delay plus whatever the two clocks differ by.
+    delay: WindowedLeast,
+    /// The receiver's clock, unwrapped.
+    clock: Option<u64>,
+    loss: Ratio,
+}
+
+/// A ratio that forgets: of about the last [`Ratio::MEMORY`] events.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ratio {
+    hits: f64,
+    all: f64,
+}
+
+impl Ratio {
+    const MEMORY: f64 = 1_000.0;
+
+    fn note(&mut self, hits: f64, all: f64) {
+        let keep = (1.0 - all / Self::MEMORY).max(0.0);
+        self.hits = (self.hits * keep + hits).max(0.0);
+        self.all = self.all * keep + all;
+    }
+
+    fn get(&self) -> f64 {
+        if self.all > 0.0 { (self.hits / self.all).min(1.0) } else { 0.0 }
+    }
+}
+
+/// Round trip that is assumed before one was measured. Microseconds.
+const RTT_FIRST_US: Micros = 200_000;
+/// Least time without an answer before a probe. Microseconds.
+const PROBE_LEAST_US: Micros = 5_000;
+
+impl Path {
+    /// The round trip, smoothed; `None` before the first.
+    pub(crate) fn rtt_us(&self) -> Option<Micros> {
+        self.smoothed
+    }
+
+    /// The least round trip of the last seconds.
+    pub(crate) fn rtt_least_us(&self) -> Option<Micros> {
+        self.least.get().map(|least| least as Micros)
+    }
+
+    /// Share of packets that are lost, lately.
+    pub(crate) fn loss(&self) -> f64 {
+        self.loss.get()
+    }
+
+    /// How long to wait for an answer before a probe (RFC 9002, 6.2).
+    pub(crate) fn probe_after_us(&self, ack_delay_us: Micros) -> Micros {
+        let rtt = self.smoothed.unwrap_or(RTT_FIRST_US);
+        (rtt + (4 * self.variation).max(1_000) + ack_delay_us).max(PROBE_LEAST_US)
+    }
+
+    /// Takes in a measured round trip (RFC 6298).
+    pub(crate) fn note_rtt(&mut self, now: Micros, rtt_us: Micros) {
+        self.least.note(now, rtt_us as i64);
+        let Some(smoothed) = self.smoothed else {
+            self.smoothed = Some(rtt_us);
+            self.variation = rtt_us / 2;
+            return;
+        };
+        self.variation = (3 * self.variation + smoothed.abs_diff(rtt_us)) / 4;
+        self.smoothed = Some((7 * smoothed + rtt_us) / 8);
+    }
+
+    /// The receiver's time in full, from its last 32 bits.
+    pub(crate) fn unwrap_clock(&mut self, low: u32) -> u64 {
+        let clock = match self.clock {
+            None => u64::from(low) + (1 << 32),
+            Some(last) => last.wrapping_add_signed(i64::from(low.wrapping_sub(last as u32) as i32)),
+        };
+        self.clock = Some(self.clock.map_or(clock, |last| last.max(clock)));
+        clock
+    }
+
+    /// Takes in when a packet left by our clock and arrived by the receiver's. Returns its
+    /// delay beyond the least one: what it waited in queues. Microseconds.
+    pub(crate) fn note_delay(&mut self, now: Micros, sent_at: Micros, arrived: u64) -> Micros {
+        let delay = arrived.wrapping_sub(sent_at) as i64;
+        self.delay.note(now, delay);
+        (delay - self.delay.get().unwrap_or(delay)).max(0) as Micros
+    }
+
+    /// Takes in fates. What came late is taken back from the losses.
+    pub(crate) fn note_fates(&mut self, acked: usize, lost: usize, late: usize) {
+        self.loss.note(lost as f64 - late as f64, (acked + lost) as f64);
+    }
+
+    /// Begins with what is remembered of the path.
+    pub(crate) fn recall(&mut self, learned: &Learned) {
+        self.loss = Ratio { hits: learned.loss * 100.0, all: 100.0 };
+        if self.smoothed.is_none() && learned.rtt_us > 0 {
+            self.smoothed = Some(learned.rtt_us);
+            self.variation = learned.rtt_us / 8;
+        }
+    }
+}
+
+/// What a connection leaves to the next one with the same host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learned {
+    /// When it was learned. Microseconds, by the caller's clock.
+    pub at: Micros,
+    /// Capacity of the path, as the congestion control knew it; 0 if it did not. Bytes/s on
+    /// the wire.
+    pub capacity: u64,
+    /// Least round trip. Microseconds.
+    pub rtt_us: Micros,
+    /// Share of packets lost.
+    pub loss: f64,
+    /// Largest UDP payload that passed. Bytes.
+    pub mtu: u32,
+    /// Lets the next connection do without asking for one; all zero if there is none.
+    pub token: Token,
+    /// What whoever bears that token may send at once. Bytes.
+    pub peer_window: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_receivers_clock_wraps_and_steps_back_without_harm() {
+        let mut path = Path::default();
+        let start = path.unwrap_clock(u32::MAX - 10);
+        assert_eq!(path.unwrap_clock(5), start + 16);
+        assert_eq!(path.unwrap_clock(u32::MAX - 20), start - 10, "an older acknowledgement");
+        assert_eq!(path.unwrap_clock(100), start + 111);
+    }
+
+    #[test]
+    fn queueing_is_delay_beyond_the_least_of_the_last_seconds() {
+        let mut path = Path::default();
+        assert_eq!(path.note_delay(0, 1_000, 500), 0);
+        assert_eq!(path.note_delay(1, 2_000, 1_800), 300);
+        assert_eq!(path.note_delay(2, 3_000, 2_400), 0);
+        assert_eq!(path.note_delay(3, 4_000, 3_500), 100);
+        // The path has become longer; after a while that is the least.
+        for i in 0..50 {
+            path.note_delay(i * 1_000_000, 0, 50_000);
+        }
+        assert_eq!(path.note_delay(50_000_000, 0, 50_000), 0);
+    }
+
+    #[test]
+    fn the_loss_ratio_follows_and_takes_back() {
+        let mut path = Path::default();
+        (0..100).for_each(|_| path.note_fates(90, 10, 0));
+        assert!((path.loss() - 0.1).abs() < 0.001);
+        (0..100).for_each(|_| path.note_fates(100, 0, 0));
+        assert!(path.loss() < 0.001);
+        path.note_fates(50, 50, 0);
+        path.note_fates(0, 0, 50);
+        assert!(path.loss() < 0.001);
+    }
+
+    #[test]
+    fn round_trips_are_smoothed_and_the_least_is_kept() {
+        let mut path = Path::default();
+        for (at, rtt) in [(0, 10_000), (1, 12_000), (2, 9_000), (3, 30_000)] {
+            path.note_rtt(at, rtt);
+        }
+        assert_eq!(path.rtt_least_us(), Some(9_000));
+        assert!(path.rtt_us().is_some_and(|rtt| (10_000..15_000).contains(&rtt)));
+        assert!(path.probe_after_us(1_000) > 15_000);
+    }
+}

@@ -1,0 +1,498 @@
+//! All streams of one UDP socket: who a packet is for, who may open, who sends next.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use slab::Slab;
+
+use crate::Micros;
+use crate::path::Learned;
+use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
+use crate::token::Mint;
+use crate::wire::{ConnectionId, Header, Packet, Token};
+
+/// Answers to strangers that may wait to be sent; more are not made.
+const ANSWERS_MAX: usize = 64;
+/// Hosts of which is remembered what their paths are like.
+const LEARNED_MAX: usize = 1_024;
+/// How long that is of use. Microseconds (10 min).
+const LEARNED_LIFE_US: Micros = 600_000_000;
+/// How long a packet that was held up on the way may still come. Microseconds (60 s).
+const GRAVE_US: Micros = 60_000_000;
+/// Ended streams whose late packets are known for what they are.
+const GRAVES_MAX: usize = 4_096;
+/// How long a stranger may take to prove its address. Microseconds.
+const STRANGER_US: Micros = 5_000_000;
+/// How long an ended stream answers what the peer sends again. Microseconds.
+const LINGER_US: Micros = 1_000_000;
+/// How long the peer may take to end its direction of a stream that was given up.
+const PARTING_US: Micros = 10_000_000;
+/// Pause of a stream that was due and had nothing to do. Microseconds.
+const IDLE_US: Micros = 1_000;
+
+/// A stream of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(ConnectionId);
+
+/// What happened to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody opened it.
+    Accepted(StreamId, SocketAddr),
+    /// The peer answered.
+    Opened(StreamId),
+    /// There is something to read, or the peer ended its direction.
+    Readable(StreamId),
+    /// There is room again after a write that found too little.
+    Writable(StreamId),
+    /// It failed.
+    Failed(StreamId, Failure),
+}
+
+/// Settings of a port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortConfig {
+    /// Of its streams.
+    pub stream: StreamConfig,
+    /// Whether others may open streams. Default true.
+    pub accepts: bool,
+    /// Most streams. Default 65,536.
+    pub streams_max: usize,
+    /// Most streams of addresses that have not proved to be their owners' (each may hold
+    /// 1 MiB); more are asked for a token first. Default 64.
+    pub strangers_max: usize,
+    /// Of so many of them the whole window is taken at once, so that nobody waits for another
+    /// round trip who comes when few do. Default 4.
+    pub strangers_trusted: usize,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            stream: StreamConfig::default(),
+            accepts: true,
+            streams_max: 65_536,
+            strangers_max: 64,
+            strangers_trusted: 4,
+        }
+    }
+}
+
+/// Packets to one address: all of `segment` bytes, except that the last may be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where they go.
+    pub to: SocketAddr,
+    /// Bytes altogether.
+    pub len: usize,
+    /// Bytes of each.
+    pub segment: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    stream: Stream,
+    peer: SocketAddr,
+    /// The id by which the peer opened it.
+    opened_by: Option<ConnectionId>,
+    since: Micros,
+    due: Option<(Micros, u64)>,
+    stranger: bool,
+    /// The application has given it up, and when.
+    released: Option<Micros>,
+    wants_room: bool,
+    told_readable: bool,
+    told_open: bool,
+    told_failed: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Port {
+    config: PortConfig,
+    mint: Mint,
+    streams: Slab<Entry>,
+    by_id: HashMap<ConnectionId, usize>,
+    by_opener: HashMap<(SocketAddr, ConnectionId), usize>,
+    /// When each stream is next to be looked at; those of the same time in order of age.
+    due: BTreeSet<(Micros, u64, usize)>,
+    turn: u64,
+    strangers: usize,
+    answers: VecDeque<(SocketAddr, Packet)>,
+    events: VecDeque<Event>,
+    learned: HashMap<IpAddr, Learned>,
+    graves: VecDeque<(Micros, SocketAddr, ConnectionId)>,
+    buried: HashSet<(SocketAddr, ConnectionId)>,
+}
+
+impl Port {
+    /// A port. `key` is random and secret: ids and tokens come from it.
+    pub fn new(config: PortConfig, key: [u8; 16]) -> Self {
+        Self {
+            config,
+            mint: Mint::new(key),
+            streams: Slab::new(),
+            by_id: HashMap::new(),
+            by_opener: HashMap::new(),
+            due: BTreeSet::new(),
+            turn: 0,
+            strangers: 0,
+            answers: VecDeque::new(),
+            events: VecDeque::new(),
+            learned: HashMap::new(),
+            graves: VecDeque::new(),
+            buried: HashSet::new(),
+        }
+    }
+
+    /// Opens a stream; what is written to it goes with the first flight.
+    pub fn open(&mut self, now: Micros, to: SocketAddr) -> StreamId {
+        let learned = self.learned(now, to.ip());
+        let id = self.mint.draw();
+        let stream = Stream::open(now, self.config.stream.clone(), id, learned.as_ref());
+        self.enter(now, stream, to, None);
+        StreamId(id)
+    }
+
+    fn enter(&mut self, now: Micros, stream: Stream, peer: SocketAddr, opened_by: Option<ConnectionId>) {
+        let id = stream.local();
+        let stranger = !stream.is_proved();
+        self.strangers += usize::from(stranger);
+        let told_open = opened_by.is_some();
+        let key = self.streams.insert(Entry {
+            stream,
+            peer,
+            opened_by,
+            since: now,
+            due: None,
+            stranger,
+            released: None,
+            wants_room: false,
+            told_readable: false,
+            told_open,
+            told_failed: false,
+        });
+        self.by_id.insert(id, key);
+        if let Some(opener) = opened_by {
+            self.by_opener.insert((peer, opener), key);
+        }
+        self.refresh(now, key);
+    }
+
+    /// The stream, to be looked at.
+    pub fn stream(&self, id: StreamId) -> Option<&Stream> {
+        self.by_id.get(&id.0).map(|key| &self.streams[*key].stream)
+    }
+
+    /// Lets `change` use the stream: write, read, end.
+    pub fn with<R>(&mut self, now: Micros, id: StreamId, change: impl FnOnce(&mut Stream) -> R) -> Option<R> {
+        let key = *self.by_id.get(&id.0)?;
+        let entry = &mut self.streams[key];
+        let result = change(&mut entry.stream);
+        entry.told_readable = false;
+        entry.wants_room = entry.stream.room() == 0;
+        self.refresh(now, key);
+        Some(result)
+    }
+
+    /// The stream is of no more use: what was written still goes, then it ends.
+    pub fn release(&mut self, now: Micros, id: StreamId) {
+        let Some(&key) = self.by_id.get(&id.0) else { return };
+        let entry = &mut self.streams[key];
+        entry.stream.finish();
+        entry.released = Some(now);
+        self.refresh(now, key);
+    }
+
+    /// What the path to a host was like, if that was seen lately.
+    pub fn learned(&self, now: Micros, host: IpAddr) -> Option<Learned> {
+        let fresh = |learned: &&Learned| now.saturating_sub(learned.at) < LEARNED_LIFE_US;
+        self.learned.get(&host).filter(fresh).copied()
+    }
+
+    /// Streams that exist.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Port::poll_transmit`] is to be called again though nothing has come.
+    pub fn poll_timeout(&self) -> Option<Micros> {
+        if self.answers.is_empty() { self.due.first().map(|due| due.0) } else { Some(0) }
+    }
+
+    /// Takes in a packet. `arrived` is when the system got it, by the clock of `now`.
+    pub fn on_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
+        match Packet::decode(bytes) {
+            Ok(Packet::Numbered { header, number, ack_now, body }) => {
+                let Some(key) = self.find(now, from, &header) else { return };
+                if self.streams[key].peer == from {
+                    let packet = Incoming { header, number, ack_now, body, bytes };
+                    self.streams[key].stream.on_packet(now, arrived, packet);
+                    self.refresh(now, key);
+                }
+            }
+            Ok(Packet::Challenge { target, token }) => {
+                self.tell(now, from, target, |stream| stream.on_challenge(now, token));
+            }
+            Ok(Packet::Reset { target }) => self.on_reset(now, from, target),
+            Err(_) => {}
+        }
+    }
+
+    fn tell(&mut self, now: Micros, from: SocketAddr, id: ConnectionId, what: impl FnOnce(&mut Stream)) {
+        if let Some(&key) = self.by_id.get(&id)
+            && self.streams[key].peer == from
+        {
+            what(&mut self.streams[key].stream);
+            self.refresh(now, key);
+        }
+    }
+
+    /// The id is the one that we address the peer by, which only somebody on the path knows.
+    fn on_reset(&mut self, now: Micros, from: SocketAddr, target: ConnectionId) {
+        let hit = |entry: &Entry| entry.peer == from && entry.stream.remote() == Some(target);
+        let found = self.streams.iter().find(|(_, entry)| hit(entry)).map(|(key, _)| key);
+        if let Some(key) = found {
+            self.streams[key].stream.on_reset();
+            self.refresh(now, key);
+        }
+    }
+
+    fn find(&mut self, now: Micros, from: SocketAddr, header: &Header) -> Option<usize> {
+        match *header {
+            Header::Data { target } | Header::Accept { target, .. } => {
+                let key = self.by_id.get(&target).copied();
+                if key.is_none() {
+                    self.answer(from, Packet::Reset { target });
+                }
+                key
+            }
+            Header::Open { source, token, window } => self.find_opened(now, from, source, &token, window),
+        }
+    }
+
+    fn find_opened(
+        &mut self,
+        now: Micros,
+        from: SocketAddr,
+        source: ConnectionId,
+        token: &Token,
+        window: u64,
+    ) -> Option<usize> {
+        if let Some(key) = self.by_opener.get(&(from, source)) {
+            return Some(*key);
+        }
+        self.forget_graves(now);
+        let full = self.streams.len() >= self.config.streams_max;
+        if full || !self.config.accepts || self.buried.contains(&(from, source)) {
+            return None;
+        }
+        let proved = self.mint.is_good(token, now, from.ip());
+        if !proved && self.strangers >= self.config.strangers_max {
+            let token = self.mint.issue(now, from.ip());
+            self.answer(from, Packet::Challenge { target: source, token });
+            return None;
+        }
+        let learned = self.learned(now, from.ip());
+        let id = self.mint.draw();
+        let config = self.config.stream.clone();
+        let trust = Trust { proved, generous: proved || self.strangers < self.config.strangers_trusted };
+        let token = (trust, self.mint.issue(now, from.ip()));
+        let stream = Stream::accept(now, config, id, (source, window), token, learned.as_ref());
+        self.enter(now, stream, from, Some(source));
+        self.events.push_back(Event::Accepted(StreamId(id), from));
+        self.by_opener.get(&(from, source)).copied()
+    }
+
+    fn answer(&mut self, to: SocketAddr, packet: Packet) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back((to, packet));
+        }
+    }
+
+    /// Appends packets that may go now to `out`: at most `packets` of them and `bytes`
+    /// altogether, all to one address.
+    pub fn poll_transmit(
+        &mut self,
+        now: Micros,
+        packets: usize,
+        bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let start = out.len();
+        if let Some((to, packet)) = self.answers.pop_front() {
+            packet.encode(out);
+            let len = out.len() - start;
+            return Some(Transmit { to, len, segment: len });
+        }
+        // Each stream that is due is looked at once; it is due again only if it has sent.
+        while let Some(&(at, _, key)) = self.due.first() {
+            if at > now {
+                return None;
+            }
+            self.streams[key].stream.on_timeout(now);
+            let segment = self.fill(now, key, packets, bytes, out);
+            let to = self.streams[key].peer;
+            self.schedule(now, key, segment > 0);
+            self.notice(now, key);
+            if segment > 0 {
+                return Some(Transmit { to, len: out.len() - start, segment });
+            }
+        }
+        None
+    }
+
+    /// Appends packets of one stream. Returns the length of the first, 0 if there was none.
+    fn fill(&mut self, now: Micros, key: usize, packets: usize, bytes: usize, out: &mut Vec<u8>) -> usize {
+        let stream = &mut self.streams[key].stream;
+        let start = out.len();
+        let Some(segment) = stream.poll_transmit(now, None, out) else { return 0 };
+        if segment < stream.payload() {
+            return segment; // others are not to be as short
+        }
+        for _ in 1..packets {
+            if out.len() - start + segment > bytes {
+                break;
+            }
+            match stream.poll_transmit(now, Some(segment), out) {
+                Some(len) if len == segment => {}
+                _ => break, // a shorter one is the last
+            }
+        }
+        segment
+    }
+
+    /// After something may have changed about a stream.
+    fn refresh(&mut self, now: Micros, key: usize) {
+        self.schedule(now, key, true);
+        self.notice(now, key);
+    }
+
+    /// Sets when a stream is to be looked at.
+    fn schedule(&mut self, now: Micros, key: usize, active: bool) {
+        let entry = &mut self.streams[key];
+        let ends =
+            if entry.stream.is_done() || entry.stream.failure().is_some() { LINGER_US } else { PARTING_US };
+        let parting = entry.released.map(|at| at + ends);
+        let stranger = entry.stranger.then_some(entry.since + STRANGER_US);
+        let timeout = [entry.stream.poll_timeout(now), parting, stranger].into_iter().flatten().min();
+        let soonest = if active { now } else { now + IDLE_US };
+        let at = timeout.map(|at| at.max(soonest));
+        if let Some((before, turn)) = entry.due {
+            if at == Some(before) {
+                return;
+            }
+            self.due.remove(&(before, turn, key));
+        }
+        self.turn += 1;
+        entry.due = at.map(|at| (at, self.turn));
+        if let Some(at) = at {
+            self.due.insert((at, self.turn, key));
+        }
+    }
+
+    /// Tells what has become of a stream, and removes it when it is over.
+    fn notice(&mut self, now: Micros, key: usize) {
+        let entry = &mut self.streams[key];
+        let id = StreamId(entry.stream.local());
+        if entry.stranger && entry.stream.is_proved() {
+            entry.stranger = false;
+            self.strangers -= 1;
+        }
+        if entry.released.is_none() {
+            Self::tell_application(entry, id, &mut self.events);
+        }
+        let failed = entry.stream.failure().is_some();
+        let over = match entry.released {
+            None => entry.stranger && now >= entry.since + STRANGER_US,
+            Some(at) if failed || entry.stream.is_done() => now >= at + LINGER_US,
+            Some(at) => entry.stream.is_settled() && now >= at + PARTING_US,
+        };
+        if over {
+            self.remove(now, key);
+        }
+    }
+
+    fn tell_application(entry: &mut Entry, id: StreamId, events: &mut VecDeque<Event>) {
+        if !entry.told_open && entry.stream.is_open() {
+            entry.told_open = true;
+            events.push_back(Event::Opened(id));
+        }
+        if !entry.told_readable && (entry.stream.readable() > 0 || entry.stream.is_finished()) {
+            entry.told_readable = true;
+            events.push_back(Event::Readable(id));
+        }
+        if entry.wants_room && entry.stream.room() > 0 {
+            entry.wants_room = false;
+            events.push_back(Event::Writable(id));
+        }
+        if let Some(failure) = entry.stream.failure()
+            && !entry.told_failed
+        {
+            entry.told_failed = true;
+            events.push_back(Event::Failed(id, failure));
+        }
+    }
+
+    fn remove(&mut self, now: Micros, key: usize) {
+        let entry = self.streams.remove(key);
+        self.by_id.remove(&entry.stream.local());
+        if let Some((at, turn)) = entry.due {
+            self.due.remove(&(at, turn, key));
+        }
+        self.strangers -= usize::from(entry.stranger);
+        if let Some(opener) = entry.opened_by {
+            self.by_opener.remove(&(entry.peer, opener));
+            self.bury(now, entry.peer, opener);
+        }
+        if let Some(learned) = entry.stream.learned(now).filter(|_| !entry.stranger) {
+            self.remember(entry.peer.ip(), learned);
+        }
+    }
+
+    /// What was learned of a host replaces what was known; of many hosts, the oldest goes.
+    fn remember(&mut self, host: IpAddr, mut learned: Learned) {
+        if let Some(before) = self.learned.get(&host) {
+            if learned.capacity == 0 {
+                learned.capacity = before.capacity;
+            }
+            if learned.token.iter().all(|byte| *byte == 0) {
+                (learned.token, learned.peer_window) = (before.token, before.peer_window);
+            }
+        } else if self.learned.len() >= LEARNED_MAX {
+            let oldest = self.learned.iter().min_by_key(|(_, learned)| learned.at).map(|(host, _)| *host);
+            oldest.map(|host| self.learned.remove(&host));
+        }
+        self.learned.insert(host, learned);
+    }
+
+    fn bury(&mut self, now: Micros, peer: SocketAddr, opener: ConnectionId) {
+        if self.graves.len() >= GRAVES_MAX
+            && let Some((_, peer, opener)) = self.graves.pop_front()
+        {
+            self.buried.remove(&(peer, opener));
+        }
+        self.graves.push_back((now, peer, opener));
+        self.buried.insert((peer, opener));
+    }
+
+    fn forget_graves(&mut self, now: Micros) {
+        while let Some(&(at, peer, opener)) = self.graves.front() {
+            if now < at + GRAVE_US {
+                return;
+            }
+            self.graves.pop_front();
+            self.buried.remove(&(peer, opener));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is sent more than once before anything is known of its fate.
+
+/// What a transmission is, as far as copies of it go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matter {
+    /// More follows, which will show whether it was lost.
+    Bulk,
+    /// Nothing follows yet: small messages, and the ends of large ones.
+    Tail,
+    /// It was lost so many times.
+    Lost {
+        /// 1 the first time.
+        times: u8,
+        /// Nothing else waits to be sent.
+        tail: bool,
+    },
+}
+
+/// A rule for copies.
+pub trait Redundancy: Send + std::fmt::Debug {
+    /// How many packets to send altogether, 1..=[`COPIES_MAX`], if `loss` (0.0..=1.0) of
+    /// them is lost on the path.
+    fn packets(&self, matter: Matter, loss: f64) -> u8;
+    /// Its name in compositions.
+    fn name(&self) -> &'static str;
+}
+
+/// Most packets for one.
+pub const COPIES_MAX: u8 = 4;
+
+/// One packet for each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Once;
+
+impl Redundancy for Once {
+    fn packets(&self, _: Matter, _: f64) -> u8 {
+        1
+    }
+    fn name(&self) -> &'static str {
+        "once"
+    }
+}
+
+/// As many as the measured loss asks for, and where they matter: none in the middle of bulk
+/// data, nor where what was lost once is sent again while bulk data follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measured;
+
+/// Share of tails that may wait for another round trip.
+const MISS: f64 = 0.000_5;
+
+impl Redundancy for Measured {
+    fn packets(&self, matter: Matter, loss: f64) -> u8 {
+        match matter {
+            Matter::Bulk | Matter::Lost { times: 0..=1, tail: false } => 1,
+            Matter::Tail | Matter::Lost { .. } if loss < MISS => 1,
+            Matter::Tail | Matter::Lost { .. } if loss >= 1.0 => COPIES_MAX,
+            Matter::Tail | Matter::Lost { .. } => (MISS.ln() / loss.ln()).ceil().clamp(1.0, 4.0) as u8,
+        }
+    }
+    fn name(&self) -> &'static str {
+        "measured"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_follow_loss_and_spare_bulk() {
+        let tail = |loss| Measured.packets(Matter::Tail, loss);
+        assert_eq!([0.0, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0].map(tail), [1, 1, 2, 2, 3, 4, 4, 4]);
+        assert_eq!(Measured.packets(Matter::Bulk, 0.5), 1);
+        assert_eq!(Measured.packets(Matter::Lost { times: 1, tail: false }, 0.1), 1);
+        assert_eq!(Measured.packets(Matter::Lost { times: 2, tail: false }, 0.1), 4);
+        assert_eq!(Measured.packets(Matter::Lost { times: 1, tail: true }, 0.1), 4);
+        assert_eq!(Once.packets(Matter::Tail, 0.5), 1);
+    }
+}

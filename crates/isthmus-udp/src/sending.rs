@@ -1,0 +1,307 @@
+//! The half of a stream that is sent: its bytes until they are acknowledged, and what of them
+//! goes next.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::Micros;
+use crate::ranges::RangeSet;
+use crate::store::Store;
+
+/// Bytes before the end of what is written that belong to its tail (64 KiB).
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// A part of the stream that goes in one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    /// The stream ends behind it.
+    pub(crate) fin: bool,
+    /// How often it was lost before.
+    pub(crate) attempt: u8,
+    /// It is a copy, and of which transmission, if all of that is in it.
+    pub(crate) copy: Option<Option<u64>>,
+}
+
+#[derive(Clone, Debug)]
+struct Again {
+    range: Range<u64>,
+    attempt: u8,
+}
+
+#[derive(Clone, Debug)]
+struct Copy {
+    due: Micros,
+    range: Range<u64>,
+    attempt: u8,
+    of: u64,
+    left: u8,
+}
+
+/// See the module's text. The end of the stream counts as one more byte behind the last.
+#[derive(Debug, Default)]
+pub(crate) struct Sending {
+    store: Store,
+    /// Bytes written.
+    written: u64,
+    /// First byte that was never sent.
+    next: u64,
+    acked: RangeSet,
+    /// First byte that the peer does not want yet.
+    limit: u64,
+    again: VecDeque<Again>,
+    copies: VecDeque<Copy>,
+    ended: bool,
+}
+
+impl Sending {
+    /// Bytes written and not acknowledged up to the first gap.
+    pub(crate) fn held(&self) -> u64 {
+        self.written - self.acked.upto().min(self.written)
+    }
+
+    /// Bytes written and never sent.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.written.saturating_sub(self.next)
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(!self.ended, "the stream has ended");
+        self.store.write(self.written, bytes);
+        self.written += bytes.len() as u64;
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    fn total(&self) -> u64 {
+        self.written + u64::from(self.ended)
+    }
+
+    /// Whether all has been acknowledged, the end too if it is set.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.acked.upto() >= self.total()
+    }
+
+    pub(crate) fn raise_limit(&mut self, limit: u64) {
+        self.limit = self.limit.max(limit);
+    }
+
+    /// Whether there is something to send apart from copies.
+    pub(crate) fn has_work(&mut self) -> bool {
+        self.drop_settled();
+        !self.again.is_empty() || self.has_fresh()
+    }
+
+    fn has_fresh(&self) -> bool {
+        self.next < self.written.min(self.limit) || (self.ended && self.next == self.written)
+    }
+
+    /// Whether the peer has to grant more before anything can go.
+    pub(crate) fn awaits_room(&self) -> bool {
+        self.again.is_empty() && self.unsent() > 0 && !self.has_fresh()
+    }
+
+    /// Whether nothing waits to be sent for the first time.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.next >= self.written
+    }
+
+    /// Whether a piece belongs to the tail.
+    pub(crate) fn is_tail(&self, piece: &Piece) -> bool {
+        self.is_drained() && piece.offset + TAIL_BYTES >= self.written
+    }
+
+    fn drop_settled(&mut self) {
+        while let Some(first) = self.again.front_mut() {
+            match self.acked.first_missing(first.range.clone()) {
+                Some(missing) => {
+                    first.range.start = missing.start;
+                    return;
+                }
+                None => {
+                    self.again.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The next piece of at most `most` bytes: what was lost first, then what is new.
+    pub(crate) fn next_piece(&mut self, most: u32) -> Option<Piece> {
+        self.drop_settled();
+        if let Some(first) = self.again.front_mut() {
+            let missing = self.acked.first_missing(first.range.clone())?;
+            let attempt = first.attempt;
+            let piece = piece_of(missing, most, self.written, attempt);
+            first.range.start = end_of(&piece);
+            if first.range.is_empty() {
+                self.again.pop_front();
+            }
+            return Some(piece);
+        }
+        if !self.has_fresh() {
+            return None;
+        }
+        let until = self.written.min(self.limit).max(self.next);
+        let with_end = if until == self.written { self.total() } else { until };
+        let piece = piece_of(self.next..with_end, most, self.written, 0);
+        self.next = end_of(&piece);
+        Some(piece)
+    }
+
+    /// The next copy that is due.
+    pub(crate) fn next_copy(&mut self, now: Micros, most: u32, space_us: Micros) -> Option<Piece> {
+        while self.copies.front().is_some_and(|copy| copy.due <= now) {
+            let Some(mut copy) = self.copies.pop_front() else { break };
+            let Some(missing) = self.acked.first_missing(copy.range.clone()) else { continue };
+            let mut piece = piece_of(missing, most, self.written, copy.attempt);
+            let is_whole = self.acked.first_missing(end_of(&piece)..copy.range.end).is_none();
+            piece.copy = Some(is_whole.then_some(copy.of));
+            copy.left -= 1;
+            if copy.left > 0 {
+                copy.due = now + space_us;
+                self.copies.push_back(copy);
+            }
+            return Some(piece);
+        }
+        None
+    }
+
+    /// When the next copy is due.
+    pub(crate) fn copy_due(&self) -> Option<Micros> {
+        self.copies.front().map(|copy| copy.due)
+    }
+
+    /// Schedules `count` copies of what went as `number`.
+    pub(crate) fn schedule_copies(&mut self, due: Micros, number: u64, piece: &Piece, count: u8) {
+        if count > 0 {
+            let range = piece.offset..end_of(piece);
+            self.copies.push_back(Copy { due, range, attempt: piece.attempt, of: number, left: count });
+        }
+    }
+
+    /// Something to send when no answer comes: what has waited longest, `skip` such pieces
+    /// left out.
+    pub(crate) fn probe_piece(&mut self, most: u32, skip: usize) -> Option<Piece> {
+        let mut from = self.acked.upto();
+        for _ in 0..skip {
+            from = end_of(&piece_of(self.acked.first_missing(from..self.next)?, most, self.written, 1));
+        }
+        let missing = self.acked.first_missing(from..self.next)?;
+        Some(piece_of(missing, most, self.written, 1))
+    }
+
+    /// Appends a piece's bytes to `out`.
+    pub(crate) fn copy(&self, piece: &Piece, out: &mut Vec<u8>) {
+        self.store.copy(piece.offset, piece.len as usize, out);
+    }
+
+    /// A piece has arrived.
+    pub(crate) fn on_acked(&mut self, offset: u64, len: u32, fin: bool) {
+        self.acked.insert(offset..offset + u64::from(len) + u64::from(fin));
+    }
+
+    /// All below `upto` has arrived, says the peer. False where that was never sent.
+    pub(crate) fn on_acked_upto(&mut self, upto: u64) -> bool {
+        let sane = upto <= self.next;
+        if sane && upto > self.acked.upto() {
+            self.acked.insert(0..upto);
+        }
+        self.store.release(self.acked.upto().min(self.written));
+        sane
+    }
+
+    /// A piece was lost, and no copy of it is under way.
+    pub(crate) fn on_lost(&mut self, offset: u64, len: u32, fin: bool, attempt: u8) {
+        let range = offset..offset + u64::from(len) + u64::from(fin);
+        if let Some(missing) = self.acked.first_missing(range.clone()) {
+            let range = missing.start..range.end;
+            self.again.push_back(Again { range, attempt: attempt.saturating_add(1) });
+        }
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn memory(&self) -> usize {
+        self.store.memory()
+    }
+}
+
+fn piece_of(range: Range<u64>, most: u32, written: u64, attempt: u8) -> Piece {
+    let data = range.end.min(written).saturating_sub(range.start).min(u64::from(most));
+    let fin = range.end > written && range.start + data == written;
+    Piece { offset: range.start, len: data as u32, fin, attempt, copy: None }
+}
+
+fn end_of(piece: &Piece) -> u64 {
+    piece.offset + u64::from(piece.len) + u64::from(piece.fin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(len: usize) -> Sending {
+        let mut sending = Sending::default();
+        sending.write(&vec![1; len]);
+        sending.raise_limit(1 << 40);
+        sending
+    }
+
+    #[test]
+    fn what_was_lost_goes_before_what_is_new_and_not_if_it_has_arrived() {
+        let mut sending = filled(1_000);
+        sending.end();
+        let pieces: Vec<Piece> = std::iter::from_fn(|| sending.next_piece(300)).collect();
+        assert_eq!(
+            pieces.iter().map(|p| (p.offset, p.len, p.fin)).collect::<Vec<_>>(),
+            [(0, 300, false), (300, 300, false), (600, 300, false), (900, 100, true)]
+        );
+        sending.on_acked(0, 300, false);
+        sending.on_lost(300, 300, false, 0);
+        sending.on_lost(900, 100, true, 0);
+        sending.on_acked(400, 100, false);
+        let mut next = || sending.next_piece(300).map(|p| (p.offset, p.len, p.fin, p.attempt));
+        assert_eq!(next(), Some((300, 100, false, 1)));
+        assert_eq!(next(), Some((500, 100, false, 1)));
+        assert_eq!(next(), Some((900, 100, true, 1)));
+        assert_eq!(next(), None);
+        assert!(sending.on_acked_upto(900) && !sending.is_settled());
+        sending.on_acked(900, 100, true);
+        assert!(sending.is_settled() && sending.held() == 0);
+        assert!(!sending.on_acked_upto(5_000), "never sent");
+    }
+
+    #[test]
+    fn the_peers_limit_holds_and_the_end_needs_no_room() {
+        let mut sending = Sending::default();
+        sending.write(&[1; 100]);
+        sending.raise_limit(60);
+        sending.end();
+        assert_eq!(sending.next_piece(1_000).map(|p| (p.len, p.fin)), Some((60, false)));
+        assert_eq!(sending.next_piece(1_000), None);
+        sending.raise_limit(100);
+        assert_eq!(sending.next_piece(1_000).map(|p| (p.len, p.fin)), Some((40, true)));
+    }
+
+    #[test]
+    fn copies_come_when_due_until_one_has_arrived() {
+        let mut sending = filled(100);
+        let piece = sending.next_piece(200).expect("there is data");
+        assert!(sending.is_tail(&piece));
+        sending.schedule_copies(10, 7, &piece, 3);
+        assert_eq!(sending.next_copy(9, 200, 5), None);
+        let copy = sending.next_copy(10, 200, 5).expect("due");
+        assert_eq!((copy.offset, copy.len, copy.copy), (0, 100, Some(Some(7))));
+        assert_eq!(sending.copy_due(), Some(15));
+        let part = sending.next_copy(15, 60, 5).expect("due");
+        assert_eq!((part.len, part.copy), (60, Some(None)), "it does not stand for the whole");
+        sending.on_acked(0, 100, false);
+        assert_eq!(sending.next_copy(20, 200, 5), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! Compositions: which small protocols make up a stream, by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::congestion::{CongestionControl, Cubic, Limits, Rate, Reno};
+use crate::detection::{Adaptive, Fixed, LossDetection};
+use crate::mtu::{Given, PathMtu, Search};
+use crate::redundancy::{Measured, Once, Redundancy};
+
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])+ $kind:ident { $($(#[doc = $vdoc:literal])+ $variant:ident = $name:literal,)+ })+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $kind { $($(#[doc = $vdoc])+ $variant,)+ }
+
+        impl $kind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The name in compositions.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    )+};
+}
+
+kinds! {
+    /// Congestion controls.
+    CongestionKind {
+        /// A model of the path; loss alone is not congestion.
+        Rate = "rate",
+        /// RFC 9438.
+        Cubic = "cubic",
+        /// RFC 5681.
+        Reno = "reno",
+    }
+    /// Rules for loss.
+    DetectionKind {
+        /// Learns how much the path reorders.
+        Adaptive = "adaptive",
+        /// Three packets.
+        Fixed = "fixed",
+    }
+    /// Rules for copies.
+    RedundancyKind {
+        /// As measured loss asks for, at tails.
+        Measured = "measured",
+        /// None.
+        Once = "once",
+    }
+    /// Rules for packet sizes.
+    MtuKind {
+        /// Found by probing.
+        Search = "search",
+        /// The interface's own.
+        Given = "given",
+    }
+}
+
+/// The small protocols of a stream. As text: their names joined by `+`, those left out being
+/// the default: `rate+adaptive+measured+search`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Composition {
+    /// How much is under way, and how fast it leaves.
+    pub congestion: CongestionKind,
+    /// When a packet counts as lost.
+    pub detection: DetectionKind,
+    /// What is sent more than once.
+    pub redundancy: RedundancyKind,
+    /// How large packets are.
+    pub mtu: MtuKind,
+}
+
+impl Default for Composition {
+    fn default() -> Self {
+        Self {
+            congestion: CongestionKind::Rate,
+            detection: DetectionKind::Adaptive,
+            redundancy: RedundancyKind::Measured,
+            mtu: MtuKind::Search,
+        }
+    }
+}
+
+impl fmt::Display for Composition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [self.congestion.name(), self.detection.name(), self.redundancy.name(), self.mtu.name()];
+        f.write_str(&names.join("+"))
+    }
+}
+
+/// A name that no small protocol has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no protocol of a udp lane; expected names such as `rate+adaptive+measured+search`")]
+pub struct UnknownName(pub String);
+
+impl FromStr for Composition {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let mut spec = Self::default();
+        for name in text.split('+').map(str::trim).filter(|name| !name.is_empty()) {
+            let found = set(&mut spec.congestion, CongestionKind::ALL, |kind| kind.name() == name)
+                || set(&mut spec.detection, DetectionKind::ALL, |kind| kind.name() == name)
+                || set(&mut spec.redundancy, RedundancyKind::ALL, |kind| kind.name() == name)
+                || set(&mut spec.mtu, MtuKind::ALL, |kind| kind.name() == name);
+            if !found {
+                return Err(UnknownName(name.to_owned()));
+            }
+        }
+        Ok(spec)
+    }
+}
+
+fn set<T: Copy>(field: &mut T, all: &[T], is_it: impl Fn(&T) -> bool) -> bool {
+    all.iter().copied().find(is_it).map(|found| *field = found).is_some()
+}
+
+impl Composition {
+    /// A new congestion control.
+    pub fn congestion(&self, limits: Limits) -> Box<dyn CongestionControl> {
+        match self.congestion {
+            CongestionKind::Rate => Box::new(Rate::new(limits)),
+            CongestionKind::Cubic => Box::new(Cubic::new(limits)),
+            CongestionKind::Reno => Box::new(Reno::new(limits)),
+        }
+    }
+
+    /// A new rule for loss.
+    pub fn detection(&self) -> Box<dyn LossDetection> {
+        match self.detection {
+            DetectionKind::Adaptive => Box::new(Adaptive::default()),
+            DetectionKind::Fixed => Box::new(Fixed::default()),
+        }
+    }
+
+    /// A new rule for copies.
+    pub fn redundancy(&self) -> Box<dyn Redundancy> {
+        match self.redundancy {
+            RedundancyKind::Measured => Box::new(Measured),
+            RedundancyKind::Once => Box::new(Once),
+        }
+    }
+
+    /// A new rule for sizes up to `most`, with `overhead` bytes of IP and UDP on top.
+    pub fn mtu(&self, most: u32, overhead: u32) -> Box<dyn PathMtu> {
+        match self.mtu {
+            MtuKind::Search => Box::new(Search::new(most, overhead)),
+            MtuKind::Given => Box::new(Given::new(most)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_composition_is_its_text() {
+        assert_eq!(Composition::default().to_string(), "rate+adaptive+measured+search");
+        let spec: Composition = "once + cubic".parse().expect("valid");
+        assert_eq!(spec.to_string(), "cubic+adaptive+once+search");
+        assert_eq!(spec.to_string().parse(), Ok(spec));
+        assert_eq!("rate+vegas".parse::<Composition>(), Err(UnknownName("vegas".to_owned())));
+        assert_eq!(spec.congestion(Limits::default()).name(), "cubic");
+        assert_eq!((spec.detection().name(), spec.redundancy().name()), ("adaptive", "once"));
+        assert_eq!(spec.mtu(8_972, 28).name(), "search");
+    }
+}

@@ -1,0 +1,519 @@
+//! One reliable, ordered stream of bytes in each direction between two addresses.
+//!
+//! The order in which packets cross the small protocols. Going out: the pacer and the
+//! congestion control's window open; a probe for the path MTU, a piece that was lost, a copy
+//! that is due or new data is put behind whatever acknowledgement is due; the packet gets a
+//! fresh number, is sealed and noted. Coming in: opened, its number noted, frames taken; an
+//! acknowledgement gives fates; losses are detected; then congestion control, path MTU and
+//! the send queue hear of both.
+
+mod incoming;
+mod outgoing;
+
+pub(crate) use incoming::Incoming;
+
+use crate::Micros;
+use crate::congestion::{CongestionControl, Limits};
+use crate::detection::LossDetection;
+use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
+use crate::pacer::Pacer;
+use crate::path::{Learned, Path};
+use crate::protection::{Plain, Protection};
+use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
+use crate::redundancy::Redundancy;
+use crate::sending::Sending;
+use crate::sent::{Fates, Sent};
+use crate::spec::Composition;
+use crate::wire::{ConnectionId, TOKEN_LEN, Token};
+
+/// What a packet takes of an Ethernet besides its UDP payload: IPv4 and UDP headers 28,
+/// frame 18, preamble and gap 20. Bytes.
+pub(crate) const WIRE_OVERHEAD: u32 = 66;
+/// What may be sent before the peer has granted anything, and is kept of a stranger. Bytes.
+pub(crate) const EARLY_BYTES: u64 = 1 << 20;
+/// How many times the bytes that came from an address that has not proved itself may be sent
+/// there (RFC 9000, 8.1).
+const AMPLIFICATION: u64 = 3;
+/// Silence after which a packet asks whether the peer is still there. Microseconds.
+const KEEPALIVE_US: Micros = 8_000_000;
+/// Longest wait between probes where the round trip is shorter. Microseconds.
+const PROBE_MOST_US: Micros = 50_000;
+/// How much may wait unsent, at least, and as the time in which it leaves: new small messages
+/// must not wait behind much. Bytes, microseconds.
+const UNSENT_BYTES: u64 = 256 << 10;
+const UNSENT_US: u64 = 4_000;
+
+/// Settings of a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamConfig {
+    /// The small protocols.
+    pub composition: Composition,
+    /// What holds for every congestion control.
+    pub limits: Limits,
+    /// Most bytes that wait to be read. Default 192 MiB: three bandwidth-delay products of
+    /// 1 Gb/s and 500 ms.
+    pub receive_max: u64,
+    /// Most bytes that wait to be acknowledged. Default 192 MiB.
+    pub send_max: u64,
+    /// Largest UDP payload that the interface takes. Bytes. Default 1,472.
+    pub payload_max: u32,
+    /// IP and UDP bytes before the payload. Default 28 (IPv4).
+    pub overhead: u32,
+    /// Silence after which the peer counts as gone. Microseconds. Default 20 s.
+    pub patience_us: Micros,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self {
+            composition: Composition::default(),
+            limits: Limits::default(),
+            receive_max: 192 << 20,
+            send_max: 192 << 20,
+            payload_max: 1_472,
+            overhead: IP_UDP_BYTES - 20,
+            patience_us: 20_000_000,
+        }
+    }
+}
+
+/// Why a stream ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Nothing was heard for [`StreamConfig::patience_us`].
+    #[error("the peer is silent")]
+    Silent,
+    /// The peer knows nothing of the stream: its process has ended, or gave it up.
+    #[error("the peer knows nothing of the stream")]
+    Reset,
+    /// The peer closed it at once.
+    #[error("the peer closed the stream")]
+    Closed,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Fault(#[from] StreamFault),
+}
+
+/// Which side one is, and what of the handshake is still to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handshake {
+    /// We opened; until the peer answers, each packet asks.
+    Opening {
+        token: Token,
+    },
+    /// The peer opened; until it uses our id, each packet tells it.
+    Accepting,
+    Done,
+}
+
+/// What is held of whoever opens a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trust {
+    /// The address is known to be its own.
+    pub(crate) proved: bool,
+    /// It may send as much as anybody.
+    pub(crate) generous: bool,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// Packets received, without those that came twice.
+    pub packets_received: u64,
+    /// Packets that came twice, or too late to tell.
+    pub packets_stale: u64,
+    /// Packets that count as lost.
+    pub packets_lost: u64,
+    /// Packets that counted as lost and came after all.
+    pub packets_late: u64,
+    /// Stream bytes sent again because they were lost.
+    pub bytes_again: u64,
+    /// Stream bytes sent as copies, before anything was known.
+    pub bytes_copied: u64,
+    /// Stream bytes sent for the first time.
+    pub bytes_fresh: u64,
+    /// Times that nothing was heard and a probe went.
+    pub silences: u64,
+}
+
+/// A stream's state, for whoever watches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Status {
+    /// Round trip, smoothed. Microseconds; `None` before the first.
+    pub rtt_us: Option<Micros>,
+    /// Share of packets lost lately.
+    pub loss: f64,
+    /// Pace. Bytes/s (wire).
+    pub pace: u64,
+    /// Congestion window, and what of it is under way. Bytes (wire).
+    pub window: u64,
+    /// See `window`.
+    pub in_flight: u64,
+    /// UDP payload of a full packet. Bytes.
+    pub payload: u32,
+    /// Congestion control.
+    pub congestion: &'static str,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Stream {
+    config: StreamConfig,
+    local: ConnectionId,
+    remote: Option<ConnectionId>,
+    handshake: Handshake,
+    failure: Option<Failure>,
+    /// A Close frame is to go.
+    closing: Option<u8>,
+    /// Bytes that may still go to an address that has not proved itself.
+    allowance: Option<u64>,
+    /// Of a later stream to the same peer: the token that it gave, and its first window.
+    token: Token,
+    peer_window: u64,
+
+    sending: Sending,
+    receiving: Receiving,
+    sent: Sent,
+    fates: Fates,
+    path: Path,
+    pacer: Pacer,
+    congestion: Box<dyn CongestionControl>,
+    detection: Box<dyn LossDetection>,
+    redundancy: Box<dyn Redundancy>,
+    mtu: Box<dyn PathMtu>,
+    protection: Box<dyn Protection>,
+
+    /// The first number of the present round.
+    round_from: u64,
+    /// The receiver's time of the newest arrival that was told.
+    arrived: Option<u64>,
+    /// When a probe goes, unless something is heard.
+    probe_at: Option<Micros>,
+    /// Probes since something was heard, and those that are to go now.
+    probes: u32,
+    probes_due: u8,
+    heard_at: Micros,
+    /// A Ping is to go.
+    ping: bool,
+    floor_told: u64,
+    counters: Counters,
+}
+
+impl Stream {
+    /// A stream that asks for a connection. `local` is an id that nobody can guess.
+    pub(crate) fn open(
+        now: Micros,
+        config: StreamConfig,
+        local: ConnectionId,
+        learned: Option<&Learned>,
+    ) -> Self {
+        let token = learned.map_or([0; TOKEN_LEN], |learned| learned.token);
+        let mut stream = Self::new(now, config, local, learned);
+        stream.handshake = Handshake::Opening { token };
+        let known =
+            learned.filter(|learned| learned.token != [0; TOKEN_LEN]).map(|learned| learned.peer_window);
+        stream.sending.raise_limit(known.unwrap_or(0).max(EARLY_BYTES));
+        stream.ping = true;
+        stream
+    }
+
+    /// A stream that somebody asked for, who has `peer`'s id and window.
+    pub(crate) fn accept(
+        now: Micros,
+        config: StreamConfig,
+        local: ConnectionId,
+        peer: (ConnectionId, u64),
+        (trust, token): (Trust, Token),
+        learned: Option<&Learned>,
+    ) -> Self {
+        let mut stream = Self::new(now, config, local, learned);
+        stream.remote = Some(peer.0);
+        stream.sending.raise_limit(peer.1);
+        stream.token = token;
+        if !trust.proved {
+            stream.allowance = Some(0);
+        }
+        if trust.generous {
+            stream.receiving.widen(stream.config.receive_max);
+        }
+        stream.ping = true;
+        stream
+    }
+
+    fn new(now: Micros, config: StreamConfig, local: ConnectionId, learned: Option<&Learned>) -> Self {
+        let composition = config.composition;
+        let mut stream = Self {
+            local,
+            remote: None,
+            handshake: Handshake::Accepting,
+            failure: None,
+            closing: None,
+            allowance: None,
+            token: [0; TOKEN_LEN],
+            peer_window: 0,
+            sending: Sending::default(),
+            receiving: Receiving::new(EARLY_BYTES.min(config.receive_max)),
+            sent: Sent::default(),
+            fates: Fates::default(),
+            path: Path::default(),
+            pacer: Pacer::default(),
+            congestion: composition.congestion(config.limits),
+            detection: composition.detection(),
+            redundancy: composition.redundancy(),
+            mtu: composition.mtu(config.payload_max, config.overhead),
+            protection: Box::new(Plain),
+            round_from: 0,
+            arrived: None,
+            probe_at: None,
+            probes: 0,
+            probes_due: 0,
+            heard_at: now,
+            ping: false,
+            floor_told: 0,
+            counters: Counters::default(),
+            config,
+        };
+        if let Some(learned) = learned {
+            stream.recall(learned);
+        }
+        stream
+    }
+
+    fn recall(&mut self, learned: &Learned) {
+        self.path.recall(learned);
+        self.mtu.recall(learned.mtu);
+        if learned.capacity > 0 {
+            self.congestion.recall(learned.capacity, learned.rtt_us);
+        }
+    }
+
+    /// Appends to the stream. Returns how many of the bytes were taken, see [`Stream::room`].
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let len = self.room().min(bytes.len() as u64) as usize;
+        self.sending.write(&bytes[..len]);
+        len
+    }
+
+    /// How many bytes [`Stream::write`] takes now.
+    pub fn room(&self) -> u64 {
+        if self.sending.has_ended() || self.failure.is_some() {
+            return 0;
+        }
+        let unsent = UNSENT_BYTES.max(self.congestion.pace() / (1_000_000 / UNSENT_US));
+        let held = self.config.send_max.saturating_sub(self.sending.held());
+        held.min(unsent.min(self.config.send_max).saturating_sub(self.sending.unsent()))
+    }
+
+    /// Nothing more will be written; the peer reads up to here and then learns of the end.
+    pub fn finish(&mut self) {
+        self.sending.end();
+    }
+
+    /// Whether all that was written has been acknowledged.
+    pub fn is_settled(&self) -> bool {
+        self.sending.is_settled()
+    }
+
+    /// Bytes that can be read.
+    pub fn readable(&self) -> u64 {
+        self.receiving.readable()
+    }
+
+    /// Whether all has been read up to the end that the peer set.
+    pub fn is_finished(&self) -> bool {
+        self.receiving.is_finished()
+    }
+
+    /// The next bytes that lie together, at most `most`; empty if there are none.
+    pub fn peek(&self, most: usize) -> &[u8] {
+        self.receiving.peek(most)
+    }
+
+    /// So many bytes, which [`Stream::readable`] said were there, have been read.
+    pub fn consume(&mut self, now: Micros, len: u64) {
+        self.receiving.consume(now, len);
+    }
+
+    /// Whether the peer has answered.
+    pub fn is_open(&self) -> bool {
+        self.remote.is_some()
+    }
+
+    /// Why the stream has ended, if it was not by both sides' wish.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// Whether both directions have ended and all is acknowledged.
+    pub fn is_done(&self) -> bool {
+        self.sending.has_ended() && self.sending.is_settled() && self.receiving.is_complete()
+    }
+
+    /// Ends the stream at once; what is under way is lost. Packets tell the peer.
+    pub fn abort(&mut self) {
+        if self.failure.is_none() {
+            self.failure = Some(Failure::Closed);
+            self.closing = Some(0);
+        }
+    }
+
+    /// Uses other small protocols from now on. What is under way keeps its place.
+    pub fn compose(&mut self, composition: Composition) {
+        let before = self.config.composition;
+        if composition.congestion != before.congestion {
+            let known = self.congestion.capacity().zip(self.path.rtt_least_us());
+            self.congestion = composition.congestion(self.config.limits);
+            if let Some((capacity, rtt_us)) = known {
+                self.congestion.recall(capacity, rtt_us);
+            }
+        }
+        if composition.detection != before.detection {
+            self.detection = composition.detection();
+        }
+        if composition.redundancy != before.redundancy {
+            self.redundancy = composition.redundancy();
+        }
+        if composition.mtu != before.mtu {
+            self.mtu = composition.mtu(self.config.payload_max, self.config.overhead);
+        }
+        self.config.composition = composition;
+    }
+
+    /// Seals packets from now on. Both sides do so before the first packet.
+    pub fn protect(&mut self, protection: Box<dyn Protection>) {
+        self.protection = protection;
+    }
+
+    /// What the next stream to the same host can begin with.
+    pub fn learned(&self, now: Micros) -> Option<Learned> {
+        let rtt_us = self.path.rtt_least_us()?;
+        Some(Learned {
+            at: now,
+            capacity: self.congestion.capacity().unwrap_or(0),
+            rtt_us,
+            loss: self.path.loss(),
+            mtu: self.mtu.payload(),
+            token: if self.peer_window > 0 { self.token } else { [0; TOKEN_LEN] },
+            peer_window: self.peer_window,
+        })
+    }
+
+    /// What is known of it.
+    pub fn status(&self) -> Status {
+        Status {
+            rtt_us: self.path.rtt_us(),
+            loss: self.path.loss(),
+            pace: self.congestion.pace(),
+            window: self.congestion.window_bytes(),
+            in_flight: self.sent.in_flight(),
+            payload: self.mtu.payload(),
+            congestion: self.congestion.name(),
+            counters: self.counters,
+        }
+    }
+
+    /// Bytes of memory that its data takes.
+    pub fn memory(&self) -> usize {
+        self.sending.memory() + self.receiving.memory()
+    }
+
+    /// UDP payload of a full packet. Bytes.
+    pub(crate) fn payload(&self) -> usize {
+        let payload = if self.allowance.is_some() { PAYLOAD_BASE } else { self.mtu.payload() };
+        payload as usize
+    }
+
+    pub(crate) fn local(&self) -> ConnectionId {
+        self.local
+    }
+
+    /// What the peer wants to be addressed by, once it is known.
+    pub(crate) fn remote(&self) -> Option<ConnectionId> {
+        self.remote
+    }
+
+    /// Whether the peer's address is known to be its own.
+    pub(crate) fn is_proved(&self) -> bool {
+        self.allowance.is_none()
+    }
+
+    /// When [`Stream::on_timeout`] or another attempt to transmit is due.
+    pub(crate) fn poll_timeout(&mut self, now: Micros) -> Option<Micros> {
+        if self.failure.is_some() {
+            return self.closing.map(|_| now);
+        }
+        if !self.may_answer() {
+            return Some(self.patience_ends());
+        }
+        if self.has_urgent() {
+            return Some(now);
+        }
+        if self.probe_at.is_none() && self.awaits_answer() {
+            self.arm_probe(now);
+        }
+        let window = self.window_is_open();
+        let sending = (window && self.sending.has_work()).then(|| self.pacer.opens_at());
+        let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
+        let quiet = self.heard_at + KEEPALIVE_US;
+        let keepalive = Some(if self.awaits_answer() { self.patience_ends() } else { quiet });
+        [sending, copies, self.receiving.ack_due(), self.probe_at, self.mtu.poll_timeout(), keepalive]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Whether the peer owes an acknowledgement, or room.
+    fn awaits_answer(&self) -> bool {
+        self.sent.open() > 0 || self.sending.awaits_room()
+    }
+
+    fn patience_ends(&self) -> Micros {
+        self.heard_at + self.config.patience_us
+    }
+
+    /// False where more went to an address than may before it has proved itself.
+    fn may_answer(&self) -> bool {
+        self.allowance.is_none_or(|allowance| allowance >= u64::from(PAYLOAD_BASE))
+    }
+
+    fn has_urgent(&self) -> bool {
+        self.ping || self.probes_due > 0
+    }
+
+    /// Does what is due by time.
+    pub(crate) fn on_timeout(&mut self, now: Micros) {
+        if self.failure.is_some() {
+            return;
+        }
+        if !self.awaits_answer() {
+            if now >= self.heard_at + KEEPALIVE_US {
+                self.ping = true;
+            }
+        } else if now >= self.patience_ends() {
+            self.failure = Some(Failure::Silent);
+            self.closing = Some(1);
+        } else if self.probe_at.is_some_and(|at| now >= at) {
+            self.probes += 1;
+            self.probes_due = 2;
+            self.counters.silences += 1;
+            self.arm_probe(now);
+        }
+    }
+
+    /// A probe goes unless something is heard. The waits grow, but not much: a link that
+    /// comes back must be noticed within a round trip.
+    fn arm_probe(&mut self, now: Micros) {
+        let once = self.path.probe_after_us(ACK_DELAY_US);
+        let wait = (once << self.probes.min(6)).min(once.max(PROBE_MOST_US));
+        self.probe_at = Some(now + wait);
+    }
+
+    fn window_is_open(&self) -> bool {
+        let packet = u64::from(self.mtu.payload() + WIRE_OVERHEAD);
+        !self.sent.is_full() && self.sent.in_flight() + packet <= self.congestion.window_bytes()
+    }
+}

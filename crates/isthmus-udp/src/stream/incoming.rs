@@ -1,0 +1,240 @@
+//! Packets that come in.
+
+use super::{Failure, Handshake, Stream, WIRE_OVERHEAD};
+use crate::Micros;
+use crate::congestion::AckSample;
+use crate::receiving::StreamFault;
+use crate::sent::{Carried, Fate, Fates};
+use crate::wire::{Ack, Frame, Frames, Header, Token};
+
+/// Added to two round trips, after which a packet of which nothing was heard counts as lost.
+/// Microseconds.
+const STALE_US: Micros = 50_000;
+
+/// A packet as it came.
+#[derive(Debug)]
+pub(crate) struct Incoming<'a> {
+    pub(crate) header: Header,
+    pub(crate) number: u64,
+    pub(crate) ack_now: bool,
+    pub(crate) body: usize,
+    pub(crate) bytes: &'a mut [u8],
+}
+
+impl Stream {
+    /// Takes in a packet that is addressed to this stream. `arrived` is when the system got
+    /// it, by the clock of `now`.
+    pub(crate) fn on_packet(&mut self, now: Micros, arrived: Micros, packet: Incoming<'_>) {
+        if self.failure.is_some() {
+            return;
+        }
+        let len = packet.bytes.len() as u64;
+        if let Some(allowance) = &mut self.allowance {
+            *allowance += super::AMPLIFICATION * len;
+        }
+        let Some(frames) = self.protection.open(packet.number, packet.bytes, packet.body) else { return };
+        let unasked = |frame| matches!(frame, Ok(Frame::Stream { offset, data, .. }) if !self.receiving.has_room(offset, data));
+        // Somebody who remembers us from another time may believe to be known.
+        let wrong =
+            Frames::new(frames).any(|frame| frame.is_err() || self.allowance.is_some() && unasked(frame));
+        if wrong || !self.receiving.note(arrived, packet.number) {
+            self.counters.packets_stale += 1;
+            return;
+        }
+        self.counters.packets_received += 1;
+        self.heard_at = self.heard_at.max(now);
+        self.on_header(&packet.header);
+        let mut eliciting = false;
+        for frame in Frames::new(frames).flatten() {
+            eliciting |= !matches!(frame, Frame::Ack(_) | Frame::Padding | Frame::Floor(_));
+            if let Err(fault) = self.on_frame(now, &frame) {
+                self.failure = Some(Failure::Fault(fault));
+                self.closing = Some(2);
+                return;
+            }
+        }
+        if eliciting {
+            self.receiving.owe_ack(now, packet.ack_now);
+        }
+    }
+
+    fn on_header(&mut self, header: &Header) {
+        match *header {
+            Header::Accept { source, token, window, .. } if self.remote.is_none() => {
+                self.token = token;
+                self.peer_window = window;
+                self.remote = Some(source);
+                self.handshake = Handshake::Done;
+                self.sending.raise_limit(window);
+                self.receiving.widen(self.config.receive_max);
+            }
+            Header::Data { .. } if self.handshake == Handshake::Accepting => {
+                self.handshake = Handshake::Done;
+                self.prove();
+            }
+            _ => {}
+        }
+    }
+
+    /// The peer's address is its own.
+    pub(crate) fn prove(&mut self) {
+        self.allowance = None;
+        self.receiving.widen(self.config.receive_max);
+    }
+
+    /// The peer wants to be asked with a token; nothing that went before counts.
+    pub(crate) fn on_challenge(&mut self, now: Micros, fresh: Token) {
+        let Handshake::Opening { token } = &mut self.handshake else { return };
+        if *token == fresh {
+            return;
+        }
+        *token = fresh;
+        self.token = fresh;
+        self.heard_at = now;
+        self.ping = true;
+        let mut fates = std::mem::take(&mut self.fates);
+        fates.clear();
+        self.sent.give_up(&mut fates);
+        fates.lost.iter().for_each(|fate| self.on_lost(fate));
+        self.fates = fates;
+    }
+
+    /// The peer knows nothing of this stream.
+    pub(crate) fn on_reset(&mut self) {
+        if self.failure.is_none() && !self.is_done() {
+            self.failure = Some(Failure::Reset);
+        }
+    }
+
+    fn on_frame(&mut self, now: Micros, frame: &Frame<'_>) -> Result<(), StreamFault> {
+        match *frame {
+            Frame::Stream { offset, data, fin } => self.receiving.take(offset, data, fin)?,
+            Frame::Ack(ack) => self.on_ack(now, &ack)?,
+            Frame::Floor(number) => self.receiving.raise_floor(number),
+            Frame::Close { .. } => self.failure = Some(Failure::Closed),
+            Frame::Ping | Frame::Padding => {}
+        }
+        Ok(())
+    }
+
+    fn on_ack(&mut self, now: Micros, ack: &Ack<'_>) -> Result<(), StreamFault> {
+        if ack.largest >= self.sent.next_number() {
+            return Err(StreamFault::Ack);
+        }
+        if !self.sending.on_acked_upto(ack.upto) {
+            return Err(StreamFault::Ack);
+        }
+        self.sending.raise_limit(ack.window);
+        self.peer_window = self.peer_window.max(ack.window.saturating_sub(ack.upto));
+        let mut fates = std::mem::take(&mut self.fates);
+        fates.clear();
+        self.sent.acknowledge(ack, &mut fates);
+        let stale_us = 2 * self.path.probe_after_us(0) + STALE_US;
+        self.sent.detect(&*self.detection, stale_us, &mut fates);
+        if !(fates.acked.is_empty() && fates.late.is_empty() && fates.lost.is_empty()) {
+            self.settle(now, ack, &fates);
+        }
+        self.fates = fates;
+        Ok(())
+    }
+
+    /// Tells everyone of the fates.
+    fn settle(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates) {
+        let silence_ended = !fates.acked.is_empty() && self.end_silence(now);
+        fates.acked.iter().for_each(|fate| self.on_acked(fate));
+        fates.late.iter().for_each(|fate| self.on_late(fate));
+        fates.lost.iter().for_each(|fate| self.on_lost(fate));
+        self.path.note_fates(fates.acked.len(), fates.lost.len(), fates.late.len());
+        self.counters.packets_lost += fates.lost.len() as u64;
+        self.counters.packets_late += fates.late.len() as u64;
+        let sample = self.sample(now, ack, fates);
+        if silence_ended {
+            self.congestion.on_silence_ended();
+        }
+        if sample.round_ended {
+            self.detection.on_round();
+        }
+        if sample.rtt_us > 0 {
+            self.congestion.on_ack(&sample);
+        }
+    }
+
+    /// Something is heard again. True if it had been quiet for long.
+    fn end_silence(&mut self, now: Micros) -> bool {
+        let long = self.probes >= 2;
+        self.probes = 0;
+        self.probes_due = 0;
+        self.probe_at = None;
+        if self.awaits_answer() {
+            self.arm_probe(now);
+        }
+        if long {
+            self.round_from = self.sent.next_number();
+        }
+        long
+    }
+
+    fn sample(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates) -> AckSample {
+        let newest = fates.acked.iter().find(|(number, _)| *number == ack.largest);
+        let arrived = self.path.unwrap_clock(ack.arrived);
+        let queue_us = newest.map(|(_, newest)| {
+            let rtt = now.saturating_sub(newest.sent_at).saturating_sub(u64::from(ack.delay_us));
+            self.path.note_rtt(now, rtt.max(1));
+            self.path.note_delay(now, newest.sent_at, arrived)
+        });
+        let span_us = self.arrived.map_or(0, |before| arrived.saturating_sub(before));
+        self.arrived = Some(self.arrived.map_or(arrived, |before| before.max(arrived)));
+        let round_ended = fates.acked.iter().any(|(number, _)| *number >= self.round_from);
+        if round_ended {
+            self.round_from = self.sent.next_number();
+        }
+        let counts = |fates: &[Fate]| fates.iter().filter(|(_, t)| !is_probe(&t.carried)).count() as u64;
+        AckSample {
+            now,
+            acked_bytes: fates.acked.iter().map(|(_, t)| u64::from(t.wire)).sum(),
+            acked_packets: counts(&fates.acked),
+            lost_packets: counts(&fates.lost).saturating_sub(fates.late.len() as u64),
+            in_flight: self.sent.in_flight(),
+            rtt_us: self.path.rtt_us().unwrap_or(0),
+            rtt_least_us: self.path.rtt_least_us().unwrap_or(0),
+            queue_us,
+            span_us,
+            round_ended,
+            app_limited: fates.acked.iter().any(|(_, t)| t.app_limited),
+            packet_bytes: u64::from(self.mtu.payload() + WIRE_OVERHEAD),
+        }
+    }
+
+    fn on_acked(&mut self, (number, transmission): &Fate) {
+        match transmission.carried {
+            Carried::Stream { offset, len, fin } => self.sending.on_acked(offset, len, fin),
+            Carried::Probe { size } => return self.mtu.on_probe(size, true),
+            Carried::Ping => {}
+        }
+        self.mtu.on_packet(*number, transmission.wire - WIRE_OVERHEAD, true);
+    }
+
+    fn on_late(&mut self, fate: &Fate) {
+        let (packets, behind_us) = self.sent.behind(fate);
+        self.detection.on_late(packets, behind_us, self.path.rtt_us().unwrap_or(0));
+        self.on_acked(fate);
+    }
+
+    fn on_lost(&mut self, fate: &Fate) {
+        let (number, transmission) = fate;
+        match transmission.carried {
+            Carried::Stream { offset, len, fin } => {
+                if !self.sent.copy_is_open(*fate) {
+                    self.sending.on_lost(offset, len, fin, transmission.attempt);
+                }
+            }
+            Carried::Probe { size } => return self.mtu.on_probe(size, false),
+            Carried::Ping => {}
+        }
+        self.mtu.on_packet(*number, transmission.wire - WIRE_OVERHEAD, false);
+    }
+}
+
+fn is_probe(carried: &Carried) -> bool {
+    matches!(carried, Carried::Probe { .. })
+}

@@ -1,0 +1,438 @@
+//! Bytes on the wire: packets and the frames in them. All integers are little-endian.
+//!
+//! A packet is a header, then frames up to its end:
+//!
+//! | kind | header after the first byte | meaning |
+//! |---|---|---|
+//! | 1 Open | source 8, token 24, window 6, number 6 | asks for a connection; frames follow |
+//! | 2 Accept | target 8, source 8, token 24, window 6, number 6 | grants one, and a token for the next; frames follow |
+//! | 3 Data | target 8, number 6 | frames follow |
+//! | 4 Challenge | target 8, token 24 | open again with this token; nothing follows |
+//! | 5 Reset | target 8 | the receiver of `target` knows no such connection; nothing follows |
+//!
+//! The first byte is the kind, [`VERSION`] in bits 4 to 6, and [`ACK_NOW`]. `target` is the
+//! id that the addressee chose, `source` the id that the sender wants to be addressed by,
+//! `window` the stream offset up to which the sender may be sent data.
+//!
+//! | frame | fields after the tag | meaning |
+//! |---|---|---|
+//! | 1 Stream, 2 its end | offset 8, length 2, bytes | stream data; 2: the stream ends behind it |
+//! | 3 Ack | see [`Ack`] | what has arrived |
+//! | 4 Floor | number 6 | fates of numbers below are settled |
+//! | 5 Ping | | asks for an acknowledgement |
+//! | 6 Padding | anything up to the packet's end | none |
+//! | 7 Close | reason 1 | the connection ends at once |
+
+/// Version of the packet format, 0..=7; packets of others are passed over.
+pub const VERSION: u8 = 1;
+/// Bit of the first byte: acknowledge at once.
+pub const ACK_NOW: u8 = 0x80;
+/// Length of a token. Bytes.
+pub const TOKEN_LEN: usize = 24;
+/// Room that a packet's header takes at most. Bytes.
+pub const HEADER_MAX: usize = 1 + 8 + 8 + TOKEN_LEN + 6 + 6;
+/// Room that a stream frame takes beside its data. Bytes.
+pub const STREAM_OVERHEAD: usize = 1 + 8 + 2;
+/// Room that an acknowledgement takes beside its words. Bytes.
+pub const ACK_FIXED: usize = 1 + 6 + 4 + 4 + 8 + 8 + 1 + 2 + 1;
+/// Most words of one bitmap of an acknowledgement.
+pub const WORDS_MAX: usize = 64;
+/// Numbers and windows below this can be written.
+const U48_END: u64 = 1 << 48;
+
+/// What a connection is addressed by: drawn at random by the side that is addressed, so that
+/// nobody off the path can guess it.
+pub type ConnectionId = u64;
+
+/// Proof that an address once answered; all zero where there is none.
+pub type Token = [u8; TOKEN_LEN];
+
+/// Why bytes are not a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Shorter than its header or its frames say.
+    #[error("truncated packet")]
+    Truncated,
+    /// No such kind or version.
+    #[error("first byte {0:#04x} is of no known packet")]
+    Kind(u8),
+    /// No such frame.
+    #[error("unknown frame {0}")]
+    Frame(u8),
+}
+
+/// A packet's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the table at the module's top says it")]
+pub enum Header {
+    Open { source: ConnectionId, token: Token, window: u64 },
+    Accept { target: ConnectionId, source: ConnectionId, token: Token, window: u64 },
+    Data { target: ConnectionId },
+}
+
+/// Any packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// One with frames, which start at `body`.
+    Numbered {
+        /// Its header.
+        header: Header,
+        /// Its number: fresh for every transmission.
+        number: u64,
+        /// Whether it wants to be acknowledged at once.
+        ack_now: bool,
+        /// Where its frames start. Bytes.
+        body: usize,
+    },
+    /// See the table.
+    #[allow(missing_docs)]
+    Challenge { target: ConnectionId, token: Token },
+    /// See the table.
+    #[allow(missing_docs)]
+    Reset { target: ConnectionId },
+}
+
+/// Reads fields from the front of a slice.
+#[derive(Clone, Copy, Debug)]
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+        let (head, tail) = self.0.split_at_checked(len).ok_or(WireError::Truncated)?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    fn uint(&mut self, len: usize) -> Result<u64, WireError> {
+        let mut raw = [0; 8];
+        raw[..len].copy_from_slice(self.take(len)?);
+        Ok(u64::from_le_bytes(raw))
+    }
+
+    fn token(&mut self) -> Result<Token, WireError> {
+        let mut token = [0; TOKEN_LEN];
+        token.copy_from_slice(self.take(TOKEN_LEN)?);
+        Ok(token)
+    }
+}
+
+fn put(out: &mut Vec<u8>, value: u64, len: usize) {
+    out.extend_from_slice(&value.to_le_bytes()[..len]);
+}
+
+impl Packet {
+    /// Reads a packet's header.
+    ///
+    /// # Errors
+    /// [`WireError`] where the bytes are no packet of ours: the peer's fault, or a stranger's.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader(bytes);
+        let first = from.uint(1)? as u8;
+        if (first >> 4) & 7 != VERSION {
+            return Err(WireError::Kind(first));
+        }
+        let header = match first & 0x0f {
+            1 => Header::Open { source: from.uint(8)?, token: from.token()?, window: from.uint(6)? },
+            2 => Header::Accept {
+                target: from.uint(8)?,
+                source: from.uint(8)?,
+                token: from.token()?,
+                window: from.uint(6)?,
+            },
+            3 => Header::Data { target: from.uint(8)? },
+            4 => return Ok(Self::Challenge { target: from.uint(8)?, token: from.token()? }),
+            5 => return Ok(Self::Reset { target: from.uint(8)? }),
+            _ => return Err(WireError::Kind(first)),
+        };
+        let number = from.uint(6)?;
+        let body = bytes.len() - from.0.len();
+        Ok(Self::Numbered { header, number, ack_now: first & ACK_NOW != 0, body })
+    }
+
+    /// Appends the packet (of a numbered one: its header) to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let first = |kind: u8| kind | VERSION << 4;
+        match *self {
+            Self::Challenge { target, token } => {
+                out.push(first(4));
+                put(out, target, 8);
+                out.extend_from_slice(&token);
+            }
+            Self::Reset { target } => {
+                out.push(first(5));
+                put(out, target, 8);
+            }
+            Self::Numbered { header, number, ack_now, .. } => {
+                let flag = if ack_now { ACK_NOW } else { 0 };
+                match header {
+                    Header::Open { source, token, window } => {
+                        out.push(first(1) | flag);
+                        put(out, source, 8);
+                        out.extend_from_slice(&token);
+                        put(out, window.min(U48_END - 1), 6);
+                    }
+                    Header::Accept { target, source, token, window } => {
+                        out.push(first(2) | flag);
+                        put(out, target, 8);
+                        put(out, source, 8);
+                        out.extend_from_slice(&token);
+                        put(out, window.min(U48_END - 1), 6);
+                    }
+                    Header::Data { target } => {
+                        out.push(first(3) | flag);
+                        put(out, target, 8);
+                    }
+                }
+                put(out, number, 6);
+            }
+        }
+    }
+}
+
+impl Header {
+    /// What a packet with this header takes before its frames. Bytes.
+    pub fn byte_len(&self) -> usize {
+        match self {
+            Self::Open { .. } => HEADER_MAX - 8,
+            Self::Accept { .. } => HEADER_MAX,
+            Self::Data { .. } => 1 + 8 + 6,
+        }
+    }
+}
+
+/// A run of 64-bit words of a bitmap over packet numbers: bit `b` of word `w` is number
+/// `64 w + b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words<'a> {
+    /// Index of the first word.
+    pub first: u64,
+    /// The words, 8 bytes each.
+    pub bytes: &'a [u8],
+}
+
+impl Words<'_> {
+    /// The words with their indices.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let word = |raw: &[u8]| raw.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        (self.first..).zip(self.bytes.chunks_exact(8).map(word))
+    }
+}
+
+/// What has arrived. Fields in this order: largest 6, arrived 4, delay 4, upto 8, window 8,
+/// number of recent words 1, distance of the swept words 2, number of swept words 1, the
+/// words. Its length depends on nothing but how many words its sender puts in, whatever the
+/// number of gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack<'a> {
+    /// Largest number that has arrived.
+    pub largest: u64,
+    /// When it arrived, by the receiver's clock. Microseconds, modulo 2^32.
+    pub arrived: u32,
+    /// How long ago that was when the acknowledgement left. Microseconds.
+    pub delay_us: u32,
+    /// All stream bytes below have arrived.
+    pub upto: u64,
+    /// Stream offset up to which data may be sent.
+    pub window: u64,
+    /// The newest numbers, up to the word of `largest`.
+    pub recent: Words<'a>,
+    /// Older numbers, a different part of them each time.
+    pub sweep: Words<'a>,
+}
+
+/// A frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the table at the module's top says it")]
+pub enum Frame<'a> {
+    Stream { offset: u64, data: &'a [u8], fin: bool },
+    Ack(Ack<'a>),
+    Floor(u64),
+    Ping,
+    Padding,
+    Close { reason: u8 },
+}
+
+/// The frames of a packet, until they end or one is wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames<'a>(Reader<'a>);
+
+impl<'a> Frames<'a> {
+    /// Reads the frames in `body`.
+    pub fn new(body: &'a [u8]) -> Self {
+        Self(Reader(body))
+    }
+
+    fn read(&mut self) -> Result<Frame<'a>, WireError> {
+        let from = &mut self.0;
+        match from.uint(1)? as u8 {
+            tag @ (1 | 2) => {
+                let (offset, len) = (from.uint(8)?, from.uint(2)? as usize);
+                Ok(Frame::Stream { offset, data: from.take(len)?, fin: tag == 2 })
+            }
+            3 => Ok(Frame::Ack(read_ack(from)?)),
+            4 => Ok(Frame::Floor(from.uint(6)?)),
+            5 => Ok(Frame::Ping),
+            6 => {
+                from.0 = &[];
+                Ok(Frame::Padding)
+            }
+            7 => Ok(Frame::Close { reason: from.uint(1)? as u8 }),
+            other => Err(WireError::Frame(other)),
+        }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Result<Frame<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.0.is_empty() {
+            return None;
+        }
+        let frame = self.read();
+        if frame.is_err() {
+            self.0.0 = &[];
+        }
+        Some(frame)
+    }
+}
+
+fn read_ack<'a>(from: &mut Reader<'a>) -> Result<Ack<'a>, WireError> {
+    let largest = from.uint(6)?;
+    let (arrived, delay_us) = (from.uint(4)? as u32, from.uint(4)? as u32);
+    let (upto, window) = (from.uint(8)?, from.uint(8)?);
+    let (recent, back, swept) = (from.uint(1)?, from.uint(2)?, from.uint(1)?);
+    let last = largest / 64;
+    let first = (last + 1).checked_sub(recent).ok_or(WireError::Truncated)?;
+    let sweep = Words {
+        first: last.checked_sub(back).ok_or(WireError::Truncated)?,
+        bytes: from.take(8 * swept as usize)?,
+    };
+    let recent = Words { first, bytes: from.take(8 * recent as usize)? };
+    Ok(Ack { largest, arrived, delay_us, upto, window, recent, sweep })
+}
+
+/// Appends a stream frame's head; its data follows.
+pub fn put_stream_head(out: &mut Vec<u8>, offset: u64, len: u16, fin: bool) {
+    out.push(if fin { 2 } else { 1 });
+    put(out, offset, 8);
+    put(out, u64::from(len), 2);
+}
+
+/// Appends an acknowledgement. The recent words end with that of `ack.largest`; the swept
+/// ones are at most 65,535 words before that.
+pub fn put_ack(out: &mut Vec<u8>, ack: &Ack<'_>) {
+    out.push(3);
+    put(out, ack.largest, 6);
+    put(out, u64::from(ack.arrived), 4);
+    put(out, u64::from(ack.delay_us), 4);
+    put(out, ack.upto, 8);
+    put(out, ack.window, 8);
+    put(out, ack.recent.bytes.len() as u64 / 8, 1);
+    put(out, ack.largest / 64 - ack.sweep.first, 2);
+    put(out, ack.sweep.bytes.len() as u64 / 8, 1);
+    out.extend_from_slice(ack.sweep.bytes);
+    out.extend_from_slice(ack.recent.bytes);
+}
+
+/// Appends a frame without data: [`Frame::Floor`], [`Frame::Ping`], [`Frame::Close`], or a
+/// [`Frame::Padding`] of one byte.
+pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
+    match *frame {
+        Frame::Floor(number) => {
+            out.push(4);
+            put(out, number, 6);
+        }
+        Frame::Ping => out.push(5),
+        Frame::Padding => out.push(6),
+        Frame::Close { reason } => out.extend_from_slice(&[7, reason]),
+        Frame::Stream { offset, data, fin } => {
+            put_stream_head(out, offset, data.len() as u16, fin);
+            out.extend_from_slice(data);
+        }
+        Frame::Ack(ack) => put_ack(out, &ack),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encoded(packet: &Packet) -> Vec<u8> {
+        let mut out = Vec::new();
+        packet.encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn packets_look_as_they_always_did() {
+        let data = Packet::Numbered {
+            header: Header::Data { target: 0x0807_0605_0403_0201 },
+            number: 0x0a0b,
+            ack_now: true,
+            body: 15,
+        };
+        let bytes = [0x93, 1, 2, 3, 4, 5, 6, 7, 8, 0x0b, 0x0a, 0, 0, 0, 0];
+        assert_eq!(encoded(&data), bytes);
+        assert_eq!(Packet::decode(&bytes), Ok(data));
+
+        let open = Packet::Numbered {
+            header: Header::Open { source: 1, token: [7; TOKEN_LEN], window: 2 },
+            number: 3,
+            ack_now: false,
+            body: HEADER_MAX - 8,
+        };
+        let mut bytes = vec![0x11, 1, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend([7; 24]);
+        bytes.extend([2, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded(&open), bytes);
+        assert_eq!(Packet::decode(&bytes), Ok(open));
+
+        let reset = Packet::Reset { target: 9 };
+        assert_eq!(encoded(&reset), [0x15, 9, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn frames_look_as_they_always_did() {
+        let mut out = Vec::new();
+        put_small(&mut out, &Frame::Stream { offset: 0x0102, data: b"ab", fin: true });
+        put_small(&mut out, &Frame::Floor(5));
+        let words = [0xff, 0, 0, 0, 0, 0, 0, 0x80];
+        let ack = Ack {
+            largest: 130,
+            arrived: 1,
+            delay_us: 2,
+            upto: 3,
+            window: 4,
+            recent: Words { first: 2, bytes: &words },
+            sweep: Words { first: 1, bytes: &words },
+        };
+        put_ack(&mut out, &ack);
+        let mut bytes = vec![2, 2, 1, 0, 0, 0, 0, 0, 0, 2, 0, b'a', b'b', 4, 5, 0, 0, 0, 0, 0];
+        bytes.extend([3, 130, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
+        bytes.extend([3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1]);
+        bytes.extend([words, words].concat());
+        assert_eq!(out, bytes);
+        let frames: Vec<_> = Frames::new(&out).map(|frame| frame.expect("valid")).collect();
+        assert_eq!(frames[2], Frame::Ack(ack));
+        assert_eq!(ack.recent.iter().collect::<Vec<_>>(), [(2, 0x8000_0000_0000_00ff)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(packet @ Packet::Numbered { body, .. }) = Packet::decode(&bytes) {
+                prop_assert_eq!(&encoded(&packet), &bytes[..body]);
+            }
+            let mut again = Vec::new();
+            let mut len = 0;
+            for frame in Frames::new(&bytes).flatten() {
+                put_small(&mut again, &frame);
+                len += 1;
+            }
+            prop_assert!(len <= bytes.len());
+            prop_assert!(again.len() <= bytes.len());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Whatever the path does, the bytes arrive, in order, once.
+
+use isthmus_lab::model::Loss;
+use isthmus_lab::rng::Rng;
+use isthmus_udp::{Composition, CongestionKind, DetectionKind, RedundancyKind};
+
+use crate::net::{Flow, Net, PathSpec, config, seeds, transfer};
+
+fn any_path(seed: u64) -> PathSpec {
+    let mut rng = Rng::new(seed, 9);
+    let loss = match rng.up_to(2) {
+        0 => Loss::Independent(0.0),
+        1 => Loss::Independent(rng.up_to(300) as f64 / 1_000.0),
+        _ => Loss::GilbertElliott { to_bad: 0.01, to_good: 0.1, loss_good: 0.001, loss_bad: 0.7 },
+    };
+    PathSpec {
+        rate_bps: [2_000_000, 50_000_000, 1_000_000_000][rng.up_to(2) as usize],
+        rtt_us: [100, 5_000, 80_000, 366_000][rng.up_to(3) as usize],
+        queue_us: [1_000, 20_000, 200_000][rng.up_to(2) as usize],
+        loss,
+        reorder: [0.0, 0.1][rng.up_to(1) as usize],
+        duplicate: [0.0, 0.05][rng.up_to(1) as usize],
+        jitter_us: [0, 3_000][rng.up_to(1) as usize],
+        mtu: [1_280, 1_500, 4_100, 9_000][rng.up_to(3) as usize],
+        down: if rng.up_to(3) == 0 { vec![(1_200_000, 3_200_000)] } else { Vec::new() },
+        seed,
+    }
+}
+
+fn any_composition(seed: u64) -> Composition {
+    let mut rng = Rng::new(seed, 10);
+    Composition {
+        congestion: CongestionKind::ALL[rng.up_to(2) as usize],
+        detection: DetectionKind::ALL[rng.up_to(1) as usize],
+        redundancy: RedundancyKind::ALL[rng.up_to(1) as usize],
+        ..Composition::default()
+    }
+}
+
+#[test]
+fn bytes_arrive_exactly_over_any_path_and_composition() {
+    for seed in seeds(1_000) {
+        let path = any_path(seed);
+        let mut settings = config(&path);
+        settings.stream.composition = any_composition(seed);
+        let mut net = Net::new(&path, vec![settings.clone(), settings]);
+        net.mischief = (seed % 3 == 0).then(|| Rng::new(seed, 11));
+        let bytes = 1 + Rng::new(seed, 12).up_to(400_000);
+        println!("seed {seed}: {bytes} bytes, {path:?}");
+        transfer(&mut net, bytes, true, 600.0).expect("it ends");
+    }
+}
+
+#[test]
+fn both_directions_carry_at_once() {
+    for seed in seeds(50) {
+        let path = PathSpec {
+            loss: Loss::Independent(0.05),
+            reorder: 0.05,
+            duplicate: 0.01,
+            seed,
+            ..Default::default()
+        };
+        let mut net = Net::pair(&path);
+        let mut flows =
+            [Flow::new(&mut net, 0, 1, 2_000_000, true), Flow::new(&mut net, 1, 0, 2_000_000, true)];
+        let limit = net.now + 60_000_000;
+        while !flows.iter().all(|flow| flow.is_settled(&net)) {
+            for flow in &mut flows {
+                flow.feed(&mut net);
+            }
+            assert!(net.step(limit), "seed {seed}");
+            // Each port accepts one stream and opens one.
+            let events: Vec<_> =
+                (0..2).map(|port| std::iter::from_fn(|| net.event(port)).collect::<Vec<_>>()).collect();
+            for (flow, port) in flows.iter_mut().zip([1, 0]) {
+                for event in &events[port] {
+                    if let isthmus_udp::Event::Accepted(id, _) = event {
+                        flow.accepted = Some(*id);
+                    }
+                }
+                flow.drain(&mut net);
+            }
+        }
+    }
+}
+
+#[test]
+fn protocols_are_exchanged_while_data_flows() {
+    for seed in seeds(100) {
+        let path = PathSpec {
+            loss: Loss::Independent(0.02),
+            reorder: 0.02,
+            rtt_us: 10_000,
+            seed,
+            ..Default::default()
+        };
+        let mut net = Net::pair(&path);
+        let mut flow = Flow::new(&mut net, 0, 1, 4_000_000, true);
+        let mut rng = Rng::new(seed, 13);
+        let limit = net.now + 120_000_000;
+        let mut steps = 0_u64;
+        while !flow.is_settled(&net) {
+            flow.feed(&mut net);
+            assert!(net.step(limit), "seed {seed}");
+            flow.on_event(&mut net);
+            flow.drain(&mut net);
+            steps += 1;
+            if steps.is_multiple_of(200) {
+                let (now, next) = (net.now, any_composition(rng.next_u64()));
+                net.ports[0].with(now, flow.stream(), |stream| stream.compose(next));
+            }
+        }
+        assert!(steps > 400, "seed {seed}: nothing was exchanged");
+    }
+}
+
+#[test]
+fn a_slow_reader_stalls_its_sender_and_memory_stays_bounded() {
+    let path = PathSpec { loss: Loss::Independent(0.01), ..Default::default() };
+    let mut settings = config(&path);
+    (settings.stream.receive_max, settings.stream.send_max) = (2 << 20, 2 << 20);
+    let mut net = Net::new(&path, vec![settings.clone(), settings]);
+    let mut flow = Flow::new(&mut net, 0, 1, 20_000_000, true);
+    let (mut most, mut next_read) = (0, 0);
+    let limit = net.now + 60_000_000;
+    while !flow.is_settled(&net) {
+        flow.feed(&mut net);
+        assert!(net.step(limit));
+        flow.on_event(&mut net);
+        if net.now >= next_read {
+            flow.drain(&mut net);
+            next_read = net.now + 200_000;
+        }
+        let memory = |port: usize, id| net.ports[port].stream(id).map_or(0, |stream| stream.memory());
+        most = most.max(memory(0, flow.stream())).max(flow.accepted.map_or(0, |id| memory(1, id)));
+    }
+    assert!(most < (2 << 20) + (256 << 10), "{most} bytes");
+}
+
+#[test]
+fn a_link_that_was_down_for_two_seconds_is_used_again_within_two_round_trips() {
+    for rtt_us in [1_000, 24_000, 100_000] {
+        let path = PathSpec { rtt_us, down: vec![(1_500_000, 3_500_000)], ..Default::default() };
+        let mut net = Net::pair(&path);
+        let mut flow = Flow::new(&mut net, 0, 1, 1 << 40, false);
+        let mut resumed = 0;
+        while net.now < 5_000_000 {
+            flow.feed(&mut net);
+            net.step(5_000_000);
+            flow.on_event(&mut net);
+            let before = flow.read;
+            flow.drain(&mut net);
+            if flow.read > before && net.now > 3_500_000 && resumed == 0 {
+                resumed = net.now;
+            }
+        }
+        let took = resumed - 3_500_000;
+        assert!(took <= 2 * rtt_us + 60_000, "{rtt_us}: {took} us");
+        let rate = flow.read as f64 / (4.0 - 2.0);
+        assert!(rate > 0.75 * path.goodput(), "{rtt_us}: {rate}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Flows that share a queue of one bandwidth-delay product.
+
+use isthmus_udp::Composition;
+
+use crate::net::{Flow, Net, PathSpec, config};
+
+/// Shares of the link that two flows have between 10 s and 40 s, the second having begun 2 s
+/// after the first.
+fn shares(first: &str, second: &str, rtt_us: u64) -> [f64; 2] {
+    let path = PathSpec { rate_bps: 100_000_000, rtt_us, queue_us: rtt_us, mtu: 1_500, ..Default::default() };
+    let settings = |composition: &str| {
+        let mut settings = config(&path);
+        settings.stream.composition = composition.parse::<Composition>().expect("valid");
+        settings
+    };
+    let sides = [first, first, second, second].map(settings).to_vec();
+    let mut net = Net::new(&path, sides);
+    let start = net.now;
+    let mut flows = [Flow::new(&mut net, 0, 1, 1 << 40, false), Flow::new(&mut net, 2, 3, 1 << 40, false)];
+    let mut at_10_s = [0; 2];
+    while net.now < start + 40_000_000 {
+        for flow in flows.iter_mut().take(if net.now < start + 2_000_000 { 1 } else { 2 }) {
+            flow.feed(&mut net);
+        }
+        net.step(start + 40_000_000);
+        for flow in &mut flows {
+            flow.on_event(&mut net);
+            flow.drain(&mut net);
+        }
+        if net.now < start + 10_000_000 {
+            at_10_s = [flows[0].read, flows[1].read];
+        }
+    }
+    [0, 1].map(|i| (flows[i].read - at_10_s[i]) as f64 / 30.0 / path.goodput())
+}
+
+#[test]
+fn a_cubic_flow_keeps_two_fifths_whoever_was_first() {
+    for rtt_us in [24_000, 100_000] {
+        for (first, second, cubic) in [("rate", "cubic", 1), ("cubic", "rate", 0)] {
+            let shares = shares(first, second, rtt_us);
+            println!("{rtt_us} us: {first} {:.2}, {second} {:.2}", shares[0], shares[1]);
+            assert!(shares[cubic] >= 0.4, "{rtt_us} us: cubic has {shares:?}");
+            assert!(shares[1 - cubic] >= 0.15, "{rtt_us} us: and does not starve it: {shares:?}");
+            assert!(shares.iter().sum::<f64>() > 0.85, "{rtt_us} us: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn two_of_a_kind_share() {
+    for rtt_us in [24_000, 100_000] {
+        let shares = shares("rate", "rate", rtt_us);
+        println!("{rtt_us} us: {shares:.2?}");
+        assert!(shares.iter().all(|share| *share > 0.2), "{rtt_us} us: {shares:?}");
+        assert!(shares.iter().sum::<f64>() > 0.85, "{rtt_us} us: {shares:?}");
+    }
+}

@@ -1,0 +1,82 @@
+//! The golden table: goodput by composition, round trip and loss, kept as text, so that a
+//! change of behaviour shows as a difference in review.
+//!
+//! `ISTHMUS_GOLDEN=write cargo test -p isthmus-udp --test simulation golden` writes it anew.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use isthmus_lab::model::Loss;
+use isthmus_udp::Composition;
+
+use crate::net::{Net, PathSpec, config, transfer};
+
+const TABLE: &str = "tests/simulation/golden.txt";
+const RTTS_US: [u64; 4] = [100, 24_000, 100_000, 366_000];
+const LOSSES: [f64; 6] = [0.0, 0.0001, 0.001, 0.01, 0.05, 0.1];
+
+struct Row {
+    composition: &'static str,
+    mtu: u32,
+    /// Bytes of the transfer.
+    bytes: u64,
+    /// Longest that a cell may take; beyond, what was carried by then counts. Seconds.
+    limit_s: f64,
+}
+
+/// Cubic is measured by what it carries in 20 s: at loss it would take hours.
+const ROWS: [Row; 4] = [
+    Row { composition: "rate+adaptive+measured+search", mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
+    Row { composition: "rate+adaptive+once+search", mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
+    Row { composition: "rate+fixed+measured+search", mtu: 1_500, bytes: 100_000_000, limit_s: 60.0 },
+    Row { composition: "cubic+adaptive+measured+search", mtu: 9_000, bytes: 500_000_000, limit_s: 20.0 },
+];
+
+/// The floor's time over the time taken, from the first packet of a cold start to the last
+/// acknowledgement.
+fn fraction(row: &Row, rtt_us: u64, loss: f64) -> f64 {
+    let path = PathSpec { rtt_us, loss: Loss::Independent(loss), mtu: row.mtu, ..Default::default() };
+    let mut settings = config(&path);
+    settings.stream.composition = row.composition.parse::<Composition>().expect("valid");
+    let mut net = Net::new(&path, vec![settings.clone(), settings]);
+    match transfer(&mut net, row.bytes, false, row.limit_s) {
+        Ok(seconds) => path.floor_s(row.bytes) / seconds,
+        Err(carried) => path.floor_s(carried) / row.limit_s,
+    }
+}
+
+fn table() -> String {
+    let mut text = String::from(
+        "Fraction of the physical floor, cold start to last acknowledgement, 1 Gb/s, 20 ms queue, loss both ways.\n",
+    );
+    for row in &ROWS {
+        let _ = writeln!(text, "\n{} MTU {}, {} MB", row.composition, row.mtu, row.bytes / 1_000_000);
+        let _ = write!(text, "{:>9}", "RTT ms");
+        LOSSES.iter().for_each(|loss| {
+            let _ = write!(text, "{:>8}", format!("{}%", loss * 100.0));
+        });
+        for rtt_us in RTTS_US {
+            let _ = write!(text, "\n{:>9}", rtt_us as f64 / 1e3);
+            for loss in LOSSES {
+                let _ = write!(text, "{:>8.3}", fraction(row, rtt_us, loss));
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn goodput_is_as_the_golden_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TABLE);
+    let new = table();
+    if std::env::var_os("ISTHMUS_GOLDEN").is_some_and(|what| what == "write") {
+        std::fs::write(&path, &new).expect("the table can be written");
+    }
+    let old = std::fs::read_to_string(&path).expect("the table can be read");
+    let differs: Vec<_> = old.lines().zip(new.lines()).filter(|(old, new)| old != new).collect();
+    for (old, new) in &differs {
+        println!("- {old}\n+ {new}");
+    }
+    assert!(old == new, "behaviour has changed; if it is meant, write the table anew as the module says");
+}

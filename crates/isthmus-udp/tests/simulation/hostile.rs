@@ -1,0 +1,136 @@
+//! Strangers and liars: no bytes panic, and what they cost is bounded.
+
+use isthmus_lab::rng::Rng;
+use isthmus_udp::wire::{Ack, Frame, Header, Packet, Words, put_small};
+use isthmus_udp::{Event, Failure, Port, PortConfig, StreamFault};
+
+use crate::net::{Flow, Net, PathSpec, address, config, seeds};
+
+fn random_bytes(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..rng.up_to(100)).map(|_| rng.next_u64() as u8).collect();
+    // Most of them look like ours.
+    if let Some(first) = bytes.first_mut()
+        && rng.chance(0.9)
+    {
+        *first = *first & 0x87 | 0x10;
+    }
+    bytes
+}
+
+#[test]
+fn random_packets_neither_panic_nor_leave_much_behind() {
+    for seed in seeds(20) {
+        let mut rng = Rng::new(seed, 1);
+        let mut port = Port::new(PortConfig::default(), [1; 16]);
+        let mut out = Vec::new();
+        for now in 0..20_000 {
+            port.on_packet(now, now, address(rng.up_to(50) as usize), &mut random_bytes(&mut rng));
+            while port.poll_transmit(now, 64, 65_000, &mut out).is_some() {
+                out.clear();
+            }
+        }
+        assert!(port.len() <= PortConfig::default().strangers_max, "seed {seed}: {}", port.len());
+    }
+}
+
+fn open_packet(source: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let header = Header::Open { source, token: [0; 24], window: 1 << 20 };
+    Packet::Numbered { header, number: 0, ack_now: true, body: 0 }.encode(&mut bytes);
+    put_small(&mut bytes, &Frame::Ping);
+    bytes
+}
+
+#[test]
+fn a_flood_of_openings_is_answered_with_less_than_three_times_its_bytes_and_soon_forgotten() {
+    let mut port = Port::new(PortConfig::default(), [1; 16]);
+    let (mut came, mut went, mut out) = (0, 0, Vec::new());
+    for now in 0..100_000_u64 {
+        let mut bytes = open_packet(now + 1);
+        came += bytes.len();
+        port.on_packet(now, now, address((now % 1_000) as usize), &mut bytes);
+        while let Some(transmit) = port.poll_transmit(now, 64, 65_000, &mut out) {
+            went += transmit.len;
+        }
+        out.clear();
+    }
+    assert!(went <= 3 * came, "{went} bytes went for {came} that came");
+    assert!(port.len() <= 64);
+    let mut now = 100_000;
+    while let Some(due) = port.poll_timeout().filter(|due| *due < 60_000_000) {
+        now = due.max(now + 1);
+        while port.poll_transmit(now, 64, 65_000, &mut out).is_some() {
+            out.clear();
+        }
+    }
+    assert!(port.is_empty(), "{} are left", port.len());
+}
+
+/// A packet of somebody on the path, who knows the ids.
+fn forged(target: u64, number: u64, frames: &[Frame<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Packet::Numbered { header: Header::Data { target }, number, ack_now: false, body: 0 }.encode(&mut bytes);
+    frames.iter().for_each(|frame| put_small(&mut bytes, frame));
+    bytes
+}
+
+/// The id that packets to port 1 carry.
+fn id_of_port_1(net: &mut Net) -> u64 {
+    let flow = Flow::new(net, 0, 1, 0, true);
+    let limit = net.now + 1_000_000;
+    while net.step(limit) {}
+    let id = net.ports[0].stream(flow.stream()).expect("it lives");
+    assert!(id.is_open());
+    let now = net.now;
+    net.ports[0].with(now, flow.stream(), |stream| stream.write(b"x"));
+    let mut bytes = Vec::new();
+    net.ports[0].poll_transmit(now, 1, 9_000, &mut bytes).expect("there is data");
+    match Packet::decode(&bytes) {
+        Ok(Packet::Numbered { header: Header::Data { target }, .. }) => target,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn lies_end_the_stream_with_the_reason() {
+    let words = [0xff; 8];
+    let ack = |largest, upto| {
+        let recent = Words { first: largest / 64, bytes: &words };
+        let sweep = Words { first: largest / 64, bytes: &[] };
+        Frame::Ack(Ack { largest, arrived: 0, delay_us: 0, upto, window: 0, recent, sweep })
+    };
+    let lies: [(Frame<'_>, StreamFault); 4] = [
+        (Frame::Stream { offset: 1 << 40, data: b"x", fin: false }, StreamFault::Window),
+        (Frame::Stream { offset: u64::MAX, data: b"x", fin: false }, StreamFault::Window),
+        (ack(1 << 30, 0), StreamFault::Ack),
+        (ack(0, 1 << 30), StreamFault::Ack),
+    ];
+    for (lie, fault) in lies {
+        let path = PathSpec::default();
+        let mut net = Net::new(&path, vec![config(&path), config(&path)]);
+        let target = id_of_port_1(&mut net);
+        let mut bytes = forged(target, 1_000, &[lie]);
+        let now = net.now;
+        net.ports[1].on_packet(now, now, address(0), &mut bytes);
+        let failures: Vec<_> = std::iter::from_fn(|| net.event(1))
+            .filter_map(|event| if let Event::Failed(_, failure) = event { Some(failure) } else { None })
+            .collect();
+        assert_eq!(failures, [Failure::Fault(fault)]);
+    }
+}
+
+#[test]
+fn who_does_not_know_the_id_or_writes_from_elsewhere_changes_nothing() {
+    let mut net = Net::pair(&PathSpec::default());
+    let target = id_of_port_1(&mut net);
+    let close = [Frame::Close { reason: 0 }];
+    let now = net.now;
+    net.ports[1].on_packet(now, now, address(0), &mut forged(target ^ 1, 1_000, &close));
+    net.ports[1].on_packet(now, now, address(2), &mut forged(target, 1_000, &close));
+    let mut reset = Vec::new();
+    Packet::Reset { target: target ^ 1 }.encode(&mut reset);
+    net.ports[0].on_packet(now, now, address(1), &mut reset);
+    let failed =
+        |port| std::iter::from_fn(|| net.event(port)).any(|event| matches!(event, Event::Failed(..)));
+    assert!(![0, 1].into_iter().any(failed));
+}

@@ -1,0 +1,89 @@
+//! Small messages: how long they take, and how many packets they cost.
+
+use isthmus_lab::model::Loss;
+use isthmus_udp::{Event, StreamId};
+
+use crate::net::{Net, PathSpec};
+
+/// One stream, ends 0 and 1.
+struct Pair {
+    net: Net,
+    ids: [StreamId; 2],
+}
+
+impl Pair {
+    fn new(path: &PathSpec) -> Self {
+        let mut net = Net::pair(path);
+        let (now, id) = (net.now, net.open(0, 1));
+        net.ports[0].with(now, id, |stream| stream.write(b"12345678"));
+        let limit = net.now + 10_000_000;
+        loop {
+            assert!(net.step(limit));
+            if let Some(Event::Accepted(other, _)) = net.event(1) {
+                let mut pair = Self { net, ids: [id, other] };
+                pair.read(1);
+                return pair;
+            }
+        }
+    }
+
+    fn write(&mut self, end: usize) {
+        let now = self.net.now;
+        self.net.ports[end].with(now, self.ids[end], |stream| stream.write(b"12345678"));
+    }
+
+    /// Waits for 8 bytes.
+    fn read(&mut self, end: usize) {
+        let limit = self.net.now + 10_000_000;
+        while self.net.ports[end].stream(self.ids[end]).map_or(0, |stream| stream.readable()) < 8 {
+            assert!(self.net.step(limit), "a message took 10 s");
+        }
+        let now = self.net.now;
+        self.net.ports[end].with(now, self.ids[end], |stream| stream.consume(now, 8));
+    }
+
+    fn round_trip_us(&mut self) -> u64 {
+        let start = self.net.now;
+        self.write(0);
+        self.read(1);
+        self.write(1);
+        self.read(0);
+        self.net.now - start
+    }
+}
+
+#[test]
+fn eight_bytes_over_a_path_that_loses_a_tenth_take_a_round_trip_nearly_always() {
+    for rtt_us in [24_000, 100_000] {
+        let path = PathSpec { rtt_us, loss: Loss::Independent(0.1), ..Default::default() };
+        let mut pair = Pair::new(&path);
+        (0..200).for_each(|_| {
+            pair.round_trip_us(); // it learns how much is lost
+        });
+        let before: u64 = pair.net.sent.iter().sum();
+        let mut took: Vec<u64> = (0..4_000).map(|_| pair.round_trip_us()).collect();
+        let packets = (pair.net.sent.iter().sum::<u64>() - before) as f64 / 8_000.0;
+        took.sort_unstable();
+        let at = |share: f64| took[(took.len() as f64 * share) as usize] as f64 / rtt_us as f64;
+        println!(
+            "{rtt_us} us: p99 {:.2}, p99.9 {:.2} RTT, {packets:.1} packets a message",
+            at(0.99),
+            at(0.999)
+        );
+        assert!(at(0.99) <= 1.1, "p99 {} RTT", at(0.99));
+        assert!(at(0.999) <= 1.6, "p99.9 {} RTT", at(0.999));
+        assert!(packets <= 6.0, "{packets} packets a message, acknowledgements included");
+    }
+}
+
+#[test]
+fn where_nothing_is_lost_nothing_is_sent_twice() {
+    let mut pair = Pair::new(&PathSpec::default());
+    (0..500).for_each(|_| {
+        assert!(pair.round_trip_us() < 24_200);
+    });
+    for end in 0..2 {
+        let status = pair.net.ports[end].stream(pair.ids[end]).expect("it lives").status();
+        assert_eq!((status.counters.bytes_copied, status.counters.bytes_again), (0, 0));
+    }
+}

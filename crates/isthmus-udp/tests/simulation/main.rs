@@ -1,0 +1,11 @@
+//! Streams over one link model in virtual time, over seeds.
+//!
+//! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
+
+mod delivery;
+mod fairness;
+mod golden;
+mod handshake;
+mod hostile;
+mod latency;
+mod net;

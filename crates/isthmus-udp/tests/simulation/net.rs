@@ -1,0 +1,398 @@
+//! Ports joined by links of the lab's model, in virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+
+use isthmus_lab::model::{Direction, DirectionSpec, Fate, Loss, wire_bytes};
+use isthmus_udp::{Event, Micros, Port, PortConfig, StreamId};
+
+/// Ethernet header, IPv4 and UDP before a UDP payload. Bytes.
+const FRAME_BYTES: u32 = 14 + 20 + 8;
+
+/// What a path is like, the same both ways.
+#[derive(Clone, Debug)]
+pub(crate) struct PathSpec {
+    pub(crate) rate_bps: u64,
+    pub(crate) rtt_us: u64,
+    /// Bottleneck queue. Microseconds of the rate.
+    pub(crate) queue_us: u64,
+    pub(crate) loss: Loss,
+    pub(crate) reorder: f64,
+    pub(crate) duplicate: f64,
+    pub(crate) jitter_us: u64,
+    /// IP bytes that a packet may have.
+    pub(crate) mtu: u32,
+    pub(crate) down: Vec<(u64, u64)>,
+    pub(crate) seed: u64,
+}
+
+impl Default for PathSpec {
+    fn default() -> Self {
+        Self {
+            rate_bps: 1_000_000_000,
+            rtt_us: 24_000,
+            queue_us: 20_000,
+            loss: Loss::Independent(0.0),
+            reorder: 0.0,
+            duplicate: 0.0,
+            jitter_us: 0,
+            mtu: 9_000,
+            down: Vec::new(),
+            seed: 1,
+        }
+    }
+}
+
+impl PathSpec {
+    fn direction(&self, index: u64) -> Direction {
+        Direction::new(DirectionSpec {
+            rate_bps: self.rate_bps,
+            delay_ns: self.rtt_us * 500,
+            queue_bytes: (self.rate_bps / 8 * self.queue_us / 1_000_000).max(20_000),
+            loss: self.loss,
+            jitter_ns: self.jitter_us * 1_000,
+            reorder: self.reorder,
+            duplicate: self.duplicate,
+            down: self.down.iter().map(|(from, to)| (from * 1_000, to * 1_000)).collect(),
+            seed: self.seed * 2 + index,
+            ..Default::default()
+        })
+    }
+
+    /// Bytes of stream per second that fit: packets full, losses taken off.
+    pub(crate) fn goodput(&self) -> f64 {
+        let ip = f64::from(self.mtu);
+        self.rate_bps as f64 / 8.0 * (ip - 28.0) / (ip + 14.0 + 24.0) * (1.0 - self.loss.mean())
+    }
+
+    /// The least time in which so many bytes are delivered and acknowledged. Seconds.
+    pub(crate) fn floor_s(&self, bytes: u64) -> f64 {
+        self.rtt_us as f64 / 1e6 + bytes as f64 / self.goodput()
+    }
+}
+
+struct Delivery {
+    to: usize,
+    from: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// Ports; each packet takes the direction that belongs to its sender's side: all ports of
+/// even index share one, those of odd index the other.
+pub(crate) struct Net {
+    pub(crate) now: Micros,
+    pub(crate) ports: Vec<Port>,
+    links: [Direction; 2],
+    mtu: u32,
+    flying: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    slots: Vec<Option<Delivery>>,
+    free: Vec<usize>,
+    age: u64,
+    buffers: Vec<Vec<u8>>,
+    /// Each packet sent: by which port, its length.
+    pub(crate) sent: Vec<u64>,
+    /// Where set, a packet in this share of cases is also sent again later, and damaged.
+    pub(crate) mischief: Option<isthmus_lab::rng::Rng>,
+    /// Streams that were opened and accepted, by port.
+    pub(crate) opened: Vec<(usize, StreamId)>,
+}
+
+pub(crate) fn address(port: usize) -> SocketAddr {
+    let host = if port.is_multiple_of(2) { 1 } else { 2 };
+    SocketAddr::from(([10, 0, 0, host], 4_000 + port as u16))
+}
+
+/// Settings of a port on such a path.
+pub(crate) fn config(path: &PathSpec) -> PortConfig {
+    let mut config = PortConfig::default();
+    config.stream.payload_max = 8_972.min(path.mtu.max(1_500) - 28);
+    config
+}
+
+impl Net {
+    pub(crate) fn new(path: &PathSpec, configs: Vec<PortConfig>) -> Self {
+        let port = |(i, config)| Port::new(config, [(i as u8).wrapping_add(path.seed as u8); 16]);
+        let count = configs.len();
+        Self {
+            now: 1_000_000,
+            ports: configs.into_iter().enumerate().map(port).collect(),
+            links: [path.direction(0), path.direction(1)],
+            mtu: path.mtu,
+            flying: BinaryHeap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            age: 0,
+            buffers: Vec::new(),
+            sent: vec![0; count],
+            mischief: None,
+            opened: Vec::new(),
+        }
+    }
+
+    pub(crate) fn pair(path: &PathSpec) -> Self {
+        Self::new(path, vec![config(path), config(path)])
+    }
+
+    pub(crate) fn open(&mut self, from: usize, to: usize) -> StreamId {
+        let id = self.ports[from].open(self.now, address(to));
+        self.opened.push((from, id));
+        id
+    }
+
+    pub(crate) fn event(&mut self, port: usize) -> Option<Event> {
+        let event = self.ports[port].poll_event()?;
+        if let Event::Accepted(id, _) = event {
+            self.opened.push((port, id));
+        }
+        Some(event)
+    }
+
+    /// Sends what is due.
+    pub(crate) fn flush(&mut self) {
+        for port in 0..self.ports.len() {
+            // A port that never stops sending at one moment would hang here.
+            for round in 0.. {
+                assert!(round < 100_000, "port {port} sends without end");
+                let mut out = self.buffers.pop().unwrap_or_default();
+                out.clear();
+                let Some(transmit) = self.ports[port].poll_transmit(self.now, 64, 65_000, &mut out) else {
+                    self.buffers.push(out);
+                    break;
+                };
+                assert_eq!(transmit.len, out.len());
+                for packet in out.chunks(transmit.segment) {
+                    self.put(port, transmit.to, packet);
+                }
+                self.buffers.push(out);
+            }
+        }
+    }
+
+    /// Puts a packet on the wire.
+    pub(crate) fn put(&mut self, port: usize, to: SocketAddr, packet: &[u8]) {
+        self.sent[port] += 1;
+        let Some(target) = (0..self.ports.len()).find(|port| address(*port) == to) else { return };
+        if packet.len() as u32 + 28 > self.mtu {
+            return;
+        }
+        let fate =
+            self.links[port % 2].offer_one(self.now * 1_000, wire_bytes(packet.len() as u32 + FRAME_BYTES));
+        let Fate::Deliver { at_ns, twice } = fate else { return };
+        for _ in 0..=usize::from(twice) {
+            self.fly(at_ns, target, address(port), packet);
+        }
+        if let Some(mischief) = &mut self.mischief
+            && mischief.chance(0.05)
+        {
+            let mut damaged = packet.to_vec();
+            let at = mischief.up_to(damaged.len() as u64 - 1) as usize;
+            match mischief.up_to(2) {
+                0 => damaged[at] ^= 1 << mischief.up_to(7),
+                1 => damaged.truncate(at),
+                _ => {}
+            }
+            let later = at_ns + mischief.up_to(100_000_000);
+            // From a wrong address, or as an exact repetition: content is not authenticated here.
+            let from = if damaged == packet { address(port) } else { address(port + 100) };
+            self.fly(later, target, from, &damaged);
+        }
+    }
+
+    fn fly(&mut self, at_ns: u64, to: usize, from: SocketAddr, packet: &[u8]) {
+        let mut bytes = self.buffers.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(packet);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(Delivery { to, from, bytes });
+        self.age += 1;
+        self.flying.push(Reverse((at_ns, self.age, slot)));
+    }
+
+    /// Goes to the next moment at which something happens, but not beyond `until`. False if
+    /// nothing does before then.
+    pub(crate) fn step(&mut self, until: Micros) -> bool {
+        self.flush();
+        let arrival = self.flying.peek().map(|Reverse((at, ..))| at.div_ceil(1_000));
+        let timeout = self.ports.iter().filter_map(Port::poll_timeout).min();
+        let next = [arrival, timeout].into_iter().flatten().min().unwrap_or(until);
+        self.now = next.max(self.now).min(until);
+        while let Some(Reverse((at, _, slot))) = self.flying.peek().copied() {
+            if at.div_ceil(1_000) > self.now {
+                break;
+            }
+            self.flying.pop();
+            self.free.push(slot);
+            if let Some(mut delivery) = self.slots[slot].take() {
+                let port = &mut self.ports[delivery.to];
+                port.on_packet(self.now, self.now, delivery.from, &mut delivery.bytes);
+                self.buffers.push(delivery.bytes);
+            }
+        }
+        self.now < until
+    }
+}
+
+/// One way of a transfer: known bytes go in as there is room, and come out checked.
+pub(crate) struct Flow {
+    from: usize,
+    to: usize,
+    stream: StreamId,
+    /// The stream at the other end, once it is accepted.
+    pub(crate) accepted: Option<StreamId>,
+    bytes: u64,
+    written: u64,
+    pub(crate) read: u64,
+    pub(crate) finished: bool,
+    /// Content is checked (it costs time).
+    checked: bool,
+    scratch: Vec<u8>,
+}
+
+/// Byte `at` of a stream.
+fn pattern(at: u64) -> u8 {
+    ((at * 167) ^ (at >> 8) ^ (at >> 17)) as u8
+}
+
+impl Flow {
+    pub(crate) fn new(net: &mut Net, from: usize, to: usize, bytes: u64, checked: bool) -> Self {
+        let stream = net.open(from, to);
+        let scratch = vec![0; 64 << 10];
+        Self {
+            from,
+            to,
+            stream,
+            accepted: None,
+            bytes,
+            written: 0,
+            read: 0,
+            finished: false,
+            checked,
+            scratch,
+        }
+    }
+
+    /// The stream at the sender.
+    pub(crate) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Writes what there is room for, also while it leaves, and ends the stream behind the
+    /// last byte.
+    pub(crate) fn feed(&mut self, net: &mut Net) {
+        let mut before = u64::MAX;
+        while self.written < self.bytes && self.written != before {
+            before = self.written;
+            self.write(net);
+            net.flush();
+        }
+    }
+
+    fn write(&mut self, net: &mut Net) {
+        let room = net.ports[self.from].stream(self.stream).map_or(0, |stream| stream.room());
+        if self.written == self.bytes || room < (16 << 10).min(self.bytes - self.written) {
+            return;
+        }
+        let now = net.now;
+        while self.written < self.bytes {
+            let len = (self.scratch.len() as u64).min(self.bytes - self.written) as usize;
+            if self.checked {
+                let at = self.written;
+                self.scratch[..len].iter_mut().zip(at..).for_each(|(byte, at)| *byte = pattern(at));
+            }
+            let scratch = &self.scratch[..len];
+            let took = net.ports[self.from].with(now, self.stream, |stream| stream.write(scratch));
+            let took = took.expect("the stream lives") as u64;
+            self.written += took;
+            if took == 0 {
+                break;
+            }
+        }
+        if self.written == self.bytes {
+            net.ports[self.from].with(now, self.stream, |stream| stream.finish());
+        }
+    }
+
+    /// Reads and checks what has come.
+    pub(crate) fn drain(&mut self, net: &mut Net) {
+        let Some(id) = self.accepted else { return };
+        let Some(stream) = net.ports[self.to].stream(id) else { return };
+        if stream.readable() == 0 && !stream.is_finished() {
+            return;
+        }
+        let now = net.now;
+        let (checked, mut at) = (self.checked, self.read);
+        let finished = net.ports[self.to].with(now, id, |stream| {
+            while stream.readable() > 0 {
+                let piece = stream.peek(usize::MAX);
+                if checked {
+                    let wrong = piece.iter().zip(at..).find(|(byte, at)| **byte != pattern(*at));
+                    assert_eq!(wrong.map(|(_, at)| at), None, "a wrong byte");
+                }
+                let len = piece.len() as u64;
+                at += len;
+                stream.consume(now, len);
+            }
+            stream.is_finished()
+        });
+        self.read = at;
+        if finished == Some(true) && !self.finished {
+            self.finished = true;
+            assert_eq!(self.read, self.bytes, "the end came too early");
+            net.ports[self.to].with(now, id, |stream| stream.finish());
+        }
+    }
+
+    /// Notes who accepted it.
+    pub(crate) fn on_event(&mut self, net: &mut Net) {
+        while let Some(event) = net.event(self.to) {
+            match event {
+                Event::Accepted(id, _) if self.accepted.is_none() => self.accepted = Some(id),
+                Event::Failed(_, failure) => panic!("the receiving side failed: {failure}"),
+                _ => {}
+            }
+        }
+        while let Some(event) = net.event(self.from) {
+            if let Event::Failed(_, failure) = event {
+                panic!("the sending side failed: {failure}");
+            }
+        }
+    }
+
+    /// Whether the sender knows that all has arrived.
+    pub(crate) fn is_settled(&self, net: &Net) -> bool {
+        self.written == self.bytes && net.ports[self.from].stream(self.stream).is_some_and(|s| s.is_settled())
+    }
+}
+
+/// Runs one transfer until the sender knows that all has arrived. Returns the time from
+/// opening on, in seconds; or after `limit_s` how many bytes were read.
+pub(crate) fn transfer(net: &mut Net, bytes: u64, checked: bool, limit_s: f64) -> Result<f64, u64> {
+    let start = net.now;
+    let limit = start + (limit_s * 1e6) as Micros;
+    let mut flow = Flow::new(net, 0, 1, bytes, checked);
+    loop {
+        flow.feed(net);
+        let on = net.step(limit);
+        flow.on_event(net);
+        flow.drain(net);
+        if flow.is_settled(net) {
+            assert!(flow.finished, "settled before all was read");
+            return Ok((net.now - start) as f64 / 1e6);
+        }
+        if !on {
+            return Err(flow.read);
+        }
+    }
+}
+
+/// Seeds of a test that runs many: those, or the one that is asked for.
+pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
+    match std::env::var("ISTHMUS_SEED").ok().and_then(|text| text.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..count,
+    }
+}
