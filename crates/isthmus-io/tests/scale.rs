@@ -1,17 +1,17 @@
 //! What a peer costs once it has fallen silent: memory of ours, counted to the byte. The
 //! system's own for an open connection comes on top.
 
+mod support;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
-use isthmus_io::{Endpoint, Settings};
-use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendRequest};
+use isthmus_io::Endpoint;
+use isthmus_proto::PeerId;
+use support::*;
 
-const LIMIT: Duration = Duration::from_secs(60);
 /// Makes this program the other end: how many endpoints, and whom they greet.
 const SPOKES: &str = "ISTHMUS_TEST_SPOKES";
 /// Bytes that a silent peer may cost, its open lane included.
@@ -40,39 +40,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn open() -> Arc<Endpoint> {
-    let settings = Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() };
-    Endpoint::open(&settings, None, Arc::default()).expect("loopback is always there")
-}
-
-fn piece(bytes: &mut [u8; 8]) -> [libc::iovec; 1] {
-    [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }]
-}
-
-fn send(from: &Endpoint, peer: PeerId, bytes: &mut [u8; 8]) {
-    let options = Options { notify: true, ..Options::default() };
-    let request = SendRequest { peer, channel: Channel::Tagged, tag: 1, data: None, options };
-    // SAFETY: the caller polls the completion before the bytes go.
-    unsafe { from.send(&request, &piece(bytes)) }.expect("posted");
-}
-
-fn recv(at: &Endpoint, source: Option<PeerId>, bytes: &mut [u8; 8]) {
-    let options = Options { notify: true, ..Options::default() };
-    let request = RecvRequest { source, channel: Channel::Tagged, tag: 1, ignore: 0, multi: None, options };
-    // SAFETY: as above.
-    unsafe { at.recv(&request, &piece(bytes)) }.expect("posted");
-}
-
-fn complete(endpoint: &Endpoint, count: usize) {
-    let start = Instant::now();
-    let mut done: Vec<Completion> = Vec::new();
-    while done.len() < count {
-        endpoint.poll(&mut done);
-        assert!(start.elapsed() < LIMIT, "{} of {count} completions came", done.len());
-    }
-    assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
-}
-
 /// The other end: endpoints that tell their addresses, hear a word and fall silent
 /// until the standard input ends.
 #[test]
@@ -86,8 +53,8 @@ fn spokes() {
     out.flush().expect("heard");
     for spoke in &spokes {
         let mut word = [0; 8];
-        recv(spoke, None, &mut word);
-        complete(spoke, 1);
+        recv(spoke, None, 1, &mut word);
+        complete(&[spoke], 1);
     }
     let _ = std::io::stdin().lock().read_until(b'\n', &mut Vec::new());
 }
@@ -126,9 +93,10 @@ impl Drop for Others {
 fn greet(hub: &Endpoint, peers: &[PeerId]) {
     let mut words = vec![[7; 8]; peers.len()];
     for (peer, word) in peers.iter().zip(&mut words) {
-        send(hub, *peer, word);
+        send(hub, *peer, 1, word);
     }
-    complete(hub, peers.len());
+    let done = complete(&[hub], peers.len());
+    assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
 }
 
 #[test]
