@@ -194,21 +194,10 @@ int main(int argc, char **argv)
 {
     start(&argc, &argv, "coupled");
     CHECK(argc >= 3, "usage: coupled accept|connect FILE [no-onesided | SECONDS [PROGRESS]]");
-    char port[MPI_MAX_PORT_NAME] = "";
     int remote;
     side = strcmp(argv[1], "accept") != 0;
     partner = world_rank;
-    if (world_rank == 0 && side == 0) {
-        MPI_Open_port(MPI_INFO_NULL, port);
-        publish(argv[2], port);
-    } else if (world_rank == 0) {
-        await_port(argv[2], port);
-    }
-    MPI_Bcast(port, MPI_MAX_PORT_NAME, MPI_CHAR, 0, MPI_COMM_WORLD);
-    if (side == 0)
-        MPI_Comm_accept(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
-    else
-        MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
+    inter = couple_by(argv[2], side == 0);
     MPI_Comm_remote_size(inter, &remote);
     CHECK(remote == world_size, "%d ranks here, %d on the other side", world_size, remote);
     int without = argc > 3 && strcmp(argv[3], "no-onesided") == 0;

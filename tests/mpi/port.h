@@ -26,4 +26,23 @@ static inline void await_port(const char *file, char *port)
     fclose(in);
 }
 
+// Couples this job with the other one; the accepting one writes its port to `file`.
+static inline MPI_Comm couple_by(const char *file, int accepts)
+{
+    char port[MPI_MAX_PORT_NAME] = "";
+    MPI_Comm inter;
+    if (world_rank == 0 && accepts) {
+        MPI_Open_port(MPI_INFO_NULL, port);
+        publish(file, port);
+    } else if (world_rank == 0) {
+        await_port(file, port);
+    }
+    MPI_Bcast(port, MPI_MAX_PORT_NAME, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (accepts)
+        MPI_Comm_accept(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
+    else
+        MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
+    return inter;
+}
+
 #endif

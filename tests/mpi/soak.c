@@ -112,20 +112,9 @@ int main(int argc, char **argv)
 {
     start(&argc, &argv, "soak");
     CHECK(argc == 5 && world_size == 2, "usage, with two ranks: soak accept|connect FILE BYTES PROGRESS");
-    char port[MPI_MAX_PORT_NAME] = "";
     uint64_t blocks = argument(argc, argv, 3, 0) / BLOCK, rounds = 0;
     side = strcmp(argv[1], "accept") != 0;
-    if (world_rank == 0 && side == 0) {
-        MPI_Open_port(MPI_INFO_NULL, port);
-        publish(argv[2], port);
-    } else if (world_rank == 0) {
-        await_port(argv[2], port);
-    }
-    MPI_Bcast(port, MPI_MAX_PORT_NAME, MPI_CHAR, 0, MPI_COMM_WORLD);
-    if (side == 0)
-        MPI_Comm_accept(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
-    else
-        MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &inter);
+    inter = couple_by(argv[2], side == 0);
     double began = seconds();
     if (world_rank == 1) {
         rounds = exchange(argv[4]);
