@@ -82,7 +82,7 @@ class Load:
     def __init__(self, c, bytes_):
         self.bytes_ = bytes_
         self.port, self.progress = c.scratch("port"), c.scratch("progress")
-        for what in ("bytes", "rounds"):
+        for what in ("bytes", "rounds", "enough"):
             c.scratch(f"progress.{what}")
         start = lambda role, site: c.start(2, "soak", role, self.port, bytes_, self.progress, suffix=f".{role}",
                                            place=c.net.place(site))
@@ -105,15 +105,16 @@ class Load:
     def await_moved(self, bytes_, rounds, seconds, when):
         until = time.monotonic() + seconds
         while self.moved("bytes") < bytes_ or self.moved("rounds") < rounds:
-            statuses = [job.process.poll() for job in self.jobs]
-            if failed := next((job for job, status in zip(self.jobs, statuses) if status), None):
-                raise Failure(f"{when}: a job ended: {last_words(failed.output())}")
-            if statuses == [0, 0]:
-                return  # all of it was moved
+            if ended := next((job for job in self.jobs if job.process.poll() is not None), None):
+                raise Failure(f"{when}: a job ended: {last_words(ended.output())}")
             if time.monotonic() > until:
                 raise Failure(f"{when}: after {seconds} s {self.moved('bytes')} of {bytes_} bytes and "
                               f"{self.moved('rounds')} of {rounds} rounds")
             time.sleep(LOOK)
+
+    def enough(self):
+        """All faults were met: the transfer may end once it has moved what it was asked to."""
+        self.progress.with_name(f"{self.progress.name}.enough").touch()
 
     def pauses(self, what):
         """When the transfer or the exchange paused: from, to."""
@@ -137,10 +138,14 @@ def soak(c, bytes_, faults):
             fault.strike(c.net)
             load.await_moved(before[0] + BYTES_ON, before[1] + ROUNDS_ON, fault.length + PAUSE_MOST, fault.name)
             fault.heal(c.net)
+        load.enough()
         words = [must_pass(job.wait(time.monotonic() - job.began + 240)) for job in load.jobs]
-        spans = zip(faults, times, times[1:] + [time.monotonic()])
-        told = [f"{fault.name}: transfer {lost(load, 'bytes', since, to):.1f} s, exchange "
-                f"{lost(load, 'rounds', since, to):.1f} s lost" for fault, since, to in spans]
+        told = []
+        for fault, since, to in zip(faults, times, times[1:] + [time.monotonic()]):
+            transfer, exchange = lost(load, "bytes", since, to), lost(load, "rounds", since, to)
+            if max(transfer, exchange) < fault.length / 2:
+                raise Failure(f"{fault.name}: was not felt: {transfer:.1f} s and {exchange:.1f} s lost")
+            told.append(f"{fault.name}: transfer {transfer:.1f} s, exchange {exchange:.1f} s lost")
     return "; ".join([words[0], *told])
 
 

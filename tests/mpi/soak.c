@@ -1,8 +1,9 @@
 // A transfer and a Sendrecv loop at the same time, between two separately started jobs of two
 // ranks each; all data is checked.
 //   soak accept|connect FILE BYTES PROGRESS
-// Rank 0 of the accepting job sends BYTES to rank 0 of the connecting one, in blocks of which
-// several are under way; the ranks 1 exchange small messages until that is done. The file
+// Rank 0 of the accepting job sends BYTES to rank 0 of the connecting one, and more until the
+// file PROGRESS.enough is there, in blocks of which several are under way; the ranks 1 exchange
+// small messages until that is done. The file
 // PROGRESS.bytes holds how many bytes have arrived, PROGRESS.rounds how many rounds were made.
 // A pause of either is told in a line "PAUSE bytes|rounds FROM TO", by CLOCK_MONOTONIC in seconds.
 #include <fcntl.h>
@@ -45,37 +46,53 @@ static struct progress watched(const char *path, const char *what)
     return progress;
 }
 
-static void send_all(uint64_t blocks)
+// Blocks go on, beyond what was asked, until PROGRESS.enough is there; empty messages end them.
+static uint64_t send_all(uint64_t least, const char *path)
 {
+    char enough[4096];
+    uint64_t i = 0;
     MPI_Request requests[UNDER_WAY];
     unsigned char *memory = allocate((size_t)UNDER_WAY * BLOCK);
-    for (uint64_t i = 0; i < blocks; i++) {
+    snprintf(enough, sizeof enough, "%s.enough", path);
+    for (int j = 0; j < UNDER_WAY; j++)
+        requests[j] = MPI_REQUEST_NULL;
+    for (; i < least || access(enough, F_OK) != 0; i++) {
         unsigned char *block = memory + i % UNDER_WAY * BLOCK;
-        if (i >= UNDER_WAY)
-            MPI_Wait(&requests[i % UNDER_WAY], MPI_STATUS_IGNORE);
+        MPI_Wait(&requests[i % UNDER_WAY], MPI_STATUS_IGNORE);
         fill(block, BLOCK, mixed(1, i));
         MPI_Isend(block, BLOCK, MPI_BYTE, 0, 0, inter, &requests[i % UNDER_WAY]);
     }
-    MPI_Waitall((int)(blocks < UNDER_WAY ? blocks : UNDER_WAY), requests, MPI_STATUSES_IGNORE);
+    MPI_Waitall(UNDER_WAY, requests, MPI_STATUSES_IGNORE);
+    for (int j = 0; j < UNDER_WAY; j++)
+        MPI_Send(NULL, 0, MPI_BYTE, 0, 0, inter);
     free(memory);
+    return i;
 }
 
-static void receive_all(uint64_t blocks, const char *path)
+static uint64_t receive_all(const char *path)
 {
     struct progress progress = watched(path, "bytes");
     MPI_Request requests[UNDER_WAY];
     unsigned char *memory = allocate((size_t)UNDER_WAY * BLOCK);
-    for (uint64_t i = 0; i < blocks + UNDER_WAY; i++) {
+    uint64_t i = 0;
+    for (int j = 0; j < UNDER_WAY; j++)
+        MPI_Irecv(memory + (size_t)j * BLOCK, BLOCK, MPI_BYTE, 0, 0, inter, &requests[j]);
+    for (;; i++) {
+        MPI_Status status;
+        int bytes;
         unsigned char *block = memory + i % UNDER_WAY * BLOCK;
-        if (i >= UNDER_WAY && i - UNDER_WAY < blocks) {
-            MPI_Wait(&requests[i % UNDER_WAY], MPI_STATUS_IGNORE);
-            verify(block, BLOCK, mixed(1, i - UNDER_WAY), "transfer");
-            step(&progress, (i - UNDER_WAY + 1) * BLOCK);
-        }
-        if (i < blocks)
-            MPI_Irecv(block, BLOCK, MPI_BYTE, 0, 0, inter, &requests[i % UNDER_WAY]);
+        MPI_Wait(&requests[i % UNDER_WAY], &status);
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        if (bytes == 0)
+            break;
+        CHECK(bytes == BLOCK, "block %" PRIu64 " has %d bytes", i, bytes);
+        verify(block, BLOCK, mixed(1, i), "transfer");
+        step(&progress, (i + 1) * BLOCK);
+        MPI_Irecv(block, BLOCK, MPI_BYTE, 0, 0, inter, &requests[i % UNDER_WAY]);
     }
+    MPI_Waitall(UNDER_WAY, requests, MPI_STATUSES_IGNORE);
     free(memory);
+    return i;
 }
 
 // Until rank 0 of the accepting job has sent all. Its rank 1 says in each round whether there
@@ -112,16 +129,16 @@ int main(int argc, char **argv)
 {
     start(&argc, &argv, "soak");
     CHECK(argc == 5 && world_size == 2, "usage, with two ranks: soak accept|connect FILE BYTES PROGRESS");
-    uint64_t blocks = argument(argc, argv, 3, 0) / BLOCK, rounds = 0;
+    uint64_t blocks = 0, rounds = 0;
     side = strcmp(argv[1], "accept") != 0;
     inter = couple_by(argv[2], side == 0);
     double began = seconds();
     if (world_rank == 1) {
         rounds = exchange(argv[4]);
     } else if (side == 1) {
-        receive_all(blocks, argv[4]);
+        blocks = receive_all(argv[4]);
     } else {
-        send_all(blocks);
+        blocks = send_all(argument(argc, argv, 3, 0) / BLOCK, argv[4]);
         MPI_Send(NULL, 0, MPI_BYTE, 1, DONE, MPI_COMM_WORLD);
     }
     double took = seconds() - began;
