@@ -70,7 +70,8 @@ class Running:
     def output(self):
         with open(self.log, "rb") as file:
             file.seek(self._skip)
-            return file.read().decode(errors="replace")
+            # Open MPI's launcher ends its help texts with a NUL, wherever they fall.
+            return file.read().decode(errors="replace").replace("\0", "")
 
     def wait(self, seconds) -> Ended:
         """Waits, at most until `seconds` after the start, and leaves nothing running."""

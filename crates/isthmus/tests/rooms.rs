@@ -29,7 +29,8 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-units", &[]),
     ("isthmus-wire", &[]),
     ("isthmus-proto", &["isthmus-wire"]),
-    ("isthmus-udp", &[]),
+    // Its simulation uses the lab's model of a link.
+    ("isthmus-udp", &["isthmus-lab"]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
     ("isthmus-io", &["isthmus-fabric", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
