@@ -84,19 +84,23 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
         let (neighbour, subnet) = (group.0.0, name_of(settings, group.1));
         line!(out, "isthmus_router_links{{as=\"{neighbour}\",subnet=\"{subnet}\"}} {}", count(group));
     }
-    for figure in &LINK_FIGURES {
-        let Figure { name, kind, help, of } = figure;
+    let told: Vec<_> = links
+        .iter()
+        .filter_map(|link| {
+            let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
+            let labels = format!("as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\"", link.peer);
+            Some((link, labels, tcp_info::sample(&link.socket)?))
+        })
+        .collect();
+    for Figure { name, kind, help, of } in &LINK_FIGURES {
         line!(out, "# TYPE isthmus_router_link_{name} {kind}");
         if let Some(unit) = ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit)) {
             line!(out, "# UNIT isthmus_router_link_{name} {unit}");
         }
         line!(out, "# HELP isthmus_router_link_{name} {help}");
         let suffix = if *kind == "counter" { "_total" } else { "" };
-        for link in links {
-            let Some(sample) = tcp_info::sample(&link.socket) else { continue };
-            let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
-            let labels = format!("as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\"", link.peer);
-            line!(out, "isthmus_router_link_{name}{suffix}{{{labels}}} {}", of(link, &sample));
+        for (link, labels, sample) in &told {
+            line!(out, "isthmus_router_link_{name}{suffix}{{{labels}}} {}", of(link, sample));
         }
     }
 }

@@ -54,3 +54,19 @@ pub fn complete(endpoints: &[&Endpoint], count: usize) -> Vec<Completion> {
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
 }
+
+/// A transfer that the I/O thread carries on while neither end is polled.
+pub fn carries_on_unpolled(a: &Endpoint, b: &Endpoint) {
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut sent = pattern(64 << 20, 3);
+    let mut got = vec![0; 64 << 20];
+    recv(b, None, 1, &mut got);
+    send(a, to_b, 1, &mut sent);
+    let start = Instant::now();
+    while b.counters().fragments_received < 60 {
+        assert!(start.elapsed() < LIMIT, "the I/O thread does not carry on: {:?}", b.counters());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    complete(&[a, b], 2);
+    assert!(sent == got);
+}
