@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    unmount,
 };
 
 use crate::sys;
@@ -97,11 +98,23 @@ impl Namespaces {
 
     /// Keeps the network namespace at `path`, as `ip netns` does, until it is unmounted.
     pub(crate) fn name_net(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
         fs::File::create_new(path)?;
         let source = format!("/proc/self/fd/{}", self.net.as_raw_fd());
-        Ok(rustix::mount::mount_bind(&source, path)?)
+        Ok(mount_bind(&source, path)?)
     }
+}
+
+/// Makes `directory` a place whose mounts show in all mount namespaces made from now on, as
+/// `ip netns` does: where the system's root is private they would show here only.
+pub(crate) fn share_names(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let share = || mount_change(directory, MountPropagationFlags::SHARED);
+    if share().is_err() {
+        // It is no mount point yet.
+        mount_bind_recursive(directory, directory)?;
+        share()?;
+    }
+    Ok(())
 }
 
 /// Takes away a name that [`Namespaces::name_net`] made.

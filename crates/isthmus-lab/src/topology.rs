@@ -407,6 +407,10 @@ impl Lab {
         for (index, name) in names.enumerate() {
             self.state.sites.push(self.site_state(index, &name, config.mgmt));
         }
+        if self.state.user_namespace.is_none() {
+            let share = site::share_names(Path::new(NETNS_DIRECTORY));
+            share.doing(|| format!("keep network namespaces in {NETNS_DIRECTORY}"))?;
+        }
         for index in 0..self.state.sites.len() {
             let name = self.state.sites[index].name.clone();
             let hosts = self.directory.join(format!("hosts-{name}"));

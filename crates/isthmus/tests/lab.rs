@@ -78,6 +78,21 @@ fn a_remote_shell_reaches_each_site_with_and_without_root() {
     }
 }
 
+/// Where mounts are private a site's name would show in the lab's own mount namespace only.
+#[test]
+fn sites_are_reached_where_mounts_are_private() {
+    let installed = Installed::new();
+    if users().len() == 1 || !installed.can(None) {
+        return eprintln!("skipped: not root, or no lab");
+    }
+    let script = "mount --make-rprivate / && { umount -l /run/netns 2>/dev/null; exec \"$@\"; }";
+    let program = installed.program();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&program).args(["lab", "run", "--"]);
+    let ran = command.arg(&program).args(["lab", "exec", "b", "--", "hostname"]).output().expect("it runs");
+    assert_eq!(out(&ran), "b", "{}", err(&ran));
+}
+
 #[test]
 fn sites_hear_each_other_with_and_without_root() {
     let installed = Installed::new();
