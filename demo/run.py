@@ -116,6 +116,7 @@ def options_of(words):
     add("--out", type=Path, default=mpis.BUILD / "demo", help="folder that the copy is written to (build/demo)")
     add("--no-stock", action="store_true", help="leave out the run over stock tcp")
     add("--routed", nargs="?", const="three", choices=list(routed.SHAPES), help="the sites share no network; routers join them across three networks or five (three)")
+    add("--links", choices=list(routed.TRANSPORTS), default="auto", help="with --routed: what goes between the sites (auto)")
     add("--no-kill", action="store_true", help="with --routed: kill no router")
     add("--limit", type=float, help="end a run after so many seconds; default: 60 + 10 times the floor")
     options = parser.parse_args(words)
@@ -134,7 +135,7 @@ def run_jobs(spec):
     if not spec["routed"]:
         return run_pair(spec, None)
     try:
-        with routed.Network(Path(spec["folder"]), routed.SHAPES[spec["routed"]]) as net:
+        with routed.Network(Path(spec["folder"]), routed.SHAPES[spec["routed"]], spec["links"]) as net:
             return run_pair(spec, net)
     except routed.NotReady as error:
         return {"error": str(error)}
@@ -310,7 +311,7 @@ def measure(transport, source, program, options, limit):
     spec = {"mpi": options.mpi, "transport": transport, "ranks": options.ranks, "program": str(program),
             "input": str(source.resolve()), "output": str(output), "window": size_of(options.window),
             "block": size_of(options.block), "receive": [] if options.cached else ["direct"], "limit": limit, "logs": str(logs), "result": str(result),
-            "bytes": source.stat().st_size, "routed": options.routed, "folder": str(logs / "routed"),
+            "bytes": source.stat().st_size, "routed": options.routed, "links": options.links, "folder": str(logs / "routed"),
             "kill": options.routed and not options.no_kill}
     lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", *lab_options(options, logs / "routed"), "--report", str(report),
            "--", sys.executable, __file__]

@@ -20,8 +20,10 @@ from . import process
 from .mpis import ISTHMUS, ROOT, Place
 
 WAN = 100
-# What each router on a gate dials to each of the other site's, as configured below.
+# What each router on a gate dials to each of the other site's by every transport, as
+# configured below.
 LINKS = 4
+TRANSPORTS = {"auto": 2, "tcp": 1, "udp": 1}
 AS_IDS = {"a": 1, "b": 2}
 
 
@@ -176,9 +178,11 @@ endpoints = {{ {near} = "{own.inward(number)}:{port}", {far} = "{own.outward(num
     return text
 
 
-def router_text(name, stage, own, other):
+def router_text(name, stage, own, other, transport):
     joined = own.shape.subnets[stage : stage + 2]
     plain = "\n".join(f"[subnet.{subnet.name}]\nplain = true\n" for subnet in joined)
+    if own.shape.stages[stage] is own.shape.stages[-1]:
+        plain += f'\n[subnet.wan]\ntransport = "{transport}"\n'
     return f"""name = "{name}"
 map = "map.toml"
 admits = [{other.as_id}]
@@ -194,13 +198,13 @@ links = {LINKS}
 """
 
 
-def write_site(folder: Path, own, other):
+def write_site(folder: Path, own, other, transport):
     """Map, configurations and keys of one site's routers."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "map.toml").write_text(map_text(own, other))
     for number, name in ((n, name) for n, stage in enumerate(own.shape.stages) for name in stage.names):
-        (folder / f"{name}.toml").write_text(router_text(name, number, own, other))
+        (folder / f"{name}.toml").write_text(router_text(name, number, own, other, transport))
         keygen = [str(ISTHMUS), "router", "keygen", "--as", str(own.as_id), "--out", str(folder), "--name", name]
         made = subprocess.run(keygen, capture_output=True, text=True)
         if made.returncode != 0:
@@ -213,10 +217,10 @@ def write_site(folder: Path, own, other):
 class Router:
     """One `isthmus router run` on a host between two networks."""
 
-    def __init__(self, side, stage, name, folder):
+    def __init__(self, side, stage, name, folder, transport):
         self.title = f"router {name} of site {side.site}"
         # Those on the gates keep links to the other site's.
-        self.wanted = LINKS * len(stage.names) if stage is side.shape.stages[-1] else 0
+        self.wanted = LINKS * TRANSPORTS[transport] * len(stage.names) if stage is side.shape.stages[-1] else 0
         self.command = [str(ISTHMUS), "lab", "exec", f"{stage.host}-{side.site}", "--",
                         str(ISTHMUS), "router", "run", "--config", str(folder / side.site / f"{name}.toml")]
         self.log = folder / f"{side.site}-{name}.log"
@@ -243,10 +247,14 @@ class Router:
 
 
 class Network:
-    """The routers of both sites. As a context: up when entered, gone when left."""
+    """The routers of both sites. As a context: up when entered, gone when left.
 
-    def __init__(self, folder: Path, shape):
+    Links between the sites go by `transport`: tcp, udp, or auto for both.
+    """
+
+    def __init__(self, folder: Path, shape, transport="auto"):
         self.folder = folder
+        self.transport = transport
         self.sides = {site: Side(shape, site) for site in AS_IDS}
         # By site: those next to the compute nodes first.
         self.routers = {site: [] for site in AS_IDS}
@@ -254,11 +262,11 @@ class Network:
     def __enter__(self):
         try:
             a, b = self.sides.values()
-            write_site(self.folder / a.site, a, b)
-            write_site(self.folder / b.site, b, a)
+            write_site(self.folder / a.site, a, b, self.transport)
+            write_site(self.folder / b.site, b, a, self.transport)
             for side in self.sides.values():
                 named = [(stage, name) for stage in side.shape.stages for name in stage.names]
-                self.routers[side.site] = [Router(side, stage, name, self.folder) for stage, name in named]
+                self.routers[side.site] = [Router(side, stage, name, self.folder, self.transport) for stage, name in named]
             self.await_routers(20)
         except BaseException:
             self.close()
@@ -302,4 +310,4 @@ class Network:
             router.job.end()
 
 
-__all__ = ["GATE", "SHAPES", "WAN", "Network", "NotReady", "write_lab"]
+__all__ = ["GATE", "SHAPES", "TRANSPORTS", "WAN", "Network", "NotReady", "write_lab"]

@@ -99,10 +99,27 @@ pub struct SubnetConfig {
     /// providers, best first, such as "shm,verbs". Default "": TCP.
     #[serde(default)]
     pub fabric: String,
+    /// What links go by on a way out: "tcp", "udp", or "auto": both, each lane by what is better
+    /// for the path as it was seen. Default "auto".
+    #[serde(default)]
+    pub transport: Transports,
     /// Where endpoints of this subnet may be; nothing else is connected to. Default: anywhere
     /// but this host's loopback.
     #[serde(default)]
     pub targets: Vec<Prefix>,
+}
+
+/// What links of a way out go by.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Transports {
+    /// Both, see [`SubnetConfig::transport`].
+    #[default]
+    Auto,
+    /// TCP only.
+    Tcp,
+    /// UDP only.
+    Udp,
 }
 
 /// Certificates, as PEM files beside the configuration.

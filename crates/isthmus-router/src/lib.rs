@@ -8,11 +8,13 @@
 //!
 //! From the outside in: `daemon` starts it all; `listen` accepts; `router` takes a lane from
 //! Hello to end; `step` chooses the way and `onward` goes it; `relay` moves the bytes;
-//! `links` keeps what `link` makes of a connection, and `tls` tells whose it is.
+//! `links` keeps what `link` makes of a connection (a `wire`: TCP, or UDP by `datagram`), and
+//! `tls` tells whose it is.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod config;
 mod daemon;
+mod datagram;
 mod dial;
 mod ground;
 pub mod hello;
@@ -34,6 +36,7 @@ mod status;
 mod step;
 mod tcp_info;
 mod tls;
+mod wire;
 
 pub use daemon::{RunError, RunOptions, check, run};
 pub use keygen::{Keygen, Made};

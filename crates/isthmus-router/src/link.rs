@@ -1,8 +1,7 @@
-//! Links: TLS connections between routers of two AS's, each shared by many lanes.
+//! Links: TLS connections, by TCP or UDP, between routers of two AS's, each shared by many lanes.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,7 +10,6 @@ use std::task::{Context, Poll};
 use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, BufWriter, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
@@ -19,9 +17,8 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt, TokioAsyncReadCompat
 use yamux::{Connection, ConnectionError, Mode, Stream};
 
 use crate::dial::ANSWER_TIME;
-use crate::hello;
 use crate::pulse::{self, Heard, Listening};
-use crate::tcp_info::Sample;
+use crate::wire::{Gauge, Sample, Wire};
 
 /// What a lane's window is at first, by the multiplexer's specification. Bytes.
 const WINDOW: usize = 256 << 10;
@@ -47,10 +44,10 @@ pub(crate) struct Link {
     heard: Arc<Heard>,
     /// Told when the link is to end at once.
     pub(crate) cut: Notify,
-    /// What the system said of the connection when it was last looked at.
+    /// What was seen of what carries it when it was last looked at.
     pub(crate) looked: Mutex<Option<Sample>>,
-    /// The connection, to ask the system about it.
-    pub(crate) socket: OwnedFd,
+    /// Tells of what carries it.
+    pub(crate) gauge: Gauge,
 }
 
 /// Bounds of a link, from those of the router.
@@ -84,21 +81,21 @@ impl LinkLimits {
 
 /// The work of a link; done when the link has ended.
 pub(crate) struct LinkWork {
-    connection: Connection<Compat<BufWriter<Listening<TlsStream<TcpStream>>>>>,
+    connection: Connection<Compat<BufWriter<Listening<TlsStream<Wire>>>>>,
     requests: mpsc::Receiver<oneshot::Sender<Stream>>,
 }
 
 impl Link {
     /// A link over a connection on which the handshake is done.
     pub(crate) fn new(
-        stream: TlsStream<TcpStream>,
+        stream: TlsStream<Wire>,
         neighbour: AsId,
         subnet: SubnetId,
         gateway: Option<Locator>,
         limits: LinkLimits,
     ) -> io::Result<(Arc<Self>, LinkWork)> {
-        let tcp = stream.get_ref().0;
-        let (peer, socket) = (tcp.peer_addr()?, tcp.as_fd().try_clone_to_owned()?);
+        let wire = stream.get_ref().0;
+        let (peer, gauge) = (wire.peer_addr()?, wire.gauge()?);
         let mode = if gateway.is_some() { Mode::Client } else { Mode::Server };
         // The multiplexer writes header and body apart: together they make one record.
         let heard = Heard::now();
@@ -120,7 +117,7 @@ impl Link {
             heard,
             cut: Notify::new(),
             looked: Mutex::new(None),
-            socket,
+            gauge,
         };
         Ok((Arc::new(link), LinkWork { connection, requests }))
     }
@@ -155,15 +152,6 @@ impl Link {
         if let Some(stream) = self.stream().await {
             // It ends with the link, which says why.
             let _ = pulse::keep(stream.compat()).await;
-        }
-    }
-
-    /// Waits for the other end to close: if ours did so with bytes unread, what it wrote last
-    /// would be lost on its way.
-    pub(crate) async fn linger(&self) {
-        let Ok(socket) = self.socket.try_clone() else { return };
-        if let Ok(mut stream) = TcpStream::from_std(socket.into()) {
-            hello::linger(&mut stream).await;
         }
     }
 

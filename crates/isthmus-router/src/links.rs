@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsStream;
@@ -22,6 +22,7 @@ use crate::lane::Lane;
 use crate::link::{Link, LinkLane, LinkLimits};
 use crate::router::{Arrival, Router};
 use crate::settings::Settings;
+use crate::wire::{Sample, Transport, Wire};
 use crate::{pulse, step, tls};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -33,15 +34,29 @@ const BACK_OFF: Duration = Duration::from_millis(200);
 const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 /// How long the last bytes of all links may take when the router ends.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// From this round trip on a path counts as long, and from this share of packets lost, once so
+/// many were sent, as lossy.
+const LONG: Duration = Duration::from_millis(5);
+const LOSSY: f64 = 1e-4;
+const SENT_LEAST: f64 = 10_000.0;
 /// Most links that one AS may have dialled to this router.
 const ACCEPTED_MAX: usize = 64;
+
+/// A link that is to stand: which of those to a gateway on a way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Kept {
+    subnet: SubnetId,
+    gateway: Locator,
+    transport: Transport,
+    number: usize,
+}
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Links {
     standing: Mutex<Vec<Arc<Link>>>,
-    /// Which links a task is keeping: way out, gateway, and number.
-    kept: Mutex<HashSet<(SubnetId, Locator, usize)>>,
+    /// Which links a task is keeping.
+    kept: Mutex<HashSet<Kept>>,
     changed: Notify,
     /// Told when all links are to close.
     closing: Notify,
@@ -71,7 +86,8 @@ impl Links {
                 link.subnet == subnet && meant && fits(link.neighbour) && link.lives()
             };
             let mut found: Vec<_> = self.standing.lock().iter().filter(usable).cloned().collect();
-            found.sort_by_key(|link| link.lanes.load(Relaxed));
+            let better = better(&found);
+            found.sort_by_key(|link| (link.gauge.transport() != better, link.lanes.load(Relaxed)));
             for link in found.iter().filter(|link| link.has_room()) {
                 if let Some(lane) = link.lane().await {
                     return Ok(lane);
@@ -114,16 +130,44 @@ impl Links {
     }
 }
 
+/// The gateways that links are to lead to, by the way out on which each stands.
 fn wanted(settings: &Settings) -> Vec<(SubnetId, Locator)> {
     let admits = &settings.config.admits;
     let spoken_for = |id: AsId| admits.iter().any(|neighbour| settings.config.lets_speak(*neighbour, id.0));
     step::gateways(&settings.table, &settings.router, spoken_for)
 }
 
+/// What lanes of a path do better by. Over UDP they take neither losses nor length for
+/// congestion; by TCP they cost less of the processor.
+fn better(links: &[Arc<Link>]) -> Transport {
+    let samples: Vec<_> = links.iter().filter_map(|link| link.gauge.sample()).collect();
+    let long = samples.iter().map(|sample| sample.rtt).min().is_some_and(|least| least >= LONG);
+    let sum = |of: fn(&Sample) -> u64| samples.iter().map(of).sum::<u64>() as f64;
+    let lossy = sum(|sample| sample.retransmitted) > LOSSY * sum(|sample| sample.sent).max(SENT_LEAST);
+    if long || lossy { Transport::Udp } else { Transport::Tcp }
+}
+
+/// Any address of this host, of the kind of `to`.
+fn any(to: Locator) -> SocketAddr {
+    let ip = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(ip, 0)
+}
+
+/// The links that are to stand.
+fn to_keep(settings: &Settings) -> Vec<Kept> {
+    let mut kept = Vec::new();
+    for (subnet, gateway) in wanted(settings) {
+        for transport in settings.place(subnet).map_or(&[] as &[_], |place| place.transports) {
+            let number = 0..settings.config.limits.links;
+            kept.extend(number.map(|number| Kept { subnet, gateway, transport: *transport, number }));
+        }
+    }
+    kept
+}
+
 fn limits(settings: &Settings) -> LinkLimits {
     // As many again are dialled by the other ends.
-    let links = 2 * settings.config.limits.links * wanted(settings).len().max(1);
-    LinkLimits::share(settings.config.limits.memory.0, links)
+    LinkLimits::share(settings.config.limits.memory.0, 2 * to_keep(settings).len())
 }
 
 impl Router {
@@ -132,24 +176,22 @@ impl Router {
     pub(crate) fn follow_links(self: &Arc<Self>) {
         let settings = self.settings();
         self.links.cut_unless(|neighbour| settings.config.admits.contains(&neighbour.0));
-        for (subnet, gateway) in wanted(&settings) {
-            for number in 0..settings.config.limits.links {
-                if self.links.kept.lock().insert((subnet, gateway, number)) {
-                    tokio::spawn(self.clone().keep_link(subnet, gateway, number));
-                }
+        for kept in to_keep(&settings) {
+            if self.links.kept.lock().insert(kept) {
+                tokio::spawn(self.clone().keep_link(kept));
             }
         }
     }
 
-    async fn keep_link(self: Arc<Self>, subnet: SubnetId, gateway: Locator, number: usize) {
+    async fn keep_link(self: Arc<Self>, kept: Kept) {
+        let Kept { subnet, gateway, transport, number } = kept;
         let mut back_off = BACK_OFF;
         loop {
             let settings = self.settings();
-            let still = wanted(&settings).contains(&(subnet, gateway));
-            if !still || number >= settings.config.limits.links || self.draining.load(Relaxed) {
+            if !to_keep(&settings).contains(&kept) || self.draining.load(Relaxed) {
                 break;
             }
-            match self.dial(&settings, subnet, gateway).await {
+            match self.dial(&settings, kept).await {
                 Ok((stream, neighbour)) => {
                     drop(settings);
                     back_off = BACK_OFF;
@@ -158,7 +200,7 @@ impl Router {
                 Err(error) => {
                     // The first of a gateway's links speaks for all.
                     if number == 0 && back_off == BACK_OFF {
-                        warn!(%gateway, subnet = subnet.0, %error, "no link; trying again");
+                        warn!(%gateway, subnet = subnet.0, %transport, %error, "no link; trying again");
                     }
                     back_off = (back_off * 2).min(BACK_OFF_MAX);
                 }
@@ -167,21 +209,23 @@ impl Router {
             let share = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
             sleep(back_off.mul_f64(0.5 + share / 2.0)).await;
         }
-        self.links.kept.lock().remove(&(subnet, gateway, number));
+        self.links.kept.lock().remove(&kept);
     }
 
-    async fn dial(
-        &self,
-        settings: &Settings,
-        subnet: SubnetId,
-        gateway: Locator,
-    ) -> io::Result<(TlsStream<TcpStream>, AsId)> {
+    async fn dial(&self, settings: &Settings, kept: Kept) -> io::Result<(TlsStream<Wire>, AsId)> {
         let tls = settings.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let from = settings.place(subnet).and_then(|place| place.listen).map(|listen| listen.ip());
-        let stream = connect(gateway, from).await?;
-        tune_link(&stream);
+        let listen = settings.place(kept.subnet).and_then(|place| place.listen);
+        let gateway = kept.gateway;
+        let wire = match kept.transport {
+            Transport::Tcp => {
+                let stream = connect(gateway, listen.map(|listen| listen.ip())).await?;
+                tune_link(&stream);
+                Wire::from(stream)
+            }
+            Transport::Udp => self.datagrams.at(listen.unwrap_or_else(|| any(gateway)))?.dial(gateway).into(),
+        };
         let name = ServerName::IpAddress(gateway.ip().into());
-        let mut stream = timeout(HANDSHAKE_TIME, tls.connector.connect(name, stream)).await??;
+        let mut stream = timeout(HANDSHAKE_TIME, tls.connector.connect(name, wire)).await??;
         // Only now is it sure that the other end believes our certificate.
         timeout(HANDSHAKE_TIME, stream.read_u8()).await??;
         let neighbour = tls::neighbour(stream.get_ref().1.peer_certificates());
@@ -192,11 +236,11 @@ impl Router {
     /// Makes a link of a connection that another router dialled.
     pub(crate) async fn accept_link<P>(
         self: Arc<Self>,
-        stream: TcpStream,
+        stream: impl Into<Wire>,
         mut arrival: Arrival,
         arriving: P,
     ) {
-        tune_link(&stream);
+        let stream: Wire = stream.into();
         let settings = self.settings();
         let Some(tls) = &settings.tls else { return };
         let handshake = timeout(HANDSHAKE_TIME, async {
@@ -224,7 +268,7 @@ impl Router {
 
     async fn run_link(
         self: &Arc<Self>,
-        stream: TlsStream<TcpStream>,
+        stream: TlsStream<Wire>,
         neighbour: AsId,
         subnet: SubnetId,
         gateway: Option<Locator>,
@@ -232,7 +276,8 @@ impl Router {
         let made = Link::new(stream, neighbour, subnet, gateway, limits(&self.settings()));
         let Ok((link, mut work)) = made else { return };
         let peer = link.peer;
-        info!(%peer, neighbour = neighbour.0, subnet = subnet.0, dialled = gateway.is_some(), "link up");
+        let (dialled, transport) = (gateway.is_some(), link.gauge.transport());
+        info!(%peer, neighbour = neighbour.0, subnet = subnet.0, %transport, dialled, "link up");
         self.links.standing.lock().push(link.clone());
         self.links.changed.notify_waiters();
         let arrival = Arrival { subnet, peer, neighbour: Some(neighbour) };
@@ -248,7 +293,7 @@ impl Router {
             ended = work.run(take) => ended,
             () = self.links.closing.notified() => {
                 let closed = work.close().await;
-                link.linger().await;
+                link.gauge.linger().await;
                 closed
             }
             () = link.cut.notified() => Ok(()),
@@ -256,6 +301,6 @@ impl Router {
         self.links.standing.lock().retain(|other| !Arc::ptr_eq(other, &link));
         self.links.changed.notify_waiters();
         let error = ended.err().map(|error| error.to_string());
-        info!(%peer, neighbour = neighbour.0, subnet = subnet.0, error, "link down");
+        info!(%peer, neighbour = neighbour.0, subnet = subnet.0, %transport, error, "link down");
     }
 }

@@ -7,25 +7,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isthmus_wire::SubnetId;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::dial::tune_lane;
+use crate::datagram::DatagramPort;
+use crate::dial::{tune_lane, tune_link};
 use crate::router::{Arrival, Router};
 use crate::settings::Carrier;
+use crate::wire::Transport;
+
+/// What is listened for: plain lanes, or links by this transport.
+type Links = Option<Transport>;
 
 /// The listeners that stand.
 #[derive(Default)]
-pub(crate) struct Listeners(HashMap<(SubnetId, SocketAddr, Carrier), JoinHandle<()>>);
+pub(crate) struct Listeners(HashMap<(SubnetId, SocketAddr, Links), JoinHandle<()>>);
 
 impl Listeners {
     /// Closes those that the settings do not have, and opens those that they have.
     pub(crate) async fn follow(&mut self, router: &Arc<Router>) -> io::Result<()> {
         let settings = router.settings();
-        let open = settings.places.iter().filter(|place| place.carrier != Carrier::Closed);
-        let wanted: Vec<_> =
-            open.filter_map(|place| Some((place.subnet, place.listen?, place.carrier))).collect();
+        let mut wanted = Vec::new();
+        for place in &settings.places {
+            let Some(listen) = place.listen else { continue };
+            match place.carrier {
+                Carrier::Plain => wanted.push((place.subnet, listen, None)),
+                Carrier::Links => {
+                    wanted.extend(place.transports.iter().map(|kind| (place.subnet, listen, Some(*kind))));
+                }
+                Carrier::Closed => {}
+            }
+        }
         let gone: Vec<_> = self.0.keys().filter(|key| !wanted.contains(key)).copied().collect();
         for key in gone {
             self.close(key).await;
@@ -34,12 +48,21 @@ impl Listeners {
             if self.0.contains_key(&key) {
                 continue;
             }
-            let (subnet, address, carrier) = key;
-            let listener = TcpListener::bind(address).await.map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-            })?;
-            info!(%address, subnet = subnet.0, ?carrier, "listening");
-            self.0.insert(key, tokio::spawn(accept(router.clone(), listener, subnet, carrier)));
+            let (subnet, address, links) = key;
+            let cannot = |error: io::Error| {
+                let kind = links.unwrap_or(Transport::Tcp);
+                io::Error::new(error.kind(), format!("cannot listen on {address} by {kind}: {error}"))
+            };
+            let task = if links == Some(Transport::Udp) {
+                let port = router.datagrams.at(address).map_err(cannot)?;
+                tokio::spawn(accept_streams(router.clone(), port, subnet))
+            } else {
+                let listener = TcpListener::bind(address).await.map_err(cannot)?;
+                tokio::spawn(accept(router.clone(), listener, subnet, links.is_some()))
+            };
+            let transport = links.unwrap_or(Transport::Tcp);
+            info!(%address, subnet = subnet.0, links = links.is_some(), %transport, "listening");
+            self.0.insert(key, task);
         }
         Ok(())
     }
@@ -51,7 +74,7 @@ impl Listeners {
         }
     }
 
-    async fn close(&mut self, key: (SubnetId, SocketAddr, Carrier)) {
+    async fn close(&mut self, key: (SubnetId, SocketAddr, Links)) {
         if let Some(task) = self.0.remove(&key) {
             task.abort();
             // The port is free only when the task is gone; that it was aborted is no news.
@@ -60,7 +83,7 @@ impl Listeners {
     }
 }
 
-async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, carrier: Carrier) {
+async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, links: bool) {
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -71,20 +94,34 @@ async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, ca
             }
         };
         let arrival = Arrival { subnet, peer, neighbour: None };
-        take(&router, stream, arrival, carrier);
+        let Some(arriving) = place(&router, &arrival) else { continue };
+        let router = router.clone();
+        if links {
+            tune_link(&stream);
+            tokio::spawn(router.accept_link(stream, arrival, arriving));
+        } else {
+            tune_lane(&stream);
+            tokio::spawn(router.serve_plain(stream, arrival, arriving));
+        }
     }
 }
 
-fn take(router: &Arc<Router>, stream: TcpStream, arrival: Arrival, carrier: Carrier) {
-    // Who comes when too many have not yet said what they want is closed at once.
-    let Ok(arriving) = router.arriving.clone().try_acquire_owned() else {
-        return router.complain(&arrival, format_args!("too many connections at once: closed"));
-    };
-    let router = router.clone();
-    if carrier == Carrier::Links {
-        tokio::spawn(router.accept_link(stream, arrival, arriving));
-    } else {
-        tune_lane(&stream);
-        tokio::spawn(router.serve_plain(stream, arrival, arriving));
+async fn accept_streams(router: Arc<Router>, port: Arc<DatagramPort>, subnet: SubnetId) {
+    let mut streams = port.accept();
+    while let Some(stream) = streams.recv().await {
+        let arrival = Arrival { subnet, peer: stream.peer_addr(), neighbour: None };
+        if let Some(arriving) = place(&router, &arrival) {
+            tokio::spawn(router.clone().accept_link(stream, arrival, arriving));
+        }
     }
+}
+
+/// A place among those who have not yet said what they want; who comes when there is none is
+/// closed at once.
+fn place(router: &Arc<Router>, arrival: &Arrival) -> Option<OwnedSemaphorePermit> {
+    let place = router.arriving.clone().try_acquire_owned().ok();
+    if place.is_none() {
+        router.complain(arrival, format_args!("too many connections at once: closed"));
+    }
+    place
 }

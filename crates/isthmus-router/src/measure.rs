@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tracing::info;
 
 use crate::router::Router;
-use crate::tcp_info::{self, Sample};
+use crate::wire::Sample;
 
 /// Between two looks at the links.
 const LOOK: Duration = Duration::from_secs(1);
@@ -74,7 +74,9 @@ impl Path {
         self.rtt = links.iter().map(|link| link.now.rtt).min();
         let filled = links.iter().any(Interval::filled_the_path);
         let took = links.iter().map(|link| link.took.as_secs_f64()).fold(f64::EPSILON, f64::max);
-        let rate = if filled { links.iter().map(Interval::bits).sum::<f64>() / took } else { 0.0 };
+        let filled = if filled { links.iter().map(Interval::bits).sum::<f64>() / took } else { 0.0 };
+        let known = links.iter().filter_map(|link| link.now.capacity).max().unwrap_or(0);
+        let rate = filled.max(8.0 * known as f64);
         if self.rates.len() < LOOKS {
             self.rates.push(rate);
         } else {
@@ -159,7 +161,7 @@ impl Router {
     fn look(&self, took: Duration) {
         let mut by_subnet: BTreeMap<SubnetId, Vec<Interval>> = BTreeMap::new();
         for link in self.links.standing() {
-            let Some(now) = tcp_info::sample(&link.socket) else { continue };
+            let Some(now) = link.gauge.sample() else { continue };
             let intervals = by_subnet.entry(link.subnet).or_default();
             if let Some(before) = link.looked.lock().replace(now) {
                 intervals.push(Interval { before, now, took });
@@ -206,6 +208,7 @@ mod tests {
             unsent: 0,
             busy: Duration::from_millis(busy_ms),
             held: Duration::from_millis(held_ms),
+            capacity: None,
         }
     }
 

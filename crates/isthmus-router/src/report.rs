@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::metrics::Counters;
 use crate::router::Router;
 use crate::settings::Settings;
-use crate::tcp_info::{self, Sample};
+use crate::wire::Sample;
 
 /// Text that grows; writing to it cannot fail.
 macro_rules! line {
@@ -27,9 +27,9 @@ pub(crate) fn name_of(settings: &Settings, subnet: SubnetId) -> String {
     known.map_or_else(|| subnet.0.to_string(), |subnet| subnet.name.clone())
 }
 
-/// A link's round-trip time, smoothed by the system.
+/// A link's round-trip time, smoothed.
 pub(crate) fn rtt_seconds(link: &Link) -> Option<f64> {
-    Some(tcp_info::sample(&link.socket)?.rtt.as_secs_f64())
+    Some(link.gauge.sample()?.rtt.as_secs_f64())
 }
 
 /// What the router and others measured, as `isthmus routes --measured` reads it.
@@ -88,8 +88,12 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
         .iter()
         .filter_map(|link| {
             let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
-            let labels = format!("as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\"", link.peer);
-            Some((link, labels, tcp_info::sample(&link.socket)?))
+            let labels = format!(
+                "as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\",transport=\"{}\"",
+                link.peer,
+                link.gauge.transport()
+            );
+            Some((link, labels, link.gauge.sample()?))
         })
         .collect();
     for Figure { name, kind, help, of } in &LINK_FIGURES {
@@ -123,7 +127,7 @@ const LINK_FIGURES: [Figure; 5] = [
     Figure {
         name: "rtt_seconds",
         kind: "gauge",
-        help: "Round-trip time of a link, smoothed by the system.",
+        help: "Round-trip time of a link, smoothed.",
         of: |_, sample| sample.rtt.as_secs_f64(),
     },
     Figure {

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
+use crate::datagram::DatagramPorts;
 use crate::dial::Failed;
 use crate::ground::{Ground, Grounds};
 use crate::hello::{self, HELLO_TIME, NoHello};
@@ -47,6 +48,7 @@ pub(crate) struct Router {
     pub(crate) paths: Mutex<Paths>,
     pub(crate) failed: Failed,
     grounds: Grounds,
+    pub(crate) datagrams: DatagramPorts,
     pub(crate) arriving: Arc<Semaphore>,
     pub(crate) draining: AtomicBool,
     lanes: AtomicUsize,
@@ -64,6 +66,7 @@ impl Router {
             paths: Mutex::default(),
             failed: Failed::default(),
             grounds: Grounds::default(),
+            datagrams: DatagramPorts::default(),
             arriving: Arc::new(Semaphore::new(ARRIVING_MAX)),
             draining: AtomicBool::new(false),
             lanes: AtomicUsize::new(0),

@@ -6,8 +6,9 @@ use std::path::Path;
 use isthmus_routes::{Measured, RouteMap, Router as MapRouter, Table};
 use isthmus_wire::{AsId, SubnetId};
 
-use crate::config::{self, Config, ConfigError, Prefix};
+use crate::config::{self, Config, ConfigError, Prefix, Transports};
 use crate::tls::Tls;
+use crate::wire::Transport;
 
 /// How lanes come in and go out on a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,8 @@ pub(crate) struct Place {
     pub(crate) name: String,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) carrier: Carrier,
+    /// What links go by.
+    pub(crate) transports: &'static [Transport],
     /// The local fabrics of plain lanes.
     pub(crate) fabric: String,
     targets: Vec<Prefix>,
@@ -129,6 +132,9 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
                 "[subnet.{name}]: fabric is for plain lanes; add plain = true, or remove it"
             ));
         }
+        if carrier != Carrier::Links && own.transport != Transports::default() {
+            return Err(format!("[subnet.{name}]: transport is for links on ways out; remove it"));
+        }
         let listen = own.listen.or(router.endpoint(subnet.id));
         if carrier == Carrier::Plain && listen.is_none() {
             return Err(format!(
@@ -140,6 +146,11 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
             name,
             listen,
             carrier,
+            transports: match own.transport {
+                Transports::Auto => &[Transport::Tcp, Transport::Udp],
+                Transports::Tcp => &[Transport::Tcp],
+                Transports::Udp => &[Transport::Udp],
+            },
             fabric: own.fabric,
             targets: own.targets,
         });

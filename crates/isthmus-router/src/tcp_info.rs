@@ -4,23 +4,7 @@ use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// A connection until now, by `tcp(7)`'s TCP_INFO. Counts are since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Sample {
-    /// Smoothed round-trip time.
-    pub(crate) rtt: Duration,
-    /// Segments with data, and those among them that were sent again.
-    pub(crate) sent: u64,
-    pub(crate) retransmitted: u64,
-    /// Bytes that the other end has acknowledged.
-    pub(crate) acknowledged: u64,
-    /// Bytes that wait in the socket to be sent for the first time.
-    pub(crate) unsent: u64,
-    /// How long there was something to send, and how long of that it was not the path that
-    /// held it back but the receiver's window or our buffer.
-    pub(crate) busy: Duration,
-    pub(crate) held: Duration,
-}
+use crate::wire::Sample;
 
 /// Asks the system about a connection; none where it does not tell.
 pub(crate) fn sample(socket: impl AsFd) -> Option<Sample> {
@@ -48,6 +32,7 @@ pub(crate) fn sample(socket: impl AsFd) -> Option<Sample> {
         unsent: u64::from(info.tcpi_notsent_bytes),
         busy: Duration::from_micros(info.tcpi_busy_time),
         held: Duration::from_micros(info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited),
+        capacity: None,
     })
 }
 

@@ -38,7 +38,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-lab", &["isthmus-units"]),
     ("isthmus-fuzz", &["isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
-    ("isthmus-router", &["isthmus-fabric", "isthmus-routes", "isthmus-units", "isthmus-wire"]),
+    ("isthmus-router", &["isthmus-fabric", "isthmus-routes", "isthmus-udp", "isthmus-units", "isthmus-wire"]),
     (
         "isthmus",
         &[

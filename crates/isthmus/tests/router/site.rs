@@ -10,6 +10,8 @@ use crate::harness::{Running, World};
 
 pub(crate) struct Sites {
     pub(crate) world: World,
+    /// What links between the sites go by.
+    links: &'static str,
     /// r1 on a and b; r2 on a and the WAN; s1 on c and the WAN.
     pub(crate) r1: [SocketAddr; 2],
     pub(crate) r2: [SocketAddr; 2],
@@ -18,10 +20,15 @@ pub(crate) struct Sites {
 
 impl Sites {
     pub(crate) fn new() -> Self {
+        Self::linked_by("auto")
+    }
+
+    /// Sites whose links go by `links`: "tcp", "udp" or "auto".
+    pub(crate) fn linked_by(links: &'static str) -> Self {
         let world = World::new();
         let two = |host| [world.address(host), world.address(host + 1)];
         let (r1, r2, s1) = (two(11), two(21), two(31));
-        let sites = Self { r1, r2, s1, world };
+        let sites = Self { world, links, r1, r2, s1 };
         sites.write_maps();
         sites
     }
@@ -63,7 +70,9 @@ impl Sites {
     pub(crate) fn r2(&self, keys: &str, more: &str) -> PathBuf {
         let text = format!(
             "name = \"r2\"\nmap = \"one.toml\"\nadmits = [2]\n{more}[subnet.a]\nplain = true\n\
-             [tls]\ncertificate = \"{keys}/router.pem\"\nkey = \"{keys}/router.key\"\nauthorities = [\"two/as2.pem\"]\n"
+             [subnet.wan]\ntransport = \"{}\"\n\
+             [tls]\ncertificate = \"{keys}/router.pem\"\nkey = \"{keys}/router.key\"\nauthorities = [\"two/as2.pem\"]\n",
+            self.links
         );
         self.world.write("r2.toml", &text)
     }
@@ -72,7 +81,9 @@ impl Sites {
     pub(crate) fn s1(&self, more: &str) -> PathBuf {
         let text = format!(
             "name = \"s1\"\nmap = \"two.toml\"\nadmits = [1]\n{more}[subnet.c]\nplain = true\n\
-             [tls]\ncertificate = \"two/router.pem\"\nkey = \"two/router.key\"\nauthorities = [\"one/as1.pem\"]\n"
+             [subnet.wan]\ntransport = \"{}\"\n\
+             [tls]\ncertificate = \"two/router.pem\"\nkey = \"two/router.key\"\nauthorities = [\"one/as1.pem\"]\n",
+            self.links
         );
         self.world.write("s1.toml", &text)
     }

@@ -10,9 +10,41 @@ use crate::harness::{Endpoint, HANG, NOWHERE, address, bytes_of, dial, exchange,
 use crate::hostile::tell_everything;
 use crate::site::Sites;
 
-#[test]
-fn a_lane_passes_from_site_to_site_byte_for_byte() {
-    let sites = Sites::new();
+/// Each of these by TCP links and by UDP links.
+macro_rules! by_each_transport {
+    ($($test:ident)*) => {
+        mod tcp {
+            $(#[test]
+            fn $test() {
+                super::$test("tcp");
+            })*
+        }
+        mod udp {
+            $(#[test]
+            fn $test() {
+                super::$test("udp");
+            })*
+        }
+    };
+}
+
+by_each_transport! {
+    a_lane_passes_from_site_to_site_byte_for_byte
+    a_lane_passes_three_routers_in_either_direction
+    halves_of_a_lane_close_apart_across_a_link
+    refusals_come_from_the_far_router_too
+    a_neighbour_speaks_for_no_other_as
+    a_stranger_with_the_right_name_is_refused
+    an_as_that_is_not_admitted_gets_no_link
+    a_link_port_takes_any_bytes_and_works_on
+    a_stalled_lane_leaves_the_others_of_its_link_alone
+    links_without_room_refuse_and_stay_up
+    links_come_back_when_the_other_router_does
+    links_to_a_router_that_hangs_are_not_used_until_it_is_back
+}
+
+fn a_lane_passes_from_site_to_site_byte_for_byte(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let _routers = sites.joined();
     let target = Endpoint::new();
     let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
@@ -22,9 +54,8 @@ fn a_lane_passes_from_site_to_site_byte_for_byte() {
     exchange(near, far, 64 << 20);
 }
 
-#[test]
-fn a_lane_passes_three_routers_in_either_direction() {
-    let sites = Sites::new();
+fn a_lane_passes_three_routers_in_either_direction(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let _routers = sites.joined();
     let _r1 = sites.world.start(&sites.r1(""));
     let target = Endpoint::new();
@@ -40,9 +71,8 @@ fn a_lane_passes_three_routers_in_either_direction() {
     exchange(near, far, 1 << 20);
 }
 
-#[test]
-fn halves_of_a_lane_close_apart_across_a_link() {
-    let sites = Sites::new();
+fn halves_of_a_lane_close_apart_across_a_link(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let _routers = sites.joined();
     let target = Endpoint::new();
     let (mut near, mut far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
@@ -55,9 +85,8 @@ fn halves_of_a_lane_close_apart_across_a_link() {
     assert_eq!(near.read(&mut word).expect("the end"), 0);
 }
 
-#[test]
-fn refusals_come_from_the_far_router_too() {
-    let sites = Sites::new();
+fn refusals_come_from_the_far_router_too(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let _routers = sites.joined();
     let asked = |to| refusal(dial(sites.r2[0], hello(address(1, 1, NOWHERE), to)));
     assert_eq!(asked(address(2, 1, NOWHERE)), RefuseReason::Absent);
@@ -66,9 +95,8 @@ fn refusals_come_from_the_far_router_too() {
     assert_eq!(asked(address(3, 1, NOWHERE)), RefuseReason::Denied);
 }
 
-#[test]
-fn a_neighbour_speaks_for_no_other_as() {
-    let sites = Sites::new();
+fn a_neighbour_speaks_for_no_other_as(links: &'static str) {
+    let sites = Sites::linked_by(links);
     sites.world.keygen(1, "one");
     sites.world.keygen(2, "two");
     let _s1 = sites.world.start(&sites.s1(""));
@@ -96,9 +124,8 @@ fn socket_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
     stream
 }
 
-#[test]
-fn a_stranger_with_the_right_name_is_refused() {
-    let sites = Sites::new();
+fn a_stranger_with_the_right_name_is_refused(links: &'static str) {
+    let sites = Sites::linked_by(links);
     sites.world.keygen(1, "one");
     sites.world.keygen(2, "two");
     // The name is AS 1's, but another authority signed it.
@@ -124,9 +151,8 @@ fn a_certificate_of_another_as_does_not_start_a_router() {
     assert!(said.contains("the certificate names AS 2, but the map is AS 1's"), "{said}");
 }
 
-#[test]
-fn an_as_that_is_not_admitted_gets_no_link() {
-    let sites = Sites::new();
+fn an_as_that_is_not_admitted_gets_no_link(links: &'static str) {
+    let sites = Sites::linked_by(links);
     sites.world.keygen(1, "one");
     sites.world.keygen(2, "two");
     let config = sites.s1("");
@@ -138,9 +164,8 @@ fn an_as_that_is_not_admitted_gets_no_link() {
     assert_eq!(refusal(lane), RefuseReason::Unreached);
 }
 
-#[test]
-fn a_link_port_takes_any_bytes_and_works_on() {
-    let sites = Sites::new();
+fn a_link_port_takes_any_bytes_and_works_on(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let _routers = sites.joined();
     tell_everything(sites.s1[1], &bytes_of(hello(address(1, 1, NOWHERE), address(2, 1, NOWHERE))));
     let target = Endpoint::new();
@@ -148,9 +173,8 @@ fn a_link_port_takes_any_bytes_and_works_on() {
     exchange(near, far, 1000);
 }
 
-#[test]
-fn a_stalled_lane_leaves_the_others_of_its_link_alone() {
-    let sites = Sites::new();
+fn a_stalled_lane_leaves_the_others_of_its_link_alone(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let _routers = sites.joined();
     let target = Endpoint::new();
     let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
@@ -172,9 +196,8 @@ fn a_stalled_lane_leaves_the_others_of_its_link_alone() {
     exchange(near, far, 16 << 20);
 }
 
-#[test]
-fn links_without_room_refuse_and_stay_up() {
-    let sites = Sites::new();
+fn links_without_room_refuse_and_stay_up(links: &'static str) {
+    let sites = Sites::linked_by(links);
     sites.world.keygen(1, "one");
     sites.world.keygen(2, "two");
     // So little memory that a link has room for four lanes from each side.
@@ -206,9 +229,8 @@ fn links_without_room_refuse_and_stay_up() {
     exchange(near, far, 1 << 20);
 }
 
-#[test]
-fn links_come_back_when_the_other_router_does() {
-    let sites = Sites::new();
+fn links_come_back_when_the_other_router_does(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let (r2, s1) = sites.joined();
     let target = Endpoint::new();
     let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
@@ -244,9 +266,8 @@ fn passes_again(sites: &Sites, target: &Endpoint, hello: Hello) {
     }
 }
 
-#[test]
-fn links_to_a_router_that_hangs_are_not_used_until_it_is_back() {
-    let sites = Sites::new();
+fn links_to_a_router_that_hangs_are_not_used_until_it_is_back(links: &'static str) {
+    let sites = Sites::linked_by(links);
     let (_r2, s1) = sites.joined();
     let target = Endpoint::new();
     let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));

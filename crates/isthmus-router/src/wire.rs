@@ -1,0 +1,145 @@
+//! What carries a link: a TCP connection, or a stream over UDP.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_util::either::Either;
+
+use crate::datagram::{self, UdpStream};
+use crate::{hello, tcp_info};
+
+/// Kinds of [`Wire`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// See the module.
+pub(crate) struct Wire(Either<TcpStream, UdpStream>);
+
+impl From<TcpStream> for Wire {
+    fn from(stream: TcpStream) -> Self {
+        Self(Either::Left(stream))
+    }
+}
+
+impl From<UdpStream> for Wire {
+    fn from(stream: UdpStream) -> Self {
+        Self(Either::Right(stream))
+    }
+}
+
+impl Wire {
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match &self.0 {
+            Either::Left(stream) => stream.peer_addr(),
+            Either::Right(stream) => Ok(stream.peer_addr()),
+        }
+    }
+
+    /// What tells of it while others use it.
+    pub(crate) fn gauge(&self) -> io::Result<Gauge> {
+        Ok(match &self.0 {
+            Either::Left(stream) => Gauge::Tcp(stream.as_fd().try_clone_to_owned()?),
+            Either::Right(stream) => Gauge::Udp(stream.gauge()),
+        })
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// What tells of a wire.
+pub(crate) enum Gauge {
+    Tcp(OwnedFd),
+    Udp(datagram::Gauge),
+}
+
+impl Gauge {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Self::Tcp(_) => Transport::Tcp,
+            Self::Udp(_) => Transport::Udp,
+        }
+    }
+
+    /// None where there is nothing to tell yet, or any longer.
+    pub(crate) fn sample(&self) -> Option<Sample> {
+        match self {
+            Self::Tcp(socket) => tcp_info::sample(socket),
+            Self::Udp(stream) => stream.sample(),
+        }
+    }
+
+    /// Waits until the other end has what was written, after our side was closed. If a TCP
+    /// connection were closed with bytes unread, what it wrote last would be lost on its way.
+    pub(crate) async fn linger(&self) {
+        match self {
+            Self::Tcp(socket) => {
+                let Ok(socket) = socket.try_clone() else { return };
+                if let Ok(mut stream) = TcpStream::from_std(socket.into()) {
+                    hello::linger(&mut stream).await;
+                }
+            }
+            Self::Udp(stream) => stream.settled().await,
+        }
+    }
+}
+
+/// What carries a link until now. Counts are since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Sample {
+    /// Smoothed round-trip time.
+    pub(crate) rtt: Duration,
+    /// Segments (packets) with data, and those among them that were sent again, or lost.
+    pub(crate) sent: u64,
+    pub(crate) retransmitted: u64,
+    /// Bytes that the other end has acknowledged.
+    pub(crate) acknowledged: u64,
+    /// Bytes that wait in the socket to be sent for the first time.
+    pub(crate) unsent: u64,
+    /// How long there was something to send, and how long of that it was not the path that
+    /// held it back but the receiver's window or our buffer.
+    pub(crate) busy: Duration,
+    pub(crate) held: Duration,
+    /// What the path carries, where the protocol itself finds that out. Bytes per second.
+    pub(crate) capacity: Option<u64>,
+}
