@@ -34,6 +34,8 @@ pub(crate) struct Transmission {
     pub(crate) next_copy: u32,
     /// There was nothing more to send after it.
     pub(crate) app_limited: bool,
+    /// There was nothing to send for a while before it.
+    pub(crate) resumed: bool,
 }
 
 /// A number and what it was.

@@ -191,6 +191,10 @@ pub struct Stream {
     round_from: u64,
     /// The receiver's time of the newest arrival that was told.
     arrived: Option<u64>,
+    /// Nothing waited to be sent behind the last piece.
+    dry: bool,
+    /// The piece that goes now was not there when it might have gone.
+    resumed: bool,
     /// When a probe goes, unless something is heard.
     probe_at: Option<Micros>,
     /// Probes since something was heard, and those that are to go now.
@@ -268,6 +272,8 @@ impl Stream {
             protection: Box::new(Plain),
             round_from: 0,
             arrived: None,
+            dry: true,
+            resumed: false,
             probe_at: None,
             probes: 0,
             probes_due: 0,

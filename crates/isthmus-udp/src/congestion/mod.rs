@@ -29,6 +29,8 @@ pub struct AckSample {
     pub queue_us: Option<Micros>,
     /// Receiver's time since what the acknowledgement before told of.
     pub span_us: Micros,
+    /// The sender had paused meanwhile: `span_us` says nothing of the path.
+    pub resumed: bool,
     /// What was sent after the last such moment has been answered.
     pub round_ended: bool,
     /// The newest packet left when there was nothing more to send.

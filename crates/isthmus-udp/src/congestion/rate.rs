@@ -78,8 +78,10 @@ struct Round {
 impl Round {
     fn note(&mut self, sample: &AckSample) {
         self.since.get_or_insert(sample.now);
-        self.bytes += sample.acked_bytes;
-        self.span_us += sample.span_us;
+        if !sample.resumed {
+            self.bytes += sample.acked_bytes;
+            self.span_us += sample.span_us;
+        }
         self.acked += sample.acked_packets;
         self.lost += sample.lost_packets;
         self.app_limited |= sample.app_limited;
@@ -122,6 +124,8 @@ pub struct Rate {
     phase_since: Micros,
     /// Successive acknowledgements in start-up that told of a queue.
     queued: u32,
+    /// What arrived in start-up since a queue stands.
+    train: Round,
     /// Rounds that say nothing: what they bring left under other circumstances.
     skip: u32,
 }
@@ -144,6 +148,7 @@ impl Rate {
             window_before: 0,
             phase_since: 0,
             queued: 0,
+            train: Round::default(),
             skip: 0,
         }
     }
@@ -195,21 +200,28 @@ impl Rate {
         if let Some(queue) = sample.queue_us {
             self.queued = if queue >= START_QUEUE_US { self.queued + 1 } else { 0 };
         }
-        let train = self.round;
-        let tells = train.tells_rate();
-        let rate = per_second(train.bytes, train.span_us);
-        if self.queued >= 2 && tells {
-            self.capacity = rate;
+        // The bottleneck's rate shows in what arrives while the queue stands; what came before
+        // it stood may have left with pauses.
+        if self.queued < 2 {
+            self.train = Round::default();
+        } else {
+            self.train.note(sample);
+        }
+        if self.train.tells_rate() {
+            self.capacity = per_second(self.train.bytes, self.train.span_us);
             self.reset_step();
             self.round = Round::default();
             self.skip = FLIGHT_ROUNDS;
             self.enter(sample.now, Phase::Cruise);
         } else if sample.round_ended {
-            if tells && rate > self.capacity {
-                let most = LEAP * per_second(train.bytes, sample.rtt_us);
+            let round = std::mem::take(&mut self.round);
+            let rate = per_second(round.bytes, round.span_us);
+            // Of who had less to send than might have gone, the rate says nothing.
+            let had_enough = !round.app_limited || round.bytes >= self.limits.first_window;
+            if round.tells_rate() && rate > self.capacity && had_enough {
+                let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
             }
-            self.round = Round::default();
         }
     }
 

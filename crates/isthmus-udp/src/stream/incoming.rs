@@ -184,6 +184,7 @@ impl Stream {
         });
         let span_us = self.arrived.map_or(0, |before| arrived.saturating_sub(before));
         self.arrived = Some(self.arrived.map_or(arrived, |before| before.max(arrived)));
+        let resumed = fates.acked.iter().any(|(_, t)| t.resumed);
         let round_ended = fates.acked.iter().any(|(number, _)| *number >= self.round_from);
         if round_ended {
             self.round_from = self.sent.next_number();
@@ -199,8 +200,9 @@ impl Stream {
             rtt_least_us: self.path.rtt_least_us().unwrap_or(0),
             queue_us,
             span_us,
+            resumed,
             round_ended,
-            app_limited: fates.acked.iter().any(|(_, t)| t.app_limited),
+            app_limited: resumed || fates.acked.iter().any(|(_, t)| t.app_limited),
             packet_bytes: u64::from(self.mtu.payload() + WIRE_OVERHEAD),
         }
     }

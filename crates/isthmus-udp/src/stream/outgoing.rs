@@ -17,6 +17,8 @@ const WORDS_BESIDE_DATA: usize = 24;
 /// Least time between copies of one piece. Microseconds.
 const COPY_SPACE_US: Micros = 100;
 const COPY_SPACE_MAX_US: Micros = 4_000;
+/// An application that has nothing to send for so long beyond the pace pauses. Microseconds.
+const PAUSE_US: Micros = 1_000;
 
 /// What a packet is to carry besides acknowledgements.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +78,8 @@ impl Stream {
         if self.window_is_open() && self.pacer.is_open(now) {
             if let Some(piece) = self.sending.next_piece(room) {
                 self.ping = false;
+                self.resumed = self.dry && now > self.pacer.opens_at() + PAUSE_US;
+                self.dry = !self.sending.has_work();
                 return Some(Load::Piece(piece));
             }
             self.sent.note_idle();
@@ -196,6 +200,7 @@ impl Stream {
             carried: carried.unwrap_or_default(),
             wire,
             attempt,
+            resumed: std::mem::take(&mut self.resumed),
             ..Default::default()
         };
         self.sent.note(transmission, carried.is_some());

@@ -4,9 +4,16 @@ use isthmus_udp::Composition;
 
 use crate::net::{Flow, Net, PathSpec, config};
 
-/// Shares of the link that two flows have between 10 s and 40 s, the second having begun 2 s
-/// after the first.
+/// Mean shares of the link that two flows have, the second having begun 2 s and a little after
+/// the first: who has how much depends on that little, too.
 fn shares(first: &str, second: &str, rtt_us: u64) -> [f64; 2] {
+    const STARTS: u64 = 4;
+    let each = (0..STARTS).map(|i| shares_from(first, second, rtt_us, 2_000_000 + 13_000 * i));
+    each.fold([0.0; 2], |sum, one| [0, 1].map(|i| sum[i] + one[i] / STARTS as f64))
+}
+
+/// Their shares between 10 s and 40 s, the second having begun after `later` microseconds.
+fn shares_from(first: &str, second: &str, rtt_us: u64, later: u64) -> [f64; 2] {
     let path = PathSpec { rate_bps: 100_000_000, rtt_us, queue_us: rtt_us, mtu: 1_500, ..Default::default() };
     let settings = |composition: &str| {
         let mut settings = config(&path);
@@ -19,7 +26,7 @@ fn shares(first: &str, second: &str, rtt_us: u64) -> [f64; 2] {
     let mut flows = [Flow::new(&mut net, 0, 1, 1 << 40, false), Flow::new(&mut net, 2, 3, 1 << 40, false)];
     let mut at_10_s = [0; 2];
     while net.now < start + 40_000_000 {
-        for flow in flows.iter_mut().take(if net.now < start + 2_000_000 { 1 } else { 2 }) {
+        for flow in flows.iter_mut().take(if net.now < start + later { 1 } else { 2 }) {
             flow.feed(&mut net);
         }
         net.step(start + 40_000_000);

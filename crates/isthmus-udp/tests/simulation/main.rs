@@ -9,3 +9,4 @@ mod handshake;
 mod hostile;
 mod latency;
 mod net;
+mod trickle;
