@@ -36,12 +36,15 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-io", &["isthmus-fabric", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
+    // It runs the lab as a command: each run is a process of its own.
+    ("isthmus-bench", &["isthmus-units"]),
     ("isthmus-fuzz", &["isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
     ("isthmus-router", &["isthmus-fabric", "isthmus-routes", "isthmus-udp", "isthmus-units", "isthmus-wire"]),
     (
         "isthmus",
         &[
+            "isthmus-bench",
             "isthmus-io",
             "isthmus-lab",
             "isthmus-proto",

@@ -1,0 +1,50 @@
+//! Measurements on emulated WANs: Isthmus beside its peers, on the same link, in turn.
+//!
+//! A [`Matrix`] of links and [`Contender`]s is measured run by run (`run`), each in a lab of its
+//! own, so that the emulator's report on itself is about that run alone; what came out and under
+//! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples.
+
+#![forbid(unsafe_code)]
+
+mod contender;
+mod html;
+mod link;
+mod matrix;
+mod run;
+mod sample;
+mod table;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use contender::Contender;
+pub use link::Link;
+pub use matrix::{Matrix, Work};
+pub use run::{Bench, Paths};
+pub use sample::Sample;
+
+/// Why there is no measurement.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// Something is missing here; the text names it and the remedy.
+    #[error("{0}")]
+    Missing(String),
+    /// A file or folder cannot be used.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The program that MPI runs does not compile.
+    #[error("the MPI program does not compile:\n{0}")]
+    Compile(String),
+}
+
+impl BenchError {
+    fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}

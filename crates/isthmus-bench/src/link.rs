@@ -1,0 +1,67 @@
+//! An emulated link, and the least time in which it carries what is sent.
+
+use isthmus_units::{Percent, Rate, Span};
+use serde::Serialize;
+
+/// Ethernet's header; and its preamble, check sum and gap. Bytes.
+const FRAME: f64 = 14.0;
+const GAP: f64 = 24.0;
+/// IPv4, TCP, and TCP's timestamps. Bytes.
+const HEADERS: f64 = 20.0 + 20.0 + 12.0;
+
+/// A link between the two sites, the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// Bits per second.
+    #[serde(serialize_with = "as_text")]
+    pub rate: Rate,
+    /// Round trip.
+    #[serde(serialize_with = "as_text")]
+    pub rtt: Span,
+    /// Share of packets lost, each way.
+    #[serde(serialize_with = "as_text")]
+    pub loss: Percent,
+    /// Maximum transmission unit. Bytes.
+    pub mtu: u32,
+}
+
+fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
+}
+
+impl Link {
+    /// Round trip in seconds.
+    pub fn rtt_s(&self) -> f64 {
+        self.rtt.0 as f64 / 1e9
+    }
+
+    /// Bytes of payload per second that fit: packets full, losses taken off.
+    pub fn goodput(&self) -> f64 {
+        let mtu = f64::from(self.mtu);
+        self.rate.0 as f64 / 8.0 * (mtu - HEADERS) / (mtu + FRAME + GAP) * (1.0 - self.loss.0)
+    }
+
+    /// The least time in which so many bytes arrive and are acknowledged. Seconds.
+    pub fn floor_s(&self, bytes: u64) -> f64 {
+        self.rtt_s() + bytes as f64 / self.goodput()
+    }
+
+    /// For people, such as "24ms, 0.1%".
+    pub fn title(&self) -> String {
+        format!("{}, {}", self.rtt, self.loss)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_a_round_trip_and_what_full_packets_take() {
+        let link = Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 };
+        assert!((link.goodput() / 123.75e6 - 1.0).abs() < 0.001, "{}", link.goodput());
+        assert!((link.floor_s(500_000_000) - 4.064).abs() < 0.01, "{}", link.floor_s(500_000_000));
+        let lossy = Link { loss: Percent(0.1), ..link };
+        assert!((lossy.goodput() / link.goodput() - 0.9).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,299 @@
+//! The runs themselves: each in a lab of its own, all contenders in turn.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+use time::OffsetDateTime;
+
+use crate::BenchError;
+use crate::contender::Contender;
+use crate::link::Link;
+use crate::matrix::{Matrix, Work};
+use crate::sample::Sample;
+use crate::{html, table};
+
+const PROGRAM: &str = include_str!("program.c");
+/// What a run may take: so much, and so many times what is possible. Seconds.
+const LIMIT_S: f64 = 20.0;
+const LIMIT_FACTOR: f64 = 8.0;
+/// How long after it was asked for a late message's receive is posted, beyond a round trip.
+/// Microseconds.
+const LATE_US: u64 = 20_000;
+
+/// Where the parts are that take part.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// The isthmus command.
+    pub isthmus: PathBuf,
+    /// The folder of the provider.
+    pub provider: PathBuf,
+    /// The folder of an MPICH: `bin/mpiexec`, `bin/mpicc`.
+    pub mpi: PathBuf,
+    /// Where samples, table and report go.
+    pub out: PathBuf,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// Where everything is.
+    pub paths: Paths,
+    /// What is measured.
+    pub matrix: Matrix,
+    /// Isthmus' version, for samples.
+    pub version: String,
+}
+
+impl Bench {
+    /// Measures all, with a progress bar, and writes `samples.jsonl` as it goes, `table.txt` and
+    /// `report.html` at the end. Returns the samples.
+    ///
+    /// # Errors
+    /// Where something is missing, or the folder cannot be written. Runs that fail are samples.
+    pub fn run(&self) -> Result<Vec<Sample>, BenchError> {
+        self.check()?;
+        let out = &self.paths.out;
+        fs::create_dir_all(out).map_err(BenchError::file(out))?;
+        let work = tempfile::tempdir().map_err(BenchError::file("a temporary folder"))?;
+        let program = self.compile(work.path())?;
+        let lines = out.join("samples.jsonl");
+        let mut lines_file = File::create(&lines).map_err(BenchError::file(&lines))?;
+        let mut samples = Vec::new();
+        let plan = self.plan();
+        let bar = progress(plan.len() as u64);
+        for (run, link, kind, contender) in plan {
+            bar.set_message(format!("{contender}, {} {}", kind.name(), link.title()));
+            let sample = self.measure(run, link, kind, contender, &program, work.path());
+            let line = serde_json::to_string(&sample).unwrap_or_default();
+            writeln!(lines_file, "{line}").map_err(BenchError::file(&lines))?;
+            bar.println(said(&sample));
+            samples.push(sample);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let write = |name: &str, text: String| {
+            let path = out.join(name);
+            fs::write(&path, text).map_err(BenchError::file(path))
+        };
+        write("table.txt", table::text(&samples))?;
+        write("report.html", html::page(&samples))?;
+        Ok(samples)
+    }
+
+    /// All runs in their order: contenders of one cell after each other, then the next cell,
+    /// then all of it again.
+    fn plan(&self) -> Vec<(u32, Link, Work, Contender)> {
+        let mut plan = Vec::new();
+        for run in 1..=self.matrix.runs {
+            for (link, work) in &self.matrix.cells {
+                let suited = self.matrix.contenders.iter().filter(|one| work.suits(**one));
+                plan.extend(suited.map(|one| (run, *link, *work, *one)));
+            }
+        }
+        plan
+    }
+
+    fn check(&self) -> Result<(), BenchError> {
+        let missing = |text: String| Err(BenchError::Missing(text));
+        let of_mpi = self.matrix.contenders.iter().any(|one| one.is_mpi());
+        for tool in ["mpiexec", "mpicc"].map(|tool| self.paths.mpi.join("bin").join(tool)) {
+            if of_mpi && !tool.is_file() {
+                return missing(format!("{} is missing; name an MPICH with --mpi DIR", tool.display()));
+            }
+        }
+        let of_iperf = self.matrix.contenders.iter().any(|one| !one.is_mpi());
+        let iperf = Command::new("iperf3").arg("--version").stdout(Stdio::null()).status();
+        if of_iperf && !iperf.is_ok_and(|status| status.success()) {
+            return missing("iperf3 is missing; install it, or leave it out with --with".to_owned());
+        }
+        Ok(())
+    }
+
+    fn compile(&self, folder: &Path) -> Result<PathBuf, BenchError> {
+        let (source, program) = (folder.join("program.c"), folder.join("program"));
+        fs::write(&source, PROGRAM).map_err(BenchError::file(&source))?;
+        let mpicc = self.paths.mpi.join("bin/mpicc");
+        let made = Command::new(&mpicc).args(["-O2", "-o"]).arg(&program).arg(&source).output();
+        let made = made.map_err(BenchError::file(mpicc))?;
+        if made.status.success() {
+            Ok(program)
+        } else {
+            Err(BenchError::Compile(String::from_utf8_lossy(&made.stderr).into_owned()))
+        }
+    }
+
+    fn measure(
+        &self,
+        run: u32,
+        link: Link,
+        work: Work,
+        contender: Contender,
+        program: &Path,
+        folder: &Path,
+    ) -> Sample {
+        let report = folder.join("report.json");
+        let _ = fs::remove_file(&report); // of the run before; none of the first
+        let floor_s = work.floor_s(&link);
+        let late_us = link.rtt.0 / 1_000 + LATE_US;
+        let inside = match contender {
+            Contender::Iperf(control, streams) => iperf(work, control, streams),
+            _ => self.mpi(work, contender, program, late_us),
+        };
+        let mut lab = Command::new(&self.paths.isthmus);
+        lab.args(["lab", "run", "--quiet", "--mgmt"]);
+        let limit = (LIMIT_S + LIMIT_FACTOR * floor_s).ceil();
+        for (name, value) in [
+            ("--rate", link.rate.to_string()),
+            ("--rtt", link.rtt.to_string()),
+            ("--loss", link.loss.to_string()),
+            ("--mtu", link.mtu.to_string()),
+            ("--seed", run.to_string()),
+            ("--timeout", limit.to_string()),
+        ] {
+            lab.arg(name).arg(value);
+        }
+        if let Some(control) = contender.congestion() {
+            lab.args(["--cc", control]);
+        }
+        lab.arg("--report").arg(&report).args(&inside).stdin(Stdio::null());
+        let at = OffsetDateTime::now_utc().unix_timestamp();
+        let outcome = match lab.output() {
+            Err(error) => Err(format!("cannot start the lab: {error}")),
+            Ok(ended) => outcome(contender, work.bytes(), &ended, limit),
+        };
+        let emulator = fs::read(&report).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let (seconds, round_trips_us, error) = match outcome {
+            Ok((seconds, trips)) => (Some(seconds), trips, None),
+            Err(error) => (None, Vec::new(), Some(error)),
+        };
+        Sample {
+            at,
+            version: self.version.clone(),
+            kernel: kernel(),
+            run,
+            link,
+            work: work.name(),
+            bytes: work.bytes(),
+            contender: contender.to_string(),
+            congestion: contender.congestion(),
+            command: inside.join(" "),
+            floor_s,
+            seconds,
+            round_trips_us,
+            error,
+            emulator: emulator.unwrap_or(Value::Null),
+        }
+    }
+
+    /// The lab's arguments for an MPI job of one rank at each site.
+    fn mpi(&self, work: Work, contender: Contender, program: &Path, late_us: u64) -> Vec<String> {
+        let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
+        let mut line = format!(
+            "exec {} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn 1 -n 2",
+            quoted(&self.paths.mpi.join("bin/mpiexec"))
+        );
+        let mut set = |name: &str, value: &str| line += &format!(" -genv {name} {value}");
+        set("MPIR_CVAR_CH4_NETMOD", "ofi");
+        set("MPIR_CVAR_NOLOCAL", "1");
+        if contender.is_ours() {
+            set("FI_PROVIDER", "isthmus");
+            set("FI_PROVIDER_PATH", &quoted(&self.paths.provider));
+            set("FI_ISTHMUS_INTERFACE", "wan0");
+        } else {
+            set("FI_PROVIDER", "'tcp;ofi_rxm'");
+            set("FI_TCP_IFACE", "wan0");
+        }
+        if let Contender::IsthmusBy(transport) = contender {
+            set("FI_ISTHMUS_TRANSPORT", transport);
+        }
+        line += &format!(" {} {} {}", quoted(program), work.name(), work.amount());
+        if matches!(work, Work::Late(_)) {
+            line += &format!(" {late_us}");
+        }
+        ["--", "sh", "-c", &line].map(str::to_owned).to_vec()
+    }
+}
+
+/// The lab's arguments for iperf3 between the sites.
+fn iperf(work: Work, control: &str, streams: u32) -> Vec<String> {
+    let client = format!("sleep 0.5; exec iperf3 -c b -n {} -C {control} -P {streams} -J", work.amount());
+    ["--in", "b", "exec iperf3 -s -1 > /dev/null", "--in", "a", &client].map(str::to_owned).to_vec()
+}
+
+/// Time taken for `bytes`, and round trips, or why there are none.
+fn outcome(
+    contender: Contender,
+    bytes: u64,
+    ended: &std::process::Output,
+    limit: f64,
+) -> Result<(f64, Vec<f64>), String> {
+    let (said, complained) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let last = |text: &str| text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").to_owned();
+    if !ended.status.success() {
+        let why = if complained.trim().is_empty() { last(&said) } else { last(&complained) };
+        return Err(format!("{} within {limit} s: {why}", ended.status));
+    }
+    let none = || format!("no result: {}", last(&said));
+    if contender.is_mpi() {
+        let line = said.lines().find_map(|line| line.strip_prefix("RESULT ")).ok_or_else(none)?;
+        let result: Value = serde_json::from_str(line).map_err(|_| none())?;
+        let trips = result["round_trips_us"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let seconds = result["seconds"].as_f64().ok_or_else(none)?;
+        return Ok((seconds, trips.iter().filter_map(Value::as_f64).collect()));
+    }
+    let result: Value = serde_json::from_str(&said).map_err(|_| none())?;
+    let received = &result["end"]["sum_received"];
+    let [took, came] = ["seconds", "bytes"].map(|key| received[key].as_f64().filter(|value| *value > 0.0));
+    let (Some(took), Some(came)) = (took, came) else { return Err(result["error"].to_string()) };
+    // It ends when all was sent, which is before all has come: at the rate of what had.
+    Ok((took * bytes as f64 / came, Vec::new()))
+}
+
+fn kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+fn said(sample: &Sample) -> String {
+    let what = format!("{:17} {:9} {:16}", sample.contender, sample.work, sample.link.title());
+    let spoiled = if sample.spoiled() { "  (the emulator was late)" } else { "" };
+    match (&sample.seconds, &sample.error) {
+        (Some(seconds), _) => {
+            format!("{what} {seconds:8.3} s  {:.3} of the floor{spoiled}", sample.fraction())
+        }
+        (None, error) => format!("{what} failed: {}", error.as_deref().unwrap_or("?")),
+    }
+}
+
+fn progress(runs: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left: {msg}");
+    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{ExitStatus, Output};
+
+    use super::*;
+
+    fn ended(status: i32, out: &str, err: &str) -> Output {
+        Output { status: ExitStatus::from_raw(status << 8), stdout: out.into(), stderr: err.into() }
+    }
+
+    #[test]
+    fn results_are_found_and_failures_say_why() {
+        let good = "warning\nRESULT {\"seconds\": 4.5, \"round_trips_us\": [1.0, 2.5]}\n";
+        assert_eq!(outcome(Contender::Isthmus, 8, &ended(0, good, ""), 1.0), Ok((4.5, vec![1.0, 2.5])));
+        let late = outcome(Contender::Isthmus, 8, &ended(3, "", "isthmus lab: time is up\n"), 30.0);
+        assert!(late.expect_err("failed").contains("within 30 s: isthmus lab: time is up"));
+        assert!(outcome(Contender::Isthmus, 8, &ended(0, "nothing\n", ""), 1.0).is_err());
+        let json = "{\"end\": {\"sum_received\": {\"seconds\": 2.25, \"bytes\": 4}}}";
+        assert_eq!(outcome(Contender::Iperf("bbr", 1), 8, &ended(0, json, ""), 1.0), Ok((4.5, vec![])));
+        let refused = outcome(Contender::Iperf("bbr", 1), 8, &ended(0, "{\"error\": \"refused\"}", ""), 1.0);
+        assert_eq!(refused, Err("\"refused\"".to_owned()));
+    }
+}

@@ -1,0 +1,120 @@
+//! `isthmus bench wan`: MPI across emulated WANs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use isthmus_bench::{Bench, Contender, Link, Matrix, Paths, Work};
+use isthmus_units::{Percent, Rate, Span};
+
+use crate::install::{self, LIBRARY};
+
+/// MPI across emulated WANs, over Isthmus, over libfabric's tcp, and iperf3
+///
+/// Every run has a lab of its own (isthmus lab), whose emulator tells how late it was itself. The
+/// folder gets samples.jsonl, with each run's circumstances, table.txt, and report.html, one page
+/// with plots. Without --full: 200 MB at two round trips and two losses, once, in a few minutes.
+///
+/// Exit status: 0 all runs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// All round trips and losses, five runs, 500 MB, exchanges, ping-pong and late receives: hours
+    #[arg(long)]
+    full: bool,
+    /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
+    #[arg(long, value_name = "DIR", default_value = "build/mpi/mpich")]
+    mpi: PathBuf,
+    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    #[arg(long, value_name = "DIR")]
+    provider_path: Option<PathBuf>,
+    /// Where samples and report go
+    #[arg(long, value_name = "DIR", default_value = "build/bench/wan")]
+    out: PathBuf,
+    /// Rate of the link, each way
+    #[arg(long, default_value = "1Gbit")]
+    rate: Rate,
+    /// Maximum transmission unit, bytes
+    #[arg(long, default_value_t = 9000)]
+    mtu: u32,
+    /// Round-trip times, such as 24ms,366ms
+    #[arg(long, value_delimiter = ',')]
+    rtt: Vec<Span>,
+    /// Losses each way, such as 0%,1%
+    #[arg(long, value_delimiter = ',')]
+    loss: Vec<Percent>,
+    /// How often all is measured, in turn
+    #[arg(long)]
+    runs: Option<u32>,
+    /// What is sent one way; with --full also smaller things. MB
+    #[arg(long, value_name = "MB")]
+    size: Option<u64>,
+    /// Who is measured: isthmus, isthmus-tcp, isthmus-udp, stock-cubic, stock-bbr, iperf3-cubic-x1,
+    /// iperf3-cubic-x8, iperf3-bbr-x1, iperf3-bbr-x8 [default: all but isthmus-tcp, isthmus-udp]
+    #[arg(long, value_delimiter = ',', value_parser = contender)]
+    with: Vec<Contender>,
+}
+
+fn contender(name: &str) -> Result<Contender, String> {
+    let names = || Contender::ALL.map(|one| one.to_string()).join(", ");
+    Contender::named(name).ok_or_else(|| format!("there is no {name:?}; use {}", names()))
+}
+
+pub(super) fn main(args: &Args) -> ExitCode {
+    let Some(provider) = args.provider_path.clone().or_else(install::provider_folder) else {
+        eprintln!(
+            "isthmus bench: {LIBRARY} is not beside this program; give its folder with --provider-path"
+        );
+        return ExitCode::from(3);
+    };
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let paths = Paths {
+        isthmus: std::env::current_exe().unwrap_or_else(|_| "isthmus".into()),
+        provider: absolute(&provider),
+        mpi: absolute(&args.mpi),
+        out: absolute(&args.out),
+    };
+    let matrix = matrix(args);
+    let minutes = (matrix.floor_s() / 60.0).ceil();
+    eprintln!("isthmus bench: {minutes} min at the very least; results go to {}", paths.out.display());
+    let bench = Bench { matrix, version: env!("CARGO_PKG_VERSION").to_owned(), paths };
+    match bench.run() {
+        Ok(samples) => {
+            if let Ok(table) = std::fs::read_to_string(bench.paths.out.join("table.txt")) {
+                print!("{table}");
+            }
+            println!("{}", bench.paths.out.join("report.html").display());
+            ExitCode::from(u8::from(samples.iter().any(|sample| sample.seconds.is_none())))
+        }
+        Err(error) => {
+            eprintln!("isthmus bench: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+fn matrix(args: &Args) -> Matrix {
+    let or = |given: &[Span], short: &[u64], full: &[u64]| match (given, args.full) {
+        ([], true) => full.iter().map(|us| Span(us * 1_000)).collect(),
+        ([], false) => short.iter().map(|us| Span(us * 1_000)).collect(),
+        (given, _) => given.to_vec(),
+    };
+    let rtts: Vec<Span> = or(&args.rtt, &[24_000, 366_000], &[100, 24_000, 100_000, 366_000]);
+    let losses = match (args.loss.as_slice(), args.full) {
+        ([], true) => [0.0, 0.0001, 0.001, 0.01, 0.05, 0.1].map(Percent).to_vec(),
+        ([], false) => [0.0, 0.01].map(Percent).to_vec(),
+        (given, _) => given.to_vec(),
+    };
+    let bytes = args.size.unwrap_or(if args.full { 500 } else { 200 }) * 1_000_000;
+    let links = Matrix::links(args.rate, args.mtu, &rtts, &losses);
+    let mut cells: Vec<(Link, Work)> = links.iter().map(|link| (*link, Work::Stream(bytes))).collect();
+    if args.full {
+        let clean = |link: &&Link| link.loss.0 == 0.0;
+        cells.extend(links.iter().map(|link| (*link, Work::Exchange(20))));
+        cells.extend(links.iter().map(|link| (*link, Work::PingPong(200))));
+        for size in [64_000, 1_000_000, 16_000_000] {
+            cells.extend(links.iter().filter(clean).map(|link| (*link, Work::Late(size))));
+        }
+    }
+    let usual = || Contender::ALL.into_iter().filter(|one| !matches!(one, Contender::IsthmusBy(_))).collect();
+    let contenders = if args.with.is_empty() { usual() } else { args.with.clone() };
+    Matrix { cells, contenders, runs: args.runs.unwrap_or(if args.full { 5 } else { 1 }) }
+}
