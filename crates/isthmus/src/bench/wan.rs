@@ -1,7 +1,7 @@
 //! `isthmus bench wan`: MPI across emulated WANs.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use isthmus_bench::{Bench, Contender, Link, Matrix, Paths, Work};
 use isthmus_units::{Percent, Rate, Span};
@@ -75,7 +75,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
     let matrix = matrix(args);
     let minutes = (matrix.floor_s() / 60.0).ceil();
     eprintln!("isthmus bench: {minutes} min at the very least; results go to {}", paths.out.display());
-    let bench = Bench { matrix, version: env!("CARGO_PKG_VERSION").to_owned(), paths };
+    let bench = Bench { matrix, version: version(), paths };
     match bench.run() {
         Ok(samples) => {
             if let Ok(table) = std::fs::read_to_string(bench.paths.out.join("table.txt")) {
@@ -89,6 +89,16 @@ pub(super) fn main(args: &Args) -> ExitCode {
             ExitCode::from(3)
         }
     }
+}
+
+/// The version, and the commit where this program lies in a checkout.
+fn version() -> String {
+    let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder.unwrap_or_default()).args(["describe", "--always", "--dirty"]);
+    let commit = git.output().ok().filter(|ended| ended.status.success());
+    let commit = commit.map(|ended| format!(" {}", String::from_utf8_lossy(&ended.stdout).trim()));
+    env!("CARGO_PKG_VERSION").to_owned() + &commit.unwrap_or_default()
 }
 
 fn matrix(args: &Args) -> Matrix {
