@@ -20,10 +20,10 @@ from . import process
 from .mpis import ISTHMUS, ROOT, Place
 
 WAN = 100
-# What each router on a gate dials to each of the other site's by every transport, as
-# configured below.
+# Links by TCP that each router on a gate dials to each of the other site's, as configured
+# below; and all that it dials there, by transport.
 LINKS = 4
-TRANSPORTS = {"auto": 2, "tcp": 1, "udp": 1}
+TRANSPORTS = {"auto": LINKS + 1, "tcp": LINKS, "udp": 1}
 AS_IDS = {"a": 1, "b": 2}
 
 
@@ -220,7 +220,7 @@ class Router:
     def __init__(self, side, stage, name, folder, transport):
         self.title = f"router {name} of site {side.site}"
         # Those on the gates keep links to the other site's.
-        self.wanted = LINKS * TRANSPORTS[transport] * len(stage.names) if stage is side.shape.stages[-1] else 0
+        self.wanted = TRANSPORTS[transport] * len(stage.names) if stage is side.shape.stages[-1] else 0
         self.command = [str(ISTHMUS), "lab", "exec", f"{stage.host}-{side.site}", "--",
                         str(ISTHMUS), "router", "run", "--config", str(folder / side.site / f"{name}.toml")]
         self.log = folder / f"{side.site}-{name}.log"

@@ -143,7 +143,7 @@ pub struct Limits {
     /// What the links may hold of all lanes together. Bytes, default 4 GiB; little of it is
     /// used unless receivers stall.
     pub memory: Size,
-    /// Links that are kept to each gateway of a neighbour, 1..=64. Default 4.
+    /// Links by TCP that are kept to each gateway of a neighbour, 1..=64; by UDP it is one. Default 4.
     pub links: usize,
 }
 

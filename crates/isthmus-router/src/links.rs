@@ -158,7 +158,9 @@ fn to_keep(settings: &Settings) -> Vec<Kept> {
     let mut kept = Vec::new();
     for (subnet, gateway) in wanted(settings) {
         for transport in settings.place(subnet).map_or(&[] as &[_], |place| place.transports) {
-            let number = 0..settings.config.limits.links;
+            // One stream over UDP has no need of others to fill a path, or to get over losses.
+            let links = if *transport == Transport::Udp { 1 } else { settings.config.limits.links };
+            let number = 0..links;
             kept.extend(number.map(|number| Kept { subnet, gateway, transport: *transport, number }));
         }
     }
