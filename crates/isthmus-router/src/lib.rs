@@ -8,7 +8,7 @@
 //!
 //! From the outside in: `daemon` starts it all; `listen` accepts; `router` takes a lane from
 //! Hello to end; `step` chooses the way and `onward` goes it; `relay` moves the bytes;
-//! `links` keeps what `link` makes of a connection, and `tls` tells whose it is.
+//! `links` keeps what `link` makes of a connection, and `isthmus-trust` tells whose it is.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod config;
@@ -16,7 +16,6 @@ mod daemon;
 mod dial;
 mod ground;
 pub mod hello;
-mod keygen;
 mod lane;
 mod link;
 mod links;
@@ -36,4 +35,4 @@ mod tcp_info;
 mod tls;
 
 pub use daemon::{RunError, RunOptions, check, run};
-pub use keygen::{Keygen, Made};
+pub use isthmus_trust::{Keygen, Made};

@@ -29,6 +29,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-units", &[]),
     ("isthmus-wire", &[]),
     ("isthmus-proto", &["isthmus-wire"]),
+    ("isthmus-trust", &["isthmus-wire"]),
     // Its simulation uses the lab's model of a link.
     ("isthmus-udp", &["isthmus-lab"]),
     ("isthmus-abi", &[]),
@@ -38,7 +39,10 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-lab", &["isthmus-units"]),
     ("isthmus-fuzz", &["isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
-    ("isthmus-router", &["isthmus-fabric", "isthmus-routes", "isthmus-units", "isthmus-wire"]),
+    (
+        "isthmus-router",
+        &["isthmus-fabric", "isthmus-routes", "isthmus-trust", "isthmus-units", "isthmus-wire"],
+    ),
     (
         "isthmus",
         &[
