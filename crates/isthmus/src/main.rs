@@ -1,11 +1,13 @@
 //! The isthmus command: one file per subcommand.
 
+mod cp;
 mod doctor;
 mod env;
 mod install;
 mod lab;
 mod router;
 mod routes;
+mod serve;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -28,12 +30,14 @@ enum Command {
     Lab(lab::Args),
     Router(router::Args),
     Routes(routes::Args),
+    Cp(cp::Args),
+    Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     // A daemon's starts and reloads belong in the journal.
-    let daemon = matches!(command, Command::Router(_));
+    let daemon = matches!(command, Command::Router(_) | Command::Serve(_));
     log_to_stderr(if daemon { LevelFilter::INFO } else { LevelFilter::WARN });
     match command {
         Command::Env(args) => env::main(args),
@@ -41,6 +45,8 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::main(args),
         Command::Router(args) => router::main(args),
         Command::Routes(args) => routes::main(args),
+        Command::Cp(args) => cp::main(args),
+        Command::Serve(args) => serve::main(args),
     }
 }
 

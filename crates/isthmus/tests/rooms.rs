@@ -20,6 +20,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/shell.rs",
     "isthmus-io/src/signals.rs",
     "isthmus-lab/src/sys.rs",
+    "isthmus-mover/src/port.rs",
     "isthmus-router/src/tcp_info.rs",
     "isthmus/src/doctor.rs",
 ];
@@ -38,6 +39,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
     ("isthmus-fuzz", &["isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
+    ("isthmus-mover", &["isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-units", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
     (
         "isthmus-router",
@@ -48,6 +50,7 @@ const USES: &[(&str, &[&str])] = &[
         &[
             "isthmus-io",
             "isthmus-lab",
+            "isthmus-mover",
             "isthmus-proto",
             "isthmus-router",
             "isthmus-routes",
