@@ -83,7 +83,8 @@ fn threads() -> usize {
 pub struct Site {
     /// Where its service listens: IP:PORT.
     pub address: SocketAddr,
-    /// Id of its AS. Default 0.
+    /// Id of its AS, which its certificate has to name. Default 0: any AS whose authority is
+    /// known, and no router between.
     #[serde(default, rename = "as")]
     pub as_id: u32,
     /// Id of its subnet. Default 0.
@@ -219,7 +220,7 @@ impl SitesConfig {
         parse(name, text)
     }
 
-    /// The certificates for a session with the AS `other`.
+    /// The certificates for a session with the AS `other`; 0: with any whose authority is known.
     pub fn trust(&self, other: u32) -> Result<Trust, MoverError> {
         let Some(files) = &self.tls else {
             return Err(MoverError::Usage(
@@ -228,7 +229,8 @@ impl SitesConfig {
                     .to_owned(),
             ));
         };
-        Ok(Trust::load(files, files.as_id()?, &[other], PROTOCOL)?)
+        let admits = if other == 0 { files.known()? } else { vec![other] };
+        Ok(Trust::load(files, files.as_id()?, &admits, PROTOCOL)?)
     }
 }
 

@@ -204,7 +204,6 @@ impl Landing {
         }
         let head = Head { block: self.block, size, mtime: entry.meta.mtime, ctime, boot: self.boot };
         let wanted = Wanted {
-            id: entry.id,
             path,
             parent,
             name: name.to_vec(),

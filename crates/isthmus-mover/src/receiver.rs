@@ -118,12 +118,18 @@ impl<'a> ReceivingSide<'a> {
 
     fn converse(&mut self, mut heard: Vec<Control>) -> Result<(), MoverError> {
         self.post_blocks()?;
+        let mut finished = false;
         loop {
             for control in heard.drain(..) {
                 if control == Control::Finished {
-                    return self.finish();
+                    finished = true;
+                } else {
+                    self.hear(control)?;
                 }
-                self.hear(control)?;
+            }
+            // Blocks of files that were not wanted may still be with the disk threads.
+            if finished && self.writing == 0 && self.closing == 0 {
+                return self.finish();
             }
             self.unpark()?;
             self.speak()?;
@@ -144,7 +150,7 @@ impl<'a> ReceivingSide<'a> {
     }
 
     fn finish(&mut self) -> Result<(), MoverError> {
-        if !self.targets.is_empty() || self.writing > 0 || self.closing > 0 {
+        if !self.targets.is_empty() || !self.parked.is_empty() {
             return Err(MoverError::Refused("the sender ended before all was settled".to_owned()));
         }
         self.speak()?;

@@ -19,8 +19,9 @@ use crate::walk::{Filter, Found, Item, Root, walk};
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Status, Verdict};
 
-/// What is sent before the first answer. Bytes.
-const AHEAD: u64 = 32 << 20;
+/// What is sent before the first answer: about what a path carries in its first round trip.
+/// Bytes.
+const AHEAD: u64 = 2 << 20;
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
 /// Files of several blocks among them: each costs the receiver two descriptors.
@@ -52,7 +53,8 @@ struct Flying {
 
 enum Entity {
     File(Flying),
-    Other(Vec<u8>),
+    /// A folder or a symbolic link.
+    Other,
 }
 
 pub(crate) struct SendingSide<'a> {
@@ -193,6 +195,9 @@ impl<'a> SendingSide<'a> {
             && self.ends.is_empty()
             && self.entries.is_empty()
             && self.closes.is_empty()
+            && self.reading == 0
+            && self.unsealed.is_empty()
+            && self.in_network == 0
     }
 
     /// Waits for something to happen, and takes all that has.
@@ -274,7 +279,7 @@ impl<'a> SendingSide<'a> {
                 self.large += usize::from(source.size > self.sending.block);
                 Entity::File(Flying { source, reading: 0, exhausted: false, closed: false })
             }
-            None => Entity::Other(item.path.clone()),
+            None => Entity::Other,
         };
         self.entities.insert(id, entity);
         let xattrs: usize = item.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
@@ -515,7 +520,7 @@ impl<'a> SendingSide<'a> {
                 self.summary.failed += 1;
                 (self.watch)(Notice::Failed { text: shown(text.as_bytes()) });
             }
-            (Some(Entity::Other(_)) | None, Outcome::Done(_)) => {}
+            (Some(Entity::Other) | None, Outcome::Done(_)) => {}
         }
         self.forget(id);
     }

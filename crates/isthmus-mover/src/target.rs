@@ -29,8 +29,6 @@ const JOURNAL_MAX: u64 = 2 * BLOCKS_MAX * journal::RECORD_LEN as u64;
 /// A file to come.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// Its entry's number.
-    pub(crate) id: u64,
     /// Path at the destination, for people.
     pub(crate) path: Vec<u8>,
     /// The folder that it will be in.

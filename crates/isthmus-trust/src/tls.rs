@@ -62,6 +62,22 @@ impl Files {
         }
     }
 
+    /// The AS's whose authorities are among the files.
+    ///
+    /// # Errors
+    /// A file is no certificate, or names no AS.
+    pub fn known(&self) -> Result<Vec<u32>, TrustError> {
+        let mut known = Vec::new();
+        for file in &self.authorities {
+            for authority in certificates(file)? {
+                let unnamed =
+                    || fault(file, "this authority names no AS; use the one that keygen made".into());
+                known.push(as_of(&authority).ok_or_else(unnamed)?.0);
+            }
+        }
+        Ok(known)
+    }
+
     /// The AS that the certificate names.
     ///
     /// # Errors
