@@ -38,6 +38,7 @@ mod sender;
 pub mod server;
 mod session;
 mod source;
+mod sweep;
 mod target;
 mod walk;
 pub mod watch;

@@ -40,17 +40,22 @@ pub(crate) fn of(stat: &Stat) -> Meta {
 /// # Errors
 /// They are more than are carried, or cannot be read.
 pub(crate) fn xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut none = [0u8; 0];
-    match flistxattr(&file, &mut none) {
-        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Ok(_) => {}
+    // Most files have none, or few.
+    let mut short = [0u8; 512];
+    let mut long = Vec::new();
+    let names = match flistxattr(&file, &mut short[..]) {
+        Ok(len) => &short[..len],
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Err(Errno::RANGE) => {
+            long.resize(XATTR_LIST, 0);
+            let len = flistxattr(&file, &mut long[..])?;
+            &long[..len]
+        }
         Err(error) => return Err(error.into()),
-    }
-    let mut names = vec![0u8; XATTR_LIST];
-    let len = flistxattr(&file, &mut names[..])?;
+    };
     let mut found = Vec::new();
     let mut total = 0;
-    for name in names[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
+    for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
         let mut value = vec![0u8; XATTR_LIST];
         let len = match fgetxattr(&file, name, &mut value[..]) {
             Err(Errno::NODATA) => continue,

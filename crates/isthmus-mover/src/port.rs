@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use isthmus_io::{Endpoint, OpenError, PostError, Settings};
-use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendRequest};
+use isthmus_proto::{
+    Channel, Completion, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest,
+};
 use isthmus_wire::Address;
 use parking_lot::Mutex;
 
@@ -30,6 +32,8 @@ pub(crate) struct News {
     pub(crate) buffer: Vec<u8>,
     /// How much of it was sent or received. Bytes.
     pub(crate) len: usize,
+    /// Tag of the message.
+    pub(crate) tag: u64,
     /// Who is at the other end.
     pub(crate) peer: Option<PeerId>,
     /// Why it failed.
@@ -136,6 +140,15 @@ impl Port {
         self.endpoint.cancel(receive);
     }
 
+    /// Drops one message that nobody has received; the news' error says that there is none.
+    pub(crate) fn discard(&self, peer: PeerId, tag: u64, key: u64, inbox: impl Inbox + 'static) {
+        let _ = self.post(Vec::new(), 0..0, key, inbox, |_, context| {
+            let options = Options { context, notify: true, ..Options::default() };
+            let (source, action) = (Some(peer), PeekAction::Discard);
+            self.endpoint.peek(&PeekRequest { source, tag, ignore: 0, action, options })
+        });
+    }
+
     fn post<T>(
         &self,
         mut buffer: Vec<u8>,
@@ -174,7 +187,7 @@ fn pump(endpoint: &Endpoint, posted: &Mutex<Table>, stop: &AtomicBool) {
             };
             let (len, peer) = (completion.len as usize, completion.peer);
             let error = completion.error.map(|error| error.to_string());
-            inbox.put(News { operation, key, buffer, len, peer, error });
+            inbox.put(News { operation, key, buffer, len, tag: completion.tag, peer, error });
         }
     }
 }

@@ -20,10 +20,11 @@ use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{Event, TAG_OPEN, Wire, refuse};
+use crate::sweep::Sweep;
 use crate::walk::{Filter, Root};
 use crate::watch::{Notice, Summary};
 use crate::wire::{BLOCK_SIZES, Control, Open, VERSION, Way};
-use crate::{confine, names};
+use crate::{confine, names, sweep};
 
 const MAGIC: &[u8; 8] = b"ISTHMOVE";
 /// Magic, version, session, whether it is plain.
@@ -84,6 +85,7 @@ struct Service {
     trust: Option<Trust>,
     granted: Granted,
     running: Mutex<HashMap<u64, Sender<Event>>>,
+    sweep: Mutex<Sweep>,
 }
 
 /// Serves until `stop`; tells `ready` its address.
@@ -105,9 +107,15 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
     }
     ready(port.address());
     let (granted, running) = Default::default();
-    let service = Arc::new(Service { port: port.clone(), config, trust, granted, running });
+    let sweep = Mutex::new(Sweep::new());
+    let service = Arc::new(Service { port: port.clone(), config, trust, granted, running, sweep });
     while !stop.load(Ordering::Relaxed) {
+        service.sweep.lock().look(&port, &to);
         let Ok(Event::Net(mut news)) = inbox.recv_timeout(LOOK) else { continue };
+        if news.key == sweep::KEY {
+            service.sweep.lock().found(&port, &to, &news);
+            continue;
+        }
         if let (Some(peer), None) = (news.peer, &news.error) {
             let message = news.buffer[..news.len.min(news.buffer.len())].to_vec();
             service.admit(peer, message);
@@ -155,6 +163,7 @@ impl Service {
         let done = self.converse(peer, &opening);
         self.running.lock().remove(&session);
         self.granted.lock().retain(|_, (number, _)| *number != session);
+        self.sweep.lock().add(peer, session);
         match done {
             Ok((what, Summary { files, bytes, kept, failed, .. })) => {
                 tracing::info!("{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed");

@@ -59,7 +59,7 @@ impl From<News> for Event {
 }
 
 /// The tag of a session's messages of this kind.
-fn tag(session: u64, blocks: bool) -> u64 {
+pub(crate) fn tag(session: u64, blocks: bool) -> u64 {
     session << 1 & !TAG_OPEN | u64::from(blocks)
 }
 

@@ -140,11 +140,7 @@ fn choices_and_rules_hold() {
     let mut back = place.get(&["t"], "back");
     back.choice = Choice { exclude: vec!["run/*".to_owned()], ..choice };
     complete(&back);
-    assert_eq!(
-        tree(&place.here("back")).into_keys().collect::<Vec<_>>(),
-        ["run"],
-        "keep.tmp is excluded by *.tmp"
-    );
+    assert_eq!(tree(&place.here("back")).into_keys().collect::<Vec<_>>(), ["keep.tmp", "run"]);
 
     fs::write(place.export("t/keep.tmp"), "newer there").expect("written");
     let mut update = place.put(&["t"], "");
