@@ -38,7 +38,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-io", &["isthmus-fabric", "isthmus-proto", "isthmus-units", "isthmus-wire"]),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-lab", &["isthmus-units"]),
-    ("isthmus-fuzz", &["isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
+    ("isthmus-fuzz", &["isthmus-mover", "isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
     ("isthmus-mover", &["isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-units", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
     (
