@@ -102,9 +102,9 @@ impl Transfer {
                 ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
             }
         };
-        if done.is_ok() {
-            wire.part();
-        }
+        drop(wire);
+        // Taking leave costs round trips, for which nobody need wait.
+        std::thread::spawn(move || drop(port));
         done.map_err(|error| self.explained(error))
     }
 

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
@@ -71,7 +70,6 @@ pub(crate) struct Port {
     endpoint: Arc<Endpoint>,
     posted: Arc<Mutex<Table>>,
     stop: Arc<AtomicBool>,
-    pump: Option<JoinHandle<()>>,
 }
 
 impl Port {
@@ -79,11 +77,11 @@ impl Port {
         let endpoint = Endpoint::open(settings, None, Arc::default())?;
         let posted: Arc<Mutex<Table>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
-        let pump = std::thread::Builder::new().name("mover-port".to_owned()).spawn({
+        std::thread::Builder::new().name("mover-port".to_owned()).spawn({
             let (endpoint, posted, stop) = (endpoint.clone(), posted.clone(), stop.clone());
             move || pump(&endpoint, &posted, &stop)
         })?;
-        Ok(Self { endpoint, posted, stop, pump: Some(pump) })
+        Ok(Self { endpoint, posted, stop })
     }
 
     pub(crate) fn address(&self) -> Address {
@@ -194,10 +192,8 @@ fn pump(endpoint: &Endpoint, posted: &Mutex<Table>, stop: &AtomicBool) {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        // The thread ends by itself, soon; nobody waits for that.
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(pump) = self.pump.take() {
-            let _ = pump.join();
-        }
         self.endpoint.close();
         // A lane that did not end in time may still write into buffers that were posted, so
         // they are never freed. The process ends soon: it had one port.

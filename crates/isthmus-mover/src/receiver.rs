@@ -15,7 +15,7 @@ use crate::session::{BEAT, Event, Wire};
 use crate::source::HEAD_ROOM;
 use crate::target::Target;
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
-use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Outcome, Status};
+use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status};
 
 /// What is posted at first. Bytes.
 const FIRST: u64 = 16 << 20;
@@ -66,6 +66,8 @@ pub(crate) struct ReceivingSide<'a> {
     told: (Instant, Status, Status, u64),
     network_ns: u64,
     totals: Option<(u64, u64)>,
+    /// Folders of which the end was not announced.
+    folders: u64,
     files: u64,
     bytes_done: u64,
     summary: Summary,
@@ -99,6 +101,7 @@ impl<'a> ReceivingSide<'a> {
             told: (Instant::now(), Status::default(), Status::default(), 0),
             network_ns: 0,
             totals: None,
+            folders: 0,
             files: 0,
             bytes_done: 0,
             summary: Summary::default(),
@@ -109,11 +112,15 @@ impl<'a> ReceivingSide<'a> {
 
     /// Receives it all; `heard` came before.
     pub(crate) fn run(mut self, heard: Vec<Control>) -> Result<Summary, MoverError> {
-        let done = self.converse(heard);
-        if let Err(error) = &done {
-            self.wire.end(error);
+        match self.converse(heard) {
+            // The sender does not wait until its last word, that it has finished, is delivered.
+            Err(MoverError::Lost(_)) if self.is_complete() => Ok(self.summary),
+            Err(error) => {
+                self.wire.end(&error);
+                Err(error)
+            }
+            Ok(()) => Ok(self.summary),
         }
-        done.map(|()| self.summary)
     }
 
     fn converse(&mut self, mut heard: Vec<Control>) -> Result<(), MoverError> {
@@ -149,13 +156,16 @@ impl<'a> ReceivingSide<'a> {
         }
     }
 
+    /// All that the sender has is here.
+    fn is_complete(&self) -> bool {
+        self.totals.is_some() && self.folders == 0 && self.targets.is_empty() && self.parked.is_empty()
+    }
+
     fn finish(&mut self) -> Result<(), MoverError> {
-        if !self.targets.is_empty() || !self.parked.is_empty() {
+        if !self.is_complete() {
             return Err(MoverError::Refused("the sender ended before all was settled".to_owned()));
         }
         self.speak()?;
-        self.wire.say(&Control::Finished)?;
-        self.wire.flush()?;
         self.tell(true);
         Ok(())
     }
@@ -329,6 +339,11 @@ impl<'a> ReceivingSide<'a> {
             return Err(MoverError::Refused("the sender announces entries out of order".to_owned()));
         }
         self.next_id += 1;
+        match entry.kind {
+            Kind::Folder => self.folders += 1,
+            Kind::FolderEnd => self.folders = self.folders.saturating_sub(1),
+            _ => {}
+        }
         let (id, path) = (entry.id, shown(&entry.path));
         let (wire, status) = (&mut *self.wire, self.status);
         let mut lost = None;

@@ -158,22 +158,21 @@ impl<'a> SendingSide<'a> {
     }
 
     fn converse(&mut self) -> Result<(), MoverError> {
-        let (mut heard, mut finished) = (Vec::new(), false);
+        let mut heard = Vec::new();
         loop {
             let start = Instant::now();
             self.fill()?;
-            if !finished && self.is_settled() {
-                finished = true;
+            if self.is_settled() {
+                // The receiver has said of everything that it is done: no answer is needed.
                 self.wire.say(&Control::Finished)?;
+                self.wire.flush()?;
+                self.tell(true);
+                return Ok(());
             }
             self.wire.flush()?;
             self.wait(&mut heard)?;
             self.measure(start);
             for control in heard.drain(..) {
-                if control == Control::Finished && finished {
-                    self.tell(true);
-                    return Ok(());
-                }
                 self.hear(control)?;
             }
             if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {

@@ -169,7 +169,7 @@ impl Target {
         match &self.partial {
             None => Some(match self.write_whole(piece, bytes) {
                 Ok(()) => Outcome::Done(Some(piece.digest)),
-                Err(error) => self.failed(&error),
+                Err(error) => self.failed(&room(error, self.wanted.head.size)),
             }),
             Some(partial) => self.write_block(partial, piece, bytes).unwrap_or_else(|error| {
                 let mut growing = partial.growing.lock();

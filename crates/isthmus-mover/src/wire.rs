@@ -63,7 +63,7 @@ pub enum Control {
     Status(Status),
     /// From the sender: something that is not copied, for the user.
     Warning(String),
-    /// From the sender: all is settled. From the receiver: and complete on its side.
+    /// From the sender: all is settled.
     Finished,
     /// The session ends for this reason.
     Fault(String),
