@@ -17,6 +17,7 @@ mod arena;
 mod engine;
 mod frame;
 mod hello;
+mod mover;
 pub mod mutate;
 mod texts;
 
@@ -100,6 +101,14 @@ pub const TARGETS: &[Target] = &[
         property: engine::property,
         memory_max: (16 << 20, 0),
         mutations: 5_000,
+    },
+    Target {
+        name: "mover",
+        about: "what the other side of a file transfer says, and journals that crashes left",
+        seeds: mover::seeds,
+        property: mover::property,
+        memory_max: (4 << 20, 100),
+        mutations: 50_000,
     },
 ];
 

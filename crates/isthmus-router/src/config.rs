@@ -20,6 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use isthmus_routes::Metric;
+use isthmus_trust::{Files, TrustError};
 use isthmus_units::Size;
 use serde::{Deserialize, Deserializer, de};
 
@@ -55,6 +56,12 @@ pub enum ConfigError {
     Map(String),
 }
 
+impl From<TrustError> for ConfigError {
+    fn from(TrustError { place, message }: TrustError) -> Self {
+        Self::Meaning { place, message }
+    }
+}
+
 /// The configuration of one router. See the module's example.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -80,7 +87,7 @@ pub struct Config {
     #[serde(default, rename = "subnet")]
     pub subnets: BTreeMap<String, SubnetConfig>,
     /// This router's certificate, and whom it believes. Needed on ways out.
-    pub tls: Option<TlsConfig>,
+    pub tls: Option<Files>,
     /// Bounds.
     #[serde(default)]
     pub limits: Limits,
@@ -120,18 +127,6 @@ pub enum Transports {
     Tcp,
     /// UDP only.
     Udp,
-}
-
-/// Certificates, as PEM files beside the configuration.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TlsConfig {
-    /// This router's certificate, and what leads to its authority if not that itself.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// The authorities of the AS's that are admitted.
-    pub authorities: Vec<PathBuf>,
 }
 
 /// Bounds of what a router takes on.
@@ -207,10 +202,7 @@ impl Config {
         config.map = folder.join(&config.map);
         config.measured = config.measured.map(|file| folder.join(file));
         if let Some(tls) = &mut config.tls {
-            let TlsConfig { certificate, key, authorities } = tls;
-            for file in [certificate, key].into_iter().chain(authorities) {
-                *file = folder.join(&file);
-            }
+            tls.relative_to(folder);
         }
         Ok(config)
     }

@@ -9,7 +9,7 @@
 //! From the outside in: `daemon` starts it all; `listen` accepts; `router` takes a lane from
 //! Hello to end; `step` chooses the way and `onward` goes it; `relay` moves the bytes;
 //! `links` keeps what `link` makes of a connection (a `wire`: TCP, or UDP by `datagram`), and
-//! `tls` tells whose it is.
+//! `isthmus-trust` tells whose it is.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod config;
@@ -18,7 +18,6 @@ mod datagram;
 mod dial;
 mod ground;
 pub mod hello;
-mod keygen;
 mod lane;
 mod link;
 mod links;
@@ -39,4 +38,4 @@ mod tls;
 mod wire;
 
 pub use daemon::{RunError, RunOptions, check, run};
-pub use keygen::{Keygen, Made};
+pub use isthmus_trust::{Keygen, Made};

@@ -23,7 +23,7 @@ use crate::link::{Link, LinkLane, LinkLimits};
 use crate::router::{Arrival, Router};
 use crate::settings::Settings;
 use crate::wire::{Sample, Transport, Wire};
-use crate::{pulse, step, tls};
+use crate::{pulse, step};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// What the end that was dialled says first: the other cannot tell from the handshake alone
@@ -230,7 +230,7 @@ impl Router {
         let mut stream = timeout(HANDSHAKE_TIME, tls.connector.connect(name, wire)).await??;
         // Only now is it sure that the other end believes our certificate.
         timeout(HANDSHAKE_TIME, stream.read_u8()).await??;
-        let neighbour = tls::neighbour(stream.get_ref().1.peer_certificates());
+        let neighbour = isthmus_trust::peer_as(stream.get_ref().1.peer_certificates());
         let neighbour = neighbour.ok_or(io::ErrorKind::PermissionDenied)?;
         Ok((stream.into(), neighbour))
     }
@@ -260,7 +260,7 @@ impl Router {
             }
         };
         drop((settings, arriving));
-        arrival.neighbour = tls::neighbour(stream.get_ref().1.peer_certificates());
+        arrival.neighbour = isthmus_trust::peer_as(stream.get_ref().1.peer_certificates());
         let Some(neighbour) = arrival.neighbour else { return };
         if self.links.accepted_from(neighbour) >= ACCEPTED_MAX {
             return self.complain(&arrival, format_args!("no link: this AS has {ACCEPTED_MAX} already"));

@@ -1,12 +1,14 @@
 //! The isthmus command: one file per subcommand.
 
 mod bench;
+mod cp;
 mod doctor;
 mod env;
 mod install;
 mod lab;
 mod router;
 mod routes;
+mod serve;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -30,12 +32,14 @@ enum Command {
     Lab(lab::Args),
     Router(router::Args),
     Routes(routes::Args),
+    Cp(cp::Args),
+    Serve(serve::Args),
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     // A daemon's starts and reloads belong in the journal.
-    let daemon = matches!(command, Command::Router(_));
+    let daemon = matches!(command, Command::Router(_) | Command::Serve(_));
     log_to_stderr(if daemon { LevelFilter::INFO } else { LevelFilter::WARN });
     match command {
         Command::Env(args) => env::main(args),
@@ -44,6 +48,8 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::main(args),
         Command::Router(args) => router::main(args),
         Command::Routes(args) => routes::main(args),
+        Command::Cp(args) => cp::main(args),
+        Command::Serve(args) => serve::main(args),
     }
 }
 

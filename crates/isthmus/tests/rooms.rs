@@ -20,6 +20,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/shell.rs",
     "isthmus-io/src/signals.rs",
     "isthmus-lab/src/sys.rs",
+    "isthmus-mover/src/port.rs",
     "isthmus-router/src/tcp_info.rs",
     "isthmus/src/doctor.rs",
 ];
@@ -29,6 +30,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-units", &[]),
     ("isthmus-wire", &[]),
     ("isthmus-proto", &["isthmus-wire"]),
+    ("isthmus-trust", &["isthmus-wire"]),
     // Its simulation uses the lab's model of a link.
     ("isthmus-udp", &["isthmus-lab"]),
     ("isthmus-abi", &[]),
@@ -38,15 +40,27 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-lab", &["isthmus-units"]),
     // It runs the lab as a command: each run is a process of its own.
     ("isthmus-bench", &["isthmus-units"]),
-    ("isthmus-fuzz", &["isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
+    ("isthmus-fuzz", &["isthmus-mover", "isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
+    ("isthmus-mover", &["isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-units", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
-    ("isthmus-router", &["isthmus-fabric", "isthmus-routes", "isthmus-udp", "isthmus-units", "isthmus-wire"]),
+    (
+        "isthmus-router",
+        &[
+            "isthmus-fabric",
+            "isthmus-routes",
+            "isthmus-trust",
+            "isthmus-udp",
+            "isthmus-units",
+            "isthmus-wire",
+        ],
+    ),
     (
         "isthmus",
         &[
             "isthmus-bench",
             "isthmus-io",
             "isthmus-lab",
+            "isthmus-mover",
             "isthmus-proto",
             "isthmus-router",
             "isthmus-routes",

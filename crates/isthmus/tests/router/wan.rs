@@ -148,7 +148,7 @@ fn a_certificate_of_another_as_does_not_start_a_router() {
     let checked = checked.expect("isthmus starts");
     assert_eq!(checked.status.code(), Some(2));
     let said = String::from_utf8_lossy(&checked.stderr);
-    assert!(said.contains("the certificate names AS 2, but the map is AS 1's"), "{said}");
+    assert!(said.contains("the certificate names AS 2, but this is AS 1"), "{said}");
 }
 
 fn an_as_that_is_not_admitted_gets_no_link(links: &'static str) {

@@ -1,0 +1,193 @@
+//! The client: one command's transfer.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use isthmus_io::Settings;
+use isthmus_trust::Trust;
+use isthmus_wire::Address;
+
+use crate::MoverError;
+use crate::channel::Channel;
+use crate::landing::Landing;
+use crate::port::Port;
+use crate::receiver::{Receiving, ReceivingSide};
+use crate::sender::{Sending, SendingSide};
+use crate::session::{TAG_OPEN, Wire, key};
+use crate::walk::{Filter, Root};
+use crate::watch::{Summary, Watch};
+use crate::wire::{Choice, Control, Open, Rules, VERSION, Way};
+use crate::{confine, names, server};
+
+/// What is to be copied where.
+#[derive(Clone, Debug)]
+pub enum Direction {
+    /// Local files to a path below the export.
+    Put {
+        /// Files and folders of this host.
+        sources: Vec<PathBuf>,
+        /// Below the export.
+        path: Vec<u8>,
+        /// The path ended in a slash.
+        folder: bool,
+    },
+    /// Files below the export to a local path.
+    Get {
+        /// Below the export.
+        paths: Vec<Vec<u8>>,
+        /// On this host.
+        destination: PathBuf,
+    },
+}
+
+/// One transfer.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    /// Where the service is.
+    pub service: Address,
+    /// Certificates; none: neither encrypted nor authenticated.
+    pub trust: Option<Trust>,
+    /// The endpoint's settings.
+    pub settings: Settings,
+    /// Name of the export.
+    pub export: String,
+    /// What is to be copied where.
+    pub direction: Direction,
+    /// Which files.
+    pub choice: Choice,
+    /// How to treat what is there.
+    pub rules: Rules,
+    /// Bytes of a block, one of [`crate::wire::BLOCK_SIZES`].
+    pub block: u64,
+    /// Most bytes a second; 0: no limit.
+    pub rate: u64,
+    /// Most bytes of buffers.
+    pub memory: u64,
+    /// Disk threads.
+    pub threads: usize,
+}
+
+impl Transfer {
+    /// Copies; `watch` is told how it goes.
+    ///
+    /// # Errors
+    /// [`MoverError`], where the transfer ended early. What single files came to is in the
+    /// summary.
+    pub fn run(&self, watch: &mut Watch<'_>) -> Result<Summary, MoverError> {
+        let filter = Filter::new(&self.choice).map_err(MoverError::Usage)?;
+        let local = self.local()?;
+        let port = Port::open(&self.settings).map_err(|error| MoverError::Local(error.to_string()))?;
+        let port = Arc::new(port);
+        let peer = port.peer(&self.service)?;
+        let session = getrandom::u64().map_err(|error| MoverError::Local(error.to_string()))?;
+        let mut channel = match &self.trust {
+            Some(trust) => Channel::client(trust)?,
+            None => Channel::plain(),
+        };
+        let first = server::opening(session, self.trust.is_none(), &channel.output());
+        let mut wire = Wire::new(port.clone(), peer, None, session, channel)?;
+        let len = first.len();
+        port.send(peer, TAG_OPEN, first, 0..len, key::CONTROL_OUT, wire.sender())?;
+        wire.say(&Control::Open(self.open()))?;
+        let (block, memory, threads) = (self.block, self.memory, self.threads);
+        let mut tell = |notice| watch(notice);
+        let done = match local {
+            Local::Sources(roots) => {
+                let sending = Sending { block, memory, threads, rate: self.rate, rules: self.rules };
+                SendingSide::start(sending, roots, filter, &mut wire, &mut tell)?.run()
+            }
+            Local::Landing(landing) => {
+                let receiving = Receiving { block, memory, threads };
+                ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
+            }
+        };
+        drop(wire);
+        // Taking leave costs round trips, for which nobody need wait.
+        std::thread::spawn(move || drop(port));
+        done.map_err(|error| self.explained(error))
+    }
+
+    fn explained(&self, error: MoverError) -> MoverError {
+        match error {
+            MoverError::Lost(text) => MoverError::Lost(format!(
+                "{text}; when the service at {} is there again, the same command continues",
+                self.service
+            )),
+            error => error,
+        }
+    }
+
+    fn open(&self) -> Open {
+        let way = match &self.direction {
+            Direction::Put { path, folder, sources } => {
+                Way::Put { path: path.clone(), folder: *folder || sources.len() > 1 }
+            }
+            Direction::Get { paths, .. } => Way::Get { paths: paths.clone(), choice: self.choice.clone() },
+        };
+        let what = format!("{:?} {:?} {way:?}", self.export, self.local_paths());
+        let mut transfer = [0; 16];
+        transfer.copy_from_slice(&blake3::hash(what.as_bytes()).as_bytes()[..16]);
+        let (export, rules, block, rate) = (self.export.clone(), self.rules, self.block, self.rate);
+        Open { version: VERSION, export, way, rules, block, rate, transfer }
+    }
+
+    fn local_paths(&self) -> Vec<PathBuf> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        match &self.direction {
+            Direction::Put { sources, .. } => sources.iter().map(absolute).collect(),
+            Direction::Get { destination, .. } => vec![absolute(destination)],
+        }
+    }
+
+    fn local(&self) -> Result<Local, MoverError> {
+        match &self.direction {
+            Direction::Put { sources, .. } => {
+                let roots = sources.iter().map(|source| root(source)).collect::<Result<_, _>>()?;
+                Ok(Local::Sources(roots))
+            }
+            Direction::Get { destination, paths } => {
+                let into = paths.len() > 1 || destination.as_os_str().as_bytes().ends_with(b"/");
+                landing(destination, into, self.rules, self.block).map(Local::Landing)
+            }
+        }
+    }
+}
+
+enum Local {
+    Sources(Vec<Root>),
+    Landing(Landing),
+}
+
+/// A source that the user named; a symbolic link stands for what it leads to.
+fn root(source: &Path) -> Result<Root, MoverError> {
+    let fault = |error: &dyn std::fmt::Display| MoverError::Usage(format!("{}: {error}", source.display()));
+    let real = source.canonicalize().map_err(|error| fault(&error))?;
+    let (Some(above), Some(own)) = (real.parent(), real.file_name()) else {
+        return Err(fault(&"the root of the file system cannot be copied as a whole; name its folders"));
+    };
+    let dir = Arc::new(confine::folder(above).map_err(|error| fault(&error))?);
+    let name = source.file_name().unwrap_or(own).as_bytes().to_vec();
+    Ok(Root { dir, at: own.as_bytes().to_vec(), name })
+}
+
+/// Where files arrive on this host: the user may name any folder.
+fn landing(destination: &Path, into: bool, rules: Rules, block: u64) -> Result<Landing, MoverError> {
+    let fault =
+        |error: &dyn std::fmt::Display| MoverError::Usage(format!("{}: {error}", destination.display()));
+    let (folder, name) = if destination.is_dir() {
+        (destination.to_owned(), Vec::new())
+    } else {
+        let name = destination.file_name().ok_or_else(|| fault(&"there is no such folder"))?;
+        let above = destination.parent().filter(|above| !above.as_os_str().is_empty());
+        (above.unwrap_or(Path::new(".")).to_owned(), name.as_bytes().to_vec())
+    };
+    let root = confine::folder(&folder).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            fault(&format_args!("there is no folder {}; make it first", folder.display()))
+        }
+        _ => fault(&error),
+    })?;
+    names::tidy(&name).map_err(|error| fault(&error))?;
+    Landing::new(Arc::new(root), &name, into, rules, block, true).map_err(|error| fault(&error))
+}

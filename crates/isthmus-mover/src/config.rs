@@ -1,0 +1,268 @@
+//! Configuration, from TOML: of the service, and of the sites that a client knows.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use isthmus_io::{Routers, Settings};
+use isthmus_trust::{Files, Trust};
+use isthmus_units::Size;
+use isthmus_wire::{Address, AsId, SubnetId};
+use serde::Deserialize;
+
+use crate::MoverError;
+use crate::channel::PROTOCOL;
+
+/// Longest configuration file. Bytes.
+const FILE_MAX: u64 = 1 << 20;
+/// What one peer may send ahead, where the settings say no other. Bytes.
+const CREDIT: u64 = 64 << 20;
+
+/// A folder that a service offers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    /// The folder.
+    pub path: PathBuf,
+    /// Whether clients may write there. Default false.
+    #[serde(default)]
+    pub writable: bool,
+    /// The AS's that may use it. Default: all that are admitted.
+    pub allow: Option<Vec<u32>>,
+    /// Whether symbolic links that lead out of a transfer's folder are taken. Default false.
+    #[serde(default)]
+    pub any_symlink: bool,
+}
+
+/// A service.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServeConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Neither encrypted nor authenticated: for networks where everybody may use it. Default false.
+    #[serde(default)]
+    pub plain: bool,
+    /// AS's whose clients are admitted.
+    #[serde(default)]
+    pub admits: Vec<u32>,
+    /// Certificates; needed unless `plain`.
+    pub tls: Option<Files>,
+    /// Folders, by name.
+    #[serde(default, rename = "export")]
+    pub exports: BTreeMap<String, Export>,
+    /// Most sessions at once. Default 16.
+    #[serde(default = "sessions")]
+    pub sessions: usize,
+    /// Most bytes of buffers of a session. Default 256 MiB.
+    #[serde(default = "memory")]
+    pub memory: Size,
+    /// Disk threads of a session. Default 2.
+    #[serde(default = "threads")]
+    pub threads: usize,
+    /// The endpoint's own settings, as elsewhere.
+    #[serde(default)]
+    pub device: Settings,
+}
+
+fn sessions() -> usize {
+    16
+}
+
+fn memory() -> Size {
+    Size(256 << 20)
+}
+
+fn threads() -> usize {
+    2
+}
+
+/// A site that a client knows.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Site {
+    /// Where its service listens: IP:PORT.
+    pub address: SocketAddr,
+    /// Id of its AS, which its certificate has to name. Default 0: any AS whose authority is
+    /// known, and no router between.
+    #[serde(default, rename = "as")]
+    pub as_id: u32,
+    /// Id of its subnet. Default 0.
+    #[serde(default)]
+    pub subnet: u32,
+    /// Routers of this host's subnet, through which it is reached. Default: those of the
+    /// endpoint's settings.
+    #[serde(default)]
+    pub routers: Routers,
+    /// Neither encrypted nor authenticated, as its service has it. Default false.
+    #[serde(default)]
+    pub plain: bool,
+}
+
+impl Site {
+    /// The address of its endpoint.
+    pub fn endpoint(&self) -> Address {
+        let (as_id, subnet) = (AsId(self.as_id), SubnetId(self.subnet));
+        Address { as_id, subnet, incarnation: 0, ..Address::from(self.address) }
+    }
+}
+
+/// What a client knows of the world.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SitesConfig {
+    /// The client's certificates; needed for sites that are not `plain`.
+    pub tls: Option<Files>,
+    /// Sites, by name.
+    #[serde(default, rename = "site")]
+    pub sites: BTreeMap<String, Site>,
+}
+
+fn text(path: &Path) -> Result<String, MoverError> {
+    let usage = |error: std::io::Error| MoverError::Usage(format!("cannot read {}: {error}", path.display()));
+    if std::fs::metadata(path).map_err(usage)?.len() > FILE_MAX {
+        return Err(MoverError::Usage(format!("{} is too long for a configuration", path.display())));
+    }
+    std::fs::read_to_string(path).map_err(usage)
+}
+
+fn parse<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, MoverError> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        let message = error.message().replace(char::is_control, "\u{fffd}");
+        MoverError::Usage(match line {
+            Some(line) => format!("{name}:{line}: {message}"),
+            None => format!("{name}: {message}"),
+        })
+    })
+}
+
+impl ServeConfig {
+    /// Reads and checks the file at `path`. Paths in it are taken from its folder.
+    pub fn read(path: &Path) -> Result<Self, MoverError> {
+        let mut config = Self::parse(&path.display().to_string(), &text(path)?)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for export in config.exports.values_mut() {
+            export.path = folder.join(&export.path);
+        }
+        if let Some(tls) = &mut config.tls {
+            tls.relative_to(folder);
+        }
+        Ok(config)
+    }
+
+    /// Parses and checks `text`; `name` stands for the file in error messages.
+    pub fn parse(name: &str, text: &str) -> Result<Self, MoverError> {
+        let config: Self = parse(name, text)?;
+        let fault = |message: String| Err(MoverError::Usage(format!("{name}: {message}")));
+        if config.exports.is_empty() {
+            return fault("nothing is exported; add [export.NAME] with path = \"/FOLDER\"".to_owned());
+        }
+        if let Some(bad) = config.exports.keys().find(|key| key.is_empty() || key.contains('/')) {
+            return fault(format!("{bad:?} is no name of an export; it is written before the first \"/\""));
+        }
+        if config.plain == config.tls.is_some() {
+            return fault(
+                "either plain = true, where everybody on the network may use it, or [tls] with certificates \
+                 of `isthmus router keygen`"
+                    .to_owned(),
+            );
+        }
+        if config.sessions == 0 || !(1..=64).contains(&config.threads) || config.memory.0 < 64 << 20 {
+            return fault(
+                "expected sessions = 1 or more, threads = 1 to 64, memory = \"64MiB\" or more".to_owned(),
+            );
+        }
+        if config.listen.ip().is_unspecified() {
+            return fault(format!(
+                "listen = \"{}\" is no address that clients can name; use that of an interface",
+                config.listen
+            ));
+        }
+        Ok(config)
+    }
+
+    /// The endpoint's settings.
+    pub fn settings(&self) -> Settings {
+        let mut settings = self.device.clone();
+        settings.interface = self.listen.ip().to_string();
+        settings.port = self.listen.port();
+        with_credit(settings)
+    }
+
+    /// The certificates; none where it is plain.
+    pub fn trust(&self) -> Result<Option<Trust>, MoverError> {
+        let Some(files) = &self.tls else { return Ok(None) };
+        Ok(Some(Trust::load(files, files.as_id()?, &self.admits, PROTOCOL)?))
+    }
+}
+
+/// More credit than messages of programs need.
+pub fn with_credit(mut settings: Settings) -> Settings {
+    if settings.credit == Settings::default().credit {
+        settings.credit = Size(CREDIT);
+    }
+    settings
+}
+
+impl SitesConfig {
+    /// Reads the file at `path`. Paths in it are taken from its folder.
+    pub fn read(path: &Path) -> Result<Self, MoverError> {
+        let mut config = Self::parse(&path.display().to_string(), &text(path)?)?;
+        if let Some(tls) = &mut config.tls {
+            tls.relative_to(path.parent().unwrap_or(Path::new("")));
+        }
+        Ok(config)
+    }
+
+    /// Parses `text`; `name` stands for the file in error messages.
+    pub fn parse(name: &str, text: &str) -> Result<Self, MoverError> {
+        parse(name, text)
+    }
+
+    /// The certificates for a session with the AS `other`; 0: with any whose authority is known.
+    pub fn trust(&self, other: u32) -> Result<Trust, MoverError> {
+        let Some(files) = &self.tls else {
+            return Err(MoverError::Usage(
+                "there are no certificates; add [tls] to the file with the sites, or use --plain where the \
+                 service has plain = true"
+                    .to_owned(),
+            ));
+        };
+        let admits = if other == 0 { files.known()? } else { vec![other] };
+        Ok(Trust::load(files, files.as_id()?, &admits, PROTOCOL)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: &str = "listen = \"127.0.0.1:0\"\nplain = true\n[export.data]\npath = \"/data\"\n";
+
+    #[test]
+    fn a_few_lines_are_enough() {
+        let config = ServeConfig::parse("serve.toml", LEAST).expect("accepted");
+        assert_eq!((config.sessions, config.threads, config.memory), (16, 2, Size(256 << 20)));
+        assert!(!config.exports["data"].writable);
+    }
+
+    #[test]
+    fn faults_name_the_remedy() {
+        let said = |text: &str| ServeConfig::parse("serve.toml", text).expect_err("refused").to_string();
+        assert!(said("listen = \"127.0.0.1:0\"\nplain = true\n").contains("[export.NAME]"));
+        assert!(said(&LEAST.replace("plain = true", "plain = false")).contains("isthmus router keygen"));
+        assert!(said(&LEAST.replace("127.0.0.1", "0.0.0.0")).contains("use that of an interface"));
+        let unknown = said(&LEAST.replace("plain", "plane"));
+        assert!(unknown.starts_with("serve.toml:2: unknown field `plane`"), "{unknown}");
+        let sites = SitesConfig::parse("sites.toml", "[site.b]\naddress = \"nowhere\"\n");
+        assert!(sites.expect_err("refused").to_string().starts_with("sites.toml:2:"));
+    }
+
+    #[test]
+    fn a_site_is_an_endpoint() {
+        let text = "[site.b]\naddress = \"10.2.0.5:4200\"\nas = 2\nsubnet = 1\n";
+        let sites = SitesConfig::parse("sites.toml", text).expect("accepted");
+        assert_eq!(sites.sites["b"].endpoint().to_string(), "isthmus://2.1/10.2.0.5:4200");
+    }
+}

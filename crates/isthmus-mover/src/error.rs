@@ -1,0 +1,48 @@
+//! Why a transfer, or the service, ended.
+
+/// The cause, by what the user can do; the text says it.
+#[derive(Debug, thiserror::Error)]
+pub enum MoverError {
+    /// The command or a configuration is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// This host refuses something: a file, a port, memory.
+    #[error("{0}")]
+    Local(String),
+    /// The other side cannot be reached, or was lost. The same command continues.
+    #[error("{0}")]
+    Lost(String),
+    /// The other side refuses, or must not be trusted.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<isthmus_trust::TrustError> for MoverError {
+    fn from(error: isthmus_trust::TrustError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+impl From<crate::channel::ChannelError> for MoverError {
+    fn from(error: crate::channel::ChannelError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl From<crate::wire::WireError> for MoverError {
+    fn from(error: crate::wire::WireError) -> Self {
+        Self::Refused(format!("the other side sent {error}"))
+    }
+}
+
+impl From<isthmus_io::PostError> for MoverError {
+    fn from(error: isthmus_io::PostError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for MoverError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Local(error.to_string())
+    }
+}

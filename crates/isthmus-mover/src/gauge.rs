@@ -1,0 +1,71 @@
+//! How much to have under way: the bandwidth-delay product, as it shows.
+//!
+//! The delay is the shortest time that a block took from being posted to being acknowledged,
+//! the bandwidth the greatest amount that was acknowledged in a tenth of a second.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Least window: what a network may need that nothing is known about. Bytes.
+const LEAST: u64 = 16 << 20;
+/// Least window in blocks.
+const LEAST_BLOCKS: u64 = 4;
+const LOOK: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Gauge {
+    block: u64,
+    most: u64,
+    window: u64,
+    posted: VecDeque<(Instant, u64)>,
+    delay: Option<Duration>,
+    since: Instant,
+    bytes: u64,
+    /// Most bytes a second.
+    rate: f64,
+}
+
+impl Gauge {
+    /// For blocks of this size, and never more than `most` bytes.
+    pub(crate) fn new(block: u64, most: u64) -> Self {
+        let most = most.max(block * LEAST_BLOCKS);
+        let window = LEAST.max(block * LEAST_BLOCKS).min(most);
+        let since = Instant::now();
+        Self { block, most, window, posted: VecDeque::new(), delay: None, since, bytes: 0, rate: 0.0 }
+    }
+
+    /// How much may be read and under way. Bytes.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    pub(crate) fn posted(&mut self, bytes: u64) {
+        self.posted.push_back((Instant::now(), bytes));
+    }
+
+    pub(crate) fn delivered(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        // Blocks end nearly in the order in which they began.
+        if let Some((at, _)) = self.posted.pop_front() {
+            let took = at.elapsed();
+            self.delay = Some(self.delay.map_or(took, |delay| delay.min(took)));
+        }
+    }
+
+    /// Adapts the window if it is time.
+    pub(crate) fn look(&mut self) {
+        let spent = self.since.elapsed();
+        if spent < LOOK {
+            return;
+        }
+        self.rate = self.rate.max(self.bytes as f64 / spent.as_secs_f64());
+        (self.since, self.bytes) = (Instant::now(), 0);
+        if let Some(delay) = self.delay {
+            // Twice: one product under way, one read ahead or on its way back as acknowledgement.
+            let product = (self.rate * delay.as_secs_f64()) as u64;
+            let wanted = product.saturating_mul(2).saturating_add(LEAST_BLOCKS * self.block);
+            self.window = self.window.max(wanted).min(self.most);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The journal of a file that is not whole: which blocks are there, and their digests.
+//!
+//! Append-only. A record is written after the block's bytes were, so that whatever of it a
+//! killed process left is true. After a reboot bytes may be lost that the journal speaks of:
+//! it names the boot, and the blocks of another boot are read and compared before they count.
+
+use crate::digest::Digest;
+use crate::wire::Time;
+
+const MAGIC: &[u8; 8] = b"ISTJRNL1";
+const CHECK: usize = 8;
+/// Length of the head. Bytes.
+pub const HEAD_LEN: usize = 8 + 8 + 8 + 12 + 12 + 16 + CHECK;
+/// Length of a record. Bytes.
+pub const RECORD_LEN: usize = 8 + 32 + CHECK;
+
+/// What a journal is about: blocks of one version of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Bytes of a block.
+    pub block: u64,
+    /// Length of the source. Bytes.
+    pub size: u64,
+    /// The source's last change of content.
+    pub mtime: Time,
+    /// The source's last change of anything.
+    pub ctime: Time,
+    /// The boot of the receiving system during which it was written.
+    pub boot: [u8; 16],
+}
+
+impl Head {
+    /// Whether blocks of `self` are blocks of `other`.
+    pub fn fits(&self, other: &Self) -> bool {
+        Self { boot: other.boot, ..*self } == *other
+    }
+
+    /// How many blocks the file has.
+    pub fn blocks(&self) -> u64 {
+        self.size.div_ceil(self.block)
+    }
+
+    /// The bytes that a journal begins with.
+    pub fn encode(&self) -> [u8; HEAD_LEN] {
+        let mut out = Vec::with_capacity(HEAD_LEN);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&self.block.to_le_bytes());
+        out.extend_from_slice(&self.size.to_le_bytes());
+        for time in [self.mtime, self.ctime] {
+            out.extend_from_slice(&time.0.to_le_bytes());
+            out.extend_from_slice(&time.1.to_le_bytes());
+        }
+        out.extend_from_slice(&self.boot);
+        let check = check(&out, &[]);
+        out.extend_from_slice(&check);
+        let mut head = [0; HEAD_LEN];
+        head.copy_from_slice(&out);
+        head
+    }
+
+    /// The head of a journal; none where these bytes are not a whole one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, sum) = bytes.get(..HEAD_LEN)?.split_at(HEAD_LEN - CHECK);
+        if &body[..8] != MAGIC || sum != check(body, &[]) {
+            return None;
+        }
+        let long = |at: usize| Some(u64::from_le_bytes(*body.get(at..)?.first_chunk()?));
+        let word = |at: usize| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
+        let time = |at: usize| Some((long(at)? as i64, word(at + 8)?));
+        let head = Self {
+            block: long(8)?,
+            size: long(16)?,
+            mtime: time(24)?,
+            ctime: time(36)?,
+            boot: *body.get(48..)?.first_chunk()?,
+        };
+        (head.block > 0).then_some(head)
+    }
+
+    /// The record that block `index` is there.
+    pub fn record(&self, index: u64, digest: &Digest) -> [u8; RECORD_LEN] {
+        let mut out = [0; RECORD_LEN];
+        out[..8].copy_from_slice(&index.to_le_bytes());
+        out[8..40].copy_from_slice(digest);
+        let sum = check(&out[..40], &self.encode());
+        out[40..].copy_from_slice(&sum);
+        out
+    }
+}
+
+/// What a journal tells: blocks with their digests, and how many of its bytes are good.
+pub fn read(head: &Head, bytes: &[u8]) -> (Vec<(u64, Digest)>, u64) {
+    let mut found = Vec::new();
+    let mut good = HEAD_LEN as u64;
+    for record in bytes.get(HEAD_LEN..).unwrap_or_default().chunks_exact(RECORD_LEN) {
+        let index = u64::from_le_bytes(*record.first_chunk().unwrap_or(&[0; 8]));
+        let digest: Digest = *record[8..].first_chunk().unwrap_or(&[0; 32]);
+        if head.record(index, &digest) != record || index >= head.blocks() {
+            break;
+        }
+        found.push((index, digest));
+        good += RECORD_LEN as u64;
+    }
+    (found, good)
+}
+
+/// A sum that tells a torn write from a whole one, and one journal's record from another's.
+fn check(bytes: &[u8], context: &[u8]) -> [u8; CHECK] {
+    let mut hasher = blake3::Hasher::new();
+    let digest = hasher.update(context).update(bytes).finalize();
+    *digest.as_bytes().first_chunk().unwrap_or(&[0; CHECK])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head() -> Head {
+        Head { block: 1 << 20, size: 100 << 20, mtime: (1, 2), ctime: (-3, 4), boot: [7; 16] }
+    }
+
+    #[test]
+    fn a_head_survives_its_bytes() {
+        assert_eq!(Head::decode(&head().encode()), Some(head()));
+        assert!(head().fits(&Head { boot: [8; 16], ..head() }));
+        assert!(!head().fits(&Head { mtime: (1, 3), ..head() }));
+        assert_eq!(Head::decode(&head().encode()[..HEAD_LEN - 1]), None);
+    }
+
+    proptest! {
+        /// Whatever a crash or a bad disk leaves of a journal, no block is believed to be there
+        /// that was not recorded.
+        #[test]
+        fn what_is_left_of_a_journal_is_true(
+            blocks in prop::collection::vec((0u64..100, any::<[u8; 32]>()), 0..30),
+            cut in any::<prop::sample::Index>(),
+            flip in any::<Option<prop::sample::Index>>(),
+        ) {
+            let mut bytes = head().encode().to_vec();
+            for (index, digest) in &blocks {
+                bytes.extend_from_slice(&head().record(*index, digest));
+            }
+            let whole = bytes.clone();
+            bytes.truncate(cut.index(whole.len() + 1));
+            if let (Some(flip), false) = (flip, bytes.is_empty()) {
+                let at = flip.index(bytes.len());
+                bytes[at] ^= 0x10;
+            }
+            if let Some(head) = Head::decode(&bytes) {
+                let (found, good) = read(&head, &bytes);
+                prop_assert!(found.len() <= blocks.len() && found == blocks[..found.len()]);
+                prop_assert_eq!(good as usize, HEAD_LEN + found.len() * RECORD_LEN);
+                prop_assert!(bytes[..good as usize] == whole[..good as usize]);
+            }
+            let (all, _) = read(&head(), &whole);
+            prop_assert_eq!(all, blocks);
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
+            if let Some(head) = Head::decode(&bytes) {
+                read(&head, &bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Where a transfer arrives: what is there already, folders, symbolic links, and files to come.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, mkdirat, readlinkat, renameat, statat, symlinkat, unlinkat,
+    utimensat,
+};
+use rustix::io::Errno;
+
+use crate::journal::Head;
+use crate::target::{Target, Wanted, boot, unique};
+use crate::wire::{Answer, Entry, Kind, Outcome, Rules, Time};
+use crate::{confine, meta, names};
+
+/// Most folders that are kept open.
+const FOLDERS_MAX: usize = 64;
+
+/// The folder that everything goes to, and nothing outside it.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    base: Arc<OwnedFd>,
+    /// What the one source is called here, if not as there.
+    rename: Option<Vec<u8>>,
+    rules: Rules,
+    block: u64,
+    boot: [u8; 16],
+    /// Whether symbolic links may lead out of the transfer's folder.
+    any_symlink: bool,
+    folders: HashMap<Vec<u8>, Arc<OwnedFd>>,
+}
+
+/// What becomes of an entry.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// All that is to be done was done.
+    Over(Outcome),
+    /// An answer, and the file if it is to come.
+    Asked(Answer, Option<Target>),
+}
+
+impl Landing {
+    /// Finds out what `path` below `root` is: a folder to copy into, or the new name of what
+    /// comes. With `into`, a missing folder is made.
+    ///
+    /// # Errors
+    /// The path leads out, or there is no folder that it could be in.
+    pub(crate) fn new(
+        root: Arc<OwnedFd>,
+        path: &[u8],
+        into: bool,
+        rules: Rules,
+        block: u64,
+        any_symlink: bool,
+    ) -> io::Result<Self> {
+        let at = |base, rename| Self {
+            base,
+            rename,
+            rules,
+            block,
+            boot: boot(),
+            any_symlink,
+            folders: HashMap::new(),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let folder = |path: &[u8]| {
+            confine::open_following(&root, if path.is_empty() { b"." } else { path }, flags).map(Arc::new)
+        };
+        let (above, name) = names::split(path);
+        match folder(path) {
+            Ok(base) => return Ok(at(base, None)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory && !into => {}
+            Err(error) => return Err(error),
+        }
+        let above = folder(above).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let text = format!("there is no folder {:?}; make it first", names::shown(above));
+                io::Error::new(error.kind(), text)
+            }
+            _ => error,
+        })?;
+        if into && !rules.dry_run {
+            mkdirat(&above, name, Mode::from_raw_mode(0o777))?;
+            return Ok(at(Arc::new(confine::open_folder(&above, name)?), None));
+        }
+        Ok(at(above, Some(name.to_vec())))
+    }
+
+    /// Does what can be done at once for an entry. `alive` is called now and then.
+    pub(crate) fn prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> Prepared {
+        let (path, is_file) = (names::shown(&entry.path), matches!(entry.kind, Kind::File { .. }));
+        self.try_prepare(entry, alive).unwrap_or_else(|error| {
+            let text = format!("{path}: {error}");
+            if is_file {
+                Prepared::Asked(Answer::Refused(text), None)
+            } else {
+                Prepared::Over(Outcome::Failed(text))
+            }
+        })
+    }
+
+    fn try_prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> io::Result<Prepared> {
+        let path = self.place(&entry.path)?;
+        let (folder, name) = names::split(&path);
+        let parent = match self.folder(folder) {
+            // A dry run makes no folders, so those in it are not there.
+            Err(error) if self.rules.dry_run && error.kind() == io::ErrorKind::NotFound => {
+                return Ok(dry(&entry, None));
+            }
+            parent => parent?,
+        };
+        let there = match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(error.into()),
+        };
+        match &entry.kind {
+            Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
+            _ if self.rules.dry_run => Ok(dry(&entry, there.as_ref())),
+            Kind::Folder => {
+                if there.is_none() {
+                    mkdirat(&parent, name, Mode::from_raw_mode(entry.meta.mode | 0o700))?;
+                }
+                // It is a folder, and no symbolic link to one.
+                self.folder(&path)?;
+                Ok(Prepared::Over(Outcome::Done(None)))
+            }
+            Kind::FolderEnd => {
+                meta::apply(&*self.folder(&path)?, &entry.meta)?;
+                self.folders.remove(&path);
+                Ok(Prepared::Over(Outcome::Done(None)))
+            }
+            Kind::Symlink(text) => {
+                let (text, within) = (text.clone(), names::stays_within(&entry.path, text));
+                if !within && !self.any_symlink {
+                    let text = format!("a symbolic link to {:?}, which is outside", names::shown(&text));
+                    return Err(io::Error::other(format!("{text}; this export does not take it")));
+                }
+                link(&parent, name, &text, &entry, there.is_some())?;
+                Ok(Prepared::Over(Outcome::Done(None)))
+            }
+        }
+    }
+
+    /// The path of an entry here.
+    fn place(&self, path: &[u8]) -> io::Result<Vec<u8>> {
+        names::check(path).map_err(io::Error::other)?;
+        let here = match &self.rename {
+            None => path.to_vec(),
+            Some(name) => {
+                let below = path.iter().position(|byte| *byte == b'/').map_or(&b""[..], |at| &path[at + 1..]);
+                names::join(name, below)
+            }
+        };
+        names::check(&here).map_err(io::Error::other)?;
+        if names::is_partial(names::split(&here).1) {
+            return Err(io::Error::other("this name is kept for files that are not whole yet"));
+        }
+        Ok(here)
+    }
+
+    /// The folder at `path`, opened once for all that goes there.
+    fn folder(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
+        if path.is_empty() {
+            return Ok(self.base.clone());
+        }
+        if let Some(folder) = self.folders.get(path) {
+            return Ok(folder.clone());
+        }
+        let folder = Arc::new(confine::open_folder(&self.base, path)?);
+        if self.folders.len() >= FOLDERS_MAX {
+            self.folders.clear();
+        }
+        self.folders.insert(path.to_vec(), folder.clone());
+        Ok(folder)
+    }
+
+    fn file(
+        &self,
+        entry: Entry,
+        path: Vec<u8>,
+        parent: Arc<OwnedFd>,
+        name: &[u8],
+        there: Option<&Stat>,
+        alive: &mut dyn FnMut(),
+    ) -> io::Result<Prepared> {
+        let Kind::File { size, ctime, sparse } = entry.kind else {
+            return Err(io::Error::other("no file"));
+        };
+        if let Some(stat) = there {
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                return Err(io::Error::other("there is a folder of this name; remove it, or copy elsewhere"));
+            }
+            if let Some(answer) = self.leave_alone(size, entry.meta.mtime, stat) {
+                return Ok(Prepared::Asked(answer, None));
+            }
+        }
+        if self.rules.dry_run {
+            return Ok(Prepared::Asked(Answer::Would(size), None));
+        }
+        let head = Head { block: self.block, size, mtime: entry.meta.mtime, ctime, boot: self.boot };
+        let wanted = Wanted {
+            path,
+            parent,
+            name: name.to_vec(),
+            meta: entry.meta,
+            head,
+            sparse,
+            sync: self.rules.sync,
+        };
+        let begun = Target::begin(wanted, alive)?;
+        let answer = if begun.have.is_empty() { Answer::Send } else { Answer::Have(begun.have) };
+        Ok(Prepared::Asked(answer, Some(begun.target)))
+    }
+
+    fn leave_alone(&self, size: u64, mtime: Time, there: &Stat) -> Option<Answer> {
+        let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+        if self.rules.update && meta::mtime(there) > mtime {
+            return Some(Answer::Newer);
+        }
+        let same = file && there.st_size as u64 == size && meta::mtime(there) == mtime;
+        (same && !self.rules.all).then_some(Answer::Same)
+    }
+}
+
+/// What a dry run says of an entry.
+fn dry(entry: &Entry, there: Option<&Stat>) -> Prepared {
+    match entry.kind {
+        Kind::File { size, .. } => Prepared::Asked(Answer::Would(size), None),
+        Kind::Folder
+            if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory) =>
+        {
+            Prepared::Over(Outcome::Failed(format!("{}: is not a folder there", names::shown(&entry.path))))
+        }
+        _ => Prepared::Over(Outcome::Done(None)),
+    }
+}
+
+fn link(parent: &OwnedFd, name: &[u8], text: &[u8], entry: &Entry, there: bool) -> io::Result<()> {
+    if there && readlinkat(parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == text) {
+        return Ok(());
+    }
+    let temporary = unique(name)?;
+    symlinkat(text, parent, &temporary)?;
+    let _ = utimensat(parent, &temporary, &meta::times(&entry.meta), AtFlags::SYMLINK_NOFOLLOW);
+    let renamed = renameat(parent, &temporary, parent, name);
+    if renamed.is_err() {
+        let _ = unlinkat(parent, &temporary, AtFlags::empty());
+    }
+    Ok(renamed?)
+}

@@ -1,0 +1,165 @@
+//! Names that come from the other side, and our own beside the user's files.
+
+/// Longest name of one file that Linux takes. Bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest path within a transfer: the destination's own path needs room too. Bytes.
+pub const PATH_MAX: usize = 3072;
+/// Most folders within each other.
+pub const DEPTH_MAX: usize = 200;
+
+const OWN: &str = ".isthmus-";
+
+/// Why a path is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// It begins at the file system's root, or goes up.
+    #[error("{0:?} leads out of the folder; only paths within it are taken")]
+    Escapes(String),
+    /// Nothing, or an empty or "." component, or a NUL.
+    #[error("{0:?} is not the path of a file")]
+    Malformed(String),
+    /// Longer than the system takes.
+    #[error(
+        "{0:?} is too long: a name may have {NAME_MAX} bytes, a path {PATH_MAX}, {DEPTH_MAX} folders deep"
+    )]
+    TooLong(String),
+}
+
+/// Shows bytes of a name to people: no control characters, no more than a line.
+pub fn shown(path: &[u8]) -> String {
+    let text: String =
+        String::from_utf8_lossy(path).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if text.chars().count() <= 300 { text } else { text.chars().take(297).chain("...".chars()).collect() }
+}
+
+/// Checks a path within a transfer: relative, without "." and "..", of a length that the
+/// system takes.
+pub fn check(path: &[u8]) -> Result<(), NameError> {
+    if path.first() == Some(&b'/') {
+        return Err(NameError::Escapes(shown(path)));
+    }
+    let mut depth = 0;
+    for name in path.split(|byte| *byte == b'/') {
+        depth += 1;
+        match name {
+            b".." => return Err(NameError::Escapes(shown(path))),
+            b"" | b"." => return Err(NameError::Malformed(shown(path))),
+            name if name.contains(&0) => return Err(NameError::Malformed(shown(path))),
+            name if name.len() > NAME_MAX => return Err(NameError::TooLong(shown(path))),
+            _ => {}
+        }
+    }
+    if path.len() > PATH_MAX || depth > DEPTH_MAX {
+        return Err(NameError::TooLong(shown(path)));
+    }
+    Ok(())
+}
+
+/// As [`check`], of what a user wrote after an export's name: empty components, "." and a
+/// trailing slash are taken out first. Empty: the export itself.
+pub fn tidy(path: &[u8]) -> Result<Vec<u8>, NameError> {
+    if path.first() == Some(&b'/') {
+        return Err(NameError::Escapes(shown(path)));
+    }
+    let names: Vec<&[u8]> =
+        path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
+    let tidy = names.join(&b'/');
+    if !tidy.is_empty() {
+        check(&tidy)?;
+    }
+    Ok(tidy)
+}
+
+/// The folder and the name of a path; no folder for a name alone.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// Joins two paths, of which either may be empty.
+pub fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    match (folder, name) {
+        (b"", name) => name.to_vec(),
+        (folder, b"") => folder.to_vec(),
+        (folder, name) => [folder, b"/", name].concat(),
+    }
+}
+
+/// What a file is called while it is not whole, and its journal.
+pub fn partial(name: &[u8]) -> (String, String) {
+    let short = &blake3::hash(name).to_hex()[..16];
+    (format!("{OWN}{short}.part"), format!("{OWN}{short}.journal"))
+}
+
+/// Whether a name is one that [`partial`] makes: never copied, never taken as a destination.
+pub fn is_partial(name: &[u8]) -> bool {
+    name.starts_with(OWN.as_bytes()) && (name.ends_with(b".part") || name.ends_with(b".journal"))
+}
+
+/// Whether a symlink at `path` whose text is `target` stays within the transfer's folder.
+pub fn stays_within(path: &[u8], target: &[u8]) -> bool {
+    if target.first() == Some(&b'/') {
+        return false;
+    }
+    let mut depth = path.iter().filter(|byte| **byte == b'/').count();
+    for name in target.split(|byte| *byte == b'/') {
+        match name {
+            b".." if depth == 0 => return false,
+            b".." => depth -= 1,
+            b"" | b"." => {}
+            _ => depth += 1,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_leave_the_folder_or_are_none_are_refused() {
+        for path in ["/etc/passwd", "..", "a/../../b", "a/.."] {
+            assert!(matches!(check(path.as_bytes()), Err(NameError::Escapes(_))), "{path}");
+        }
+        for path in ["", ".", "a//b", "a/./b", "a/", "a\0b"] {
+            assert!(matches!(check(path.as_bytes()), Err(NameError::Malformed(_))), "{path}");
+        }
+        for path in ["x".repeat(256), "ab/".repeat(1100) + "c", "a/".repeat(201) + "c"] {
+            assert!(matches!(check(path.as_bytes()), Err(NameError::TooLong(_))), "{}", path.len());
+        }
+        for path in ["a", "a/b", "...", "a b\n", &"x".repeat(255)] {
+            assert_eq!(check(path.as_bytes()), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_a_user_writes_is_tidied() {
+        assert_eq!(tidy(b"a//./b/"), Ok(b"a/b".to_vec()));
+        assert_eq!(tidy(b""), Ok(Vec::new()));
+        assert!(tidy(b"/a").is_err() && tidy(b"a/../b").is_err());
+    }
+
+    #[test]
+    fn symlinks_that_climb_out_are_known() {
+        assert!(stays_within(b"a/b", b"../c") && stays_within(b"a", b"b/../c") && stays_within(b"a", b"./b"));
+        for target in ["/etc", "..", "../x", "b/../../x"] {
+            assert!(!stays_within(b"a", target.as_bytes()), "{target}");
+        }
+    }
+
+    #[test]
+    fn names_of_our_own_are_known_whatever_the_users_are() {
+        let (part, journal) = partial("ä".repeat(127).as_bytes());
+        assert!(part.len() < 40 && is_partial(part.as_bytes()) && is_partial(journal.as_bytes()));
+        assert!(!is_partial(b".isthmus-notes.txt"));
+    }
+
+    #[test]
+    fn names_are_shown_without_commands_to_the_terminal() {
+        assert_eq!(shown(b"a\x1b[2Jb"), "a\u{fffd}[2Jb");
+        assert_eq!(shown(&[b'x'; 4000]).len(), 300);
+    }
+}

@@ -1,0 +1,310 @@
+//! The sender's plan: which pieces of which files make up the next block. Pure.
+//!
+//! Files are sent in the order in which they were announced. A file longer than a block is
+//! cut at multiples of it; shorter ones share a block. A sender trusts that a receiver wants
+//! what it is told of, and sends before the answer comes: up to a bound before the first
+//! answer, then until an answer shows that something is there already.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::wire::{Answer, PIECES_MAX};
+
+/// A piece of a file that is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The entry's number.
+    pub id: u64,
+    /// Where it begins. Bytes.
+    pub offset: u64,
+    /// How long it is. Bytes.
+    pub len: u64,
+}
+
+/// An answer that fits no question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an answer about entry {0}, which was not asked about")]
+pub struct Unasked(pub u64);
+
+#[derive(Debug)]
+struct File {
+    size: u64,
+    answered: bool,
+    /// The next block that was not looked at yet.
+    next: u64,
+    /// Blocks that are there: first and count, rising.
+    have: VecDeque<(u64, u64)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Plan {
+    block: u64,
+    trusting: bool,
+    /// What may be sent before the first answer. Bytes.
+    ahead: u64,
+    answers: bool,
+    files: BTreeMap<u64, File>,
+    queue: VecDeque<u64>,
+    exhausted: Vec<u64>,
+    unsettled: BTreeSet<u64>,
+}
+
+impl File {
+    /// The next block that the receiver lacks.
+    fn missing(&mut self, blocks: u64) -> Option<u64> {
+        while let Some(&(first, count)) = self.have.front() {
+            if self.next < first {
+                break;
+            }
+            self.next = self.next.max(first + count);
+            self.have.pop_front();
+        }
+        (self.next < blocks).then_some(self.next)
+    }
+}
+
+impl Plan {
+    /// A plan for blocks of `block` bytes, that sends `ahead` bytes before the first answer.
+    pub fn new(block: u64, ahead: u64) -> Self {
+        Self {
+            block,
+            trusting: true,
+            ahead,
+            answers: false,
+            files: BTreeMap::new(),
+            queue: VecDeque::new(),
+            exhausted: Vec::new(),
+            unsettled: BTreeSet::new(),
+        }
+    }
+
+    /// An entry that the receiver is told of; of a file its length.
+    pub fn announce(&mut self, id: u64, size: Option<u64>) {
+        self.unsettled.insert(id);
+        if let Some(size) = size {
+            self.files.insert(id, File { size, answered: false, next: 0, have: VecDeque::new() });
+            self.queue.push_back(id);
+        }
+    }
+
+    /// The receiver's answer about a file. True where it is the last word about it.
+    ///
+    /// # Errors
+    /// [`Unasked`].
+    pub fn answer(&mut self, id: u64, answer: &Answer) -> Result<bool, Unasked> {
+        self.answers = true;
+        if !self.unsettled.contains(&id) {
+            return Err(Unasked(id));
+        }
+        match answer {
+            Answer::Send => {}
+            Answer::Have(ranges) => {
+                self.trusting = false;
+                // Ranges that do not rise would only make it send what is there.
+                let mut end = 0;
+                let rising = ranges.iter().copied().filter(|(first, count)| {
+                    let rises = *first >= end && first.checked_add(*count).is_some();
+                    end = if rises { first + count } else { end };
+                    rises
+                });
+                let have = rising.collect();
+                if let Some(file) = self.files.get_mut(&id) {
+                    file.have = have;
+                }
+            }
+            Answer::Same | Answer::Newer | Answer::Would(_) | Answer::Refused(_) => {
+                self.trusting = false;
+                self.settle(id);
+                return Ok(true);
+            }
+        }
+        if let Some(file) = self.files.get_mut(&id) {
+            file.answered = true;
+        }
+        Ok(false)
+    }
+
+    /// Nothing more of this file is sent; its outcome is still awaited.
+    pub fn abandon(&mut self, id: u64) {
+        self.files.remove(&id);
+    }
+
+    /// The last word about an entry has been said. False where it had been before.
+    pub fn settle(&mut self, id: u64) -> bool {
+        self.files.remove(&id);
+        self.unsettled.remove(&id)
+    }
+
+    /// How many entries are announced and not settled.
+    pub fn unsettled(&self) -> usize {
+        self.unsettled.len()
+    }
+
+    /// Whether all entries before `id` are settled.
+    pub fn settled_before(&self, id: u64) -> bool {
+        self.unsettled.first().is_none_or(|first| *first >= id)
+    }
+
+    /// Files of several blocks of which all that is to be sent has been handed out since the
+    /// last call.
+    pub fn take_exhausted(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.exhausted)
+    }
+
+    /// The pieces of the next block; none while there is nothing to send, or nothing that
+    /// may be sent before more answers come.
+    pub fn next_block(&mut self) -> Option<Vec<Part>> {
+        let mut batch: Vec<Part> = Vec::new();
+        let mut room = self.block;
+        while let Some(&id) = self.queue.front() {
+            let may_run_ahead = self.trusting && (self.answers || self.ahead > 0);
+            let Some(file) = self.files.get_mut(&id) else {
+                self.queue.pop_front();
+                continue;
+            };
+            if !file.answered && !may_run_ahead {
+                break;
+            }
+            if file.size > self.block {
+                if !batch.is_empty() {
+                    break;
+                }
+                let blocks = file.size.div_ceil(self.block);
+                let part = file.missing(blocks).map(|index| {
+                    file.next = index + 1;
+                    let offset = index * self.block;
+                    Part { id, offset, len: self.block.min(file.size - offset) }
+                });
+                if file.missing(blocks).is_none() {
+                    self.queue.pop_front();
+                    self.exhausted.push(id);
+                }
+                if let Some(part) = part {
+                    self.ahead = self.ahead.saturating_sub(part.len);
+                    return Some(vec![part]);
+                }
+            } else {
+                if file.size > room || batch.len() == PIECES_MAX {
+                    break;
+                }
+                room -= file.size;
+                self.ahead = self.ahead.saturating_sub(file.size);
+                batch.push(Part { id, offset: 0, len: file.size });
+                self.queue.pop_front();
+            }
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BLOCK: u64 = 100;
+
+    fn drain(plan: &mut Plan) -> Vec<Vec<Part>> {
+        std::iter::from_fn(|| plan.next_block()).collect()
+    }
+
+    #[test]
+    fn small_files_share_a_block_and_large_ones_are_cut() {
+        let mut plan = Plan::new(BLOCK, 1 << 30);
+        for (id, size) in [30, 0, 70, 1, 250].into_iter().enumerate() {
+            plan.announce(id as u64, Some(size));
+        }
+        let part = |id, offset, len| Part { id, offset, len };
+        assert_eq!(
+            drain(&mut plan),
+            [
+                vec![part(0, 0, 30), part(1, 0, 0), part(2, 0, 70)],
+                vec![part(3, 0, 1)],
+                vec![part(4, 0, 100)],
+                vec![part(4, 100, 100)],
+                vec![part(4, 200, 50)],
+            ]
+        );
+        assert_eq!(plan.take_exhausted(), [4]);
+    }
+
+    #[test]
+    fn it_runs_ahead_until_something_is_there_already() {
+        let mut plan = Plan::new(BLOCK, 150);
+        (0..6).for_each(|id| plan.announce(id, Some(100)));
+        assert_eq!(drain(&mut plan).len(), 2, "so much before the first answer");
+        assert_eq!(plan.answer(0, &Answer::Send), Ok(false));
+        assert_eq!(plan.next_block().map(|block| block[0].id), Some(2), "then as long as all is wanted");
+        assert_eq!(plan.answer(1, &Answer::Same), Ok(true));
+        assert_eq!(plan.next_block(), None, "then only what is asked for");
+        for id in 2..6 {
+            assert_eq!(plan.answer(id, &Answer::Send), Ok(false));
+        }
+        assert_eq!(drain(&mut plan).len(), 3);
+        assert_eq!(plan.answer(1, &Answer::Same), Err(Unasked(1)));
+    }
+
+    #[test]
+    fn a_file_that_is_all_there_is_exhausted_without_a_block() {
+        let mut plan = Plan::new(BLOCK, 0);
+        plan.announce(0, Some(250));
+        assert_eq!(plan.answer(0, &Answer::Have(vec![(0, 3)])), Ok(false));
+        assert_eq!((plan.next_block(), plan.take_exhausted()), (None, vec![0]));
+    }
+
+    #[test]
+    fn what_is_settled_is_known() {
+        let mut plan = Plan::new(BLOCK, 0);
+        plan.announce(0, None);
+        plan.announce(1, Some(1));
+        assert!(!plan.settled_before(1) && plan.settle(0) && plan.settled_before(1) && !plan.settle(0));
+        assert_eq!(plan.unsettled(), 1);
+    }
+
+    proptest! {
+        /// Every file is sent once, whole but for what is there, whenever its answer comes.
+        #[test]
+        fn what_is_missing_is_sent_once(
+            files in prop::collection::vec((0u64..1000, prop::collection::vec(any::<bool>(), 10), 0usize..20), 1..30),
+            ahead in 0u64..2000,
+        ) {
+            let mut plan = Plan::new(BLOCK, ahead);
+            let mut sent: Vec<Vec<Part>> = vec![Vec::new(); files.len()];
+            let mut before = vec![0; files.len()];
+            for (id, (size, _, _)) in files.iter().enumerate() {
+                plan.announce(id as u64, Some(*size));
+            }
+            for step in 0..40 {
+                for (id, (size, have, at)) in files.iter().enumerate() {
+                    if *at == step {
+                        before[id] = sent[id].len();
+                        let held = have.iter().take(size.div_ceil(BLOCK) as usize).enumerate();
+                        let ranges = held.filter(|(_, have)| **have).map(|(i, _)| (i as u64, 1)).collect();
+                        let answer = if *size > BLOCK { Answer::Have(ranges) } else { Answer::Send };
+                        prop_assert_eq!(plan.answer(id as u64, &answer), Ok(false));
+                    }
+                }
+                for _ in 0..if step < 20 { 2 } else { 1000 } {
+                    let Some(block) = plan.next_block() else { break };
+                    prop_assert!(!block.is_empty() && block.len() <= PIECES_MAX);
+                    prop_assert!(block.iter().map(|part| part.len).sum::<u64>() <= BLOCK);
+                    block.iter().for_each(|part| sent[part.id as usize].push(*part));
+                }
+            }
+            for (id, (size, have, _)) in files.iter().enumerate() {
+                let mut offsets: Vec<u64> = sent[id].iter().map(|part| part.offset).collect();
+                offsets.dedup();
+                prop_assert_eq!(offsets.len(), sent[id].len(), "twice");
+                let held = |index: u64| *size > BLOCK && have[index as usize];
+                for index in 0..size.div_ceil(BLOCK).max(1) {
+                    let at = sent[id].iter().position(|part| part.offset == index * BLOCK);
+                    prop_assert!(at.is_some() || held(index), "block {} of file {} is missing", index, id);
+                    prop_assert!(at.is_none_or(|at| at < before[id] || !held(index)), "it was there");
+                }
+                let bytes: u64 = sent[id].iter().map(|part| part.len).sum();
+                prop_assert!(bytes <= *size);
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! An endpoint, safely: buffers are handed over with an operation and come back with its end.
+//!
+//! The one place of this crate with `unsafe` code. A thread waits for completions and passes
+//! each to the inbox that its operation named.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use isthmus_io::{Endpoint, OpenError, PostError, Settings};
+use isthmus_proto::{
+    Channel, Completion, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest,
+};
+use isthmus_wire::Address;
+use parking_lot::Mutex;
+
+/// How often the thread looks whether the port is being closed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What an operation came to.
+#[derive(Debug)]
+pub(crate) struct News {
+    /// The operation's number.
+    pub(crate) operation: u64,
+    /// As given with the operation.
+    pub(crate) key: u64,
+    /// The buffer, the caller's again.
+    pub(crate) buffer: Vec<u8>,
+    /// How much of it was sent or received. Bytes.
+    pub(crate) len: usize,
+    /// Tag of the message.
+    pub(crate) tag: u64,
+    /// Who is at the other end.
+    pub(crate) peer: Option<PeerId>,
+    /// Why it failed.
+    pub(crate) error: Option<String>,
+}
+
+/// Where news go.
+pub(crate) trait Inbox: Send {
+    fn put(&self, news: News);
+}
+
+impl<T: From<News> + Send> Inbox for Sender<T> {
+    fn put(&self, news: News) {
+        // Nobody there any more: the buffer is dropped.
+        let _ = self.send(news.into());
+    }
+}
+
+/// Operations under way. Numbers are not used again: a late [`Port::cancel`] must not end
+/// another's.
+#[derive(Default)]
+struct Table {
+    next: u64,
+    posted: HashMap<u64, Posted>,
+}
+
+struct Posted {
+    key: u64,
+    buffer: Vec<u8>,
+    inbox: Box<dyn Inbox>,
+}
+
+/// See the module.
+pub(crate) struct Port {
+    endpoint: Arc<Endpoint>,
+    posted: Arc<Mutex<Table>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Port {
+    pub(crate) fn open(settings: &Settings) -> Result<Self, OpenError> {
+        let endpoint = Endpoint::open(settings, None, Arc::default())?;
+        let posted: Arc<Mutex<Table>> = Arc::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        std::thread::Builder::new().name("mover-port".to_owned()).spawn({
+            let (endpoint, posted, stop) = (endpoint.clone(), posted.clone(), stop.clone());
+            move || pump(&endpoint, &posted, &stop)
+        })?;
+        Ok(Self { endpoint, posted, stop })
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.endpoint.address()
+    }
+
+    pub(crate) fn peer(&self, address: &Address) -> Result<PeerId, PostError> {
+        self.endpoint.peer(address)
+    }
+
+    pub(crate) fn peer_address(&self, peer: PeerId) -> Address {
+        self.endpoint.peer_address(peer)
+    }
+
+    /// Sends `range` of `buffer`.
+    pub(crate) fn send(
+        &self,
+        peer: PeerId,
+        tag: u64,
+        buffer: Vec<u8>,
+        range: Range<usize>,
+        key: u64,
+        inbox: impl Inbox + 'static,
+    ) -> Result<(), PostError> {
+        self.post(buffer, range, key, inbox, |iov, context| {
+            let options = Options { context, notify: true, ..Options::default() };
+            let request = SendRequest { peer, channel: Channel::Tagged, tag, data: None, options };
+            // SAFETY: `post` keeps the buffer until the completion.
+            unsafe { self.endpoint.send(&request, iov) }
+        })
+    }
+
+    /// Receives a message with this tag into `buffer`, at most its length.
+    pub(crate) fn recv(
+        &self,
+        source: Option<PeerId>,
+        tag: u64,
+        buffer: Vec<u8>,
+        key: u64,
+        inbox: impl Inbox + 'static,
+    ) -> Result<u64, PostError> {
+        let range = 0..buffer.len();
+        self.post(buffer, range, key, inbox, |iov, context| {
+            let options = Options { context, notify: true, ..Options::default() };
+            let request =
+                RecvRequest { source, channel: Channel::Tagged, tag, ignore: 0, multi: None, options };
+            // SAFETY: `post` keeps the buffer until the completion, and nobody looks at it.
+            unsafe { self.endpoint.recv(&request, iov) }.map(|()| context)
+        })
+    }
+
+    /// Takes a receive back that [`Port::recv`] gave this number; its buffer comes as news.
+    pub(crate) fn cancel(&self, receive: u64) {
+        self.endpoint.cancel(receive);
+    }
+
+    /// Drops one message that nobody has received; the news' error says that there is none.
+    pub(crate) fn discard(&self, peer: PeerId, tag: u64, key: u64, inbox: impl Inbox + 'static) {
+        let _ = self.post(Vec::new(), 0..0, key, inbox, |_, context| {
+            let options = Options { context, notify: true, ..Options::default() };
+            let (source, action) = (Some(peer), PeekAction::Discard);
+            self.endpoint.peek(&PeekRequest { source, tag, ignore: 0, action, options })
+        });
+    }
+
+    fn post<T>(
+        &self,
+        mut buffer: Vec<u8>,
+        range: Range<usize>,
+        key: u64,
+        inbox: impl Inbox + 'static,
+        start: impl FnOnce(&[libc::iovec], u64) -> Result<T, PostError>,
+    ) -> Result<T, PostError> {
+        let bytes = &mut buffer[range];
+        // The vector's memory stays where it is while the vector moves.
+        let iov = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+        // Known before it starts: its end may come at once.
+        let posted = Posted { key, buffer, inbox: Box::new(inbox) };
+        let mut table = self.posted.lock();
+        let number = table.next;
+        table.next += 1;
+        table.posted.insert(number, posted);
+        drop(table);
+        let started = start(&iov, number);
+        if started.is_err() {
+            self.posted.lock().posted.remove(&number);
+        }
+        started
+    }
+}
+
+fn pump(endpoint: &Endpoint, posted: &Mutex<Table>, stop: &AtomicBool) {
+    let mut completions: Vec<Completion> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        endpoint.wait(Some(LOOK));
+        endpoint.poll(&mut completions);
+        for completion in completions.drain(..) {
+            let operation = completion.context;
+            let Some(Posted { key, buffer, inbox }) = posted.lock().posted.remove(&operation) else {
+                continue;
+            };
+            let (len, peer) = (completion.len as usize, completion.peer);
+            let error = completion.error.map(|error| error.to_string());
+            inbox.put(News { operation, key, buffer, len, tag: completion.tag, peer, error });
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // The thread ends by itself, soon; nobody waits for that.
+        self.stop.store(true, Ordering::Relaxed);
+        self.endpoint.close();
+        // A lane that did not end in time may still write into buffers that were posted, so
+        // they are never freed. The process ends soon: it had one port.
+        std::mem::forget(std::mem::take(&mut *self.posted.lock()));
+    }
+}

@@ -1,0 +1,443 @@
+//! The side that gets the files.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::MoverError;
+use crate::digest;
+use crate::landing::{Landing, Prepared};
+use crate::names::shown;
+use crate::pool::{Done, Job, Pool};
+use crate::seal::{Seal, TAG_LEN};
+use crate::sender::LARGE_OPEN;
+use crate::session::{BEAT, Event, Wire};
+use crate::source::HEAD_ROOM;
+use crate::target::Target;
+use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
+use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status};
+
+/// What is posted at first. Bytes.
+const FIRST: u64 = 16 << 20;
+/// Blocks that are kept beside what the sender wants to have under way.
+const SPARE: u64 = 4;
+/// Longest rest of the loop.
+const REST: Duration = Duration::from_millis(200);
+
+/// How a side receives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receiving {
+    pub(crate) block: u64,
+    /// Most bytes of buffers.
+    pub(crate) memory: u64,
+    /// Disk threads.
+    pub(crate) threads: usize,
+}
+
+/// A block whose entries are not known yet.
+struct Parked {
+    header: Header,
+    lead: usize,
+    buffer: Vec<u8>,
+    len: usize,
+}
+
+pub(crate) struct ReceivingSide<'a> {
+    receiving: Receiving,
+    wire: &'a mut Wire,
+    watch: &'a mut Watch<'a>,
+    landing: Landing,
+    pool: Pool,
+    seal: Option<Arc<Seal>>,
+    targets: HashMap<u64, Arc<Target>>,
+    large: usize,
+    next_id: u64,
+    parked: Vec<Parked>,
+    answers: Vec<(u64, Answer)>,
+    outcomes: Vec<(u64, Outcome)>,
+    /// Buffers: made, and those that wait for a block.
+    made: u64,
+    posted: u64,
+    /// Blocks with the disk threads.
+    writing: usize,
+    closing: usize,
+    status: Status,
+    other: Status,
+    told: (Instant, Status, Status, u64),
+    network_ns: u64,
+    totals: Option<(u64, u64)>,
+    /// Folders of which the end was not announced.
+    folders: u64,
+    files: u64,
+    bytes_done: u64,
+    summary: Summary,
+}
+
+impl<'a> ReceivingSide<'a> {
+    pub(crate) fn start(
+        receiving: Receiving,
+        landing: Landing,
+        wire: &'a mut Wire,
+        watch: &'a mut Watch<'a>,
+    ) -> Result<Self, MoverError> {
+        let pool = Pool::new(receiving.threads, &wire.sender())?;
+        Ok(Self {
+            receiving,
+            landing,
+            pool,
+            seal: None,
+            targets: HashMap::new(),
+            large: 0,
+            next_id: 0,
+            parked: Vec::new(),
+            answers: Vec::new(),
+            outcomes: Vec::new(),
+            made: 0,
+            posted: 0,
+            writing: 0,
+            closing: 0,
+            status: Status::default(),
+            other: Status::default(),
+            told: (Instant::now(), Status::default(), Status::default(), 0),
+            network_ns: 0,
+            totals: None,
+            folders: 0,
+            files: 0,
+            bytes_done: 0,
+            summary: Summary::default(),
+            wire,
+            watch,
+        })
+    }
+
+    /// Receives it all; `heard` came before.
+    pub(crate) fn run(mut self, heard: Vec<Control>) -> Result<Summary, MoverError> {
+        match self.converse(heard) {
+            // The sender does not wait until its last word, that it has finished, is delivered.
+            Err(MoverError::Lost(_)) if self.is_complete() => Ok(self.summary),
+            Err(error) => {
+                self.wire.end(&error);
+                Err(error)
+            }
+            Ok(()) => Ok(self.summary),
+        }
+    }
+
+    fn converse(&mut self, mut heard: Vec<Control>) -> Result<(), MoverError> {
+        self.post_blocks()?;
+        let mut finished = false;
+        loop {
+            for control in heard.drain(..) {
+                if control == Control::Finished {
+                    finished = true;
+                } else {
+                    self.hear(control)?;
+                }
+            }
+            // Blocks of files that were not wanted may still be with the disk threads.
+            if finished && self.writing == 0 && self.closing == 0 {
+                return self.finish();
+            }
+            self.unpark()?;
+            self.speak()?;
+            let start = Instant::now();
+            let inbox = self.wire.inbox.clone();
+            let first = inbox.recv_timeout(REST).ok();
+            for event in first.into_iter().chain(inbox.try_iter()) {
+                self.on_event(event, &mut heard)?;
+            }
+            self.measure(start);
+            if self.seal.is_none() && self.wire.channel.is_ready() {
+                self.seal = Some(Arc::new(self.wire.channel.seals()?.1));
+            }
+            let status = self.status;
+            self.wire.beat(|| status)?;
+            self.tell(false);
+        }
+    }
+
+    /// All that the sender has is here.
+    fn is_complete(&self) -> bool {
+        self.totals.is_some() && self.folders == 0 && self.targets.is_empty() && self.parked.is_empty()
+    }
+
+    fn finish(&mut self) -> Result<(), MoverError> {
+        if !self.is_complete() {
+            return Err(MoverError::Refused("the sender ended before all was settled".to_owned()));
+        }
+        self.speak()?;
+        self.tell(true);
+        Ok(())
+    }
+
+    /// Says what is to be said of entries.
+    fn speak(&mut self) -> Result<(), MoverError> {
+        let mut batch = Vec::new();
+        let mut len = 0;
+        for (id, answer) in std::mem::take(&mut self.answers) {
+            len += match &answer {
+                Answer::Have(ranges) => 16 + 20 * ranges.len(),
+                Answer::Refused(text) => 16 + text.len(),
+                _ => 24,
+            };
+            batch.push((id, answer));
+            if len > BATCH_MAX {
+                self.wire.say(&Control::Answers(std::mem::take(&mut batch)))?;
+                len = 0;
+            }
+        }
+        if !batch.is_empty() {
+            self.wire.say(&Control::Answers(batch))?;
+        }
+        let mut batch = Vec::new();
+        len = 0;
+        for (id, outcome) in std::mem::take(&mut self.outcomes) {
+            len += if let Outcome::Failed(text) = &outcome { 16 + text.len() } else { 48 };
+            batch.push((id, outcome));
+            if len > BATCH_MAX {
+                self.wire.say(&Control::Outcomes(std::mem::take(&mut batch)))?;
+                len = 0;
+            }
+        }
+        if !batch.is_empty() {
+            self.wire.say(&Control::Outcomes(batch))?;
+        }
+        self.wire.flush()
+    }
+
+    /// Keeps as many buffers posted as the sender wants to have under way.
+    fn post_blocks(&mut self) -> Result<(), MoverError> {
+        let size = HEAD_ROOM as u64 + self.receiving.block + TAG_LEN as u64;
+        let most = (self.receiving.memory / size).max(SPARE);
+        let wanted = FIRST.max(self.other.window).div_ceil(self.receiving.block) + SPARE;
+        while self.made < most && self.posted < wanted {
+            self.made += 1;
+            self.post(vec![0; size as usize])?;
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, buffer: Vec<u8>) -> Result<(), MoverError> {
+        self.posted += 1;
+        self.wire.expect_block(buffer)
+    }
+
+    fn on_event(&mut self, event: Event, heard: &mut Vec<Control>) -> Result<(), MoverError> {
+        match event {
+            Event::Stop(text) => return Err(MoverError::Refused(text)),
+            Event::Disk(done) => return self.on_disk(done),
+            Event::Net(news) => {
+                if let Some(news) = self.wire.take(news, heard)? {
+                    self.posted -= 1;
+                    self.post_blocks()?;
+                    let (header, lead) = Header::decode(&news.buffer[..news.len], self.receiving.block)?;
+                    self.parked.push(Parked { header, lead, buffer: news.buffer, len: news.len });
+                    self.unpark()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over the blocks whose entries are known by now.
+    fn unpark(&mut self) -> Result<(), MoverError> {
+        let Some(seal) = self.seal.clone() else { return Ok(()) };
+        let mut at = 0;
+        while let Some(parked) = self.parked.get(at) {
+            if parked.header.pieces.iter().any(|piece| piece.id >= self.next_id) {
+                at += 1;
+                continue;
+            }
+            let Parked { header, lead, buffer, len } = self.parked.swap_remove(at);
+            let targets: Vec<_> =
+                header.pieces.iter().map(|piece| self.targets.get(&piece.id).cloned()).collect();
+            self.writing += 1;
+            self.pool.put(Job::Write { header, lead, buffer, len, targets, seal: seal.clone() });
+        }
+        Ok(())
+    }
+
+    fn on_disk(&mut self, done: Done) -> Result<(), MoverError> {
+        match done {
+            Done::Wrote { buffer, bytes, outcomes, disk_ns, cpu_ns } => {
+                self.writing -= 1;
+                self.status.bytes += bytes;
+                self.status.disk_ns += disk_ns;
+                self.status.cpu_ns += cpu_ns;
+                self.summary.sent += bytes;
+                for (id, outcome) in outcomes {
+                    self.settle(id, outcome);
+                }
+                self.post(buffer)
+            }
+            Done::Closed { id, outcome } => {
+                self.closing -= 1;
+                if let Some(outcome) = outcome {
+                    self.settle(id, outcome);
+                }
+                Ok(())
+            }
+            Done::Damaged(text) => Err(MoverError::Refused(text)),
+            Done::Read(_) | Done::Verdict { .. } => Ok(()),
+        }
+    }
+
+    fn settle(&mut self, id: u64, outcome: Outcome) {
+        let Some(target) = self.targets.remove(&id) else { return };
+        self.large -= usize::from(target.size() > self.receiving.block);
+        self.files += 1;
+        match &outcome {
+            Outcome::Done(digest) => {
+                self.summary.files += 1;
+                self.summary.bytes += target.size();
+                let blake3 = digest.as_ref().map(digest::hex).unwrap_or_default();
+                let (path, bytes) = (shown(target.path()), target.size());
+                (self.watch)(Notice::File { path, bytes, blake3 });
+            }
+            Outcome::Failed(text) => self.fail(text.clone()),
+        }
+        self.outcomes.push((id, outcome));
+    }
+
+    fn fail(&mut self, text: String) {
+        self.summary.failed += 1;
+        (self.watch)(Notice::Failed { text });
+    }
+
+    fn hear(&mut self, control: Control) -> Result<(), MoverError> {
+        match control {
+            Control::Opened => {}
+            Control::Entries(entries) => {
+                for entry in entries {
+                    self.on_entry(entry)?;
+                }
+            }
+            Control::Walked { files, bytes } => self.totals = Some((files, bytes)),
+            Control::Closes(closes) => {
+                for (id, verdict) in closes {
+                    if let Some(target) = self.targets.get(&id).cloned() {
+                        self.closing += 1;
+                        self.pool.put(Job::Close { id, target, verdict });
+                    }
+                }
+            }
+            Control::Status(status) => {
+                self.other = status;
+                self.post_blocks()?;
+            }
+            Control::Warning(text) => {
+                // The sender counts what it could not read; who watches here counts it too.
+                (self.watch)(Notice::Warning { text: shown(text.as_bytes()) });
+            }
+            _ => return Err(MoverError::Refused("the sender sent what only receivers say".to_owned())),
+        }
+        Ok(())
+    }
+
+    fn on_entry(&mut self, entry: Entry) -> Result<(), MoverError> {
+        if entry.id != self.next_id || self.large > LARGE_OPEN + 1 {
+            return Err(MoverError::Refused("the sender announces entries out of order".to_owned()));
+        }
+        self.next_id += 1;
+        match entry.kind {
+            Kind::Folder => self.folders += 1,
+            Kind::FolderEnd => self.folders = self.folders.saturating_sub(1),
+            _ => {}
+        }
+        let (id, path) = (entry.id, shown(&entry.path));
+        let (wire, status) = (&mut *self.wire, self.status);
+        let mut lost = None;
+        let mut alive = || {
+            if let Err(error) = wire.beat(|| status) {
+                lost = Some(error);
+            }
+        };
+        let prepared = self.landing.prepare(entry, &mut alive);
+        if let Some(error) = lost {
+            return Err(error);
+        }
+        match prepared {
+            Prepared::Over(outcome) => {
+                if let Outcome::Failed(text) = &outcome {
+                    self.fail(text.clone());
+                }
+                self.outcomes.push((id, outcome));
+            }
+            Prepared::Asked(answer, target) => {
+                let have = self.note(&answer, path, target.as_ref());
+                self.bytes_done += have;
+                self.answers.push((id, answer));
+                match target {
+                    Some(target) => {
+                        self.large += usize::from(target.size() > self.receiving.block);
+                        self.targets.insert(id, Arc::new(target));
+                    }
+                    None => self.files += 1,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells who watches of an answer. Returns how many bytes need not come.
+    fn note(&mut self, answer: &Answer, path: String, target: Option<&Target>) -> u64 {
+        match answer {
+            Answer::Send => 0,
+            Answer::Have(ranges) => {
+                let blocks: u64 = ranges.iter().map(|(_, count)| *count).sum();
+                let size = target.map_or(0, Target::size);
+                let have = blocks.saturating_mul(self.receiving.block).min(size);
+                (self.watch)(Notice::Resumed { path, have });
+                have
+            }
+            Answer::Same | Answer::Newer => {
+                self.summary.kept += 1;
+                let why = if *answer == Answer::Same { "same" } else { "newer" };
+                (self.watch)(Notice::Kept { path, bytes: 0, why });
+                0
+            }
+            Answer::Would(bytes) => {
+                self.summary.files += 1;
+                self.summary.bytes += bytes;
+                (self.watch)(Notice::Would { path, bytes: *bytes });
+                0
+            }
+            Answer::Refused(text) => {
+                self.fail(text.clone());
+                0
+            }
+        }
+    }
+
+    fn measure(&mut self, start: Instant) {
+        let spent = start.elapsed().as_nanos() as u64;
+        if self.writing > self.pool.threads() {
+            self.status.busy_ns += spent;
+        } else if self.writing == 0 {
+            self.network_ns += spent;
+        }
+    }
+
+    fn tell(&mut self, last: bool) {
+        let (then, writing, reading, network) = self.told;
+        let interval = then.elapsed();
+        if !last && interval < BEAT {
+            return;
+        }
+        let stages = Stages {
+            interval: interval.as_nanos() as u64,
+            reading: since(&self.other, &reading),
+            writing: since(&self.status, &writing),
+            network_full: self.network_ns - network,
+            limited: 0,
+        };
+        self.told = (Instant::now(), self.status, self.other, self.network_ns);
+        (self.watch)(Notice::Progress(Progress {
+            bytes: self.bytes_done + self.status.bytes,
+            bytes_total: self.totals.map(|(_, bytes)| bytes),
+            files: self.files,
+            files_total: self.totals.map(|(files, _)| files),
+            bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
+        }));
+    }
+}

@@ -1,0 +1,567 @@
+//! The side that has the files.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, never, select};
+
+use crate::MoverError;
+use crate::digest;
+use crate::gauge::Gauge;
+use crate::names::shown;
+use crate::plan::Plan;
+use crate::pool::{Block, Done, Job, Pool, Sealing};
+use crate::seal::TAG_LEN;
+use crate::session::{Event, Wire, key};
+use crate::source::{HEAD_ROOM, Source};
+use crate::walk::{Filter, Found, Item, Root, walk};
+use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
+use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Status, Verdict};
+
+/// What is sent before the first answer: about what a path carries in its first round trip.
+/// Bytes.
+const AHEAD: u64 = 2 << 20;
+/// Entries that are announced and not settled.
+const ENTRIES_OPEN: usize = 16 << 10;
+/// Files of several blocks among them: each costs the receiver two descriptors.
+pub(crate) const LARGE_OPEN: usize = 64;
+/// Longest rest of the loop.
+const REST: Duration = Duration::from_millis(200);
+
+/// How a side sends.
+#[derive(Clone, Debug)]
+pub(crate) struct Sending {
+    pub(crate) block: u64,
+    /// Most bytes of buffers.
+    pub(crate) memory: u64,
+    /// Disk threads.
+    pub(crate) threads: usize,
+    /// Most bytes a second; 0: no limit.
+    pub(crate) rate: u64,
+    pub(crate) rules: Rules,
+}
+
+struct Flying {
+    source: Arc<Source>,
+    /// Blocks handed to the disk threads and not read yet.
+    reading: u64,
+    /// All its blocks were handed out.
+    exhausted: bool,
+    closed: bool,
+}
+
+enum Entity {
+    File(Flying),
+    /// A folder or a symbolic link.
+    Other,
+}
+
+pub(crate) struct SendingSide<'a> {
+    sending: Sending,
+    wire: &'a mut Wire,
+    watch: &'a mut Watch<'a>,
+    pool: Pool,
+    plan: Plan,
+    found: Receiver<Found>,
+    walked: bool,
+    sealing: Arc<Sealing>,
+    entities: HashMap<u64, Entity>,
+    large: usize,
+    next_id: u64,
+    entries: Vec<Entry>,
+    entries_len: usize,
+    closes: Vec<(u64, Verdict)>,
+    /// Folders that were left, and the entry before which all is in them.
+    ends: VecDeque<(u64, Item)>,
+    free: Vec<Vec<u8>>,
+    made: usize,
+    /// Read before there was a seal.
+    unsealed: Vec<Block>,
+    /// Blocks with the disk threads.
+    reading: usize,
+    /// Bytes with the network.
+    in_network: u64,
+    gauge: Gauge,
+    status: Status,
+    other: Status,
+    told: (Instant, Status, Status, u64, u64),
+    network_full_ns: u64,
+    limited_ns: u64,
+    may_read_at: Instant,
+    files_total: u64,
+    bytes_total: u64,
+    files: u64,
+    bytes_done: u64,
+    summary: Summary,
+}
+
+impl<'a> SendingSide<'a> {
+    /// Starts to walk and to read; nothing is sent before [`SendingSide::run`].
+    pub(crate) fn start(
+        sending: Sending,
+        roots: Vec<Root>,
+        filter: Filter,
+        wire: &'a mut Wire,
+        watch: &'a mut Watch<'a>,
+    ) -> Result<Self, MoverError> {
+        let (out, found) = crossbeam_channel::bounded(4096);
+        std::thread::Builder::new()
+            .name("mover-walk".to_owned())
+            .spawn(move || walk(&roots, &filter, &out))?;
+        let pool = Pool::new(sending.threads, &wire.sender())?;
+        let now = Instant::now();
+        let ahead = if sending.rules.dry_run || sending.rules.update { 0 } else { AHEAD };
+        Ok(Self {
+            plan: Plan::new(sending.block, ahead),
+            pool,
+            found,
+            walked: false,
+            sealing: Arc::default(),
+            entities: HashMap::new(),
+            large: 0,
+            next_id: 0,
+            entries: Vec::new(),
+            entries_len: 0,
+            closes: Vec::new(),
+            ends: VecDeque::new(),
+            free: Vec::new(),
+            made: 0,
+            unsealed: Vec::new(),
+            reading: 0,
+            in_network: 0,
+            gauge: Gauge::new(sending.block, sending.memory),
+            status: Status::default(),
+            other: Status::default(),
+            told: (now, Status::default(), Status::default(), 0, 0),
+            network_full_ns: 0,
+            limited_ns: 0,
+            may_read_at: now,
+            files_total: 0,
+            bytes_total: 0,
+            files: 0,
+            bytes_done: 0,
+            summary: Summary::default(),
+            sending,
+            wire,
+            watch,
+        })
+    }
+
+    /// Sends it all.
+    pub(crate) fn run(mut self) -> Result<Summary, MoverError> {
+        let done = self.converse();
+        if let Err(error) = &done {
+            self.wire.end(error);
+        }
+        done.map(|()| self.summary)
+    }
+
+    fn converse(&mut self) -> Result<(), MoverError> {
+        let mut heard = Vec::new();
+        loop {
+            let start = Instant::now();
+            self.fill()?;
+            if self.is_settled() {
+                // The receiver has said of everything that it is done: no answer is needed.
+                self.wire.say(&Control::Finished)?;
+                self.wire.flush()?;
+                self.tell(true);
+                return Ok(());
+            }
+            self.wire.flush()?;
+            self.wait(&mut heard)?;
+            self.measure(start);
+            for control in heard.drain(..) {
+                self.hear(control)?;
+            }
+            if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {
+                let _ = self.sealing.seal.set(self.wire.channel.seals()?.0);
+                for block in std::mem::take(&mut self.unsealed) {
+                    self.reading += 1;
+                    self.pool.put(Job::Seal { block, sealing: self.sealing.clone() });
+                }
+            }
+            let status = Status { window: self.gauge.window(), ..self.status };
+            self.wire.beat(|| status)?;
+            self.tell(false);
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.walked
+            && self.plan.unsettled() == 0
+            && self.ends.is_empty()
+            && self.entries.is_empty()
+            && self.closes.is_empty()
+            && self.reading == 0
+            && self.unsealed.is_empty()
+            && self.in_network == 0
+    }
+
+    /// Waits for something to happen, and takes all that has.
+    fn wait(&mut self, heard: &mut Vec<Control>) -> Result<(), MoverError> {
+        let nothing = never();
+        let found = if self.wants_entries() { &self.found } else { &nothing };
+        let mut pause = REST;
+        let now = Instant::now();
+        if self.may_read_at > now {
+            pause = pause.min(self.may_read_at - now);
+        }
+        let inbox = self.wire.inbox.clone();
+        let first = select! {
+            recv(inbox) -> event => event.ok(),
+            recv(found) -> found => {
+                match found {
+                    Ok(found) => self.find(found)?,
+                    Err(_) => self.end_walk()?,
+                }
+                None
+            }
+            default(pause) => None,
+        };
+        for event in first.into_iter().chain(inbox.try_iter()) {
+            self.on_event(event, heard)?;
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, event: Event, heard: &mut Vec<Control>) -> Result<(), MoverError> {
+        match event {
+            Event::Stop(text) => return Err(MoverError::Refused(text)),
+            Event::Disk(done) => return self.on_disk(done),
+            Event::Net(news) => {
+                if let Some(news) = self.wire.take(news, heard)? {
+                    debug_assert_eq!(news.key, key::BLOCK_OUT);
+                    self.in_network -= news.len as u64;
+                    self.gauge.delivered(news.len as u64);
+                    self.free.push(news.buffer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // --- what there is to send ---
+
+    fn wants_entries(&self) -> bool {
+        !self.walked && self.plan.unsettled() < ENTRIES_OPEN && self.large < LARGE_OPEN
+    }
+
+    fn find(&mut self, found: Found) -> Result<(), MoverError> {
+        match found {
+            Found::Trouble(text) => {
+                self.summary.failed += 1;
+                self.wire.say(&Control::Warning(text.clone()))?;
+                (self.watch)(Notice::Failed { text });
+            }
+            Found::Skipped(text) => {
+                self.wire.say(&Control::Warning(text.clone()))?;
+                (self.watch)(Notice::Warning { text });
+            }
+            Found::Item(item) if item.kind == Kind::FolderEnd => self.ends.push_back((self.next_id, item)),
+            Found::Item(item) => self.announce(item)?,
+        }
+        Ok(())
+    }
+
+    fn announce(&mut self, item: Item) -> Result<(), MoverError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let source = Source::new(&item).map(Arc::new);
+        let size = source.as_ref().map(|source| source.size);
+        self.plan.announce(id, size);
+        let entity = match source {
+            Some(source) => {
+                self.files_total += 1;
+                self.bytes_total += source.size;
+                self.large += usize::from(source.size > self.sending.block);
+                Entity::File(Flying { source, reading: 0, exhausted: false, closed: false })
+            }
+            None => Entity::Other,
+        };
+        self.entities.insert(id, entity);
+        let xattrs: usize = item.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        let len = 64 + item.path.len() + xattrs;
+        if self.entries_len + len > BATCH_MAX {
+            self.put_entries()?;
+        }
+        self.entries_len += len;
+        self.entries.push(Entry { id, path: item.path, kind: item.kind, meta: item.meta });
+        Ok(())
+    }
+
+    fn put_entries(&mut self) -> Result<(), MoverError> {
+        self.entries_len = 0;
+        let entries = std::mem::take(&mut self.entries);
+        if entries.is_empty() { Ok(()) } else { self.wire.say(&Control::Entries(entries)) }
+    }
+
+    fn end_walk(&mut self) -> Result<(), MoverError> {
+        self.walked = true;
+        self.put_entries()?;
+        let (files, bytes) = (self.files_total, self.bytes_total);
+        self.wire.say(&Control::Walked { files, bytes })
+    }
+
+    /// Announces what was found, and gives the disk threads as much as there is room for.
+    fn fill(&mut self) -> Result<(), MoverError> {
+        while self.wants_entries() {
+            match self.found.try_recv() {
+                Ok(found) => self.find(found)?,
+                Err(crossbeam_channel::TryRecvError::Empty) => break,
+                Err(crossbeam_channel::TryRecvError::Disconnected) => self.end_walk()?,
+            }
+        }
+        while self.ends.front().is_some_and(|(before, _)| self.plan.settled_before(*before)) {
+            if let Some((_, item)) = self.ends.pop_front() {
+                self.announce(item)?;
+            }
+        }
+        self.put_entries()?;
+        while Instant::now() >= self.may_read_at && self.has_room() {
+            let Some(parts) = self.plan.next_block() else { break };
+            let bytes: u64 = parts.iter().map(|part| part.len).sum();
+            if self.sending.rate > 0 {
+                let pause = Duration::from_secs_f64(bytes as f64 / self.sending.rate as f64);
+                self.may_read_at = self.may_read_at.max(Instant::now()) + pause;
+            }
+            let mut sources = Vec::with_capacity(parts.len());
+            for part in parts {
+                if let Some(Entity::File(file)) = self.entities.get_mut(&part.id) {
+                    file.reading += 1;
+                    sources.push((part, file.source.clone()));
+                }
+            }
+            let len = HEAD_ROOM + self.sending.block as usize + TAG_LEN;
+            let buffer = self.free.pop().unwrap_or_else(|| {
+                self.made += 1;
+                vec![0; len]
+            });
+            self.reading += 1;
+            let (block, sealing) = (self.sending.block, self.sealing.clone());
+            self.pool.put(Job::Read { parts: sources, buffer, block, sealing });
+        }
+        for id in self.plan.take_exhausted() {
+            if let Some(Entity::File(file)) = self.entities.get_mut(&id) {
+                file.exhausted = true;
+            }
+            self.try_close(id);
+        }
+        if !self.closes.is_empty() {
+            let closes = std::mem::take(&mut self.closes);
+            self.wire.say(&Control::Closes(closes))?;
+        }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        let under_way = (self.made - self.free.len()) as u64 * self.sending.block;
+        under_way < self.gauge.window()
+    }
+
+    /// All of a file is read: is it still what it was?
+    fn try_close(&mut self, id: u64) {
+        let Some(Entity::File(file)) = self.entities.get_mut(&id) else { return };
+        if file.exhausted && file.reading == 0 && !std::mem::replace(&mut file.closed, true) {
+            self.pool.put(Job::Verdict { id, source: file.source.clone() });
+        }
+    }
+
+    fn on_disk(&mut self, done: Done) -> Result<(), MoverError> {
+        match done {
+            Done::Read(block) => self.on_read(block)?,
+            Done::Verdict { id, verdict } => self.closes.push((id, verdict)),
+            Done::Damaged(text) => return Err(MoverError::Local(text)),
+            Done::Wrote { .. } | Done::Closed { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn on_read(&mut self, mut block: Block) -> Result<(), MoverError> {
+        self.reading -= 1;
+        let read = &mut block.read;
+        self.status.disk_ns += std::mem::take(&mut read.disk_ns);
+        self.status.cpu_ns += std::mem::take(&mut read.cpu_ns);
+        let failed = std::mem::take(&mut read.failed);
+        if block.message.is_none() && !block.read.pieces.is_empty() {
+            self.has_been_read(&failed);
+            self.unsealed.push(block);
+            // It may have become ready just now.
+            if self.sealing.seal.get().is_some() {
+                for block in std::mem::take(&mut self.unsealed) {
+                    self.reading += 1;
+                    self.pool.put(Job::Seal { block, sealing: self.sealing.clone() });
+                }
+            }
+            return Ok(());
+        }
+        self.has_been_read(&failed);
+        let pieces = std::mem::take(&mut block.read.pieces);
+        for piece in &pieces {
+            let bytes = u64::from(piece.len);
+            self.status.bytes += bytes;
+            if !piece.hole {
+                self.summary.sent += bytes;
+            }
+            if let Some(Entity::File(file)) = self.entities.get_mut(&piece.id) {
+                file.reading -= 1;
+            }
+            self.try_close(piece.id);
+        }
+        match block.message {
+            Some(range) => {
+                self.in_network += range.len() as u64;
+                self.gauge.posted(range.len() as u64);
+                self.wire.send_block(block.buffer, range)
+            }
+            None => {
+                self.free.push(block.buffer);
+                Ok(())
+            }
+        }
+    }
+
+    /// Files that could not be read, or changed: nothing more of them is sent.
+    fn has_been_read(&mut self, failed: &[(u64, Verdict)]) {
+        for (id, verdict) in failed {
+            self.plan.abandon(*id);
+            if let Some(Entity::File(file)) = self.entities.get_mut(id) {
+                file.reading -= 1;
+                if !std::mem::replace(&mut file.closed, true) {
+                    self.closes.push((*id, verdict.clone()));
+                }
+            }
+        }
+    }
+
+    // --- what the receiver says ---
+
+    fn hear(&mut self, control: Control) -> Result<(), MoverError> {
+        match control {
+            Control::Opened => {}
+            Control::Answers(answers) => {
+                for (id, answer) in answers {
+                    self.on_answer(id, answer)?;
+                }
+            }
+            Control::Outcomes(outcomes) => {
+                for (id, outcome) in outcomes {
+                    self.on_outcome(id, outcome);
+                }
+            }
+            Control::Status(status) => self.other = status,
+            Control::Warning(text) => (self.watch)(Notice::Warning { text: shown(text.as_bytes()) }),
+            _ => return Err(MoverError::Refused("the receiver sent what only senders say".to_owned())),
+        }
+        Ok(())
+    }
+
+    fn on_answer(&mut self, id: u64, answer: Answer) -> Result<(), MoverError> {
+        let last = match self.plan.answer(id, &answer) {
+            Ok(last) => last,
+            // It failed before it was answered.
+            Err(_) if id < self.next_id => return Ok(()),
+            Err(unasked) => return Err(MoverError::Refused(unasked.to_string())),
+        };
+        let Some(Entity::File(file)) = self.entities.get(&id) else { return Ok(()) };
+        let (path, bytes, block) = (shown(&file.source.path), file.source.size, self.sending.block);
+        match answer {
+            Answer::Send => {}
+            Answer::Have(ranges) => {
+                let blocks: u64 = ranges.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
+                let have = blocks.saturating_mul(block).min(bytes);
+                self.bytes_done += have;
+                (self.watch)(Notice::Resumed { path, have });
+            }
+            Answer::Same | Answer::Newer => {
+                self.summary.kept += 1;
+                self.bytes_done += bytes;
+                let why = if answer == Answer::Same { "same" } else { "newer" };
+                (self.watch)(Notice::Kept { path, bytes, why });
+            }
+            Answer::Would(bytes) => {
+                self.summary.files += 1;
+                self.summary.bytes += bytes;
+                (self.watch)(Notice::Would { path, bytes });
+            }
+            Answer::Refused(text) => {
+                self.summary.failed += 1;
+                (self.watch)(Notice::Failed { text: shown(text.as_bytes()) });
+            }
+        }
+        if last {
+            self.forget(id);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, id: u64) {
+        if let Some(Entity::File(file)) = self.entities.remove(&id) {
+            self.files += 1;
+            self.large -= usize::from(file.source.size > self.sending.block);
+        }
+    }
+
+    fn on_outcome(&mut self, id: u64, outcome: Outcome) {
+        if !self.plan.settle(id) {
+            return;
+        }
+        match (self.entities.get(&id), outcome) {
+            (Some(Entity::File(file)), Outcome::Done(digest)) => {
+                self.summary.files += 1;
+                self.summary.bytes += file.source.size;
+                let blake3 = digest.as_ref().map(digest::hex).unwrap_or_default();
+                let (path, bytes) = (shown(&file.source.path), file.source.size);
+                (self.watch)(Notice::File { path, bytes, blake3 });
+            }
+            (_, Outcome::Failed(text)) => {
+                self.summary.failed += 1;
+                (self.watch)(Notice::Failed { text: shown(text.as_bytes()) });
+            }
+            (Some(Entity::Other) | None, Outcome::Done(_)) => {}
+        }
+        self.forget(id);
+    }
+
+    // --- how it goes ---
+
+    /// Accounts for the time since `start` by what the stages were at.
+    fn measure(&mut self, start: Instant) {
+        let spent = start.elapsed().as_nanos() as u64;
+        if self.reading > self.pool.threads() {
+            self.status.busy_ns += spent;
+        }
+        if self.in_network + self.sending.block >= self.gauge.window() {
+            self.network_full_ns += spent;
+        }
+        if self.may_read_at > start {
+            self.limited_ns += spent;
+        }
+        self.gauge.look();
+    }
+
+    fn tell(&mut self, last: bool) {
+        let (then, reading, writing, network_full, limited) = self.told;
+        let interval = then.elapsed();
+        if !last && interval < Duration::from_millis(500) {
+            return;
+        }
+        let stages = Stages {
+            interval: interval.as_nanos() as u64,
+            reading: since(&self.status, &reading),
+            writing: since(&self.other, &writing),
+            network_full: self.network_full_ns - network_full,
+            limited: self.limited_ns - limited,
+        };
+        self.told = (Instant::now(), self.status, self.other, self.network_full_ns, self.limited_ns);
+        (self.watch)(Notice::Progress(Progress {
+            bytes: self.bytes_done
+                + if last { self.status.bytes } else { self.other.bytes.min(self.status.bytes) },
+            bytes_total: self.walked.then_some(self.bytes_total),
+            files: self.files,
+            files_total: self.walked.then_some(self.files_total),
+            bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
+        }));
+    }
+}

@@ -1,0 +1,341 @@
+//! The service: it offers folders to clients that it knows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use isthmus_proto::PeerId;
+use isthmus_trust::Trust;
+use isthmus_wire::Address;
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+
+use crate::MoverError;
+use crate::channel::Channel;
+use crate::config::{Export, ServeConfig};
+use crate::landing::Landing;
+use crate::port::Port;
+use crate::receiver::{Receiving, ReceivingSide};
+use crate::sender::{Sending, SendingSide};
+use crate::session::{Event, TAG_OPEN, Wire, refuse};
+use crate::sweep::Sweep;
+use crate::walk::{Filter, Root};
+use crate::watch::{Notice, Summary};
+use crate::wire::{BLOCK_SIZES, Control, Open, VERSION, Way};
+use crate::{confine, names, sweep};
+
+const MAGIC: &[u8; 8] = b"ISTHMOVE";
+/// Magic, version, session, whether it is plain.
+const LEAD: usize = 8 + 2 + 8 + 1;
+/// Longest first message: a TLS client's hello is in it. Bytes.
+const OPENING_MAX: usize = 16 << 10;
+/// Receives for first messages that are posted.
+const OPENINGS: usize = 16;
+/// How long a client may take to say who it is and what it wants.
+const GREETING: Duration = Duration::from_secs(30);
+/// How long an older session of the same transfer may take to end.
+const SUCCESSION: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A client's first message.
+pub(crate) fn opening(session: u64, plain: bool, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(LEAD + bytes.len());
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&session.to_le_bytes());
+    out.push(u8::from(plain));
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// A client's first message, read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening<'a> {
+    /// The protocol's version.
+    pub version: u16,
+    /// The number that the client gave the session.
+    pub session: u64,
+    /// It wants neither encryption nor authentication.
+    pub plain: bool,
+    /// What its channel says.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Opening<'a> {
+    /// What a client begins with; none where these bytes are something else.
+    pub fn decode(message: &'a [u8]) -> Option<Self> {
+        let (magic, rest) = message.split_first_chunk::<8>()?;
+        let (version, rest) = rest.split_first_chunk::<2>()?;
+        let (session, rest) = rest.split_first_chunk::<8>()?;
+        let (plain, bytes) = rest.split_first()?;
+        let known = magic == MAGIC && *plain <= 1;
+        let (version, session) = (u16::from_le_bytes(*version), u64::from_le_bytes(*session));
+        known.then_some(Self { version, session, plain: *plain == 1, bytes })
+    }
+}
+
+/// Sessions that were granted, by whose they are and their transfer.
+type Granted = Mutex<HashMap<(u32, [u8; 16]), (u64, Sender<Event>)>>;
+
+struct Service {
+    port: Arc<Port>,
+    config: ServeConfig,
+    trust: Option<Trust>,
+    granted: Granted,
+    running: Mutex<HashMap<u64, Sender<Event>>>,
+    sweep: Mutex<Sweep>,
+}
+
+/// Serves until `stop`; tells `ready` its address.
+///
+/// # Errors
+/// The configuration is wrong, or the system refuses an address.
+pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)) -> Result<(), MoverError> {
+    for (name, export) in &config.exports {
+        let place = |error| MoverError::Usage(format!("export {name}: {}: {error}", export.path.display()));
+        confine::folder(&export.path).map_err(place)?;
+    }
+    let trust = config.trust()?;
+    let port = Port::open(&config.settings()).map_err(|error| MoverError::Local(error.to_string()))?;
+    let (to, inbox) = crossbeam_channel::unbounded();
+    let port = Arc::new(port);
+    let listen = |buffer| port.recv(None, TAG_OPEN, buffer, 0, to.clone());
+    for _ in 0..OPENINGS {
+        listen(vec![0; OPENING_MAX])?;
+    }
+    ready(port.address());
+    let (granted, running) = Default::default();
+    let sweep = Mutex::new(Sweep::new());
+    let service = Arc::new(Service { port: port.clone(), config, trust, granted, running, sweep });
+    while !stop.load(Ordering::Relaxed) {
+        service.sweep.lock().look(&port, &to);
+        let Ok(Event::Net(mut news)) = inbox.recv_timeout(LOOK) else { continue };
+        if news.key == sweep::KEY {
+            service.sweep.lock().found(&port, &to, &news);
+            continue;
+        }
+        if let (Some(peer), None) = (news.peer, &news.error) {
+            let message = news.buffer[..news.len.min(news.buffer.len())].to_vec();
+            service.admit(peer, message);
+        }
+        news.buffer.resize(OPENING_MAX, 0);
+        listen(news.buffer)?;
+    }
+    service.end();
+    Ok(())
+}
+
+impl Service {
+    fn admit(self: &Arc<Self>, peer: PeerId, message: Vec<u8>) {
+        let Some(Opening { version, session, plain, .. }) = Opening::decode(&message) else {
+            let from = self.port.peer_address(peer);
+            return tracing::warn!("{from} sent something that is no transfer's beginning");
+        };
+        let why = if version != VERSION {
+            format!(
+                "it speaks version {VERSION} of the protocol, not {version}; use the same isthmus release"
+            )
+        } else if plain && self.trust.is_some() {
+            "it takes no sessions without certificates; leave --plain out".to_owned()
+        } else if !plain && self.trust.is_none() {
+            "it has no certificates; use --plain if you trust the network".to_owned()
+        } else if self.running.lock().len() >= self.config.sessions {
+            format!("it has {} sessions already; try again later", self.config.sessions)
+        } else {
+            let service = self.clone();
+            let name = "mover-session".to_owned();
+            let spawned = std::thread::Builder::new().name(name).spawn(move || service.hold(peer, &message));
+            match spawned {
+                Ok(_) => return,
+                Err(error) => format!("it cannot start a session: {error}"),
+            }
+        };
+        refuse(&self.port, peer, session, &why);
+    }
+
+    /// One session from its first message to its end.
+    fn hold(&self, peer: PeerId, message: &[u8]) {
+        let Some(opening) = Opening::decode(message) else { return };
+        let session = opening.session;
+        let from = self.port.peer_address(peer).locator;
+        let done = self.converse(peer, &opening);
+        self.running.lock().remove(&session);
+        self.granted.lock().retain(|_, (number, _)| *number != session);
+        self.sweep.lock().add(peer, session);
+        match done {
+            Ok((what, Summary { files, bytes, kept, failed, .. })) => {
+                tracing::info!("{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed");
+            }
+            Err(error) => tracing::warn!("{from}: {error}"),
+        }
+    }
+
+    fn converse(&self, peer: PeerId, opening: &Opening<'_>) -> Result<(String, Summary), MoverError> {
+        let mut channel = match &self.trust {
+            Some(trust) => Channel::server(trust)?,
+            None => Channel::plain(),
+        };
+        let heard = channel.receive(opening.bytes);
+        let mut wire = Wire::new(self.port.clone(), peer, Some(peer), opening.session, channel)?;
+        self.running.lock().insert(opening.session, wire.sender());
+        wire.flush()?;
+        heard?;
+        let (open, rest) = match greet(&mut wire) {
+            Ok(greeted) => greeted,
+            Err(error) => {
+                wire.end(&error);
+                return Err(error);
+            }
+        };
+        let done = self.grant(peer, &mut wire, opening.session, open, rest);
+        if let Err(error @ MoverError::Usage(_)) = &done {
+            wire.end(error);
+        }
+        wire.part();
+        done
+    }
+
+    fn grant(
+        &self,
+        peer: PeerId,
+        wire: &mut Wire,
+        session: u64,
+        open: Open,
+        rest: Vec<Control>,
+    ) -> Result<(String, Summary), MoverError> {
+        // Without certificates an AS is what its client says.
+        let claimed = self.port.peer_address(peer).as_id.0;
+        let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
+        let export = self.export(&open, as_id).map_err(MoverError::Usage)?;
+        self.succeed(wire, session, as_id, &open)?;
+        let root = Arc::new(confine::folder(&export.path)?);
+        let (block, memory, threads) = (open.block, self.config.memory.0, self.config.threads);
+        let usage = |path: &[u8], error: &dyn std::fmt::Display| {
+            MoverError::Usage(format!("{}/{}: {error}", open.export, names::shown(path)))
+        };
+        let mut quiet = |notice: Notice| tracing::debug!("{notice:?}");
+        match &open.way {
+            Way::Put { path, folder } => {
+                let what = format!("put {}/{}", open.export, names::shown(path));
+                let path = names::tidy(path).map_err(|error| usage(path, &error))?;
+                let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
+                    .map_err(|error| usage(&path, &error))?;
+                wire.say(&Control::Opened)?;
+                let receiving = Receiving { block, memory, threads };
+                let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
+                Ok((what, side.run(rest)?))
+            }
+            Way::Get { paths, choice } => {
+                let what = format!("get {} paths of {}", paths.len(), open.export);
+                let filter = Filter::new(choice).map_err(MoverError::Usage)?;
+                let mut roots = Vec::new();
+                for path in paths {
+                    let tidy = names::tidy(path).map_err(|error| usage(path, &error))?;
+                    roots.push(below(&root, &open.export, &tidy).map_err(|error| usage(path, &error))?);
+                }
+                wire.say(&Control::Opened)?;
+                let sending = Sending { block, memory, threads, rate: open.rate, rules: open.rules };
+                let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
+                Ok((what, side.run()?))
+            }
+        }
+    }
+
+    /// The export that a client asks for, if it may use it so.
+    fn export(&self, open: &Open, as_id: u32) -> Result<&Export, String> {
+        if open.version != VERSION {
+            return Err(format!("version {} of the protocol is not spoken here", open.version));
+        }
+        if !BLOCK_SIZES.contains(&open.block) || !open.block.is_power_of_two() {
+            let (least, most) = (BLOCK_SIZES.start(), BLOCK_SIZES.end());
+            return Err(format!(
+                "a block of {} bytes; powers of two from {least} to {most} are taken",
+                open.block
+            ));
+        }
+        // Whether an export is not there or not for this AS is nobody's business.
+        let export = self.config.exports.get(&open.export);
+        let export = export.filter(|export| export.allow.as_ref().is_none_or(|allow| allow.contains(&as_id)));
+        let Some(export) = export else {
+            return Err(format!(
+                "there is no export {:?} for AS {as_id}",
+                names::shown(open.export.as_bytes())
+            ));
+        };
+        if matches!(open.way, Way::Put { .. }) && !export.writable {
+            return Err(format!("export {:?} is read-only", open.export));
+        }
+        Ok(export)
+    }
+
+    /// Takes the place of an older session of the same transfer, whose client is gone.
+    fn succeed(&self, wire: &Wire, session: u64, as_id: u32, open: &Open) -> Result<(), MoverError> {
+        let key = (as_id, open.transfer);
+        let until = Instant::now() + SUCCESSION;
+        loop {
+            let mut granted = self.granted.lock();
+            let Some((_, older)) = granted.get(&key) else {
+                granted.insert(key, (session, wire.sender()));
+                return Ok(());
+            };
+            let _ = older.send(Event::Stop("the same transfer was started anew".to_owned()));
+            drop(granted);
+            if Instant::now() > until {
+                let text = "the same transfer is still under way; try again later";
+                return Err(MoverError::Usage(text.to_owned()));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends all sessions, and waits for them a while.
+    fn end(&self) {
+        for session in self.running.lock().values() {
+            let _ = session.send(Event::Stop("the service is being stopped".to_owned()));
+        }
+        let until = Instant::now() + SUCCESSION;
+        while !self.running.lock().is_empty() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Waits until the client has said who it is and what it wants.
+fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
+    let until = Instant::now() + GREETING;
+    let mut heard = Vec::new();
+    loop {
+        let inbox = wire.inbox.clone();
+        match inbox.recv_deadline(until) {
+            Err(_) => return Err(MoverError::Lost("the client did not say what it wants".to_owned())),
+            Ok(Event::Stop(text)) => return Err(MoverError::Refused(text)),
+            Ok(Event::Net(news)) => drop(wire.take(news, &mut heard)?),
+            Ok(Event::Disk(_)) => {}
+        }
+        while let Some(control) = wire.channel.next()? {
+            heard.push(control);
+        }
+        if wire.channel.is_ready() && !heard.is_empty() {
+            let rest = heard.split_off(1);
+            return match heard.pop() {
+                Some(Control::Open(open)) => Ok((open, rest)),
+                _ => Err(MoverError::Refused("the client did not begin with what it wants".to_owned())),
+            };
+        }
+    }
+}
+
+/// Where a walk of `path` below an export begins.
+fn below(root: &Arc<std::os::fd::OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root> {
+    if path.is_empty() {
+        return Ok(Root { dir: root.clone(), at: b".".to_vec(), name: export.as_bytes().to_vec() });
+    }
+    let (above, name) = names::split(path);
+    let above = if above.is_empty() { b"." } else { above };
+    let dir = Arc::new(confine::open_following(root, above, OFlags::RDONLY | OFlags::DIRECTORY)?);
+    // What is not there is said at once, and not among the troubles of a walk.
+    confine::open(&dir, name, OFlags::PATH, rustix::fs::Mode::empty())?;
+    Ok(Root { dir, at: name.to_vec(), name: name.to_vec() })
+}

@@ -1,0 +1,287 @@
+//! The conversation of two sides over a port: ordered control messages, and blocks.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use isthmus_proto::PeerId;
+
+use crate::MoverError;
+use crate::channel::Channel;
+use crate::pool::Done;
+use crate::port::{News, Port};
+use crate::wire::{Control, Status};
+
+/// The tag of a client's first message.
+pub(crate) const TAG_OPEN: u64 = 1 << 63;
+/// How long a side may be silent.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a side says how it goes.
+pub(crate) const BEAT: Duration = Duration::from_millis(500);
+
+/// How long the last words may take.
+const PARTING: Duration = Duration::from_secs(5);
+
+/// Room for what one message carries of the channel. Bytes.
+const CARRIED: usize = 64 << 10;
+/// Receives for control messages that are posted.
+const RECEIVES: usize = 16;
+/// Kind and number of a message.
+const LEAD: usize = 1 + 8;
+/// Kinds of messages: the channel's bytes, or why there is no channel.
+const BYTES: u8 = 0;
+const REFUSAL: u8 = 1;
+
+/// What an operation was about.
+pub(crate) mod key {
+    pub(crate) const CONTROL_IN: u64 = 0;
+    pub(crate) const CONTROL_OUT: u64 = 1;
+    pub(crate) const BLOCK_IN: u64 = 2;
+    pub(crate) const BLOCK_OUT: u64 = 3;
+}
+
+/// What a session's thread waits for.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Of an operation of the port.
+    Net(News),
+    /// Of a disk thread.
+    Disk(Done),
+    /// The session is to end, for this reason.
+    Stop(String),
+}
+
+impl From<News> for Event {
+    fn from(news: News) -> Self {
+        Self::Net(news)
+    }
+}
+
+/// The tag of a session's messages of this kind.
+pub(crate) fn tag(session: u64, blocks: bool) -> u64 {
+    session << 1 & !TAG_OPEN | u64::from(blocks)
+}
+
+/// Tells a client that there is no session for it.
+pub(crate) fn refuse(port: &Port, peer: PeerId, session: u64, why: &str) {
+    let mut bytes = vec![REFUSAL; 1];
+    bytes.extend_from_slice(&0u64.to_le_bytes());
+    bytes.extend_from_slice(why.as_bytes());
+    let len = bytes.len();
+    let (nobody, _) = crossbeam_channel::unbounded::<Event>();
+    let _ = port.send(peer, tag(session, false), bytes, 0..len, 0, nobody);
+}
+
+/// One side's end of the conversation.
+pub(crate) struct Wire {
+    port: Arc<Port>,
+    peer: PeerId,
+    /// Whose messages are taken; a client whose peer is known by its address only takes all.
+    source: Option<PeerId>,
+    session: u64,
+    pub(crate) channel: Channel,
+    to: Sender<Event>,
+    pub(crate) inbox: Receiver<Event>,
+    sent: u64,
+    taken: u64,
+    early: BTreeMap<u64, Vec<u8>>,
+    /// Receives that are posted.
+    receives: HashSet<u64>,
+    /// Control messages that are not delivered yet.
+    unsent: usize,
+    heard: Instant,
+    beat: Instant,
+}
+
+impl Wire {
+    pub(crate) fn new(
+        port: Arc<Port>,
+        peer: PeerId,
+        source: Option<PeerId>,
+        session: u64,
+        channel: Channel,
+    ) -> Result<Self, MoverError> {
+        let (to, inbox) = crossbeam_channel::unbounded();
+        let now = Instant::now();
+        let mut wire = Self {
+            port,
+            peer,
+            source,
+            session,
+            channel,
+            to,
+            inbox,
+            sent: 0,
+            taken: 0,
+            early: BTreeMap::new(),
+            receives: HashSet::new(),
+            unsent: 0,
+            heard: now,
+            beat: now,
+        };
+        for _ in 0..RECEIVES {
+            wire.listen(vec![0; LEAD + CARRIED])?;
+        }
+        Ok(wire)
+    }
+
+    /// Where disk threads report, and who else has something to say to this session.
+    pub(crate) fn sender(&self) -> Sender<Event> {
+        self.to.clone()
+    }
+
+    fn listen(&mut self, buffer: Vec<u8>) -> Result<(), MoverError> {
+        let tag = tag(self.session, false);
+        let receive = self.port.recv(self.source, tag, buffer, key::CONTROL_IN, self.to.clone())?;
+        self.receives.insert(receive);
+        Ok(())
+    }
+
+    /// Posts a buffer for a block.
+    pub(crate) fn expect_block(&mut self, buffer: Vec<u8>) -> Result<(), MoverError> {
+        let tag = tag(self.session, true);
+        let receive = self.port.recv(self.source, tag, buffer, key::BLOCK_IN, self.to.clone())?;
+        self.receives.insert(receive);
+        Ok(())
+    }
+
+    /// Sends a block.
+    pub(crate) fn send_block(
+        &self,
+        buffer: Vec<u8>,
+        range: std::ops::Range<usize>,
+    ) -> Result<(), MoverError> {
+        Ok(self.port.send(
+            self.peer,
+            tag(self.session, true),
+            buffer,
+            range,
+            key::BLOCK_OUT,
+            self.to.clone(),
+        )?)
+    }
+
+    /// Says something; it goes with the next [`Wire::flush`].
+    pub(crate) fn say(&mut self, control: &Control) -> Result<(), MoverError> {
+        Ok(self.channel.say(control)?)
+    }
+
+    /// Sends what was said.
+    pub(crate) fn flush(&mut self) -> Result<(), MoverError> {
+        let output = self.channel.output();
+        for piece in output.chunks(CARRIED) {
+            let mut bytes = Vec::with_capacity(LEAD + piece.len());
+            bytes.push(BYTES);
+            bytes.extend_from_slice(&self.sent.to_le_bytes());
+            bytes.extend_from_slice(piece);
+            let len = bytes.len();
+            let tag = tag(self.session, false);
+            self.port.send(self.peer, tag, bytes, 0..len, key::CONTROL_OUT, self.to.clone())?;
+            self.sent += 1;
+            self.unsent += 1;
+        }
+        Ok(())
+    }
+
+    /// What came of an operation: of the conversation's own, the control messages are taken;
+    /// the caller gets blocks, sent and received.
+    pub(crate) fn take(&mut self, news: News, heard: &mut Vec<Control>) -> Result<Option<News>, MoverError> {
+        let received = self.receives.remove(&news.operation);
+        if let Some(error) = news.error {
+            return Err(MoverError::Lost(error));
+        }
+        if received {
+            self.heard = Instant::now();
+        }
+        match news.key {
+            key::CONTROL_OUT => {
+                self.unsent = self.unsent.saturating_sub(1);
+                Ok(None)
+            }
+            key::CONTROL_IN => {
+                self.take_control(&news.buffer[..news.len])?;
+                self.listen(news.buffer)?;
+                while let Some(control) = self.channel.next()? {
+                    match control {
+                        Control::Fault(text) => return Err(MoverError::Refused(text)),
+                        control => heard.push(control),
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(Some(news)),
+        }
+    }
+
+    fn take_control(&mut self, message: &[u8]) -> Result<(), MoverError> {
+        let odd = || MoverError::Refused("the other side sent a message of no session".to_owned());
+        let (kind, rest) = message.split_first().ok_or_else(odd)?;
+        let (number, bytes) = rest.split_first_chunk::<8>().ok_or_else(odd)?;
+        if *kind == REFUSAL {
+            let why: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
+            return Err(MoverError::Refused(format!("the service refuses: {why}")));
+        }
+        let number = u64::from_le_bytes(*number);
+        if number < self.taken || number > self.taken + 2 * RECEIVES as u64 {
+            return Err(odd());
+        }
+        self.early.insert(number, bytes.to_vec());
+        while let Some(bytes) = self.early.remove(&self.taken) {
+            self.taken += 1;
+            if let Err(error) = self.channel.receive(&bytes) {
+                // The other side is told why, if TLS has a word for it.
+                let _ = self.flush();
+                return Err(error.into());
+            }
+        }
+        // Handshakes answer by themselves.
+        self.flush()
+    }
+
+    /// Says how it goes if it is time, and looks whether the other side still does.
+    pub(crate) fn beat(&mut self, status: impl FnOnce() -> Status) -> Result<bool, MoverError> {
+        let now = Instant::now();
+        if now - self.heard > PATIENCE {
+            let text = format!("the other side has been silent for {} s", PATIENCE.as_secs());
+            return Err(MoverError::Lost(text));
+        }
+        if now - self.beat < BEAT || !self.channel.is_ready() {
+            return Ok(false);
+        }
+        self.beat = now;
+        self.say(&Control::Status(status()))?;
+        self.flush()?;
+        Ok(true)
+    }
+
+    /// Waits until what was said is delivered, or for a while.
+    pub(crate) fn part(&mut self) {
+        let until = Instant::now() + PARTING;
+        while self.unsent > 0 {
+            match self.inbox.recv_deadline(until) {
+                Ok(Event::Net(news)) if news.key == key::CONTROL_OUT => self.unsent -= 1,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Ends the session for a reason that the other side is told.
+    pub(crate) fn end(&mut self, error: &MoverError) {
+        // What the other side said or did it knows.
+        if !matches!(error, MoverError::Lost(_)) && self.channel.is_ready() {
+            let _ = self.say(&Control::Fault(error.to_string()));
+            let _ = self.flush();
+            self.part();
+        }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for receive in &self.receives {
+            self.port.cancel(*receive);
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! Writes files that come: pieces in any order, under the file's name only when it is whole.
+//!
+//! A file of one block is written at once to a file without a name, which then gets its name.
+//! A longer one grows as a partial file beside its destination, with a journal of its blocks.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fsync, ftruncate,
+    linkat, openat, renameat, unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite, write};
+
+use crate::digest::{self, Digest};
+use crate::journal::{self, HEAD_LEN, Head};
+use crate::wire::{Meta, Outcome, Piece, Verdict};
+use crate::{meta, names};
+
+/// Zeros of a sparse file are left out in steps of this. Bytes.
+const HOLE_STEP: usize = 4096;
+/// Most blocks of a file: each costs a receiver 33 bytes of memory while the file grows.
+const BLOCKS_MAX: u64 = 1 << 24;
+/// Longest journal that is read: some blocks may be in it twice. Bytes.
+const JOURNAL_MAX: u64 = 2 * BLOCKS_MAX * journal::RECORD_LEN as u64;
+
+/// A file to come.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Path at the destination, for people.
+    pub(crate) path: Vec<u8>,
+    /// The folder that it will be in.
+    pub(crate) parent: Arc<OwnedFd>,
+    /// Its name there.
+    pub(crate) name: Vec<u8>,
+    /// What is kept beside the content.
+    pub(crate) meta: Meta,
+    /// What its journal is about.
+    pub(crate) head: Head,
+    /// Leave zeros out.
+    pub(crate) sparse: bool,
+    /// It is on the disk before it is done.
+    pub(crate) sync: bool,
+}
+
+/// What makes a block worthless for this session.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Damage {
+    /// Its digest is another than its sender said.
+    #[error("{0}: a block differs from what was sent; run the command again, and check this host's memory")]
+    Digest(String),
+    /// It is no block of this file.
+    #[error("{0}: a block that is none of this file's")]
+    Place(String),
+}
+
+#[derive(Debug)]
+struct Growing {
+    blocks: Vec<Option<Digest>>,
+    left: u64,
+    /// The sender has said that the source stayed the same.
+    confirmed: bool,
+    over: bool,
+}
+
+/// The partial file with its journal.
+#[derive(Debug)]
+struct Partial {
+    file: OwnedFd,
+    journal: OwnedFd,
+    growing: Mutex<Growing>,
+}
+
+/// A file that pieces are written to.
+#[derive(Debug)]
+pub(crate) struct Target {
+    wanted: Wanted,
+    partial: Option<Partial>,
+}
+
+/// What [`Target::begin`] found.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    /// The file.
+    pub(crate) target: Target,
+    /// Blocks that an earlier transfer brought: first and count.
+    pub(crate) have: Vec<(u64, u64)>,
+}
+
+impl Target {
+    /// Makes ready for the file, or goes on with what an earlier transfer left of it; `alive`
+    /// is called now and then, for that may take long.
+    ///
+    /// # Errors
+    /// What the system said, with a remedy.
+    pub(crate) fn begin(wanted: Wanted, alive: &mut dyn FnMut()) -> io::Result<Begun> {
+        if wanted.head.size <= wanted.head.block {
+            return Ok(Begun { target: Self { wanted, partial: None }, have: Vec::new() });
+        }
+        if wanted.head.blocks() > BLOCKS_MAX {
+            let text = format!("it has more than {BLOCKS_MAX} blocks; use longer ones (--block)");
+            return Err(io::Error::other(text));
+        }
+        let (partial, journal) = names::partial(&wanted.name);
+        let open = |name: &str, more| {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
+            openat(&wanted.parent, name, flags, Mode::from_raw_mode(0o600))
+        };
+        let file = open(&partial, OFlags::empty())?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                let text = "another transfer is writing it; wait for that, or end it, and try again";
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+            }
+            // A file system without locks.
+            _ => {}
+        }
+        let journal = open(&journal, OFlags::APPEND)?;
+        let blocks = resume(&wanted, &file, &journal, alive)?;
+        if let Err(error) = reserve(&wanted, &file) {
+            if blocks.iter().all(Option::is_none) {
+                discard(&wanted);
+            }
+            return Err(room(error, wanted.head.size));
+        }
+        let left = blocks.iter().filter(|block| block.is_none()).count() as u64;
+        let have = ranges(&blocks);
+        let growing = Mutex::new(Growing { blocks, left, confirmed: false, over: false });
+        let target = Self { wanted, partial: Some(Partial { file, journal, growing }) };
+        Ok(Begun { target, have })
+    }
+
+    /// Path at the destination, for people.
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.wanted.path
+    }
+
+    /// Length. Bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.wanted.head.size
+    }
+
+    /// Compares a piece with its digest.
+    ///
+    /// # Errors
+    /// [`Damage`].
+    pub(crate) fn check(&self, piece: &Piece, bytes: &[u8]) -> Result<(), Damage> {
+        let Head { block, size, .. } = self.wanted.head;
+        let len = u64::from(piece.len);
+        let fits = piece.offset.is_multiple_of(block)
+            && piece.offset.checked_add(len).is_some_and(|end| end <= size)
+            && len == block.min(size - piece.offset)
+            && (len > 0 || size == 0);
+        if !fits {
+            return Err(Damage::Place(names::shown(self.path())));
+        }
+        let found = if piece.hole {
+            digest::hole(len, piece.offset, size, block)
+        } else {
+            digest::piece(bytes, piece.offset, size, block)
+        };
+        if found == piece.digest { Ok(()) } else { Err(Damage::Digest(names::shown(self.path()))) }
+    }
+
+    /// Writes a piece that was checked. The file's outcome if this was the last.
+    pub(crate) fn write(&self, piece: &Piece, bytes: &[u8]) -> Option<Outcome> {
+        match &self.partial {
+            None => Some(match self.write_whole(piece, bytes) {
+                Ok(()) => Outcome::Done(Some(piece.digest)),
+                Err(error) => self.failed(&room(error, self.wanted.head.size)),
+            }),
+            Some(partial) => self.write_block(partial, piece, bytes).unwrap_or_else(|error| {
+                let mut growing = partial.growing.lock();
+                let told = std::mem::replace(&mut growing.over, true);
+                drop(growing);
+                (!told).then(|| self.failed(&room(error, self.wanted.head.size)))
+            }),
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> Outcome {
+        Outcome::Failed(format!("{}: {error}", names::shown(self.path())))
+    }
+
+    fn write_block(&self, partial: &Partial, piece: &Piece, bytes: &[u8]) -> io::Result<Option<Outcome>> {
+        let head = &self.wanted.head;
+        let index = piece.offset / head.block;
+        let growing = partial.growing.lock();
+        if growing.over || growing.blocks[index as usize].is_some() {
+            return Ok(None);
+        }
+        drop(growing);
+        if !piece.hole {
+            put(&partial.file, bytes, piece.offset, self.wanted.sparse)?;
+        }
+        let record = head.record(index, &piece.digest);
+        // One write that appends: whole or torn at a crash, never mixed with another's.
+        if write(&partial.journal, &record)? != record.len() {
+            return Err(Errno::NOSPC.into());
+        }
+        let mut growing = partial.growing.lock();
+        if growing.blocks[index as usize].replace(piece.digest).is_none() {
+            growing.left -= 1;
+        }
+        self.try_finish(partial, growing)
+    }
+
+    /// What the sender says of its reading. The file's outcome if all is there.
+    pub(crate) fn close(&self, verdict: &Verdict) -> Option<Outcome> {
+        let Some(partial) = &self.partial else {
+            return match verdict {
+                Verdict::Unchanged => None,
+                Verdict::Changed(text) | Verdict::Unreadable(text) => Some(Outcome::Failed(text.clone())),
+            };
+        };
+        let mut growing = partial.growing.lock();
+        match verdict {
+            Verdict::Unchanged => growing.confirmed = true,
+            Verdict::Changed(text) | Verdict::Unreadable(text) => {
+                if std::mem::replace(&mut growing.over, true) {
+                    return None;
+                }
+                drop(growing);
+                if matches!(verdict, Verdict::Changed(_)) {
+                    // Blocks of two versions do not make a file.
+                    discard(&self.wanted);
+                }
+                return Some(Outcome::Failed(text.clone()));
+            }
+        }
+        self.try_finish(partial, growing).unwrap_or_else(|error| Some(self.failed(&error)))
+    }
+
+    fn try_finish(
+        &self,
+        partial: &Partial,
+        mut growing: parking_lot::MutexGuard<'_, Growing>,
+    ) -> io::Result<Option<Outcome>> {
+        if growing.left > 0 || !growing.confirmed || growing.over {
+            return Ok(None);
+        }
+        growing.over = true;
+        let blocks: Vec<Digest> = growing.blocks.iter().copied().flatten().collect();
+        drop(growing);
+        let digest = digest::file(&blocks, self.wanted.head.size, self.wanted.head.block);
+        let done = self.finish(partial);
+        Ok(Some(match done {
+            Ok(()) => Outcome::Done(Some(digest)),
+            Err(error) => self.failed(&error),
+        }))
+    }
+
+    /// Gives the partial file its attributes and its name.
+    fn finish(&self, partial: &Partial) -> io::Result<()> {
+        let Wanted { parent, name, meta, sync, .. } = &self.wanted;
+        meta::apply(&partial.file, meta)?;
+        if *sync {
+            fsync(&partial.file)?;
+        }
+        let (part, journal) = names::partial(name);
+        renameat(parent, &part, parent, &name[..])?;
+        unlinkat(parent, &journal, AtFlags::empty())?;
+        if *sync {
+            fsync(parent)?;
+        }
+        Ok(())
+    }
+
+    /// A file of one block.
+    fn write_whole(&self, piece: &Piece, bytes: &[u8]) -> io::Result<()> {
+        let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
+        let Some(file) = nameless(parent)? else { return self.write_named(piece, bytes) };
+        fill(&file, piece, bytes, *sparse)?;
+        meta::apply(&file, meta)?;
+        if *sync {
+            fsync(&file)?;
+        }
+        publish(&file, parent, name)?;
+        if *sync {
+            fsync(parent)?;
+        }
+        Ok(())
+    }
+
+    /// The same where the file system knows no files without names.
+    fn write_named(&self, piece: &Piece, bytes: &[u8]) -> io::Result<()> {
+        let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
+        let temporary = unique(name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(parent, &temporary, flags, Mode::from_raw_mode(0o600))?;
+        let written = (|| {
+            fill(file.as_fd(), piece, bytes, *sparse)?;
+            meta::apply(&file, meta)?;
+            if *sync {
+                fsync(&file)?;
+            }
+            Ok(renameat(parent, &temporary, parent, &name[..])?)
+        })();
+        if written.is_err() {
+            let _ = unlinkat(parent, &temporary, AtFlags::empty());
+        }
+        written
+    }
+}
+
+fn fill(file: impl AsFd, piece: &Piece, bytes: &[u8], sparse: bool) -> io::Result<()> {
+    if piece.hole || sparse {
+        ftruncate(&file, u64::from(piece.len))?;
+    }
+    if !piece.hole { put(&file, bytes, 0, sparse) } else { Ok(()) }
+}
+
+/// A new file in `parent` that has no name; none where the file system cannot.
+fn nameless(parent: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    match openat(parent, ".", OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))
+    {
+        Ok(file) => Ok(Some(file)),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives a file without a name this one, in the place of what has it.
+fn publish(file: &OwnedFd, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match linkat(CWD, &own, parent, name, AtFlags::SYMLINK_FOLLOW) {
+        Err(Errno::EXIST) => {}
+        linked => return Ok(linked?),
+    }
+    let temporary = unique(name)?;
+    linkat(CWD, &own, parent, &temporary, AtFlags::SYMLINK_FOLLOW)?;
+    let renamed = renameat(parent, &temporary, parent, name);
+    if renamed.is_err() {
+        let _ = unlinkat(parent, &temporary, AtFlags::empty());
+    }
+    Ok(renamed?)
+}
+
+/// A temporary name that nobody else uses.
+pub(crate) fn unique(name: &[u8]) -> io::Result<String> {
+    let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(names::partial(&[name, &random.to_le_bytes()].concat()).0)
+}
+
+/// Removes what an unfinished file left.
+fn discard(wanted: &Wanted) {
+    let (part, journal) = names::partial(&wanted.name);
+    for name in [part, journal] {
+        let _ = unlinkat(&wanted.parent, &name, AtFlags::empty());
+    }
+}
+
+fn room(error: io::Error, size: u64) -> io::Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            let text = format!(
+                "{error}; it needs {size} bytes in all: make room there and run the same command, which continues"
+            );
+            io::Error::new(error.kind(), text)
+        }
+        _ => error,
+    }
+}
+
+/// Takes the space that the file will need, so that it does not run out on the way.
+fn reserve(wanted: &Wanted, file: &OwnedFd) -> io::Result<()> {
+    let size = wanted.head.size;
+    if !wanted.sparse {
+        match fallocate(file, FallocateFlags::empty(), 0, size) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            done => return Ok(done?),
+        }
+    }
+    Ok(ftruncate(file, size)?)
+}
+
+fn put(file: impl AsFd, bytes: &[u8], offset: u64, sparse: bool) -> io::Result<()> {
+    if !sparse {
+        return put_all(&file, bytes, offset);
+    }
+    let mut at = 0;
+    for run in bytes.chunks(HOLE_STEP) {
+        if run.iter().any(|byte| *byte != 0) {
+            put_all(&file, run, offset + at)?;
+        }
+        at += run.len() as u64;
+    }
+    Ok(())
+}
+
+fn put_all(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match pwrite(&file, bytes, offset) {
+            Ok(0) => return Err(Errno::NOSPC.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The blocks that are there of an earlier transfer; from now on the journal is this one's.
+fn resume(
+    wanted: &Wanted,
+    file: &OwnedFd,
+    journal: &OwnedFd,
+    alive: &mut dyn FnMut(),
+) -> io::Result<Vec<Option<Digest>>> {
+    let head = &wanted.head;
+    let mut blocks = vec![None; head.blocks() as usize];
+    let bytes = read_all(journal)?;
+    let earlier = Head::decode(&bytes).filter(|earlier| earlier.fits(head));
+    let Some(earlier) = earlier else {
+        ftruncate(file, 0)?;
+        ftruncate(journal, 0)?;
+        begin_journal(journal, head)?;
+        return Ok(blocks);
+    };
+    let (found, good) = journal::read(&earlier, &bytes);
+    let rebooted = earlier.boot != head.boot;
+    let mut buffer = vec![0; if rebooted { head.block as usize } else { 0 }];
+    for (index, digest) in found {
+        if !rebooted || is_there(file, head, index, &digest, &mut buffer) {
+            blocks[index as usize] = Some(digest);
+        }
+        alive();
+    }
+    if rebooted {
+        ftruncate(journal, 0)?;
+        begin_journal(journal, head)?;
+        for (index, digest) in blocks.iter().enumerate().filter_map(|(i, block)| Some((i, block.as_ref()?))) {
+            write(journal, &head.record(index as u64, digest))?;
+        }
+    } else {
+        ftruncate(journal, good)?;
+    }
+    Ok(blocks)
+}
+
+fn begin_journal(journal: &OwnedFd, head: &Head) -> io::Result<()> {
+    if write(journal, &head.encode())? != HEAD_LEN { Err(Errno::NOSPC.into()) } else { Ok(()) }
+}
+
+fn read_all(journal: &OwnedFd) -> io::Result<Vec<u8>> {
+    let len = fstat(journal)?.st_size as u64;
+    if len > JOURNAL_MAX {
+        return Ok(Vec::new());
+    }
+    let mut bytes = vec![0; len as usize];
+    let got = read_at(journal, &mut bytes, 0)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
+
+fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < bytes.len() {
+        match pread(file, &mut bytes[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(more) => got += more,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(got)
+}
+
+/// Whether a block that the journal of another boot speaks of reached the disk.
+fn is_there(file: &OwnedFd, head: &Head, index: u64, digest: &Digest, buffer: &mut [u8]) -> bool {
+    let offset = index * head.block;
+    let len = head.block.min(head.size - offset) as usize;
+    let bytes = &mut buffer[..len];
+    matches!(read_at(file, bytes, offset), Ok(got) if got == len)
+        && digest::piece(bytes, offset, head.size, head.block) == *digest
+}
+
+/// Blocks that are there as ranges of first and count.
+fn ranges(blocks: &[Option<Digest>]) -> Vec<(u64, u64)> {
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for index in blocks.iter().enumerate().filter_map(|(i, block)| block.is_some().then_some(i as u64)) {
+        match out.last_mut() {
+            Some((first, count)) if *first + *count == index => *count += 1,
+            _ => out.push((index, 1)),
+        }
+    }
+    out
+}
+
+/// The running system's boot.
+pub(crate) fn boot() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut id = [0; 16];
+    let digits = text.trim().replace('-', "");
+    for (byte, pair) in id.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        let pair = std::str::from_utf8(pair).unwrap_or_default();
+        *byte = u8::from_str_radix(pair, 16).unwrap_or(0);
+    }
+    id
+}

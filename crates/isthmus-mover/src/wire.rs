@@ -1,0 +1,354 @@
+//! What the two sides say to each other: control messages, and the headers of blocks.
+//!
+//! Both are `postcard`, of bounded length. The version is in the first message; a later one
+//! of the same version never changes a variant's place or fields.
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol.
+pub const VERSION: u16 = 1;
+/// Longest control message. Bytes.
+pub const CONTROL_MAX: usize = 256 << 10;
+/// Longest header of a block. Bytes.
+pub const HEADER_MAX: usize = 32 << 10;
+/// Most files of which one block carries pieces.
+pub const PIECES_MAX: usize = 500;
+/// Entries of one message are kept below this. Bytes.
+pub const BATCH_MAX: usize = 48 << 10;
+/// Most bytes of extended attributes that one entry carries.
+pub const XATTRS_MAX: usize = 64 << 10;
+/// Sizes that a block may have: powers of two, so that it is a subtree of BLAKE3's tree. Bytes.
+pub const BLOCK_SIZES: std::ops::RangeInclusive<u64> = (64 << 10)..=(16 << 20);
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Longer than allowed.
+    #[error("a message of {0} bytes is longer than this protocol allows")]
+    TooLong(usize),
+    /// Not decodable.
+    #[error("a message that cannot be read; use the same isthmus release on both sides")]
+    Garbled,
+    /// Decodable, and yet nonsense.
+    #[error("a message that makes no sense: {0}")]
+    Nonsense(&'static str),
+}
+
+/// A time of a file: seconds since 1970, nanoseconds.
+pub type Time = (i64, u32);
+
+/// A control message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// The client's wish.
+    Open(Open),
+    /// The server grants it.
+    Opened,
+    /// From the sender: what there is to copy.
+    Entries(Vec<Entry>),
+    /// From the sender: the tree has been walked; so many files and bytes in all.
+    Walked {
+        /// Files.
+        files: u64,
+        /// Their lengths. Bytes.
+        bytes: u64,
+    },
+    /// From the receiver: what it wants of the files.
+    Answers(Vec<(u64, Answer)>),
+    /// From the sender: how its reading of files ended that take several blocks, or failed.
+    Closes(Vec<(u64, Verdict)>),
+    /// From the receiver: what became of entries.
+    Outcomes(Vec<(u64, Outcome)>),
+    /// From both, about once a second: how it goes.
+    Status(Status),
+    /// From the sender: something that is not copied, for the user.
+    Warning(String),
+    /// From the sender: all is settled.
+    Finished,
+    /// The session ends for this reason.
+    Fault(String),
+}
+
+/// Which way the files go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// From the client to the server's export, under this path.
+    Put {
+        /// Below the export.
+        path: Vec<u8>,
+        /// The path names a folder to copy into: it ended in a slash, or there are several sources.
+        folder: bool,
+    },
+    /// From the server's export to the client.
+    Get {
+        /// Below the export.
+        paths: Vec<Vec<u8>>,
+        /// Which files.
+        choice: Choice,
+    },
+}
+
+/// Which files of a tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Folders with what is in them.
+    pub recursive: bool,
+    /// Patterns of what is left out.
+    pub exclude: Vec<String>,
+    /// Patterns of what is taken all the same.
+    pub include: Vec<String>,
+}
+
+/// How to treat what is there already, and when a file counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// Leave files alone that are newer at the destination.
+    pub update: bool,
+    /// Send even files of equal length and time.
+    pub all: bool,
+    /// A file is on the disk before it is reported.
+    pub sync: bool,
+    /// Change nothing, only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What a client wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// [`VERSION`] of the client.
+    pub version: u16,
+    /// Name of the export.
+    pub export: String,
+    /// Which way.
+    pub way: Way,
+    /// How.
+    pub rules: Rules,
+    /// Bytes of a block, one of [`BLOCK_SIZES`].
+    pub block: u64,
+    /// Most bytes a second that the sender sends; 0: as many as there is room for.
+    pub rate: u64,
+    /// The same for repeated runs of one command: a new one takes the place of an older.
+    pub transfer: [u8; 16],
+}
+
+/// Something to copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Number, rising from 0 without a gap.
+    pub id: u64,
+    /// Path below the destination.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// What is kept beside its content.
+    pub meta: Meta,
+}
+
+/// Kinds of entries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A file.
+    File {
+        /// Length. Bytes.
+        size: u64,
+        /// Last change of content or attributes.
+        ctime: Time,
+        /// It has holes.
+        sparse: bool,
+    },
+    /// A folder, before what is in it.
+    Folder,
+    /// The same folder, after all in it is done: now its times will stay.
+    FolderEnd,
+    /// A symbolic link with its text.
+    Symlink(Vec<u8>),
+}
+
+/// What is kept beside the content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Permission bits.
+    pub mode: u32,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last access.
+    pub atime: Time,
+    /// Extended attributes of users: names and values.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What a receiver wants of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// All of it.
+    Send,
+    /// Nothing: it is there already. Final.
+    Same,
+    /// Nothing: what is there is newer. Final.
+    Newer,
+    /// All but these blocks, which an earlier transfer brought: ranges of first and count.
+    Have(Vec<(u64, u64)>),
+    /// It would be sent, were this not a dry run; so many bytes of it are there. Final.
+    Would(u64),
+    /// It cannot be taken, and why. Final.
+    Refused(String),
+}
+
+/// How a sender's reading of a file ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// It was the same before and after.
+    Unchanged,
+    /// It changed meanwhile: what was sent is worth nothing.
+    Changed(String),
+    /// It could not be read; what was sent is good.
+    Unreadable(String),
+}
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It is there under its name; of files the BLAKE3 digest of all their bytes.
+    Done(Option<[u8; 32]>),
+    /// It is not, and why.
+    Failed(String),
+}
+
+/// How it goes on one side, since the session began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Bytes of files that were read, or written.
+    pub bytes: u64,
+    /// Time that threads spent in reading or writing. Nanoseconds.
+    pub disk_ns: u64,
+    /// Time that threads spent with digests and cipher. Nanoseconds.
+    pub cpu_ns: u64,
+    /// Time during which blocks waited for a free thread. Nanoseconds.
+    pub busy_ns: u64,
+    /// Of a sender: how much it wants to have under way. Bytes.
+    pub window: u64,
+}
+
+/// A piece of a file within a block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// The entry's number.
+    pub id: u64,
+    /// Where it belongs in the file. Bytes.
+    pub offset: u64,
+    /// Its length. Bytes.
+    pub len: u32,
+    /// A hole: its bytes are zero and not sent.
+    pub hole: bool,
+    /// Its digest: see `digest`.
+    pub digest: [u8; 32],
+}
+
+/// What precedes the bytes of a block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Number of the block among those of its sender in this session; its nonce.
+    pub number: u64,
+    /// What it holds, one after the other.
+    pub pieces: Vec<Piece>,
+}
+
+impl Control {
+    /// The bytes of this message.
+    pub fn encode(&self) -> Result<Vec<u8>, WireError> {
+        let bytes = postcard::to_stdvec(self).map_err(|_| WireError::Garbled)?;
+        if bytes.len() > CONTROL_MAX { Err(WireError::TooLong(bytes.len())) } else { Ok(bytes) }
+    }
+
+    /// The message in `bytes`, all of them.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        if bytes.len() > CONTROL_MAX {
+            return Err(WireError::TooLong(bytes.len()));
+        }
+        match postcard::take_from_bytes(bytes) {
+            Ok((control, [])) => Ok(control),
+            _ => Err(WireError::Garbled),
+        }
+    }
+}
+
+impl Header {
+    /// Appends the header, preceded by its length.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        let bytes = postcard::to_stdvec(self).map_err(|_| WireError::Garbled)?;
+        if bytes.len() > HEADER_MAX {
+            return Err(WireError::TooLong(bytes.len()));
+        }
+        out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        out.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// The header of a block, and its length with that of the length itself. Holds for what it
+    /// returns: the pieces' lengths, holes left out, are no more than `room`.
+    pub fn decode(block: &[u8], room: u64) -> Result<(Self, usize), WireError> {
+        let (len, rest) = block.split_first_chunk::<4>().ok_or(WireError::Garbled)?;
+        let len = u32::from_le_bytes(*len) as usize;
+        if len > HEADER_MAX {
+            return Err(WireError::TooLong(len));
+        }
+        let bytes = rest.get(..len).ok_or(WireError::Garbled)?;
+        let header = match postcard::take_from_bytes::<Self>(bytes) {
+            Ok((header, [])) => header,
+            _ => return Err(WireError::Garbled),
+        };
+        if header.pieces.is_empty() || header.pieces.len() > PIECES_MAX {
+            return Err(WireError::Nonsense("a block without pieces, or with too many"));
+        }
+        if header.pieces.iter().any(|piece| piece.offset.checked_add(u64::from(piece.len)).is_none()) {
+            return Err(WireError::Nonsense("a piece beyond the end of any file"));
+        }
+        if header.body() > room {
+            return Err(WireError::Nonsense("pieces longer than the block"));
+        }
+        Ok((header, 4 + len))
+    }
+
+    /// Bytes that follow the header.
+    pub fn body(&self) -> u64 {
+        self.pieces.iter().filter(|piece| !piece.hole).map(|piece| u64::from(piece.len)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_header_fits() {
+        let piece =
+            Piece { id: u64::MAX, offset: u64::MAX >> 1, len: u32::MAX, hole: true, digest: [0xff; 32] };
+        let header = Header { number: u64::MAX, pieces: vec![piece; PIECES_MAX] };
+        let mut bytes = Vec::new();
+        assert_eq!(header.encode(&mut bytes), Ok(()));
+        assert_eq!(Header::decode(&bytes, 0), Ok((header, bytes.len())));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let piece = |len, offset| Piece { id: 0, offset, len, hole: false, digest: [0; 32] };
+        let refused = |pieces| {
+            let mut bytes = Vec::new();
+            Header { number: 0, pieces }.encode(&mut bytes).expect("short");
+            Header::decode(&bytes, 100).expect_err("refused")
+        };
+        assert!(matches!(refused(vec![]), WireError::Nonsense(_)));
+        assert!(matches!(refused(vec![piece(60, 0), piece(41, 0)]), WireError::Nonsense(_)));
+        assert!(matches!(refused(vec![piece(1, u64::MAX)]), WireError::Nonsense(_)));
+        assert_eq!(Control::decode(&[0xff; 40]), Err(WireError::Garbled));
+        assert_eq!(Control::decode(&vec![0; CONTROL_MAX + 1]), Err(WireError::TooLong(CONTROL_MAX + 1)));
+    }
+
+    #[test]
+    fn a_message_followed_by_more_is_none() {
+        let mut bytes = Control::Finished.encode().expect("short");
+        assert_eq!(Control::decode(&bytes), Ok(Control::Finished));
+        bytes.push(0);
+        assert_eq!(Control::decode(&bytes), Err(WireError::Garbled));
+    }
+}

@@ -1,0 +1,211 @@
+//! What goes wrong: sources that change, disks that are full, transfers that are cut off,
+//! strangers, and names that lead elsewhere.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::time::Instant;
+
+use isthmus_mover::wire::Rules;
+use isthmus_mover::{MoverError, Notice};
+use support::*;
+
+/// Begins `transfer`, and panics in its thread when so many bytes are there.
+fn cut_off(transfer: &isthmus_mover::Transfer, after: u64) {
+    // So that there is something to cut.
+    let slow = isthmus_mover::Transfer { rate: 8 << 20, ..transfer.clone() };
+    let done = slow.run(&mut |notice| {
+        let Notice::Progress(progress) = notice else { return };
+        assert!(progress.bytes < after, "cut off");
+    });
+    drop(done);
+}
+
+fn partials(folder: &std::path::Path) -> usize {
+    let names = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(".isthmus-")).count()
+}
+
+/// The client's thread dies in the middle, as if killed; the same transfer then goes on.
+#[test]
+fn a_transfer_that_is_cut_off_goes_on_where_it_was() {
+    for upward in [true, false] {
+        let place = Place::writable();
+        let bytes = pattern(12 << 20, 9);
+        let (transfer, folder, copy) = if upward {
+            fs::write(place.here("file"), &bytes).expect("written");
+            (place.put(&["file"], "copy"), place.export(""), place.export("copy"))
+        } else {
+            fs::write(place.export("file"), &bytes).expect("written");
+            (place.get(&["file"], "copy"), place.here(""), place.here("copy"))
+        };
+        std::thread::scope(|scope| {
+            let cut = scope.spawn(|| cut_off(&transfer, 3 << 20));
+            assert!(cut.join().is_err(), "it was not cut off");
+        });
+        assert!(!copy.exists(), "not under its name before it is whole");
+        assert_eq!(partials(&folder), 2);
+        let (summary, notices) = complete(&transfer);
+        let have = notices.iter().find_map(|notice| match notice {
+            Notice::Resumed { have, .. } => Some(*have),
+            _ => None,
+        });
+        let have = have.expect("it goes on");
+        assert!(have >= 2 << 20, "{have} bytes were there");
+        // What was sent before it was known what is there is bounded.
+        assert!(summary.sent <= bytes.len() as u64 - have + (4 << 20), "{} bytes were sent", summary.sent);
+        assert!(fs::read(&copy).expect("whole") == bytes);
+        assert_eq!(partials(&folder), 0);
+    }
+}
+
+#[test]
+fn what_is_left_of_another_version_is_not_used() {
+    let place = Place::writable();
+    let old = pattern(12 << 20, 1);
+    fs::write(place.here("file"), &old).expect("written");
+    let transfer = place.put(&["file"], "copy");
+    std::thread::scope(|scope| {
+        assert!(scope.spawn(|| cut_off(&transfer, 3 << 20)).join().is_err());
+    });
+    let new = pattern(12 << 20, 2);
+    fs::write(place.here("file"), &new).expect("written");
+    let (_, notices) = complete(&transfer);
+    assert!(notices.iter().all(|notice| !matches!(notice, Notice::Resumed { .. })), "{notices:?}");
+    assert!(fs::read(place.export("copy")).expect("whole") == new);
+}
+
+#[test]
+fn a_source_that_changes_meanwhile_is_reported_and_not_published() {
+    let place = Place::writable();
+    fs::write(place.here("file"), pattern(8 << 20, 1)).expect("written");
+    let mut transfer = place.put(&["file"], "copy");
+    transfer.rate = 8 << 20;
+    let mut changed = false;
+    let mut failures = Vec::new();
+    let done = transfer.run(&mut |notice| match notice {
+        Notice::Progress(progress) if progress.bytes > 0 && !changed => {
+            changed = true;
+            let mut file = fs::OpenOptions::new().append(true).open(place.here("file")).expect("there");
+            file.write_all(b"more").expect("written");
+        }
+        Notice::Failed { text } => failures.push(text),
+        _ => {}
+    });
+    assert!(changed);
+    assert_eq!(done.expect("it ends").failed, 1);
+    assert!(matches!(&failures[..], [text] if text.contains("changed while it was read")), "{failures:?}");
+    assert!(!place.export("copy").exists());
+    assert_eq!(partials(&place.export("")), 0, "blocks of two versions are worth nothing");
+}
+
+#[test]
+fn strangers_and_the_wrong_way_are_refused_with_reasons() {
+    let place = Place::new("");
+    fs::write(place.here("file"), "f").expect("written");
+    let refused = |transfer: &isthmus_mover::Transfer| match run(transfer).0 {
+        Err(MoverError::Refused(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let put = place.put(&["file"], "file");
+    assert!(refused(&put).contains("read-only"));
+    let mut transfer = put.clone();
+    transfer.export = "other".to_owned();
+    assert!(refused(&transfer).contains("there is no export \"other\" for AS 1"));
+    transfer = put.clone();
+    transfer.trust = None;
+    assert!(refused(&transfer).contains("leave --plain out"));
+    transfer = put.clone();
+    transfer.trust = Some(place.trust(3));
+    let start = Instant::now();
+    let text = refused(&transfer);
+    assert!(text.contains("cannot be trusted") && start.elapsed() < LIMIT, "{text}");
+    transfer = place.get(&["../keys/host2.key"], "key");
+    assert!(refused(&transfer).contains("leads out of the folder"));
+    transfer = place.get(&["/etc/passwd"], "key");
+    assert!(refused(&transfer).contains("leads out of the folder"));
+    transfer = place.get(&["missing"], "x");
+    assert!(refused(&transfer).contains("No such file"));
+    assert!(!place.here("key").exists());
+}
+
+#[test]
+fn an_export_may_be_for_some_only() {
+    let place = Place::new("allow = [7]\n");
+    let error = run(&place.get(&[""], "x")).0.expect_err("AS 1 is not among them").to_string();
+    assert!(error.contains("for AS 1"), "{error}");
+}
+
+/// Symbolic links within an export that lead out of it are no way out, to read or to write.
+#[test]
+fn symbolic_links_are_no_way_out() {
+    let place = Place::writable();
+    let outside = place.folder.path().join("outside");
+    fs::create_dir(&outside).expect("made");
+    fs::write(outside.join("secret"), "s").expect("written");
+    symlink(&outside, place.export("out")).expect("made");
+    symlink(outside.join("secret"), place.export("file")).expect("made");
+    fs::create_dir_all(place.here("t/out")).expect("made");
+    fs::write(place.here("t/out/new"), "n").expect("written");
+    fs::write(place.here("new"), "n").expect("written");
+    for path in ["out/", "out/new"] {
+        let done = run(&place.put(&["new"], path)).0.expect_err("it leads out").to_string();
+        assert!(done.contains("leads out of the folder"), "{done}");
+    }
+    assert!(run(&place.get(&["out/secret"], "got")).0.is_err());
+    // A tree that has a folder where the export has the link.
+    let mut into = place.put(&["t/out"], "");
+    into.rules = Rules { all: true, ..Rules::default() };
+    let (done, notices) = run(&into);
+    assert!(done.expect("it ends").failed > 0, "{notices:?}");
+    // A file of the link's name takes the link's place.
+    fs::write(place.here("file"), "mine").expect("written");
+    complete(&place.put(&["file"], ""));
+    assert!(!place.export("file").is_symlink());
+    assert_eq!(fs::read_dir(&outside).expect("a folder").count(), 1);
+    assert_eq!(fs::read(outside.join("secret")).expect("there"), b"s");
+    // What is copied out of the export are the links, not what they lead to.
+    symlink(outside.join("secret"), place.here("t/abs")).expect("made");
+    let (done, notices) = run(&place.put(&["t/abs"], "link"));
+    assert_eq!(done.expect("it ends").failed, 0, "a source that the user named stands for what it leads to");
+    drop(notices);
+}
+
+#[test]
+fn symbolic_links_that_lead_out_are_taken_only_where_they_may() {
+    for (line, taken) in [("writable = true\n", false), ("writable = true\nany_symlink = true\n", true)] {
+        let place = Place::new(line);
+        fs::create_dir(place.here("t")).expect("made");
+        symlink("/etc/passwd", place.here("t/link")).expect("made");
+        let (done, notices) = run(&place.put(&["t"], ""));
+        assert_eq!(done.expect("it ends").failed, u64::from(!taken), "{notices:?}");
+        assert_eq!(place.export("t/link").is_symlink(), taken);
+    }
+}
+
+#[test]
+fn a_folder_in_the_way_is_named() {
+    let place = Place::writable();
+    fs::create_dir_all(place.export("d/file")).expect("made");
+    fs::create_dir(place.here("d")).expect("made");
+    fs::write(place.here("d/file"), "f").expect("written");
+    let (done, notices) = run(&place.put(&["d"], ""));
+    assert_eq!(done.expect("it ends").failed, 1);
+    assert!(
+        matches!(&notices[0], Notice::Failed { text } if text.contains("there is a folder of this name"))
+    );
+    let error = run(&place.put(&["d"], "no/such/place")).0.expect_err("no folder").to_string();
+    assert!(error.contains("there is no folder \"no/such\""), "{error}");
+}
+
+#[test]
+fn a_service_that_is_not_there_is_said_to_be_gone() {
+    let mut place = Place::writable();
+    fs::write(place.here("file"), "f").expect("written");
+    place.service.locator.set_port(1);
+    let error = run(&place.put(&["file"], "file")).0.expect_err("nobody listens there");
+    let text = error.to_string();
+    assert!(matches!(error, MoverError::Lost(_)) && text.contains("the same command continues"), "{text}");
+}

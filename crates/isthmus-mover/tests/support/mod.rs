@@ -1,0 +1,148 @@
+//! What the mover's tests share: a service in this process, and clients.
+#![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use isthmus_io::Settings;
+use isthmus_mover::channel::PROTOCOL;
+use isthmus_mover::wire::{Choice, Rules};
+use isthmus_mover::{Direction, MoverError, Notice, ServeConfig, Summary, Transfer, server};
+use isthmus_trust::{Files, Keygen, Trust};
+use isthmus_wire::{Address, AsId};
+
+pub const LIMIT: Duration = Duration::from_secs(60);
+pub const BLOCK: u64 = 64 << 10;
+
+/// A folder with an export, a service for it, and certificates of both sides.
+pub struct Place {
+    pub folder: tempfile::TempDir,
+    pub service: Address,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<(), MoverError>>>,
+}
+
+pub fn keys(folder: &Path, own: u32, other: u32) -> Files {
+    for as_id in [own, other] {
+        let name = format!("host{as_id}");
+        if !folder.join(format!("{name}.pem")).exists() {
+            Keygen { as_id, folder, name: &name, days: 1 }.make().expect("made");
+        }
+    }
+    Files {
+        certificate: folder.join(format!("host{own}.pem")),
+        key: folder.join(format!("host{own}.key")),
+        authorities: vec![folder.join(format!("as{other}.pem"))],
+    }
+}
+
+impl Place {
+    /// With more lines for the export.
+    pub fn new(export: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        for name in ["export", "here", "keys"] {
+            fs::create_dir(root.join(name)).expect("made");
+        }
+        keys(&root.join("keys"), 2, 1);
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\nadmits = [1]\n[tls]\ncertificate = \"keys/host2.pem\"\n\
+             key = \"keys/host2.key\"\nauthorities = [\"keys/as1.pem\"]\n\
+             [export.data]\npath = \"export\"\n{export}"
+        );
+        fs::write(root.join("serve.toml"), text).expect("written");
+        let config = ServeConfig::read(&root.join("serve.toml")).expect("a configuration");
+        let (stop, (told, ready)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        let thread = std::thread::spawn({
+            let stop = stop.clone();
+            move || server::serve(config, &stop, |address| told.send(address).expect("awaited"))
+        });
+        let bound = ready.recv_timeout(LIMIT).expect("it serves");
+        // As a user writes it.
+        let service = Address { incarnation: 0, ..bound };
+        Self { folder, service, stop, thread: Some(thread) }
+    }
+
+    pub fn writable() -> Self {
+        Self::new("writable = true\n")
+    }
+
+    pub fn export(&self, path: &str) -> PathBuf {
+        self.folder.path().join("export").join(path)
+    }
+
+    pub fn here(&self, path: &str) -> PathBuf {
+        self.folder.path().join("here").join(path)
+    }
+
+    pub fn trust(&self, own: u32) -> Trust {
+        let files = keys(&self.folder.path().join("keys"), own, 2);
+        Trust::load(&files, AsId(own), &[2], PROTOCOL).expect("good files")
+    }
+
+    pub fn transfer(&self, direction: Direction) -> Transfer {
+        Transfer {
+            service: self.service,
+            trust: Some(self.trust(1)),
+            settings: Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() },
+            export: "data".to_owned(),
+            direction,
+            choice: Choice { recursive: true, ..Choice::default() },
+            rules: Rules::default(),
+            block: BLOCK,
+            rate: 0,
+            memory: 64 << 20,
+            threads: 2,
+        }
+    }
+
+    pub fn put(&self, sources: &[&str], path: &str) -> Transfer {
+        let sources = sources.iter().map(|source| self.here(source)).collect();
+        let path = path.as_bytes().to_vec();
+        self.transfer(Direction::Put { sources, folder: path.is_empty(), path })
+    }
+
+    pub fn get(&self, paths: &[&str], destination: &str) -> Transfer {
+        let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+        let destination = self.here(destination);
+        self.transfer(Direction::Get { paths, destination })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let served = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            assert!(matches!(served, Some(Ok(Ok(())))), "{served:?}");
+        }
+    }
+}
+
+/// The transfer's result, and what it told.
+pub fn run(transfer: &Transfer) -> (Result<Summary, MoverError>, Vec<Notice>) {
+    let mut notices = Vec::new();
+    let done = transfer.run(&mut |notice| {
+        if !matches!(notice, Notice::Progress(_)) {
+            notices.push(notice);
+        }
+    });
+    (done, notices)
+}
+
+/// As [`run`], of a transfer that ends well.
+pub fn complete(transfer: &Transfer) -> (Summary, Vec<Notice>) {
+    let (done, notices) = run(transfer);
+    let summary = done.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(summary.failed, 0, "{notices:?}");
+    (summary, notices)
+}
+
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ ((i >> 8) as u8) ^ ((i >> 16) as u8) ^ seed).collect()
+}

@@ -1,0 +1,211 @@
+//! Files and trees, there and back, over real sockets.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, FileTimes};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use isthmus_mover::Notice;
+use isthmus_mover::wire::{Choice, Rules};
+use support::*;
+
+#[test]
+fn files_of_many_lengths_go_there_and_back_with_their_digests() {
+    let place = Place::writable();
+    let block = BLOCK as usize;
+    for (seed, len) in
+        [0, 1, 4096, block - 1, block, block + 1, 5 * block, 40 * block + 7].into_iter().enumerate()
+    {
+        let bytes = pattern(len, seed as u8);
+        fs::write(place.here("file"), &bytes).expect("written");
+        let (summary, notices) = complete(&place.put(&["file"], "there"));
+        assert_eq!((summary.files, summary.bytes), (1, len as u64));
+        let digest = blake3::hash(&bytes).to_hex().to_string();
+        assert!(
+            notices.iter().any(|notice| matches!(notice, Notice::File { blake3, .. } if *blake3 == digest))
+        );
+        assert!(fs::read(place.export("there")).expect("it is there") == bytes, "{len} bytes differ");
+        let (_, notices) = complete(&place.get(&["there"], "back"));
+        assert!(
+            notices.iter().any(|notice| matches!(notice, Notice::File { blake3, .. } if *blake3 == digest))
+        );
+        assert!(fs::read(place.here("back")).expect("it came back") == bytes, "{len} bytes differ");
+        for path in [place.export("there"), place.here("back"), place.here("file")] {
+            fs::remove_file(path).expect("removed");
+        }
+    }
+    assert_eq!(fs::read_dir(place.export("")).expect("a folder").count(), 0, "nothing is left over");
+}
+
+/// What there is below a folder: kind, mode, time, content.
+fn tree(folder: &Path) -> BTreeMap<String, String> {
+    fn visit(root: &Path, folder: &Path, out: &mut BTreeMap<String, String>) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let stat = path.symlink_metadata().expect("there");
+            let content = if stat.is_symlink() {
+                format!("-> {:?}", fs::read_link(&path).expect("a link"))
+            } else if stat.is_dir() {
+                visit(root, &path, out);
+                "folder".to_owned()
+            } else {
+                blake3::hash(&fs::read(&path).expect("a file")).to_hex().to_string()
+            };
+            let mode = if stat.is_symlink() { 0 } else { stat.mode() & 0o777 };
+            let name = path.strip_prefix(root).expect("below").display().to_string();
+            out.insert(name, format!("{mode:o} {}.{:09} {content}", stat.mtime(), stat.mtime_nsec()));
+        }
+    }
+    let mut out = BTreeMap::new();
+    visit(folder, folder, &mut out);
+    out
+}
+
+fn age(path: &Path, seconds: u64) {
+    let time = SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000 + seconds, 123_456_789);
+    let file = File::open(path).expect("there");
+    file.set_times(FileTimes::new().set_modified(time).set_accessed(time)).expect("set");
+}
+
+fn make_tree(root: &Path) {
+    fs::create_dir_all(root.join("a/b/empty")).expect("made");
+    for i in 0..300 {
+        fs::write(root.join(format!("a/small-{i}")), pattern(i * 17 % 5000, i as u8)).expect("written");
+    }
+    fs::write(root.join("a/b/large"), pattern(3_000_000, 1)).expect("written");
+    fs::write(root.join("nothing"), "").expect("written");
+    let name = "n".repeat(255);
+    fs::write(root.join(&name), "long").expect("written");
+    symlink("../nothing", root.join("a/link")).expect("made");
+    fs::set_permissions(root.join("a/small-3"), fs::Permissions::from_mode(0o640)).expect("set");
+    age(&root.join("a/small-3"), 3);
+    age(&root.join("a/b/large"), 4);
+    fs::set_permissions(root.join("a/b"), fs::Permissions::from_mode(0o555)).expect("set");
+    for (folder, seconds) in [("a/b/empty", 5), ("a/b", 6), ("a", 7)] {
+        age(&root.join(folder), seconds);
+    }
+}
+
+#[test]
+fn a_tree_is_the_same_there_and_back_and_is_not_sent_twice() {
+    let place = Place::writable();
+    let source = place.here("tree");
+    fs::create_dir(&source).expect("made");
+    make_tree(&source);
+    let there = tree(&source);
+    let (summary, _) = complete(&place.put(&["tree"], ""));
+    assert_eq!(summary.files, 303);
+    assert_eq!(tree(&place.export("tree")), there);
+    let (summary, notices) = complete(&place.put(&["tree"], ""));
+    assert_eq!((summary.files, summary.kept), (0, 303));
+    assert!(notices.iter().all(|notice| matches!(notice, Notice::Kept { why: "same", .. })), "{notices:?}");
+    // As another name, which is not there yet.
+    let (summary, _) = complete(&place.get(&["tree/a"], "renamed"));
+    assert_eq!(summary.files, 301);
+    assert_eq!(tree(&place.here("renamed")), tree(&source.join("a")));
+    // The export itself.
+    fs::create_dir(place.here("all")).expect("made");
+    complete(&place.get(&[""], "all"));
+    assert_eq!(tree(&place.here("all/data/tree")), there);
+}
+
+#[test]
+fn choices_and_rules_hold() {
+    let place = Place::writable();
+    for name in ["x.tmp", "keep.tmp", "run/a.dat", "run/b.tmp", "cache/big"] {
+        let path = place.here("t").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, name).expect("written");
+    }
+    let choice = Choice {
+        recursive: true,
+        exclude: vec!["*.tmp".to_owned(), "/cache".to_owned()],
+        include: vec!["keep*".to_owned()],
+    };
+    let mut transfer = place.put(&["t"], "");
+    transfer.choice = choice.clone();
+    transfer.rules.dry_run = true;
+    let (summary, notices) = complete(&transfer);
+    assert_eq!(summary.files, 2);
+    assert!(notices.iter().all(|notice| matches!(notice, Notice::Would { .. })), "{notices:?}");
+    assert!(!place.export("t").exists(), "a dry run changes nothing");
+    transfer.rules.dry_run = false;
+    complete(&transfer);
+    let names: Vec<_> = tree(&place.export("t")).into_keys().collect();
+    assert_eq!(names, ["keep.tmp", "run", "run/a.dat"]);
+    // The other way round the patterns are the service's to obey.
+    let mut back = place.get(&["t"], "back");
+    back.choice = Choice { exclude: vec!["run/*".to_owned()], ..choice };
+    complete(&back);
+    assert_eq!(tree(&place.here("back")).into_keys().collect::<Vec<_>>(), ["keep.tmp", "run"]);
+
+    fs::write(place.export("t/keep.tmp"), "newer there").expect("written");
+    let mut update = place.put(&["t"], "");
+    update.rules = Rules { update: true, ..Rules::default() };
+    let (_, notices) = complete(&update);
+    assert!(notices.iter().any(|notice| matches!(notice, Notice::Kept { why: "newer", .. })), "{notices:?}");
+    assert_eq!(fs::read(place.export("t/keep.tmp")).expect("there"), b"newer there");
+    complete(&place.put(&["t"], ""));
+    assert_eq!(fs::read(place.export("t/keep.tmp")).expect("there"), b"keep.tmp");
+}
+
+#[test]
+fn holes_stay_holes() {
+    let place = Place::writable();
+    for (name, len, at) in [("large", 64 << 20, 33 << 20), ("small", 60_000, 40_000)] {
+        let file = File::create(place.here(name)).expect("made");
+        file.set_len(len).expect("set");
+        file.write_all_at(&pattern(9000, 5), at).expect("written");
+        drop(file);
+        complete(&place.put(&[name], ""));
+        let (here, there) = (place.here(name), place.export(name));
+        assert!(fs::read(&here).expect("here") == fs::read(&there).expect("there"));
+        let (here, there) = (here.metadata().expect("here"), there.metadata().expect("there"));
+        assert!(there.blocks() <= here.blocks() + 64, "{} blocks of {}", there.blocks(), here.blocks());
+    }
+}
+
+#[test]
+fn extended_attributes_are_kept_where_the_file_systems_have_them() {
+    let place = Place::writable();
+    fs::write(place.here("x"), "x").expect("written");
+    let file = File::open(place.here("x")).expect("there");
+    let value = b"1.5 mm\0binary";
+    if rustix::fs::fsetxattr(&file, "user.detector", value, rustix::fs::XattrFlags::empty()).is_err() {
+        println!("this file system has no extended attributes");
+        return;
+    }
+    complete(&place.put(&["x"], ""));
+    let mut found = [0; 64];
+    let there = File::open(place.export("x")).expect("there");
+    let len = rustix::fs::fgetxattr(&there, "user.detector", &mut found[..]).expect("it is kept");
+    assert_eq!(&found[..len], value);
+}
+
+#[test]
+fn what_is_no_file_is_named_and_the_rest_is_copied() {
+    let place = Place::writable();
+    fs::create_dir(place.here("t")).expect("made");
+    fs::write(place.here("t/file"), "f").expect("written");
+    let _socket = std::os::unix::net::UnixListener::bind(place.here("t/socket")).expect("bound");
+    let (summary, notices) = complete(&place.put(&["t"], ""));
+    assert_eq!(summary.files, 1);
+    assert!(matches!(&notices[..], [.., Notice::File { .. }] | [Notice::File { .. }, ..]), "{notices:?}");
+    assert!(
+        notices.iter().any(|notice| matches!(notice, Notice::Warning { text } if text.contains("socket")))
+    );
+}
+
+#[test]
+fn a_folder_without_r_is_no_source() {
+    let place = Place::writable();
+    fs::create_dir(place.here("t")).expect("made");
+    let mut transfer = place.put(&["t"], "");
+    transfer.choice.recursive = false;
+    let (done, notices) = run(&transfer);
+    assert_eq!(done.expect("it ends").failed, 1);
+    assert!(matches!(&notices[..], [Notice::Failed { text }] if text.contains("add -r")), "{notices:?}");
+}

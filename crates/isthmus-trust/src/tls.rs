@@ -1,0 +1,310 @@
+//! Mutual TLS 1.3 between sites: whose certificate is it, and is it admitted.
+//!
+//! A certificate names its AS by the URI `isthmus://as/ID` among its alternative names, and
+//! so does the authority that signed it: an authority speaks for its own AS only, however
+//! many of them somebody believes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use isthmus_wire::AsId;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+};
+use serde::Deserialize;
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+const URI: &str = "isthmus://as/";
+
+/// Certificates, as PEM files.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
+    /// One's own certificate, and what leads to its authority if not that itself.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities of the AS's that are admitted.
+    pub authorities: Vec<PathBuf>,
+}
+
+/// What is wrong with a certificate or key, with the file and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct TrustError {
+    /// The file.
+    pub place: String,
+    /// What is wrong, and the remedy.
+    pub message: String,
+}
+
+/// Both roles in a handshake.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// Who begins the conversation. Any server name will do: certificates name an AS.
+    pub client: Arc<ClientConfig>,
+    /// Who answers.
+    pub server: Arc<ServerConfig>,
+}
+
+impl Files {
+    /// Takes relative paths from `folder`.
+    pub fn relative_to(&mut self, folder: &Path) {
+        for file in [&mut self.certificate, &mut self.key].into_iter().chain(&mut self.authorities) {
+            *file = folder.join(&file);
+        }
+    }
+
+    /// The AS's whose authorities are among the files.
+    ///
+    /// # Errors
+    /// A file is no certificate, or names no AS.
+    pub fn known(&self) -> Result<Vec<u32>, TrustError> {
+        let mut known = Vec::new();
+        for file in &self.authorities {
+            for authority in certificates(file)? {
+                let unnamed =
+                    || fault(file, "this authority names no AS; use the one that keygen made".into());
+                known.push(as_of(&authority).ok_or_else(unnamed)?.0);
+            }
+        }
+        Ok(known)
+    }
+
+    /// The AS that the certificate names.
+    ///
+    /// # Errors
+    /// The file is no certificate, or names no AS.
+    pub fn as_id(&self) -> Result<AsId, TrustError> {
+        as_of(&certificates(&self.certificate)?[0]).ok_or_else(|| {
+            let message = "this certificate names no AS; make one with `isthmus router keygen`";
+            fault(&self.certificate, message.to_owned())
+        })
+    }
+}
+
+/// The URI that names an AS in a certificate.
+pub(crate) fn uri_of(as_id: u32) -> String {
+    format!("{URI}{as_id}")
+}
+
+/// The AS that a certificate names; none if it names several.
+fn as_of(certificate: &CertificateDer<'_>) -> Option<AsId> {
+    let certificate = EndEntityCert::try_from(certificate).ok()?;
+    let mut named = certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(URI));
+    let id = named.next()?.parse().ok()?;
+    named.next().is_none().then_some(AsId(id))
+}
+
+/// The AS at the other end of a session, by the certificates that it showed.
+pub fn peer_as(certificates: Option<&[CertificateDer<'_>]>) -> Option<AsId> {
+    as_of(certificates?.first()?)
+}
+
+impl Trust {
+    /// Reads the certificates; one's own must be that of the AS `own`. Only certificates of
+    /// the AS's in `admits` are believed. `protocol` is what both ends have to offer (ALPN),
+    /// so that a session of one kind is never taken for one of another.
+    ///
+    /// # Errors
+    /// [`TrustError`], which names the file.
+    pub fn load(files: &Files, own: AsId, admits: &[u32], protocol: &[u8]) -> Result<Self, TrustError> {
+        let chain = certificates(&files.certificate)?;
+        let named = as_of(&chain[0]);
+        if named != Some(own) {
+            let named = named.map_or("no AS".to_owned(), |id| format!("AS {}", id.0));
+            let message = format!("the certificate names {named}, but this is AS {}", own.0);
+            return Err(fault(&files.certificate, format!("{message}; make one with --as {}", own.0)));
+        }
+        let key = PrivateKeyDer::from_pem_file(&files.key)
+            .map_err(|e| fault(&files.key, format!("no private key in PEM: {e}")))?;
+        let neighbours = Arc::new(Neighbours::load(&files.authorities, own, admits)?);
+        let provider = Arc::new(ring::default_provider());
+        let unusable =
+            |e: Error| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display()));
+        let mut client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .dangerous()
+            .with_custom_certificate_verifier(neighbours.clone())
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .map_err(unusable)?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(neighbours)
+            .with_single_cert(chain, key)
+            .map_err(unusable)?;
+        client.alpn_protocols = vec![protocol.to_vec()];
+        server.alpn_protocols = vec![protocol.to_vec()];
+        // A resumed session would not be asked for its certificate again.
+        client.resumption = rustls::client::Resumption::disabled();
+        server.send_tls13_tickets = 0;
+        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+fn fault(file: &Path, message: String) -> TrustError {
+    TrustError { place: file.display().to_string(), message }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let read = read.map_err(|e| fault(file, format!("no certificate in PEM: {e}")))?;
+    if read.is_empty() {
+        return Err(fault(file, "there is no certificate in this file".to_owned()));
+    }
+    Ok(read)
+}
+
+/// Believes a certificate if an authority of the AS that it names signed it, and the AS is
+/// admitted.
+#[derive(Debug)]
+struct Neighbours {
+    anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Neighbours {
+    fn load(files: &[PathBuf], own: AsId, admits: &[u32]) -> Result<Self, TrustError> {
+        let provider: CryptoProvider = ring::default_provider();
+        let algorithms = provider.signature_verification_algorithms;
+        let mut anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>> = BTreeMap::new();
+        for file in files {
+            for authority in certificates(file)? {
+                let unnamed =
+                    || fault(file, "this authority names no AS; use the one that keygen made".into());
+                let named = as_of(&authority).ok_or_else(unnamed)?;
+                let anchor = anchor_from_trusted_cert(&authority)
+                    .map_err(|e| fault(file, format!("not usable as an authority: {e}")))?;
+                anchors.entry(named).or_default().push(anchor.to_owned());
+            }
+        }
+        for id in admits.iter().map(|id| AsId(*id)).filter(|id| *id != own) {
+            if !anchors.contains_key(&id) {
+                let message = format!("admits AS {}, but none of the authorities is that AS's", id.0);
+                let file = files.first().map_or(Path::new("[tls]"), |file| file);
+                return Err(fault(file, format!("{message}; add its certificate to tls.authorities")));
+            }
+        }
+        anchors.retain(|id, _| admits.contains(&id.0));
+        Ok(Self { anchors, algorithms })
+    }
+
+    fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<(), Error> {
+        let denied = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+        let anchors = as_of(leaf).and_then(|id| self.anchors.get(&id)).ok_or(denied)?;
+        let certificate = EndEntityCert::try_from(leaf)
+            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let checked =
+            certificate.verify_for_usage(self.algorithms.all, anchors, chain, now, usage, None, None);
+        checked.map(drop).map_err(|error| {
+            Error::InvalidCertificate(match error {
+                webpki::Error::CertExpired { .. } => CertificateError::Expired,
+                webpki::Error::CertNotValidYet { .. } => CertificateError::NotValidYet,
+                _ => CertificateError::UnknownIssuer,
+            })
+        })
+    }
+
+    fn signed(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, leaf, signature, &self.algorithms)
+    }
+}
+
+/// TLS 1.2 is not offered, so nothing is ever signed by it.
+fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::General("TLS 1.2 is not spoken".to_owned()))
+}
+
+impl ServerCertVerifier for Neighbours {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(leaf, chain, now, KeyUsage::server_auth())?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed(message, leaf, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Neighbours {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(leaf, chain, now, KeyUsage::client_auth())?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed(message, leaf, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

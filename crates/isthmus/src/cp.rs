@@ -1,0 +1,188 @@
+//! `isthmus cp`: copies files to and from other sites.
+
+mod place;
+mod report;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use isthmus_io::{Settings, Streams};
+use isthmus_mover::config::with_credit;
+use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules};
+use isthmus_mover::{Direction, MoverError, SitesConfig, Summary, Transfer};
+use isthmus_units::{Rate, Size};
+
+use place::{Place, Remote};
+use report::Report;
+
+/// Copy files to another site, or from there
+///
+/// One side is on this host. The other is SITE:EXPORT/PATH, where SITE is in the file with the
+/// sites, or IP:PORT:EXPORT/PATH. Every block is verified where it arrives; a file appears
+/// under its name when it is whole. When anything ends the command early, the same command
+/// continues: what has arrived is not sent again. Files of equal length and time are left
+/// alone.
+///
+/// Exit status: 0 all is there; 1 some files were not copied, which are named; 2 a wrong
+/// command or configuration; 3 this host refuses something; 4 the other side cannot be reached
+/// or was lost, and the same command continues; 5 the other side refuses, or cannot be trusted.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to copy, and last where to
+    #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
+    places: Vec<String>,
+    /// Folders too, with what is in them
+    #[arg(short, long)]
+    recursive: bool,
+    /// Say what would be copied, and change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Leave files alone that are newer at the destination
+    #[arg(short, long)]
+    update: bool,
+    /// Copy even files that have the same length and time there
+    #[arg(long, conflicts_with = "update")]
+    all: bool,
+    /// Leave out what has such a name or, with a "/", such a path; may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// Take it all the same
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+    /// Send no faster, such as 200Mbit
+    #[arg(long, value_name = "RATE")]
+    limit_rate: Option<Rate>,
+    /// A file is on the destination's disk before it counts as copied
+    #[arg(long)]
+    sync: bool,
+    /// Events on standard output, one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Name every file that is copied, with its BLAKE3 digest
+    #[arg(short, long)]
+    verbose: bool,
+    /// Length of a block: a power of two from 64KiB to 16MiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    block: Size,
+    /// Most TCP streams; default: as the settings say
+    #[arg(long, value_name = "N")]
+    streams: Option<Streams>,
+    /// Most memory for blocks
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    memory: Size,
+    /// Threads that read or write
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+    /// File with the sites and this host's certificates; default: sites.toml below the folder of
+    /// isthmus.toml
+    #[arg(long, value_name = "FILE", env = "ISTHMUS_SITES")]
+    sites: Option<PathBuf>,
+    /// Neither encrypt nor authenticate: where the network is trusted, and the service agrees
+    #[arg(long)]
+    plain: bool,
+}
+
+pub(crate) fn main(args: Args) -> ExitCode {
+    let start = Instant::now();
+    let mut report = Report::new(args.json, args.verbose, args.dry_run);
+    let done = transfer(&args).and_then(|transfer| transfer.run(&mut |notice| report.note(notice)));
+    report.end(&done, start.elapsed());
+    ExitCode::from(match done {
+        Ok(Summary { failed: 0, .. }) => 0,
+        Ok(_) => 1,
+        Err(MoverError::Usage(_)) => 2,
+        Err(MoverError::Local(_)) => 3,
+        Err(MoverError::Lost(_)) => 4,
+        Err(MoverError::Refused(_)) => 5,
+    })
+}
+
+fn transfer(args: &Args) -> Result<Transfer, MoverError> {
+    let usage = |text: String| MoverError::Usage(text);
+    if !args.block.0.is_power_of_two() || !BLOCK_SIZES.contains(&args.block.0) {
+        return Err(usage(format!("--block {}: expected a power of two from 64KiB to 16MiB", args.block)));
+    }
+    let (remote, direction) = direction(&args.places)?;
+    let sites = sites(args.sites.as_ref())?;
+    let mut settings = Settings::load().map_err(|error| usage(error.to_string()))?;
+    if let Some(streams) = args.streams {
+        settings.streams = streams;
+    }
+    let (service, plain, routers) = place::locate(&remote.site, &sites, &settings).map_err(usage)?;
+    if !routers.0.is_empty() {
+        settings.routers = routers;
+    }
+    let trust = if args.plain || plain { None } else { Some(sites.trust(service.as_id.0)?) };
+    let choice =
+        Choice { recursive: args.recursive, exclude: args.exclude.clone(), include: args.include.clone() };
+    let rules = Rules { update: args.update, all: args.all, sync: args.sync, dry_run: args.dry_run };
+    Ok(Transfer {
+        service,
+        trust,
+        settings: with_credit(settings),
+        export: remote.export,
+        direction,
+        choice,
+        rules,
+        block: args.block.0,
+        rate: args.limit_rate.map_or(0, |rate| (rate.0 / 8).max(1)),
+        memory: args.memory.0,
+        threads: usize::from(args.threads),
+    })
+}
+
+/// Which side is this host's.
+fn direction(places: &[String]) -> Result<(Remote, Direction), MoverError> {
+    let usage = |text: &str| Err(MoverError::Usage(text.to_owned()));
+    let mut places: Vec<Place> = places.iter().map(|text| place::parse(text)).collect();
+    let Some(destination) = places.pop() else { return usage("there is no destination") };
+    match destination {
+        Place::Remote(remote) => {
+            let mut sources = Vec::new();
+            for place in places {
+                match place {
+                    Place::Local(path) => sources.push(path),
+                    Place::Remote(_) => {
+                        return usage("both sides are remote; run the command on a host of one of them");
+                    }
+                }
+            }
+            let folder = remote.path.ends_with('/') || remote.path.is_empty();
+            let path = remote.path.trim_end_matches('/').as_bytes().to_vec();
+            Ok((remote, Direction::Put { sources, path, folder }))
+        }
+        Place::Local(destination) => {
+            let mut remotes = Vec::new();
+            for place in places {
+                match place {
+                    Place::Remote(remote) => remotes.push(remote),
+                    Place::Local(_) => {
+                        return usage("neither side is remote; write it as SITE:EXPORT/PATH, or use cp");
+                    }
+                }
+            }
+            let Some(first) = remotes.first().cloned() else { return usage("there is no source") };
+            if remotes.iter().any(|other| (&other.site, &other.export) != (&first.site, &first.export)) {
+                return usage("the sources are of several exports; copy from one after the other");
+            }
+            let paths = remotes.into_iter().map(|remote| remote.path.into_bytes()).collect();
+            Ok((first, Direction::Get { paths, destination }))
+        }
+    }
+}
+
+fn sites(named: Option<&PathBuf>) -> Result<SitesConfig, MoverError> {
+    if let Some(named) = named {
+        return SitesConfig::read(named);
+    }
+    let home = std::env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
+    let found = home
+        .into_iter()
+        .chain([PathBuf::from("/etc")])
+        .map(|folder| folder.join("isthmus/sites.toml"))
+        .find(|path| path.is_file());
+    found.map_or_else(|| Ok(SitesConfig::default()), |path| SitesConfig::read(&path))
+}

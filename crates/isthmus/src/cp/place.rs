@@ -1,0 +1,80 @@
+//! Places as users write them: a path, SITE:EXPORT/PATH or IP:PORT:EXPORT/PATH.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use isthmus_io::{Routers, Settings};
+use isthmus_mover::SitesConfig;
+use isthmus_wire::{Address, AsId, SubnetId};
+
+/// One side of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this host.
+    Local(PathBuf),
+    /// At a service.
+    Remote(Remote),
+}
+
+/// A path below an export of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    /// Name of a site, or IP:PORT.
+    pub(crate) site: String,
+    pub(crate) export: String,
+    /// Below the export, as written.
+    pub(crate) path: String,
+}
+
+/// Reads a place. As with scp, a colon before the first slash makes it a remote one.
+pub(crate) fn parse(text: &str) -> Place {
+    let colons = text.char_indices().filter(|(_, c)| *c == ':').map(|(at, _)| at);
+    let direct = colons.clone().find(|at| text[..*at].parse::<SocketAddr>().is_ok());
+    let first = text.find(':').filter(|at| !text[..*at].contains('/') && *at > 0);
+    let Some(at) = direct.or(first) else { return Place::Local(text.into()) };
+    let (export, path) = text[at + 1..].split_once('/').unwrap_or((&text[at + 1..], ""));
+    Place::Remote(Remote { site: text[..at].to_owned(), export: export.to_owned(), path: path.to_owned() })
+}
+
+/// Where a service is, whether it is plain, and the routers toward it.
+pub(crate) fn locate(
+    site: &str,
+    sites: &SitesConfig,
+    settings: &Settings,
+) -> Result<(Address, bool, Routers), String> {
+    if let Some(known) = sites.sites.get(site) {
+        return Ok((known.endpoint(), known.plain, known.routers.clone()));
+    }
+    if let Ok(at) = site.parse::<SocketAddr>() {
+        let (as_id, subnet) = (AsId(settings.as_id), SubnetId(settings.subnet));
+        let address = Address { as_id, subnet, incarnation: 0, ..Address::from(at) };
+        return Ok((address, false, Routers::default()));
+    }
+    let names: Vec<&str> = sites.sites.keys().map(String::as_str).collect();
+    Err(if names.is_empty() {
+        format!(
+            "no site is known, so not {site:?}; write IP:PORT:EXPORT/PATH, or a file with [site.{site}] (--sites)"
+        )
+    } else {
+        format!("there is no site {site:?}; known are {}; or write IP:PORT:EXPORT/PATH", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_read_as_people_write_them() {
+        let remote = |site: &str, export: &str, path: &str| {
+            Place::Remote(Remote { site: site.to_owned(), export: export.to_owned(), path: path.to_owned() })
+        };
+        assert_eq!(parse("b:data/run/x"), remote("b", "data", "run/x"));
+        assert_eq!(parse("b:data"), remote("b", "data", ""));
+        assert_eq!(parse("10.0.0.1:4200:data/x:y"), remote("10.0.0.1:4200", "data", "x:y"));
+        assert_eq!(parse("[fd00::1]:4200:data/"), remote("[fd00::1]:4200", "data", ""));
+        for local in ["x", "/x:y", "./b:data", "a/b:c", ":x"] {
+            assert_eq!(parse(local), Place::Local(local.into()), "{local}");
+        }
+    }
+}

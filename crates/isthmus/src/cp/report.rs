@@ -1,0 +1,166 @@
+//! What a copy tells: progress for people, events for programs.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use isthmus_mover::watch::{Bottleneck, Progress};
+use isthmus_mover::{MoverError, Notice, Summary};
+
+/// The rate that is shown is that of so long. An older sample weighs less.
+const MEMORY: f64 = 5.0;
+
+pub(crate) struct Report {
+    json: bool,
+    verbose: bool,
+    dry_run: bool,
+    bar: Option<ProgressBar>,
+    last: (Instant, u64),
+    /// Bytes a second.
+    rate: f64,
+}
+
+impl Report {
+    pub(crate) fn new(json: bool, verbose: bool, dry_run: bool) -> Self {
+        let bar = (!json && !dry_run && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Self { json, verbose, dry_run, bar, last: (Instant::now(), 0), rate: 0.0 }
+    }
+
+    pub(crate) fn note(&mut self, notice: Notice) {
+        if let Notice::Progress(progress) = &notice {
+            self.measure(progress);
+        }
+        if self.json {
+            return self.json(&notice);
+        }
+        match notice {
+            Notice::Progress(progress) => self.show(&progress),
+            Notice::File { path, blake3, .. } if self.verbose => self.out(&format!("{blake3}  {path}")),
+            Notice::Resumed { path, have } => {
+                self.err(&format!("{path}: {} are there already; going on from there", HumanBytes(have)));
+            }
+            Notice::Would { path, bytes } => self.out(&format!("{path} ({})", HumanBytes(bytes))),
+            Notice::Kept { path, why, .. } if self.verbose => {
+                self.out(&format!("{path}: left alone ({why})"))
+            }
+            Notice::Failed { text } | Notice::Warning { text } => self.err(&format!("isthmus cp: {text}")),
+            Notice::File { .. } | Notice::Kept { .. } => {}
+        }
+    }
+
+    fn measure(&mut self, progress: &Progress) {
+        let (at, bytes) = self.last;
+        let spent = at.elapsed().as_secs_f64();
+        if spent < 0.05 {
+            return;
+        }
+        let now = progress.bytes.saturating_sub(bytes) as f64 / spent;
+        let weight = if self.rate == 0.0 { 1.0 } else { 1.0 - (-spent / MEMORY).exp() };
+        self.rate += (now - self.rate) * weight;
+        self.last = (Instant::now(), progress.bytes);
+    }
+
+    /// How long the rest will take, if that is known.
+    fn eta(&self, progress: &Progress) -> Option<f64> {
+        let left = progress.bytes_total?.saturating_sub(progress.bytes);
+        (self.rate > 0.0).then(|| left as f64 / self.rate)
+    }
+
+    fn json(&self, notice: &Notice) {
+        let mut value = serde_json::to_value(notice).unwrap_or_default();
+        if let Notice::Progress(progress) = notice {
+            value["rate"] = (self.rate as u64).into();
+            value["eta"] = self.eta(progress).map(|eta| (eta * 10.0).round() / 10.0).into();
+        }
+        print_line(&value.to_string());
+    }
+
+    fn show(&self, progress: &Progress) {
+        let Some(bar) = &self.bar else { return };
+        match progress.bytes_total {
+            Some(total) => bar.set_length(total),
+            None => bar.unset_length(),
+        }
+        bar.set_position(progress.bytes);
+        let eta = self.eta(progress).map_or("?".to_owned(), |eta| clock(eta as u64));
+        let waits = match progress.bottleneck {
+            Bottleneck::None => "",
+            Bottleneck::Read => ", reading is slowest",
+            Bottleneck::Network => ", the network is slowest",
+            Bottleneck::Write => ", writing is slowest",
+            Bottleneck::Cpu => ", the processor is slowest",
+            Bottleneck::Limit => ", as limited",
+        };
+        let files =
+            progress.files_total.map_or(String::new(), |total| format!(", {}/{total} files", progress.files));
+        bar.set_message(format!("{}/s, {eta} left{files}{waits}", HumanBytes(self.rate as u64)));
+    }
+
+    fn out(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| print_line(line)),
+            None => print_line(line),
+        }
+    }
+
+    fn err(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    pub(crate) fn end(&mut self, done: &Result<Summary, MoverError>, took: Duration) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        match done {
+            Ok(summary) if self.json => {
+                let mut value = serde_json::to_value(summary).unwrap_or_default();
+                value["event"] = "end".into();
+                value["seconds"] = took.as_secs_f64().into();
+                print_line(&value.to_string());
+            }
+            Err(error) if self.json => {
+                print_line(&serde_json::json!({ "event": "error", "text": error.to_string() }).to_string());
+            }
+            Ok(summary) => self.summary(summary, took),
+            Err(error) => eprintln!("isthmus cp: {error}"),
+        }
+    }
+
+    fn summary(&self, summary: &Summary, took: Duration) {
+        let Summary { files, bytes, kept, failed, .. } = *summary;
+        let mut line = format!("{files} file{}, {}", if files == 1 { "" } else { "s" }, HumanBytes(bytes));
+        if self.dry_run {
+            line += " would be copied";
+        } else {
+            let rate = bytes as f64 / took.as_secs_f64() / 1e6;
+            line += &format!(" in {:.2} s ({rate:.0} MB/s), verified", took.as_secs_f64());
+        }
+        if kept > 0 {
+            line += &format!("; {kept} left alone");
+        }
+        if failed > 0 {
+            line += &format!("; {failed} not copied");
+        }
+        print_line(&line);
+    }
+}
+
+/// A reader that has gone away is no reason to end the copy.
+fn print_line(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn clock(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
+        (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}

@@ -1,0 +1,269 @@
+//! `isthmus cp` and `isthmus serve` as users run them; killed, restarted, and out of room.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+/// A folder with the certificates and files of the two sites.
+struct Sites {
+    folder: tempfile::TempDir,
+}
+
+/// A process that does not outlive its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// As `kill -9`.
+    fn kill(mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+    }
+}
+
+fn isthmus(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
+    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Sites {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port();
+        let sites = Self { folder };
+        for (as_id, name) in [("1", "laptop"), ("2", "server")] {
+            let words = ["router", "keygen", "--as", as_id, "--out", "keys", "--name", name];
+            let made = isthmus(sites.folder.path()).args(words).output().expect("run");
+            assert!(made.status.success(), "{}", text(&made.stderr));
+        }
+        fs::create_dir(sites.path("export")).expect("made");
+        let tls = |name: &str, other: u32| {
+            format!(
+                "[tls]\ncertificate = \"keys/{name}.pem\"\nkey = \"keys/{name}.key\"\n\
+                 authorities = [\"keys/as{other}.pem\"]\n"
+            )
+        };
+        let serve = format!(
+            "listen = \"127.0.0.1:{port}\"\nadmits = [1]\n{}[export.data]\npath = \"export\"\nwritable = true\n",
+            tls("server", 1)
+        );
+        let known = format!("{}[site.b]\naddress = \"127.0.0.1:{port}\"\n", tls("laptop", 2));
+        fs::write(sites.path("serve.toml"), serve).expect("written");
+        fs::write(sites.path("sites.toml"), known).expect("written");
+        sites
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn serve(&self) -> Running {
+        let mut command = isthmus(self.folder.path());
+        self.served(command.args(["serve", "--config", "serve.toml"]))
+    }
+
+    /// Waits until the service says that it serves.
+    fn served(&self, command: &mut Command) -> Running {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped"));
+        let mut said = String::new();
+        while !said.contains("serving at") {
+            assert!(lines.read_line(&mut said).expect("readable") > 0, "it does not serve: {said}");
+        }
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Running(child)
+    }
+
+    fn cp(&self, words: &[&str]) -> Command {
+        let mut command = isthmus(self.folder.path());
+        command.args(["cp", "--sites", "sites.toml"]).args(words);
+        command
+    }
+
+    fn copy(&self, words: &[&str]) -> Output {
+        self.cp(words).output().expect("it runs")
+    }
+
+    /// Starts a slow copy, and returns when so much of it is there.
+    fn begin(&self, words: &[&str], bytes: u64) -> (Running, BufReader<ChildStdout>) {
+        let mut command = self.cp(&["--json", "--limit-rate", "64Mbit"]);
+        let mut child = command.args(words).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut events = BufReader::new(child.stdout.take().expect("piped"));
+        let start = Instant::now();
+        loop {
+            let event = event(&mut events).expect("it goes on");
+            if event["event"] == "progress" && event["bytes"].as_u64() >= Some(bytes) {
+                return (Running(child), events);
+            }
+            assert!(start.elapsed() < LIMIT, "no progress");
+        }
+    }
+}
+
+fn event(events: &mut BufReader<ChildStdout>) -> Option<serde_json::Value> {
+    let mut line = String::new();
+    (events.read_line(&mut line).expect("readable") > 0)
+        .then(|| serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}")))
+}
+
+/// The events of one kind of a finished copy.
+fn events(output: &Output, kind: &str) -> Vec<serde_json::Value> {
+    let lines = text(&output.stdout);
+    let events = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    events.filter(|event| event["event"] == kind).collect()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ ((i >> 8) as u8) ^ ((i >> 16) as u8)).collect()
+}
+
+#[test]
+fn a_file_and_a_tree_are_copied_there_and_back() {
+    let sites = Sites::new();
+    let _service = sites.serve();
+    fs::create_dir(sites.path("run")).expect("made");
+    fs::write(sites.path("run/a"), pattern(3 * MIB)).expect("written");
+    fs::write(sites.path("run/b"), "small").expect("written");
+    let done = sites.copy(&["-r", "run", "b:data/"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).starts_with("2 files, 3.00 MiB in "), "{}", text(&done.stdout));
+    assert!(fs::read(sites.path("export/run/a")).expect("there") == pattern(3 * MIB));
+    let done = sites.copy(&["-v", "b:data/run/b", "back"]);
+    let digest = blake3::hash(b"small").to_hex();
+    assert!(text(&done.stdout).starts_with(&format!("{digest}  ")), "{}", text(&done.stdout));
+    assert_eq!(fs::read(sites.path("back")).expect("back"), b"small");
+    let done = sites.copy(&["--json", "-r", "-n", "--all", "run", "b:data/"]);
+    assert_eq!(events(&done, "would").len(), 2);
+    assert_eq!(events(&done, "end")[0]["files"], 2);
+}
+
+#[test]
+fn exit_statuses_tell_who_must_act() {
+    let sites = Sites::new();
+    fs::write(sites.path("file"), "f").expect("written");
+    let status = |words: &[&str], expected: i32, says: &str| {
+        let done = sites.copy(words);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(expected), "{words:?}: {said}");
+        assert!(said.contains(says), "{words:?}: {said}");
+    };
+    status(&["file", "b:data/"], 4, "the same command continues");
+    let _service = sites.serve();
+    status(&["file", "elsewhere"], 2, "neither side is remote");
+    status(&["file", "c:data/"], 2, "there is no site \"c\"; known are b");
+    status(&["missing", "b:data/"], 2, "missing");
+    status(&["--block", "3000", "file", "b:data/"], 2, "power of two");
+    status(&["file", "b:other/"], 5, "there is no export \"other\"");
+    status(&["--plain", "file", "b:data/"], 5, "leave --plain out");
+    fs::create_dir_all(sites.path("folder")).expect("made");
+    status(&["folder", "b:data/"], 1, "add -r");
+    status(&["file", "b:data/"], 0, "");
+}
+
+fn goes_on(upward: bool, whose: &str) {
+    let sites = Sites::new();
+    let service = sites.serve();
+    let bytes = pattern(40 * MIB);
+    let (from, to, words) = if upward {
+        ("file", "export/copy", ["file", "b:data/copy"])
+    } else {
+        ("export/file", "copy", ["b:data/file", "copy"])
+    };
+    fs::write(sites.path(from), &bytes).expect("written");
+    let (client, mut left) = sites.begin(&words, 8 * MIB as u64);
+    let _service = if whose == "client" {
+        client.kill();
+        service
+    } else {
+        service.kill();
+        let last = std::iter::from_fn(|| event(&mut left)).last().expect("it says why it ends");
+        assert!(last["text"].as_str().is_some_and(|text| text.contains("continues")), "{last}");
+        drop(client);
+        sites.serve()
+    };
+    assert!(!sites.path(to).exists(), "not under its name before it is whole");
+    let done = sites.copy(&[&["--json"], &words[..]].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stdout));
+    let have = events(&done, "resumed")[0]["have"].as_u64().expect("a number");
+    let sent = events(&done, "end")[0]["sent"].as_u64().expect("a number");
+    assert!(have >= 6 * MIB as u64, "{have} bytes were there");
+    assert!(sent <= (44 * MIB) as u64 - have, "{have} bytes were there, and {sent} were sent");
+    assert!(fs::read(sites.path(to)).expect("whole") == bytes);
+}
+
+#[test]
+fn a_killed_client_goes_on_upward() {
+    goes_on(true, "client");
+}
+
+#[test]
+fn a_killed_client_goes_on_downward() {
+    goes_on(false, "client");
+}
+
+#[test]
+fn a_killed_service_goes_on_upward() {
+    goes_on(true, "service");
+}
+
+#[test]
+fn a_killed_service_goes_on_downward() {
+    goes_on(false, "service");
+}
+
+/// In a mount namespace of its own, whose small disk goes away with it.
+#[test]
+fn a_full_disk_is_said_and_room_made_lets_the_same_command_go_on() {
+    let sites = Sites::new();
+    let namespace = |script: &str| {
+        let mut command = isthmus(sites.folder.path());
+        let program = command.get_program().to_owned();
+        command = Command::new("unshare");
+        command.current_dir(sites.folder.path()).stdin(Stdio::null()).env_remove("ISTHMUS_LOG");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(program);
+        command
+    };
+    let disk = "mount -t tmpfs -o size=24m none export";
+    if !namespace(disk).output().is_ok_and(|done| done.status.success()) {
+        eprintln!("skipped: this machine lets nobody mount a disk of their own");
+        return;
+    }
+    let script =
+        format!("{disk} && head -c 12M /dev/zero > export/ballast && exec \"$1\" serve --config serve.toml");
+    let service = sites.served(&mut namespace(&script));
+    let inside = PathBuf::from(format!("/proc/{}/root", service.0.id()))
+        .join(sites.path("export").strip_prefix("/").expect("absolute"));
+    fs::create_dir(sites.path("t")).expect("made");
+    fs::write(sites.path("t/first"), pattern(8 * MIB)).expect("written");
+    fs::write(sites.path("t/second"), pattern(9 * MIB)).expect("written");
+    let done = sites.copy(&["-r", "t", "b:data/"]);
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("No space left") && said.contains("make room"), "{said}");
+    fs::remove_file(inside.join("ballast")).expect("removed");
+    let done = sites.copy(&["-r", "t", "b:data/"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    for (name, len) in [("first", 8), ("second", 9)] {
+        assert!(fs::read(inside.join("t").join(name)).expect("whole") == pattern(len * MIB), "{name}");
+    }
+}
