@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{
-    AtomicRequest, Completion, Config, Counters, Engine, PeekRequest, PeerId, RecvRequest, Refusal,
-    RmaRequest, SendRequest,
+    AtomicRequest, Completion, Config, Counters, Engine, OpError, PeekRequest, PeerId, RecvRequest,
+    Refusal, RmaRequest, SendRequest,
 };
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
@@ -324,6 +324,24 @@ impl Endpoint {
         let mut guard = self.core.lock();
         let Core { engine, memory, .. } = &mut *guard;
         engine.cancel(context, memory)
+    }
+
+    /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.
+    pub fn watch_peers(&self) {
+        self.core.lock().engine.watch_peers();
+    }
+
+    /// The next peer that is gone for good, and why ([`Engine::poll_lost`]).
+    pub fn poll_lost(&self) -> Option<(PeerId, OpError)> {
+        self.core.lock().engine.poll_lost()
+    }
+
+    /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
+    /// False while it is being written: try again later.
+    pub fn disown(&self, context: u64) -> bool {
+        let mut guard = self.core.lock();
+        let Core { engine, memory, .. } = &mut *guard;
+        engine.disown(context, memory)
     }
 
     /// Turns the engine and moves finished operations into `out` (appending; `out` is
