@@ -76,6 +76,11 @@ pub(crate) enum Held {
     Region(InUse),
 }
 
+/// An operation that was begun; to be waited for where it is blocking.
+#[derive(Debug)]
+#[must_use]
+pub struct Posted(Option<OpId>);
+
 /// Counts of what an endpoint did, for diagnosis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -403,8 +408,52 @@ impl Endpoint {
         len: u64,
         options: &RemoteOptions<'_>,
     ) -> Result<(), Error> {
-        let op = self.inner.remote(to, local, local_offset, remote, remote_offset, len, options, true)?;
-        self.await_end(op)
+        self.wait_for(self.post_write(to, local, local_offset, remote, remote_offset, len, options)?)
+    }
+
+    /// As [`Endpoint::write`], but a blocking one is waited for by [`Endpoint::wait_for`]:
+    /// the region may be dropped, or a lock released, between the two.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::write`].
+    #[allow(clippy::too_many_arguments, reason = "two places, and a length")]
+    pub fn post_write(
+        &self,
+        to: Connection,
+        local: &Region,
+        local_offset: u64,
+        remote: &MemoryHandle,
+        remote_offset: u64,
+        len: u64,
+        options: &RemoteOptions<'_>,
+    ) -> Result<Posted, Error> {
+        self.inner.remote(to, local, local_offset, remote, remote_offset, len, options, true).map(Posted)
+    }
+
+    /// As [`Endpoint::read`]; see [`Endpoint::post_write`].
+    ///
+    /// # Errors
+    /// As for [`Endpoint::write`].
+    #[allow(clippy::too_many_arguments, reason = "two places, and a length")]
+    pub fn post_read(
+        &self,
+        to: Connection,
+        local: &Region,
+        local_offset: u64,
+        remote: &MemoryHandle,
+        remote_offset: u64,
+        len: u64,
+        options: &RemoteOptions<'_>,
+    ) -> Result<Posted, Error> {
+        self.inner.remote(to, local, local_offset, remote, remote_offset, len, options, false).map(Posted)
+    }
+
+    /// Waits for the end of what was posted as blocking; of others returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], [`Error::Closed`].
+    pub fn wait_for(&self, posted: Posted) -> Result<(), Error> {
+        self.await_end(posted.0)
     }
 
     /// Reads a peer's memory into ours; as [`Endpoint::write`], the other way.
@@ -422,8 +471,7 @@ impl Endpoint {
         len: u64,
         options: &RemoteOptions<'_>,
     ) -> Result<(), Error> {
-        let op = self.inner.remote(to, local, local_offset, remote, remote_offset, len, options, false)?;
-        self.await_end(op)
+        self.wait_for(self.post_read(to, local, local_offset, remote, remote_offset, len, options)?)
     }
 
     /// Waits for the end of a blocking operation.

@@ -41,7 +41,7 @@ mod post;
 mod talk;
 
 pub use device::{Capabilities, Device, Substrate};
-pub use endpoint::{Endpoint, EndpointCounters};
+pub use endpoint::{Endpoint, EndpointCounters, Posted};
 pub use error::{Error, Failure};
 pub use event::{Connection, Event, Message, Request};
 pub use isthmus_io::Access;
