@@ -67,6 +67,8 @@ pub(crate) struct Link {
     pub(crate) expected: u64,
     /// Operations that are not complete.
     pub(crate) outstanding: u32,
+    /// Messages that follow reads which are not complete.
+    pub(crate) followers: u32,
     /// What only busy connections have.
     pub(crate) busy: Option<Box<Busy>>,
     pub(crate) send_timeout_us: Micros,

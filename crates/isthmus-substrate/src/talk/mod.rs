@@ -24,6 +24,8 @@ use crate::{Failure, Level};
 use link::{Links, State};
 
 pub(crate) use opening::{Caller, Host};
+#[cfg(test)]
+pub(crate) use sending::Plan;
 pub(crate) use sending::{Lane, Outgoing, Way};
 
 /// What a conversation is made with.
@@ -190,6 +192,8 @@ enum Timer {
 enum Half {
     Written,
     Message(ConnectionId, Parcel),
+    /// The message came, and its connection is no more.
+    Dropped,
     Void,
 }
 

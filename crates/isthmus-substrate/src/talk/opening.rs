@@ -72,6 +72,7 @@ impl Talk {
             received: 0,
             expected: 0,
             outstanding: 0,
+            followers: 0,
             busy: None,
             send_timeout_us: caller.host.send_timeout_us,
             keepalive_us: caller.host.keepalive_us,
@@ -136,13 +137,19 @@ impl Talk {
             return self.reject(id, 0, &[]);
         }
         let tell = matches!(link.state, State::Open | State::Accepting | State::Ending(_));
-        let (peer, to, sent) = (link.peer, link.remote.id, link.sent);
         link.state = State::Leaving;
-        if tell {
-            self.write_letter(id, peer, &Letter::Disconnect { to, sent }, false);
+        if tell && link.followers == 0 {
+            self.say_disconnect(id);
         }
         self.leave(id);
         Ok(())
+    }
+
+    /// Tells the peer, which waits for as many messages as we sent.
+    pub(super) fn say_disconnect(&mut self, id: ConnectionId) {
+        let Some(link) = self.links.get(id) else { return };
+        let (peer, to, sent) = (link.peer, link.remote.id, link.sent);
+        self.write_letter(id, peer, &Letter::Disconnect { to, sent }, false);
     }
 
     /// A connection that the program has left goes once its operations are complete.
@@ -172,7 +179,7 @@ impl Talk {
                 }
             }
             Letter::Disconnect { to, sent } => self.on_disconnect(now, peer, to, sent),
-            Letter::Void { to, ticket } => self.on_void(peer, to, ticket),
+            Letter::Void { ticket, .. } => self.on_void(peer, ticket),
         }
     }
 

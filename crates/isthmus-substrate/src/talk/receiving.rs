@@ -22,7 +22,11 @@ impl Talk {
             return self.posts.push_back(Post::Drop(parcel));
         };
         if !self.takes(now, peer, id) {
-            return self.posts.push_back(Post::Drop(parcel));
+            self.posts.push_back(Post::Drop(parcel));
+            if matches!(subject, Subject::Remote(_)) {
+                self.pass_half(peer, data, Half::Dropped);
+            }
+            return;
         }
         match subject {
             Subject::Message(_) if self.links.get(id).is_some_and(|link| link.level == Level::Ro) => {
@@ -111,30 +115,34 @@ impl Talk {
         }
     }
 
+    /// One half came for which nothing is to be done but to take note of it, or to forget
+    /// the other that waited.
+    fn pass_half(&mut self, peer: PeerId, ticket: u64, half: Half) {
+        if self.halves.remove(&(peer, ticket)).is_none() && self.halves.len() < HALVES_MAX {
+            self.halves.insert((peer, ticket), half);
+        }
+    }
+
     /// A peer's write that carried a ticket is in our memory.
     pub(crate) fn on_written(&mut self, peer: PeerId, ticket: u64) {
-        match self.halves.remove(&(peer, ticket)) {
-            Some(Half::Message(id, parcel)) => self.join(id, Some(parcel)),
-            _ if self.halves.len() < HALVES_MAX => {
-                self.halves.insert((peer, ticket), Half::Written);
+        match self.halves.get(&(peer, ticket)) {
+            Some(&Half::Message(id, parcel)) => {
+                self.halves.remove(&(peer, ticket));
+                self.join(id, Some(parcel));
             }
-            _ => {}
+            _ => self.pass_half(peer, ticket, Half::Written),
         }
     }
 
     /// The message with this ticket is not to be delivered.
-    pub(super) fn on_void(&mut self, peer: PeerId, id: ConnectionId, ticket: u64) {
-        match self.halves.remove(&(peer, ticket)) {
-            Some(Half::Message(_, parcel)) => {
+    pub(super) fn on_void(&mut self, peer: PeerId, ticket: u64) {
+        match self.halves.get(&(peer, ticket)) {
+            Some(&Half::Message(id, parcel)) => {
+                self.halves.remove(&(peer, ticket));
                 self.posts.push_back(Post::Drop(parcel));
                 self.join(id, None);
             }
-            _ if self.links.get(id).is_some_and(|link| link.peer == peer)
-                && self.halves.len() < HALVES_MAX =>
-            {
-                self.halves.insert((peer, ticket), Half::Void);
-            }
-            _ => {}
+            _ => self.pass_half(peer, ticket, Half::Void),
         }
     }
 

@@ -153,6 +153,11 @@ impl Talk {
         message: Option<&[u8]>,
     ) -> Result<Plan, Error> {
         let peer = self.check_remote(id, message)?;
+        if message.is_some()
+            && let Some(link) = self.links.get_mut(id)
+        {
+            link.followers += 1;
+        }
         let op = self.enter_op(id, What::Read { follow: message.map(<[u8]>::to_vec) }, word, silent);
         Ok(Plan { op, peer, data: None })
     }
@@ -238,20 +243,21 @@ impl Talk {
         let Some(op) = self.op(of) else { return };
         op.parts -= 1;
         let link = op.link;
-        let mut next = None;
-        match (&mut op.what, &end) {
-            (What::Write { ticket: Some(ticket) }, Err(_)) if id == of => next = Some((*ticket, None)),
-            (What::Read { follow }, Ok(())) if id == of => next = follow.take().map(|bytes| (0, Some(bytes))),
-            _ => {}
-        }
+        let good = end.is_ok();
         if let Err(failure) = end {
             op.failure.get_or_insert(failure);
         }
-        match next {
-            // What follows a read has nothing to wait for.
-            Some((_, Some(bytes))) => self.post_follower(of, link, bytes),
-            Some((ticket, None)) => self.void(link, ticket),
-            None => {}
+        match &mut op.what {
+            What::Write { ticket: Some(ticket) } if id == of && !good => {
+                let ticket = *ticket;
+                self.void(link, ticket);
+            }
+            What::Read { follow } if id == of => {
+                if let Some(bytes) = follow.take() {
+                    self.end_read(of, link, good.then_some(bytes));
+                }
+            }
+            _ => {}
         }
         if self.op(of).is_some_and(|op| op.parts == 0)
             && let Some(mut op) = self.take_op(of)
@@ -259,6 +265,18 @@ impl Talk {
             self.release(link);
             let end = op.failure.take().map_or(Ok(()), Err);
             self.tell(op, end);
+        }
+    }
+
+    /// A read that a message was to follow has ended; the message goes where that was well.
+    fn end_read(&mut self, of: OpId, id: ConnectionId, message: Option<Vec<u8>>) {
+        if let Some(bytes) = message {
+            self.post_follower(of, id, bytes);
+        }
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.followers -= 1;
+        if link.followers == 0 && link.state == State::Leaving {
+            self.say_disconnect(id);
         }
     }
 

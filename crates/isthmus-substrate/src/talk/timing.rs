@@ -1,7 +1,7 @@
 //! Time-outs and keepalive.
 
 use isthmus_proto::Micros;
-use isthmus_wire::conversation::{ConnectionId, Letter};
+use isthmus_wire::conversation::ConnectionId;
 
 use super::link::State;
 use super::{News, Post, Talk, Timer, What};
@@ -129,8 +129,7 @@ impl Talk {
         for id in self.links.ids() {
             let Some(link) = self.links.get(id) else { continue };
             if matches!(link.state, State::Open | State::Accepting) {
-                let letter = Letter::Disconnect { to: link.remote.id, sent: link.sent };
-                self.write_letter(id, link.peer, &letter, false);
+                self.say_disconnect(id);
             }
         }
     }
