@@ -1,5 +1,7 @@
 //! The isthmus command: one file per subcommand.
 
+mod bench;
+mod devices;
 mod doctor;
 mod env;
 mod install;
@@ -25,6 +27,8 @@ struct Cli {
 enum Command {
     Env(env::Args),
     Doctor(doctor::Args),
+    Devices(devices::Args),
+    Bench(bench::Args),
     Lab(lab::Args),
     Router(router::Args),
     Routes(routes::Args),
@@ -38,6 +42,8 @@ fn main() -> ExitCode {
     match command {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Devices(args) => devices::main(&args),
+        Command::Bench(args) => bench::main(args),
         Command::Lab(args) => lab::main(args),
         Command::Router(args) => router::main(args),
         Command::Routes(args) => routes::main(args),
