@@ -99,6 +99,32 @@ fn requests_are_accepted_and_rejected_by_their_payload() {
 }
 
 #[test]
+fn a_stream_without_copies_is_whole_and_in_order() {
+    example("stream", &[], &["URI"]);
+}
+
+#[test]
+fn remote_calls_are_answered_each_once() {
+    example("rpc", &[], &["URI"]);
+}
+
+#[test]
+fn a_store_is_read_without_its_servers_part() {
+    example("keyvalue", &[], &["URI"]);
+}
+
+#[test]
+fn a_beacon_is_heard() {
+    example("beacon", &[], &["URI"]);
+}
+
+#[test]
+fn a_coupled_pair_computes_what_one_program_does() {
+    let said = example("coupled", &[], &["URI"]);
+    assert!(said.contains("bit by bit"), "{said}");
+}
+
+#[test]
 fn c_sees_every_structure_and_number_as_the_library_does() {
     let folder = tempfile::tempdir().expect("a folder");
     library(folder.path());
