@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -351,6 +351,12 @@ impl Endpoint {
     /// peeks has one at every poll, and what a peer had sent before it told the program so
     /// by way of a third must be seen by the next poll (`MPI_Win_test` after a barrier).
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
+        self.poll_beside(out, None)
+    }
+
+    /// As [`Endpoint::poll`], of a program that also waits for a descriptor of its own: where
+    /// the poll sleeps a little for others' sake, that wakes it.
+    pub fn poll_beside(&self, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
         if self.is_closed() {
             return 0;
         }
@@ -364,7 +370,7 @@ impl Endpoint {
         if read || moved > 0 {
             self.courtesy.found();
         } else {
-            self.courtesy.found_nothing(&self.event_fd);
+            self.courtesy.found_nothing(&self.event_fd, beside);
         }
         moved
     }
