@@ -52,9 +52,8 @@ pub(crate) struct State {
     /// How many buffers there are to be.
     recv_buffers: u32,
     pub(crate) datagrams: Option<Datagrams>,
-    /// Turns of the endpoint in which the datagrams had news lately; the engine is then
-    /// turned less often.
-    pub(crate) datagrams_first: u32,
+    /// Polls for which datagrams are still expected, and the engine is turned less often.
+    datagrams_first: u32,
     done: Vec<Completion>,
     /// What operations use until they end.
     pub(crate) held: HashMap<OpId, Held>,
@@ -101,7 +100,8 @@ pub struct EndpointCounters {
 const DATAGRAM_SLOT: u32 = 1 << 31;
 /// Contexts of receives have this bit.
 pub(crate) const RECEIVE: u64 = 1 << 63;
-/// Turns of the engine that are left out, at most, while datagrams keep coming.
+/// For so many polls after a datagram the engine is turned at each eighth only.
+const DATAGRAM_POLLS: u32 = 255;
 const DATAGRAM_TURNS: u32 = 8;
 /// How long a call that waits polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
@@ -750,12 +750,12 @@ impl Inner {
         if state.armed {
             state.armed = false;
             self.bell.silence();
+            state.datagrams_first = 0;
         }
         let now = self.now();
         self.take_datagrams(state, now);
-        if state.datagrams_first > 0 && state.talk.has_news() {
-            state.datagrams_first -= 1;
-        } else {
+        state.datagrams_first = state.datagrams_first.saturating_sub(1);
+        if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
             self.turn_engine(state, now);
         }
         if state.talk.poll_timeout().is_some_and(|at| at <= now) {
@@ -767,7 +767,8 @@ impl Inner {
 
     fn turn_engine(&self, state: &mut State, now: Micros) {
         let mut done = std::mem::take(&mut state.done);
-        if self.engine.poll(&mut done) > 0 {
+        let beside = state.datagrams.as_ref().map(AsFd::as_fd);
+        if self.engine.poll_beside(&mut done, beside) > 0 {
             for completion in done.drain(..) {
                 self.take_completion(state, now, &completion);
             }
@@ -788,7 +789,7 @@ impl Inner {
                 datagrams.give_back(bytes);
             }
             if talk.has_news() {
-                state.datagrams_first = DATAGRAM_TURNS;
+                state.datagrams_first = DATAGRAM_POLLS;
                 return;
             }
         }
