@@ -230,7 +230,7 @@ fn a_full_receiver_lets_its_sender_time_out_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_silent_peer_is_told_when_its_process_stops_and_not_before() {
+fn a_peer_whose_program_takes_no_events_is_not_silent() {
     let (a, b) = (open(), open());
     let (to_b, _) = connect(&a, &b, Level::Ro);
     a.set_keepalive(to_b, Duration::from_millis(60)).expect("open");
