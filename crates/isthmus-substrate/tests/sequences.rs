@@ -74,9 +74,14 @@ impl Player {
             }
             5 if !self.regions.is_empty() => drop(self.regions.swap_remove(rng.below(self.regions.len()))),
             6 | 7 => self.remote(at, connection, rng),
-            8 => drop(self.endpoints[at].set_keepalive(connection, Duration::from_millis(rng.below(50) as u64))),
+            8 => drop(
+                self.endpoints[at].set_keepalive(connection, Duration::from_millis(rng.below(50) as u64)),
+            ),
             9 => {
-                drop(self.endpoints[at].set_send_timeout(connection, Duration::from_millis(rng.below(50) as u64)));
+                drop(
+                    self.endpoints[at]
+                        .set_send_timeout(connection, Duration::from_millis(rng.below(50) as u64)),
+                );
             }
             10 if !self.held.is_empty() => drop(self.held.swap_remove(rng.below(self.held.len()))),
             _ => self.listen(at, rng),
