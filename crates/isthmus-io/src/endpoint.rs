@@ -375,6 +375,11 @@ impl Endpoint {
         moved
     }
 
+    /// The program found something by a descriptor of its own: its polls are not in vain.
+    pub fn note_found(&self) {
+        self.courtesy.found();
+    }
+
     /// A descriptor that is readable when [`Endpoint::poll`] has something to return,
     /// provided [`Endpoint::arm`] said yes since the last poll.
     pub fn wait_fd(&self) -> RawFd {
