@@ -165,7 +165,7 @@ fn describe(event: &Event) -> EventRecord {
         Event::Received(message) => set(4, Some(message.connection()), message.context()),
         Event::Sent { connection, context, end: how, .. } => {
             set(5, Some(*connection), *context);
-            end = how.as_ref().map(|()| ());
+            end = how.as_ref().copied();
         }
         Event::Disconnected { connection, context, why } => {
             set(6, Some(*connection), *context);

@@ -790,6 +790,7 @@ impl Inner {
             }
             if talk.has_news() {
                 state.datagrams_first = DATAGRAM_POLLS;
+                self.engine.note_found();
                 return;
             }
         }

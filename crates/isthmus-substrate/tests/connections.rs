@@ -67,7 +67,7 @@ fn ordered_messages_of_any_length_arrive_in_order_and_complete_in_order() {
     let (a, b) = (open(), open());
     let (to_b, _) = connect(&a, &b, Level::Ro);
     let count = 300;
-    let length = |i: usize| if i % 3 == 0 { 60_000 } else { i };
+    let length = |i: usize| if i.is_multiple_of(3) { 60_000 } else { i };
     let (mut posted, mut arrived, mut completed) = (0, 0, 0);
     while completed < count {
         while posted < count {
