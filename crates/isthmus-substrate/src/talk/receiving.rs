@@ -118,8 +118,13 @@ impl Talk {
     /// One half came for which nothing is to be done but to take note of it, or to forget
     /// the other that waited.
     fn pass_half(&mut self, peer: PeerId, ticket: u64, half: Half) {
-        if self.halves.remove(&(peer, ticket)).is_none() && self.halves.len() < HALVES_MAX {
-            self.halves.insert((peer, ticket), half);
+        match self.halves.remove(&(peer, ticket)) {
+            None if self.halves.len() < HALVES_MAX => {
+                self.halves.insert((peer, ticket), half);
+            }
+            // A ticket that comes twice.
+            Some(Half::Message(_, parcel)) => self.posts.push_back(Post::Drop(parcel)),
+            _ => {}
         }
     }
 

@@ -2,6 +2,7 @@
 //! network that does what networks do. A failing seed replays exactly:
 //! `ISTHMUS_SEED=N cargo test -p isthmus-substrate simulation`.
 
+mod hostile;
 mod program;
 mod world;
 
