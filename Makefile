@@ -31,7 +31,8 @@ help:
 	  '             the same across fabric, LAN, WAN, LAN and fabric, with routers between them' \
 	  'make test    all tests: the Rust ones, every MPI over Isthmus (ARGS: tests/run.py --help),' \
 	  '             and some of MPICH own' \
-	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH) and build/bin/isthmus' \
+	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH), build/bin/isthmus, and for C' \
+  '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
 	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
 	  'make lint    formatting, clippy, shellcheck' \
@@ -88,7 +89,7 @@ suites:
 	suites/run.py $(ARGS)
 
 clean:
-	rm -rf build/lib build/bin build/tests build/demo build/logs
+	rm -rf build/lib build/bin build/include build/tests build/demo build/logs
 	cargo clean
 
 distclean: clean

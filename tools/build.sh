@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds the release and puts it where the tests, the demo and users look:
-# build/lib/libisthmus-fi.so (a folder for FI_PROVIDER_PATH) and build/bin/isthmus.
+# build/lib/libisthmus-fi.so (a folder for FI_PROVIDER_PATH) and build/bin/isthmus; for C
+# programs build/include/isthmus.h, build/lib/libisthmus.so and its pkg-config file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=${CARGO_TARGET_DIR:-target}
 
-cargo build --release --locked -p isthmus -p isthmus-ofi
+cargo build --release --locked -p isthmus -p isthmus-ofi -p isthmus-c
 
 # put FROM TO: by rename, so that a program that has the old one mapped keeps it.
 put() {
@@ -17,3 +18,24 @@ put() {
 # Cargo cannot name a library with a hyphen; libfabric wants NAME-fi.so.
 put "$target/release/libisthmus_fi.so" build/lib/libisthmus-fi.so
 put "$target/release/isthmus" build/bin/isthmus
+
+# The number of the soname is ISTHMUS_ABI_VERSION of the header; C programs are linked
+# against the name without it, and load the one with it.
+abi=$(sed -n 's/^#define ISTHMUS_ABI_VERSION //p' include/isthmus.h)
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+put "$target/release/libisthmus_c.so" "build/lib/libisthmus.so.$abi"
+ln -sfn "libisthmus.so.$abi" build/lib/libisthmus.so
+put include/isthmus.h build/include/isthmus.h
+mkdir -p build/lib/pkgconfig
+# Relative to the file itself, so that the folder may be moved.
+cat > build/lib/pkgconfig/isthmus.pc <<END
+prefix=\${pcfiledir}/../..
+libdir=\${prefix}/lib
+includedir=\${prefix}/include
+
+Name: isthmus
+Description: Devices, endpoints, connections, events, messages and remote memory between sites
+Version: $version
+Libs: -L\${libdir} -listhmus
+Cflags: -I\${includedir}
+END

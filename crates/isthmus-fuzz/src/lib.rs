@@ -14,6 +14,7 @@ mod address;
 #[path = "../../isthmus-proto/tests/simulation/arena.rs"]
 #[allow(dead_code, reason = "the simulation asks more of it")]
 mod arena;
+mod conversation;
 mod engine;
 mod frame;
 mod hello;
@@ -59,6 +60,14 @@ pub const TARGETS: &[Target] = &[
         about: "addresses as bytes and as text",
         seeds: address::seeds,
         property: address::property,
+        memory_max: (1 << 16, 8),
+        mutations: 100_000,
+    },
+    Target {
+        name: "conversation",
+        about: "what endpoints of the substrate tell each other",
+        seeds: conversation::seeds,
+        property: conversation::property,
         memory_max: (1 << 16, 8),
         mutations: 100_000,
     },

@@ -63,6 +63,7 @@ macro_rules! targets_hold {
 targets_hold! {
     any_bytes_are_a_frame_or_no_frame: "frame",
     an_address_is_the_same_in_all_its_forms: "address",
+    what_endpoints_say_is_understood_or_not: "conversation",
     any_text_is_a_map_or_has_faults_with_their_lines: "map",
     any_text_is_measurements_or_has_faults_with_their_lines: "measured",
     any_text_is_a_configuration_or_has_a_fault_with_its_place: "router-config",

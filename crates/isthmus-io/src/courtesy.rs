@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,14 +45,14 @@ impl Courtesy {
         self.vain_since.store(0, Ordering::Relaxed);
     }
 
-    /// A poll found nothing: perhaps sleeps until `poller` has events.
-    pub(crate) fn found_nothing(&self, poller: &Poller) {
+    /// A poll found nothing: perhaps sleeps until `poller` has events, or `beside` is readable.
+    pub(crate) fn found_nothing(&self, poller: &Poller, beside: Option<BorrowedFd<'_>>) {
         let now = self.epoch.elapsed().as_micros() as u64 + 1;
         let since = self.vain_since.load(Ordering::Relaxed);
         if since == 0 {
             self.vain_since.store(now, Ordering::Relaxed);
         } else if now - since.min(now) > PATIENCE_US && self.is_crowded(now) {
-            nap(poller);
+            nap(poller, beside);
         }
     }
 
@@ -101,9 +102,13 @@ fn listed_in(list: &str) -> Option<u64> {
     list.trim().split(',').map(range).sum()
 }
 
-fn nap(poller: &Poller) {
+fn nap(poller: &Poller, beside: Option<BorrowedFd<'_>>) {
+    let own = PollFd::new(poller, PollFlags::IN);
     // Whether it ended by an event, by time or by a signal: the program polls again.
-    let _ = event::poll(&mut [PollFd::new(poller, PollFlags::IN)], Some(&NAP));
+    let _ = match beside {
+        None => event::poll(&mut [own], Some(&NAP)),
+        Some(fd) => event::poll(&mut [own, PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&NAP)),
+    };
 }
 
 #[cfg(test)]
@@ -123,10 +128,10 @@ mod tests {
     fn only_a_row_of_vain_polls_on_a_crowded_machine_ends_in_sleep() {
         let (courtesy, poller) = (Courtesy::new(), Poller::new().expect("a poller"));
         courtesy.crowd.store(u64::MAX / 2 * 2 + 1, Ordering::Relaxed); // crowded, for good
-        courtesy.found_nothing(&poller);
+        courtesy.found_nothing(&poller, None);
         let began = courtesy.vain_since.load(Ordering::Relaxed);
         assert!(began > 0);
-        courtesy.found_nothing(&poller);
+        courtesy.found_nothing(&poller, None);
         assert_eq!(courtesy.vain_since.load(Ordering::Relaxed), began, "the row goes on");
         courtesy.found();
         assert_eq!(courtesy.vain_since.load(Ordering::Relaxed), 0);

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{
-    AtomicRequest, Completion, Config, Counters, Engine, PeekRequest, PeerId, RecvRequest, Refusal,
+    AtomicRequest, Completion, Config, Counters, Engine, OpError, PeekRequest, PeerId, RecvRequest, Refusal,
     RmaRequest, SendRequest,
 };
 use isthmus_wire::{Address, AsId, SubnetId};
@@ -326,6 +326,24 @@ impl Endpoint {
         engine.cancel(context, memory)
     }
 
+    /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.
+    pub fn watch_peers(&self) {
+        self.core.lock().engine.watch_peers();
+    }
+
+    /// The next peer that is gone for good, and why ([`Engine::poll_lost`]).
+    pub fn poll_lost(&self) -> Option<(PeerId, OpError)> {
+        self.core.lock().engine.poll_lost()
+    }
+
+    /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
+    /// False while it is being written: try again later.
+    pub fn disown(&self, context: u64) -> bool {
+        let mut guard = self.core.lock();
+        let Core { engine, memory, .. } = &mut *guard;
+        engine.disown(context, memory)
+    }
+
     /// Turns the engine and moves finished operations into `out` (appending; `out` is
     /// the caller's to reuse). Returns how many.
     ///
@@ -333,6 +351,12 @@ impl Endpoint {
     /// peeks has one at every poll, and what a peer had sent before it told the program so
     /// by way of a third must be seen by the next poll (`MPI_Win_test` after a barrier).
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
+        self.poll_beside(out, None)
+    }
+
+    /// As [`Endpoint::poll`], of a program that also waits for a descriptor of its own: where
+    /// the poll sleeps a little for others' sake, that wakes it.
+    pub fn poll_beside(&self, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
         if self.is_closed() {
             return 0;
         }
@@ -346,9 +370,14 @@ impl Endpoint {
         if read || moved > 0 {
             self.courtesy.found();
         } else {
-            self.courtesy.found_nothing(&self.event_fd);
+            self.courtesy.found_nothing(&self.event_fd, beside);
         }
         moved
+    }
+
+    /// The program found something by a descriptor of its own: its polls are not in vain.
+    pub fn note_found(&self) {
+        self.courtesy.found();
     }
 
     /// A descriptor that is readable when [`Endpoint::poll`] has something to return,

@@ -5,6 +5,7 @@
 
 mod carrier;
 mod courtesy;
+mod devices;
 mod driver;
 mod endpoint;
 mod interface;
@@ -16,6 +17,7 @@ mod settings;
 mod shell;
 mod signals;
 
+pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml, interface_of};
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::InterfaceError;
 pub use memory::{Access, RegionTable, RegisterError};

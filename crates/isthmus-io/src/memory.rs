@@ -113,6 +113,12 @@ impl RegionTable {
         }
     }
 
+    /// Runs `with` while no peer's access touches any region.
+    pub fn exclusively<T>(&self, with: impl FnOnce() -> T) -> T {
+        let _table = self.table.write();
+        with()
+    }
+
     fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<Place, Status> {
         let table = self.table.read();
         let slot = *table.by_key.get(&range.key).ok_or(Status::Key)?;

@@ -86,14 +86,18 @@ impl Settings {
     /// `ISTHMUS_CONFIG`, else the user's `isthmus/isthmus.toml` below `XDG_CONFIG_HOME`,
     /// else `/etc/isthmus/isthmus.toml`; only a file that was named must exist.
     pub fn load() -> Result<Self, SettingsError> {
-        let mut settings = match file_to_read() {
-            Some(path) => Self::from_file(&path)?,
+        let mut settings = match file_text()? {
+            Some((text, origin)) => Self::from_toml(&text, &origin)?,
             None => Self::default(),
         };
-        refuse_unknown(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
-        settings
-            .override_from(|name| env::var(environment_name(name)).ok().filter(|text| !text.is_empty()))?;
+        settings.override_from_environment()?;
         Ok(settings)
+    }
+
+    /// The environment wins over the file.
+    pub(crate) fn override_from_environment(&mut self) -> Result<(), SettingsError> {
+        refuse_unknown(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
+        self.override_from(|name| env::var(environment_name(name)).ok().filter(|text| !text.is_empty()))
     }
 
     /// The host's address that endpoints have which are not told another.
@@ -105,33 +109,35 @@ impl Settings {
     }
 
     /// Reads a configuration file: the keys of [`PARAMETERS`] in a `[device]` table.
+    /// Tables below it are devices by name, which are not read here.
     pub fn from_file(path: &Path) -> Result<Self, SettingsError> {
-        let fail = |cause: &dyn fmt::Display| SettingsError(format!("{}: {cause}", path.display()));
-        let absent = |e| fail(&format_args!("{e}; correct ISTHMUS_CONFIG, or unset it"));
-        let len = std::fs::metadata(path).map_err(absent)?.len();
-        if len > FILE_MAX {
-            return Err(fail(&format_args!("{len} bytes is too long for a configuration")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
-        Self::from_toml(&text, &path.display().to_string())
+        let (text, origin) = text_of(path)?;
+        Self::from_toml(&text, &origin)
     }
 
     /// As [`Settings::from_file`], from text; `origin` names it in errors.
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, SettingsError> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct File {
-            #[serde(default)]
-            device: Settings,
-        }
-        match toml::from_str::<File>(text) {
-            Ok(file) => Ok(file.device),
-            Err(error) => Err(locate_error(text, origin, &error)),
-        }
+        crate::devices::default_settings(text, origin)
     }
 }
 
-fn locate_error(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
+/// The configuration file's text and name, where there is one.
+pub(crate) fn file_text() -> Result<Option<(String, String)>, SettingsError> {
+    file_to_read().map(|path| text_of(&path)).transpose()
+}
+
+fn text_of(path: &Path) -> Result<(String, String), SettingsError> {
+    let fail = |cause: &dyn fmt::Display| SettingsError(format!("{}: {cause}", path.display()));
+    let absent = |e| fail(&format_args!("{e}; correct ISTHMUS_CONFIG, or unset it"));
+    let len = std::fs::metadata(path).map_err(absent)?.len();
+    if len > FILE_MAX {
+        return Err(fail(&format_args!("{len} bytes is too long for a configuration")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
+    Ok((text, path.display().to_string()))
+}
+
+pub(crate) fn locate_error(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
     let start = error.span().map_or(0, |span| span.start).min(text.len());
     let line = text[..start].matches('\n').count() + 1;
     let source = text.lines().nth(line - 1).unwrap_or_default().trim();

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod conversation;
 pub mod frame;
 
 pub use address::{Address, AddressError, AsId, Locator, SubnetId};

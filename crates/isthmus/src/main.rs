@@ -2,6 +2,7 @@
 
 mod bench;
 mod cp;
+mod devices;
 mod doctor;
 mod env;
 mod install;
@@ -28,6 +29,7 @@ struct Cli {
 enum Command {
     Env(env::Args),
     Doctor(doctor::Args),
+    Devices(devices::Args),
     Bench(bench::Args),
     Lab(lab::Args),
     Router(router::Args),
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     match command {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Devices(args) => devices::main(&args),
         Command::Bench(args) => bench::main(args),
         Command::Lab(args) => lab::main(args),
         Command::Router(args) => router::main(args),

@@ -526,6 +526,9 @@ impl Engine {
                 self.close_lane(lane);
             }
         }
+        if let Some(lost) = &mut self.lost {
+            lost.push_back(peer);
+        }
         self.fail_operations(peer, &error, mem);
         self.break_inbounds(peer, &error, mem);
         if receives_too {

@@ -149,6 +149,8 @@ pub struct Engine {
     routers: Routers,
     /// The latest time that the shell told. Microseconds.
     clock: Micros,
+    /// Peers whose loss was not told yet, for programs that want to hear of it.
+    lost: Option<VecDeque<PeerId>>,
 }
 
 #[derive(Debug)]
@@ -163,6 +165,7 @@ impl Engine {
         Self {
             routers: Routers::new(&config.routers, config.seed),
             clock: 0,
+            lost: None,
             config,
             peers: Vec::new(),
             by_address: HashMap::new(),
@@ -253,9 +256,22 @@ impl Engine {
         self.matcher.note_poll();
     }
 
-    /// Whether finished operations wait.
+    /// Whether finished operations, or lost peers that the program watches, wait.
     pub fn has_completions(&self) -> bool {
-        !self.completions.is_empty()
+        !self.completions.is_empty() || self.lost.as_ref().is_some_and(|lost| !lost.is_empty())
+    }
+
+    /// From now on [`Engine::poll_lost`] tells of peers that are gone for good.
+    pub fn watch_peers(&mut self) {
+        self.lost.get_or_insert_default();
+    }
+
+    /// The next peer that is gone for good, and why; each is told once. A peer is lost when
+    /// it closes, ends, or is out of reach for too long, whether operations wait or not.
+    pub fn poll_lost(&mut self) -> Option<(PeerId, OpError)> {
+        let peer = self.lost.as_mut()?.pop_front()?;
+        let failed = self.peers[peer.0 as usize].connection.as_ref()?.failed.clone()?;
+        Some((peer, failed))
     }
 
     /// The next thing that the shell is to do.

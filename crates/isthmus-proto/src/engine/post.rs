@@ -288,6 +288,28 @@ impl Engine {
         true
     }
 
+    /// Copies what the message posted with this context was lent, so that its buffer is the
+    /// program's again before the message is complete. False while a lane writes from it;
+    /// true also where there is no such message any more.
+    pub fn disown(&mut self, context: u64, mem: &mut dyn Memory) -> bool {
+        let found = self.operations.iter_mut().find(|(_, operation)| {
+            matches!(operation.kind, Kind::Message { .. })
+                && operation.options.context == context
+                && !operation.options.inject
+        });
+        let Some((_, operation)) = found else { return true };
+        if operation.leases > 0 {
+            return false;
+        }
+        let mut owned = self.pool.take(operation.total as usize);
+        mem.load(operation.place, 0, operation.total as usize, &mut owned);
+        mem.release(operation.place);
+        operation.place = Place::default();
+        operation.owned = Some(owned);
+        operation.options.inject = true;
+        true
+    }
+
     pub(super) fn message_flags(operation: &Operation) -> u8 {
         let Kind::Message { channel, data, .. } = operation.kind else { return 0 };
         let mut bits = 0;

@@ -92,6 +92,30 @@ fn a_peer_that_vanishes_fails_its_operations_once() {
 }
 
 #[test]
+fn who_watches_peers_hears_of_each_loss_once() {
+    let mut program = program(3, far(), |config| Config { refusals_max: 3, ..config });
+    program.mortal = true;
+    program.world.nodes[0].engine.watch_peers();
+    program.recv(1, None, TAGGED, Some(1), 10);
+    program.recv(2, None, TAGGED, Some(1), 10);
+    program.send(0, 1, TAGGED, 1, 10, How::default());
+    program.send(0, 2, TAGGED, 1, 10, How::default());
+    program.settle();
+    assert!(program.world.nodes[0].engine.poll_lost().is_none());
+    // Nothing waits for it, and its loss is noticed all the same.
+    program.world.kill(1);
+    program.settle();
+    let gone = program.world.peer(0, 1);
+    let engine = &mut program.world.nodes[0].engine;
+    assert!(engine.has_completions());
+    let (peer, error) = engine.poll_lost().expect("one is gone");
+    assert_eq!(peer, gone);
+    assert!(matches!(&error, OpError::PeerGone(text) if text.contains("nobody listens")), "{error}");
+    assert!(engine.poll_lost().is_none() && !engine.has_completions());
+    program.expect_rest();
+}
+
+#[test]
 fn a_peer_out_of_reach_fails_in_bounded_time() {
     let net = Net { timed_out: 1000, ..Net::calm() };
     let mut program = program(2, net, |config| Config { peer_timeout_us: 5_000_000, ..config });

@@ -7,6 +7,7 @@ mod hostile;
 mod operation;
 mod plain;
 mod site;
+mod substrate;
 #[path = "../../../isthmus-io/tests/support/mod.rs"]
 mod support;
 mod wan;

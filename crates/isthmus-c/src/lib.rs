@@ -1,0 +1,15 @@
+//! The substrate for C: `libisthmus.so` and `include/isthmus.h`.
+//!
+//! A thin face over `isthmus-substrate`: names are looked up, pointers checked, panics
+//! caught (`door.rs`), and refusals become numbers. Everything else is there.
+
+mod door;
+mod endpoints;
+mod messages;
+mod options;
+mod table;
+pub mod types;
+
+pub use endpoints::*;
+pub use messages::*;
+pub use options::*;

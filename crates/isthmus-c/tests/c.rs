@@ -1,0 +1,224 @@
+//! C programs over the library: what they see of it, and what the examples do.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use isthmus_c::types::{
+    ABI_VERSION, ConnectionName, DeviceRecord, EndpointName, EventRecord, MemoryBytes, OptionsRecord,
+    RegionName, Status,
+};
+
+/// A bound for a program that hangs; on a machine of its own each takes seconds. Seconds.
+const LONG_ENOUGH: &str = "120";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The library under the name by which programs find it, in a folder of its own.
+fn library(folder: &Path) {
+    let test = std::env::current_exe().expect("the test's own path");
+    let built = test.with_file_name("libisthmus_c.so");
+    std::fs::copy(built, folder.join("libisthmus.so.0")).expect("the library was built");
+    std::os::unix::fs::symlink("libisthmus.so.0", folder.join("libisthmus.so")).expect("a fresh folder");
+}
+
+fn build(source: &Path, folder: &Path) -> PathBuf {
+    let program = folder.join(source.file_stem().expect("a name"));
+    let built = Command::new("cc")
+        .args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, source])
+        .arg("-I")
+        .arg(root().join("include"))
+        .arg("-L")
+        .arg(folder)
+        .args(["-listhmus", "-Wl,-rpath,$ORIGIN"])
+        .status()
+        .expect("a C compiler");
+    assert!(built.success(), "{} does not build", source.display());
+    program
+}
+
+fn command(program: &Path, folder: &Path, words: &[&str]) -> Command {
+    let config = folder.join("isthmus.toml");
+    std::fs::write(&config, "[device]\ninterface = \"127.0.0.1\"\n").expect("written");
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", LONG_ENOUGH]).arg(program).args(words).env("ISTHMUS_CONFIG", config);
+    command
+}
+
+/// Runs an example's two sides: the one that waits, and with its address the other.
+fn example(name: &str, waiting: &[&str], other: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    library(folder.path());
+    let source = root().join("examples/c").join(name).with_extension("c");
+    let program = build(&source, folder.path());
+    let mut server = command(&program, folder.path(), waiting)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
+    let uri = lines.next().expect("an address").expect("text");
+    assert!(uri.starts_with("isthmus://"), "{uri}");
+    let words: Vec<&str> =
+        other.iter().map(|word| if *word == "URI" { uri.as_str() } else { word }).collect();
+    let client = command(&program, folder.path(), &words).output().expect("it runs");
+    let said = String::from_utf8_lossy(&client.stdout).into_owned();
+    assert!(
+        client.status.success(),
+        "{name}: {}: {said}{}",
+        client.status,
+        String::from_utf8_lossy(&client.stderr)
+    );
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert!(server.wait().expect("it ends").success(), "{name}: the waiting side: {rest:?}");
+    said
+}
+
+#[test]
+fn ping_pong_at_every_level() {
+    for level in ["uu", "ru", "ro"] {
+        let said = example("pingpong", &[], &[level, "URI", "500"]);
+        assert!(said.contains("round trip"), "{said}");
+    }
+}
+
+#[test]
+fn a_pipeline_of_writes_is_right_to_the_byte() {
+    example("rma_pipeline", &[], &["URI"]);
+}
+
+#[test]
+fn requests_are_accepted_and_rejected_by_their_payload() {
+    let said = example("accept_reject", &[], &["URI"]);
+    assert!(said.contains("it is a fish"), "{said}");
+}
+
+#[test]
+fn a_stream_without_copies_is_whole_and_in_order() {
+    example("stream", &[], &["URI"]);
+}
+
+#[test]
+fn remote_calls_are_answered_each_once() {
+    example("rpc", &[], &["URI"]);
+}
+
+#[test]
+fn a_store_is_read_without_its_servers_part() {
+    example("keyvalue", &[], &["URI"]);
+}
+
+#[test]
+fn a_beacon_is_heard() {
+    example("beacon", &[], &["URI"]);
+}
+
+#[test]
+fn a_coupled_pair_computes_what_one_program_does() {
+    let said = example("coupled", &[], &["URI"]);
+    assert!(said.contains("bit by bit"), "{said}");
+}
+
+#[test]
+fn c_sees_every_structure_and_number_as_the_library_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    library(folder.path());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout.c");
+    let program = build(&source, folder.path());
+    let output = command(&program, folder.path(), &[]).output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), layout());
+}
+
+fn layout() -> String {
+    let mut out = String::new();
+    macro_rules! record {
+        ($name:literal, $type:ty $(, $field:ident)*) => {
+            let _ = writeln!(out, "{} {}", $name, size_of::<$type>());
+            $(let _ = writeln!(out, "{}.{} {}", $name, stringify!($field), offset_of!($type, $field));)*
+        };
+    }
+    record!("isthmus_endpoint", EndpointName);
+    record!("isthmus_connection", ConnectionName);
+    record!("isthmus_region", RegionName);
+    record!("isthmus_memory", MemoryBytes);
+    record!(
+        "isthmus_device",
+        DeviceRecord,
+        name,
+        transport,
+        interface,
+        address,
+        why,
+        rate_bps,
+        as_id,
+        subnet,
+        priority,
+        up,
+        routers,
+        reserved
+    );
+    record!(
+        "isthmus_endpoint_options",
+        OptionsRecord,
+        size,
+        recv_buffers,
+        send_buffers,
+        message_max,
+        backlog,
+        send_timeout_us,
+        keepalive_us,
+        port,
+        reserved
+    );
+    record!(
+        "isthmus_event",
+        EventRecord,
+        kind,
+        status,
+        connection,
+        context,
+        operation,
+        data,
+        len,
+        level,
+        reason,
+        text,
+        token
+    );
+    let _ = writeln!(out, "ISTHMUS_ABI_VERSION {ABI_VERSION}");
+    let statuses = [
+        ("SUCCESS", Status::Success),
+        ("AGAIN", Status::Again),
+        ("INVALID", Status::Invalid),
+        ("STALE", Status::Stale),
+        ("FULL", Status::Full),
+        ("TOO_LONG", Status::TooLong),
+        ("STATE", Status::State),
+        ("LEVEL", Status::Level),
+        ("MEMORY", Status::Memory),
+        ("CONFIGURATION", Status::Configuration),
+        ("DEVICE", Status::Device),
+        ("SYSTEM", Status::System),
+        ("UNREACHABLE", Status::Unreachable),
+        ("CLOSED", Status::Closed),
+        ("INTERNAL", Status::Internal),
+        ("UNINITIALISED", Status::Uninitialised),
+        ("TIMED_OUT", Status::TimedOut),
+        ("REJECTED", Status::Rejected),
+        ("BUSY", Status::Busy),
+        ("VERSION", Status::Version),
+        ("DISCONNECTED", Status::Disconnected),
+        ("PEER_GONE", Status::PeerGone),
+        ("REMOTE_ACCESS", Status::RemoteAccess),
+        ("PROTOCOL", Status::Protocol),
+    ];
+    for (name, status) in statuses {
+        let _ = writeln!(out, "ISTHMUS_{name} {}", status as i32);
+    }
+    out
+}

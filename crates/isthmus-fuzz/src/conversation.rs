@@ -1,0 +1,50 @@
+//! What endpoints of the substrate tell each other.
+
+use isthmus_wire::conversation::{
+    ConnectionId, DatagramHeader, End, LETTER_MAX, Letter, MemoryHandle, Objection, PAYLOAD_MAX, Subject,
+};
+
+/// A letter of every kind, a datagram's head, a memory handle.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let to = ConnectionId::new(1, 2);
+    let from = End { id: ConnectionId::new(3, 4), token: 5, udp_port: 6, message_max: 7 };
+    let letters = [
+        Letter::Connect { version: 1, level: 2, from, payload: b"hello".to_vec() },
+        Letter::Accept { to, token: 8, from },
+        Letter::Reject { to, token: 8, objection: Objection::Program, reason: 9, payload: b"no".to_vec() },
+        Letter::Disconnect { to, sent: 10 },
+        Letter::Void { to, ticket: 11 },
+    ];
+    let mut seeds: Vec<Vec<u8>> = letters.iter().map(encoded).collect();
+    seeds.push(DatagramHeader { to, token: 12 }.to_bytes().to_vec());
+    seeds.push(MemoryHandle { key: 13, len: 14, read: true, write: false }.to_bytes().to_vec());
+    seeds
+}
+
+fn encoded(letter: &Letter) -> Vec<u8> {
+    let mut out = Vec::new();
+    letter.encode(&mut out);
+    out
+}
+
+/// What is understood says the same when it is written again, and is bounded.
+pub(crate) fn property(bytes: &[u8]) {
+    if let Some(letter) = Letter::decode(bytes) {
+        assert_eq!(encoded(&letter), bytes, "{letter:?}");
+        assert!(bytes.len() <= LETTER_MAX);
+        if let Letter::Connect { payload, .. } | Letter::Reject { payload, .. } = &letter {
+            assert!(payload.len() <= PAYLOAD_MAX);
+        }
+    }
+    if let Some(header) = DatagramHeader::from_bytes(bytes) {
+        assert_eq!(header.to_bytes(), bytes[..DatagramHeader::LEN]);
+    }
+    if let Some(handle) = bytes.first_chunk().and_then(MemoryHandle::from_bytes) {
+        assert_eq!(handle.to_bytes(), bytes[..MemoryHandle::LEN]);
+    }
+    if let Some(tag) = bytes.first_chunk().copied().map(u64::from_le_bytes)
+        && let Some(subject) = Subject::from_tag(tag)
+    {
+        assert_eq!(Subject::from_tag(subject.to_tag()), Some(subject));
+    }
+}

@@ -1,0 +1,219 @@
+//! Devices by name: `[device.NAME]` tables of the configuration file.
+//!
+//! What stands in `[device]` itself holds for all of them. Programs that know of one device
+//! only, as MPIs do, have the settings of `[device]`.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::Settings;
+use crate::settings::{SettingsError, file_text, locate_error};
+
+/// What a `[device.NAME]` table may set besides the [`crate::PARAMETERS`]: name and meaning.
+pub const DEVICE_PARAMETERS: &[(&str, &str)] = &[
+    (
+        "transport",
+        "What carries messages: \"tcp\"; \"shm\" and other libfabric providers for where both ends have them. Default \"tcp\".",
+    ),
+    ("priority", "Devices with more are chosen first. 0..=100. Default 50."),
+];
+
+/// One device, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSettings {
+    /// Its name; `default` for that of a file without named ones.
+    pub name: String,
+    /// What carries its messages.
+    pub transport: String,
+    /// Devices with more are chosen first. 0..=100.
+    pub priority: u32,
+    /// Settings of its endpoints.
+    pub settings: Settings,
+}
+
+const PRIORITY: u32 = 50;
+const PRIORITY_MAX: u32 = 100;
+
+/// The devices of the configuration file that [`Settings::load`] reads; the environment
+/// wins over it as there.
+///
+/// # Errors
+/// [`SettingsError`], with file, line and remedy.
+pub fn devices_from_file() -> Result<Vec<DeviceSettings>, SettingsError> {
+    let (text, origin) = file_text()?.unwrap_or_default();
+    let mut devices = devices_from_toml(&text, &origin)?;
+    for device in &mut devices {
+        device.settings.override_from_environment()?;
+    }
+    Ok(devices)
+}
+
+/// As [`devices_from_file`], from text; `origin` names it in errors.
+///
+/// # Errors
+/// [`SettingsError`].
+pub fn devices_from_toml(text: &str, origin: &str) -> Result<Vec<DeviceSettings>, SettingsError> {
+    let wrong = |error: &toml::de::Error| locate_error(text, origin, error);
+    let mut common = common_table(text, origin)?;
+    let named: Vec<_> = named_tables(&mut common.get_mut().clone());
+    let own = |table: &Spanned<DeTable<'_>>| read::<Settings>(table.clone()).map_err(|e| wrong(&e));
+    let common = without_named(common);
+    if named.is_empty() {
+        let settings = own(&common)?;
+        return Ok(vec![device("default", &settings.fabric.clone(), PRIORITY, settings)]);
+    }
+    own(&common)?; // errors show at their own place
+    let mut devices = Vec::new();
+    for (name, table) in named {
+        let transport = taken(&table, "transport", String::new(), origin, text)?;
+        let priority = taken(&table, "priority", PRIORITY, origin, text)?;
+        if priority > PRIORITY_MAX {
+            return Err(SettingsError(format!(
+                "{origin}: [device.{name}]: priority = {priority} is out of its range, 0 to {PRIORITY_MAX}"
+            )));
+        }
+        let mut merged = common.clone();
+        let span = table.span();
+        for (key, value) in table.into_inner() {
+            if !matches!(key.get_ref().as_ref(), "transport" | "priority") {
+                merged.get_mut().insert(key, value);
+            }
+        }
+        let merged = Spanned::new(span, merged.into_inner());
+        let mut settings = own(&merged)?;
+        let transport = if transport.is_empty() { settings.fabric.clone() } else { transport };
+        if !matches!(transport.as_str(), "tcp" | "udp" | "eth" | "") {
+            settings.fabric.clone_from(&transport);
+        }
+        devices.push(device(&name, &transport, priority, settings));
+    }
+    Ok(devices)
+}
+
+fn device(name: &str, transport: &str, priority: u32, settings: Settings) -> DeviceSettings {
+    let transport = match transport {
+        "" | "off" => "tcp",
+        named => named,
+    };
+    DeviceSettings { name: name.to_owned(), transport: transport.to_owned(), priority, settings }
+}
+
+/// What `[device]` itself says, for programs that know of one device only.
+pub(crate) fn default_settings(text: &str, origin: &str) -> Result<Settings, SettingsError> {
+    let common = without_named(common_table(text, origin)?);
+    read(common).map_err(|error| locate_error(text, origin, &error))
+}
+
+/// The `[device]` table, named devices included; an empty one where there is none.
+fn common_table<'a>(text: &'a str, origin: &str) -> Result<Spanned<DeTable<'a>>, SettingsError> {
+    let wrong = |error: &toml::de::Error| locate_error(text, origin, error);
+    let mut file = DeTable::parse(text).map_err(|e| wrong(&e))?;
+    let found = file.get_mut().remove("device");
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Rest {}
+    read::<Rest>(file).map_err(|e| {
+        let SettingsError(text) = wrong(&e);
+        SettingsError(text.replace("there are no fields", "expected `device`"))
+    })?;
+    match found {
+        None => Ok(Spanned::new(0..0, DeTable::new())),
+        Some(value) => {
+            let span = value.span();
+            match value.into_inner() {
+                DeValue::Table(table) => Ok(Spanned::new(span, table)),
+                _ => Err(SettingsError(format!("{origin}: `device` is not a table; write [device]"))),
+            }
+        }
+    }
+}
+
+fn named_tables<'a>(common: &mut DeTable<'a>) -> Vec<(String, Spanned<DeTable<'a>>)> {
+    let mut named: Vec<_> = common
+        .iter()
+        .filter_map(|(key, value)| match value.get_ref() {
+            DeValue::Table(table) => {
+                Some((key.get_ref().to_string(), Spanned::new(value.span(), table.clone())))
+            }
+            _ => None,
+        })
+        .collect();
+    named.sort_by_key(|(_, table)| table.span().start);
+    named
+}
+
+fn without_named(common: Spanned<DeTable<'_>>) -> Spanned<DeTable<'_>> {
+    let span = common.span();
+    let plain = common.into_inner().into_iter().filter(|(_, value)| !value.get_ref().is_table());
+    Spanned::new(span, plain.collect())
+}
+
+fn read<'a, T: Deserialize<'a>>(table: Spanned<DeTable<'a>>) -> Result<T, toml::de::Error> {
+    T::deserialize(toml::de::Deserializer::from(table))
+}
+
+/// The value of a key of a device's own.
+fn taken<'a, T: Deserialize<'a>>(
+    table: &Spanned<DeTable<'a>>,
+    key: &str,
+    default: T,
+    origin: &str,
+    text: &str,
+) -> Result<T, SettingsError> {
+    let Some(value) = table.get_ref().get(key) else { return Ok(default) };
+    let value = toml::de::ValueDeserializer::from(value.clone());
+    T::deserialize(value).map_err(|error| locate_error(text, origin, &error))
+}
+
+/// The interface of the host that has this address.
+pub fn interface_of(ip: IpAddr) -> Option<String> {
+    let all = if_addrs::get_if_addrs().ok()?;
+    all.into_iter().find(|interface| interface.ip() == ip).map(|interface| interface.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_named_devices_has_one() {
+        let devices = devices_from_toml("[device]\nas_id = 3\n", "x").expect("valid");
+        assert_eq!(devices.len(), 1);
+        assert_eq!((devices[0].name.as_str(), devices[0].transport.as_str()), ("default", "tcp"));
+        assert_eq!((devices[0].settings.as_id, devices[0].priority), (3, 50));
+        assert_eq!(devices_from_toml("", "x").expect("valid").len(), 1);
+    }
+
+    #[test]
+    fn named_devices_take_over_what_holds_for_all() {
+        let text = "[device]\nas_id = 3\nlinger = \"1s\"\n\n[device.wan]\nsubnet = 9\npriority = 10\n\n\
+                    [device.fast]\ntransport = \"shm\"\nas_id = 4\n";
+        let devices = devices_from_toml(text, "x").expect("valid");
+        let found: Vec<_> = devices
+            .iter()
+            .map(|d| (d.name.as_str(), d.transport.as_str(), d.priority, d.settings.as_id, d.settings.subnet))
+            .collect();
+        assert_eq!(found, [("wan", "tcp", 10, 3, 9), ("fast", "shm", 50, 4, 0)]);
+        assert_eq!(devices[1].settings.fabric, "shm");
+        assert_eq!(devices[0].settings.linger, devices[1].settings.linger);
+        // Who knows of one device only has what holds for all.
+        assert_eq!(Settings::from_toml(text, "x").expect("valid").as_id, 3);
+    }
+
+    #[test]
+    fn errors_name_file_line_and_remedy() {
+        let error = |text: &str| devices_from_toml(text, "site.toml").expect_err("invalid").0;
+        let unknown = error("[device.wan]\nsubnet = 9\nwindow = 3\n");
+        assert!(unknown.starts_with("site.toml:3: window = 3: unknown field `window`"), "{unknown}");
+        assert!(unknown.contains("`subnet`"), "the known keys are listed: {unknown}");
+        let rate = error("[device]\nas_id = 1\n[device.wan]\ncredit = \"64Mbit/s\"\n");
+        assert!(rate.starts_with("site.toml:4: credit") && rate.contains("is a rate"), "{rate}");
+        let priority = error("[device.wan]\npriority = \"high\"\n");
+        assert!(priority.starts_with("site.toml:2: priority"), "{priority}");
+        assert!(error("[device.wan]\npriority = 101\n").contains("0 to 100"));
+        assert!(error("[gadget]\n").contains("expected `device`"));
+    }
+}

@@ -1,0 +1,80 @@
+//! The descriptor that a program can poll on.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+/// Readable when the engine has news, a datagram came, a time has come, or it was rung.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    epoll: OwnedFd,
+    event: OwnedFd,
+    timer: OwnedFd,
+}
+
+impl Bell {
+    pub(crate) fn new(engine: RawFd) -> io::Result<Self> {
+        let bell = Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
+        };
+        // SAFETY: the endpoint keeps its descriptor open for as long as it lives; it is only
+        // named here, in one call.
+        let engine = unsafe { BorrowedFd::borrow_raw(engine) };
+        for fd in [engine, bell.event.as_fd(), bell.timer.as_fd()] {
+            bell.watch(fd)?;
+        }
+        Ok(bell)
+    }
+
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(())
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    pub(crate) fn ring(&self) {
+        // A counter that is full rings as well.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Rings once so much time has passed; `None`: not by time.
+    pub(crate) fn set_timer(&self, after: Option<Duration>) {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = after.map_or(zero, |after| Timespec {
+            tv_sec: after.as_secs() as i64,
+            // 0 would mean never.
+            tv_nsec: i64::from(after.subsec_nanos().max(1)),
+        });
+        let _ = timerfd_settime(
+            &self.timer,
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: zero, it_value },
+        );
+    }
+
+    pub(crate) fn silence(&self) {
+        self.set_timer(None);
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+    }
+
+    /// Sleeps until it rings, or so much time has passed.
+    pub(crate) fn sleep(&self, limit: Option<Duration>) {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
+        // Whatever ended it: the program looks again.
+        let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], limit.as_ref());
+    }
+}

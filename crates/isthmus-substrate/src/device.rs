@@ -1,0 +1,217 @@
+//! Devices: the interfaces of this host, as configured.
+
+use std::net::IpAddr;
+
+use isthmus_io::{DeviceSettings, Settings, devices_from_file};
+
+use crate::Error;
+
+/// What a device can do, as routes are chosen by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Messages go from the program's memory to the wire without a copy.
+    pub zero_copy: bool,
+    /// The system is not asked for each message.
+    pub os_bypass: bool,
+}
+
+/// An interface of this host, as the configuration describes it.
+#[derive(Clone, Debug)]
+pub struct Device {
+    name: String,
+    transport: String,
+    priority: u32,
+    settings: Settings,
+    interface: String,
+    address: Result<IpAddr, String>,
+    rate_bps: Option<u64>,
+}
+
+impl Device {
+    fn from_settings(configured: DeviceSettings) -> Self {
+        let DeviceSettings { name, transport, priority, settings } = configured;
+        let address = settings.own_ip().map_err(|error| error.to_string());
+        let interface =
+            address.as_ref().ok().and_then(|ip| isthmus_io::interface_of(*ip)).unwrap_or_default();
+        let mut device =
+            Self { name, transport, priority, settings, rate_bps: rate_of(&interface), interface, address };
+        if let Err(why) = device.check_transport() {
+            device.address = Err(why);
+        }
+        device
+    }
+
+    /// Refuses transports that this release has not got.
+    fn check_transport(&self) -> Result<(), String> {
+        match self.transport.as_str() {
+            "eth" => Err("raw Ethernet is not among the transports of this release; use tcp".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Its name in the configuration; `default` where there is none.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What carries its messages: tcp, udp, shm, or a provider of libfabric.
+    pub fn transport(&self) -> &str {
+        &self.transport
+    }
+
+    /// Devices with more are chosen first. 0..=100.
+    pub fn priority(&self) -> u32 {
+        self.priority
+    }
+
+    /// The network interface; empty while the device is down.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Its address, or why it is down.
+    pub fn address(&self) -> Result<IpAddr, &str> {
+        self.address.as_ref().copied().map_err(String::as_str)
+    }
+
+    /// Whether endpoints can be created on it.
+    pub fn is_up(&self) -> bool {
+        self.address.is_ok()
+    }
+
+    /// Its rate as the system knows it. Bits per second.
+    pub fn rate_bps(&self) -> Option<u64> {
+        self.rate_bps
+    }
+
+    /// What it can do. Those of sockets: nothing of this.
+    pub fn capabilities(&self) -> Capabilities {
+        let bypass = !matches!(self.transport.as_str(), "tcp" | "udp");
+        Capabilities { zero_copy: false, os_bypass: bypass }
+    }
+
+    /// Id of its autonomous system.
+    pub fn as_id(&self) -> u32 {
+        self.settings.as_id
+    }
+
+    /// Id of its subnet within the autonomous system.
+    pub fn subnet(&self) -> u32 {
+        self.settings.subnet
+    }
+
+    /// Routers of its subnet.
+    pub fn routers(&self) -> &[std::net::SocketAddr] {
+        &self.settings.routers.0
+    }
+
+    /// All its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether the endpoint at `uri` can be reached from it: in its subnet, or by a router.
+    ///
+    /// # Errors
+    /// [`Error::Uri`].
+    pub fn reaches(&self, uri: &str) -> Result<bool, Error> {
+        let address: isthmus_wire::Address = uri.parse().map_err(|e| Error::Uri(format!("{e}")))?;
+        let near = (address.as_id.0, address.subnet.0) == (self.as_id(), self.subnet());
+        Ok(self.is_up() && (near || !self.routers().is_empty()))
+    }
+
+    pub(crate) fn check_up(&self) -> Result<(), Error> {
+        match &self.address {
+            Ok(_) => Ok(()),
+            Err(why) => Err(Error::Device(format!("device {} is down: {why}", self.name))),
+        }
+    }
+
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        isthmus_io::interface_of(ip).is_some()
+    }
+}
+
+/// The rate of an interface, where the system tells one.
+fn rate_of(interface: &str) -> Option<u64> {
+    // Virtual interfaces say nothing, or -1.
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    let mbit: u64 = text.trim().parse().ok()?;
+    Some(mbit * 1_000_000)
+}
+
+/// The devices of this process.
+#[derive(Clone, Debug)]
+pub struct Substrate {
+    devices: Vec<Device>,
+}
+
+impl Substrate {
+    /// Reads the configuration: the file that `ISTHMUS_CONFIG` names, else the user's, else
+    /// the system's; without any there is one device, `default`.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`], with file, line and remedy.
+    pub fn init() -> Result<Self, Error> {
+        let configured = devices_from_file().map_err(|error| Error::Configuration(error.to_string()))?;
+        Ok(Self::from_configured(configured))
+    }
+
+    /// As [`Substrate::init`], from a text; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`].
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self, Error> {
+        let configured = isthmus_io::devices_from_toml(text, origin)
+            .map_err(|error| Error::Configuration(error.to_string()))?;
+        Ok(Self::from_configured(configured))
+    }
+
+    fn from_configured(configured: Vec<DeviceSettings>) -> Self {
+        let mut devices: Vec<_> = configured.into_iter().map(Device::from_settings).collect();
+        // Those that are up come first, then by priority, then as in the file.
+        devices.sort_by_key(|device| (!device.is_up(), std::cmp::Reverse(device.priority)));
+        Self { devices }
+    }
+
+    /// All devices, the one that is chosen first leading.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// [`Error::Device`], with the names that there are.
+    pub fn device(&self, name: &str) -> Result<&Device, Error> {
+        self.devices.iter().find(|device| device.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.devices.iter().map(Device::name).collect();
+            Error::Device(format!("no device is called `{name}`; there are {}", names.join(", ")))
+        })
+    }
+
+    /// The device of the highest priority that is up.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where none is.
+    pub fn default_device(&self) -> Result<&Device, Error> {
+        let first = self.devices.first().ok_or_else(|| Error::Device("there is no device".to_owned()))?;
+        first.check_up()?;
+        Ok(first)
+    }
+
+    /// The device of the highest priority from which the endpoint at `uri` can be reached.
+    ///
+    /// # Errors
+    /// [`Error::Uri`]; [`Error::Unreachable`] where there is none.
+    pub fn device_for(&self, uri: &str) -> Result<&Device, Error> {
+        for device in &self.devices {
+            if device.reaches(uri)? {
+                return Ok(device);
+            }
+        }
+        Err(Error::Unreachable(format!(
+            "no device that is up reaches {uri}; give one its as_id and subnet, or routers"
+        )))
+    }
+}

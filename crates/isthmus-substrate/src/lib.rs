@@ -1,0 +1,51 @@
+//! The substrate: devices, endpoints, connections, events, messages and remote memory.
+//!
+//! For programs that want more than MPI gives: persistent services that peers come to and
+//! leave, a service level chosen for each connection, one queue of events however many
+//! peers there are. It is a face over the engine that also carries MPI: the same lanes,
+//! routers, credit and recovery.
+//!
+//! ```no_run
+//! use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions, Substrate};
+//!
+//! let substrate = Substrate::init()?;
+//! let endpoint = Endpoint::create(substrate.default_device()?, &EndpointOptions::default())?;
+//! let context = 7; // yours; comes back with each event of the connection
+//! endpoint.connect("isthmus://0.0/10.1.2.3:4100", b"hello", Level::Ro, context, &Default::default())?;
+//! loop {
+//!     match endpoint.next_event(None)? {
+//!         Some(Event::Connected { connection, .. }) => {
+//!             endpoint.send(connection, b"ping", &SendOptions::default())?;
+//!         }
+//!         Some(Event::Received(message)) => println!("{} bytes", message.len()),
+//!         Some(Event::Disconnected { .. }) => break,
+//!         _ => {}
+//!     }
+//! }
+//! # Ok::<(), isthmus_substrate::Error>(())
+//! ```
+//!
+//! `unsafe` lives in `bell.rs`, `buffers.rs`, `endpoint.rs`, `event.rs`, `memory.rs` and `post.rs` only.
+
+mod bell;
+mod buffers;
+mod datagrams;
+mod device;
+mod endpoint;
+mod error;
+mod event;
+mod level;
+mod memory;
+mod options;
+mod post;
+mod talk;
+
+pub use device::{Capabilities, Device, Substrate};
+pub use endpoint::{Endpoint, EndpointCounters, Posted};
+pub use error::{Error, Failure};
+pub use event::{Connection, Event, Message, Request};
+pub use isthmus_io::Access;
+pub use isthmus_wire::conversation::{MemoryHandle, PAYLOAD_MAX};
+pub use level::Level;
+pub use memory::Region;
+pub use options::{ConnectOptions, EndpointOptions, RemoteOptions, SendOptions};

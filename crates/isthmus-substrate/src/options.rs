@@ -1,0 +1,92 @@
+//! Options of endpoints, connections and operations.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// How an endpoint is made. All but `message_max` can be changed later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointOptions {
+    /// Messages that may wait for, or be with, the program at once; more wait at their
+    /// senders. Count, 1..=65536. Default 128.
+    pub recv_buffers: u32,
+    /// Sends, writes and reads that may be under way at once. Count, 1..=1048576.
+    /// Default 1024.
+    pub send_buffers: u32,
+    /// Longest message that is taken. Bytes, 64..=16777216. Default 65536. Each receive
+    /// buffer is as long; its memory is taken when it is first used.
+    pub message_max: u32,
+    /// Requests that may wait for a decision; more are turned down. Count. Default 4096.
+    pub backlog: u32,
+    /// How long messages of new connections may take to be delivered; zero: as long as the
+    /// peer lives. Default zero.
+    pub send_timeout: Duration,
+    /// Silence of new connections that is told; zero: none. Default zero.
+    pub keepalive: Duration,
+    /// TCP port to listen at; 0: as the device says. Default 0.
+    pub port: u16,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        Self {
+            recv_buffers: 128,
+            send_buffers: 1024,
+            message_max: 64 << 10,
+            backlog: 4096,
+            send_timeout: Duration::ZERO,
+            keepalive: Duration::ZERO,
+            port: 0,
+        }
+    }
+}
+
+impl EndpointOptions {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        check("recv_buffers", self.recv_buffers, 1, 65_536)?;
+        check("send_buffers", self.send_buffers, 1, 1 << 20)?;
+        check("message_max", self.message_max, 64, 16 << 20)?;
+        check("backlog", self.backlog, 1, 1 << 20)
+    }
+}
+
+pub(crate) fn check(name: &str, value: u32, least: u32, most: u32) -> Result<(), Error> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Value(format!("{name} = {value} is out of its range, {least} to {most}")))
+}
+
+/// How a connection is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// How long the answer may take. Default `None`: as long as the peer can be reached.
+    pub timeout: Option<Duration>,
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOptions {
+    /// The program's word for it, which its event brings back.
+    pub context: u64,
+    /// No event unless it fails.
+    pub silent: bool,
+    /// The call returns when the message is complete, with its end; there is no event.
+    pub blocking: bool,
+}
+
+/// How remote memory is written or read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteOptions<'a> {
+    /// The program's word for it, which its event brings back.
+    pub context: u64,
+    /// No event unless it fails.
+    pub silent: bool,
+    /// The call returns when the operation is complete, with its end; there is no event.
+    pub blocking: bool,
+    /// Starts only when all earlier operations to the same peer are complete.
+    pub fence: bool,
+    /// A message that the other program receives after the data is in its memory (or was
+    /// read from there). If the operation fails, it does not come. Not in RO's order.
+    pub message: Option<&'a [u8]>,
+}

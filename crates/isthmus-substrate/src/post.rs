@@ -1,0 +1,248 @@
+//! What goes to the engine, and what comes back from it.
+
+use isthmus_io::PostError;
+use isthmus_proto::{
+    Channel, Completion, CompletionKind, Level as When, Micros, Options, PeerId, RecvRequest, RemoteRange,
+    RmaRequest, SendRequest,
+};
+use isthmus_wire::conversation::{MemoryHandle, Subject};
+use std::io::IoSlice;
+
+use crate::buffers::Buffers;
+use crate::endpoint::{Held, Inner, RECEIVE, State};
+use crate::event::Connection;
+use crate::memory::{NO_KEY, Region};
+use crate::talk::{Lane, OpId, Outgoing, Parcel, Way};
+use crate::{Error, RemoteOptions, SendOptions};
+
+/// Pieces that the engine takes of one buffer.
+const PIECES_MAX: usize = isthmus_io::Endpoint::IOV_MAX;
+
+fn options(op: OpId) -> Options {
+    Options { context: op.to_bits(), notify: true, level: When::Delivery, ..Options::default() }
+}
+
+impl Inner {
+    /// Lends a buffer for a message of whoever sends one.
+    pub(crate) fn post_buffer(&self, buffers: &Buffers, slot: u32) -> Result<(), PostError> {
+        let piece = libc::iovec { iov_base: buffers.address(slot).as_ptr().cast(), iov_len: buffers.len() };
+        let request = RecvRequest {
+            source: None,
+            channel: Channel::Tagged,
+            tag: 0,
+            ignore: u64::MAX,
+            multi: None,
+            options: Options { context: RECEIVE | u64::from(slot), notify: true, ..Options::default() },
+        };
+        // SAFETY: the buffer lives until the engine is closed, and nobody touches it until it
+        // has come back from there.
+        unsafe { self.engine.recv(&request, &[piece]) }
+    }
+
+    /// Sends a message of our own; it is copied.
+    pub(crate) fn post_copy(
+        &self,
+        op: OpId,
+        peer: PeerId,
+        tag: u64,
+        data: u64,
+        bytes: &[u8],
+    ) -> Result<(), PostError> {
+        let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let options = Options { inject: true, ..options(op) };
+        let request = SendRequest { peer, channel: Channel::Tagged, tag, data: Some(data), options };
+        // SAFETY: the engine copies it within the call.
+        unsafe { self.engine.send(&request, &[piece]) }
+    }
+
+    /// A write of nothing to no memory: refused by any endpoint that lives, whatever its
+    /// program does.
+    pub(crate) fn post_ping(&self, op: OpId, peer: PeerId) -> Result<(), PostError> {
+        let remote = RemoteRange { key: NO_KEY, addr: 0, len: 0 };
+        let request = RmaRequest { peer, remote, data: None, options: options(op) };
+        // SAFETY: there is no buffer.
+        unsafe { self.engine.write(&request, &[]) }
+    }
+
+    /// Sends a message of the program; `copied` within the call, or kept as `held`. Where it
+    /// is to block, the operation to wait for.
+    ///
+    /// # Safety
+    /// Unless copied, the pieces stay valid and unchanged until the message's end.
+    pub(crate) unsafe fn send(
+        &self,
+        to: Connection,
+        pieces: &[libc::iovec],
+        how: &SendOptions,
+        held: Held,
+        copied: bool,
+    ) -> Result<Option<OpId>, Error> {
+        let len = pieces.iter().map(|piece| piece.iov_len as u64).sum();
+        let mut state = self.open_state()?;
+        let id = self.id(to)?;
+        let lent = !copied && matches!(&held, Held::Bytes(bytes) if bytes.is_empty());
+        let message = Outgoing { len, word: how.context, silent: how.silent, blocking: how.blocking, lent };
+        let way = state.talk.send(self.now(), id, &message)?;
+        let Lane { op, peer, tag, data } = match way {
+            Way::Reliable(lane) => lane,
+            Way::Lossy(lane) => {
+                // Complete already, so the engine must have a copy.
+                // SAFETY: the caller's pieces are valid during the call.
+                unsafe { self.post_message(&mut state, lane, pieces, true) };
+                self.flush(&mut state);
+                return Ok(None);
+            }
+            Way::Udp { peer, port, header } => {
+                let ip = self.engine.peer_address(peer).locator.ip();
+                if let Some(datagrams) = &mut state.datagrams {
+                    // SAFETY: as above.
+                    let pieces: Vec<_> = pieces.iter().map(|piece| unsafe { slice(piece) }).collect();
+                    datagrams.send(Self::datagram_target(ip, port), header, &pieces);
+                }
+                self.flush(&mut state);
+                return Ok(None);
+            }
+            Way::Lost => {
+                self.flush(&mut state);
+                return Ok(None);
+            }
+        };
+        if how.blocking {
+            self.await_op(&mut state, op);
+        }
+        let lane = Lane { op, peer, tag, data };
+        if let Held::Bytes(bytes) = &held
+            && !bytes.is_empty()
+        {
+            state.held.insert(op, held);
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.post_message(&mut state, lane, pieces, copied) };
+        self.flush(&mut state);
+        Ok(how.blocking.then_some(op))
+    }
+
+    /// # Safety
+    /// As for [`Inner::send`].
+    unsafe fn post_message(&self, state: &mut State, lane: Lane, pieces: &[libc::iovec], copied: bool) {
+        let gathered;
+        let mut one = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }];
+        let mut pieces = pieces;
+        let mut inject = copied;
+        if pieces.len() > PIECES_MAX {
+            // SAFETY: valid during the call.
+            gathered = pieces.iter().flat_map(|piece| unsafe { slice(piece) }.to_vec()).collect::<Vec<u8>>();
+            one[0] = libc::iovec { iov_base: gathered.as_ptr().cast_mut().cast(), iov_len: gathered.len() };
+            (pieces, inject) = (&one, true);
+        }
+        let options = Options { inject, ..options(lane.op) };
+        let request = SendRequest {
+            peer: lane.peer,
+            channel: Channel::Tagged,
+            tag: lane.tag,
+            data: Some(lane.data),
+            options,
+        };
+        // SAFETY: copied within the call, or valid until the end by this function's contract.
+        let posted = unsafe { self.engine.send(&request, pieces) };
+        if let Err(error) = posted {
+            state.held.remove(&lane.op);
+            let error = isthmus_proto::OpError::Unreachable(error.to_string());
+            let now = self.now();
+            state.talk.withdraw(now, lane.op, &error);
+        }
+    }
+
+    /// Writes (or reads) remote memory; where it is to block, the operation to wait for.
+    #[allow(clippy::too_many_arguments, reason = "two places, and a length")]
+    pub(crate) fn remote(
+        &self,
+        to: Connection,
+        local: &Region,
+        local_offset: u64,
+        remote: &MemoryHandle,
+        remote_offset: u64,
+        len: u64,
+        how: &RemoteOptions<'_>,
+        write: bool,
+    ) -> Result<Option<OpId>, Error> {
+        let mut state = self.open_state()?;
+        let id = self.id(to)?;
+        let (piece, in_use) = local.piece(u64::from(self.serial), local_offset, len, !write)?;
+        let silent = how.silent && !how.blocking;
+        let plan = match write {
+            true => state.talk.write(id, how.context, silent, how.message)?,
+            false => state.talk.read(id, how.context, silent, how.message)?,
+        };
+        let range = RemoteRange { key: remote.key, addr: remote_offset, len };
+        let options = Options { fence: how.fence, ..options(plan.op) };
+        let request = RmaRequest { peer: plan.peer, remote: range, data: plan.data, options };
+        if how.blocking {
+            self.await_op(&mut state, plan.op);
+        }
+        state.held.insert(plan.op, Held::Region(in_use));
+        // SAFETY: the region is held until the operation's end.
+        let posted = unsafe {
+            match write {
+                true => self.engine.write(&request, &[piece]),
+                false => self.engine.read(&request, &[piece]),
+            }
+        };
+        if let Err(error) = posted {
+            state.held.remove(&plan.op);
+            let error = isthmus_proto::OpError::Unreachable(error.to_string());
+            let now = self.now();
+            state.talk.withdraw(now, plan.op, &error);
+        }
+        self.flush(&mut state);
+        Ok(how.blocking.then_some(plan.op))
+    }
+
+    /// An operation of the engine has ended, or a peer has reached our memory.
+    pub(crate) fn take_completion(&self, state: &mut State, now: Micros, done: &Completion) {
+        match done.kind {
+            CompletionKind::Recv(_) => self.take_message(state, now, done),
+            CompletionKind::Send(_) | CompletionKind::Write | CompletionKind::Read => {
+                let op = OpId::from_bits(done.context);
+                state.held.remove(&op);
+                state.talk.on_end(now, op, done.error.as_ref().map_or(Ok(()), Err));
+            }
+            CompletionKind::RemoteWrite => {
+                if let (Some(peer), Some(ticket)) = (done.peer, done.data) {
+                    state.talk.on_written(peer, ticket);
+                }
+            }
+            CompletionKind::RemoteAccess { .. }
+            | CompletionKind::Atomic(_)
+            | CompletionKind::BufferReleased => {}
+        }
+    }
+
+    fn take_message(&self, state: &mut State, now: Micros, done: &Completion) {
+        let slot = (done.context & !RECEIVE) as u32;
+        let subject = Subject::from_tag(done.tag).filter(|_| done.error.is_none());
+        let parcel = Parcel { slot, len: done.len as u32 };
+        match (subject, done.peer) {
+            (Some(Subject::Letter), Some(peer)) => {
+                let letter = state.buffers.bytes(slot, parcel.len).to_vec();
+                state.talk.on_letter(now, peer, &letter);
+                state.talk.drop_parcel(parcel);
+            }
+            (Some(subject), Some(peer)) => {
+                state.talk.on_message(now, peer, subject, done.data.unwrap_or(0), parcel);
+            }
+            // Of another program, broken off, or too long for anybody who asked.
+            _ => state.talk.drop_parcel(parcel),
+        }
+    }
+}
+
+/// # Safety
+/// The piece is valid for reading.
+unsafe fn slice<'a>(piece: &libc::iovec) -> IoSlice<'a> {
+    if piece.iov_len == 0 {
+        return IoSlice::new(&[]);
+    }
+    // SAFETY: by this function's contract.
+    IoSlice::new(unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) })
+}

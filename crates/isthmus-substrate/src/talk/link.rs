@@ -1,0 +1,170 @@
+//! One connection, and the table of them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use isthmus_proto::{Micros, PeerId};
+use isthmus_wire::conversation::{ConnectionId, End};
+use slab::Slab;
+
+use super::{OpId, Parcel};
+use crate::{Error, Failure, Level};
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// We asked, and wait for the answer.
+    Connecting,
+    /// A peer asks; the program has not decided.
+    Requested,
+    /// The program accepted; the peer has not heard it yet.
+    Accepting,
+    /// Messages may be sent.
+    Open,
+    /// The peer has disconnected; some of so many messages are still to come.
+    Ending(u64),
+    /// Over, and the program knows; it still has the handle.
+    Ended,
+    /// The program has disconnected; operations of it are not complete yet.
+    Leaving,
+}
+
+impl State {
+    /// For the program.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Connecting => "not established yet; wait for its event",
+            Self::Requested => "only requested; accept it first",
+            Self::Accepting => "not established yet; wait for its event",
+            Self::Open => "established already",
+            Self::Ending(_) | Self::Ended => "over: the other end has disconnected, or is gone",
+            Self::Leaving => "disconnected",
+        }
+    }
+}
+
+/// One connection. A silent one costs just this.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) id: ConnectionId,
+    pub(crate) peer: PeerId,
+    pub(crate) level: Level,
+    /// Datagrams reach the peer without a router.
+    pub(crate) near: bool,
+    pub(crate) state: State,
+    /// The program's word for it.
+    pub(crate) context: u64,
+    /// What peers must show.
+    pub(crate) token: u64,
+    /// The other end; all 0 until it is known.
+    pub(crate) remote: End,
+    /// Reliable messages sent; the next one's number.
+    pub(crate) sent: u64,
+    /// Ordered messages among them: the next one's place in the order.
+    pub(crate) next_place: u64,
+    /// Reliable messages that came, the void ones too.
+    pub(crate) received: u64,
+    /// RO: the next message to be given to the program.
+    pub(crate) expected: u64,
+    /// Operations that are not complete.
+    pub(crate) outstanding: u32,
+    /// Messages that follow reads which are not complete.
+    pub(crate) followers: u32,
+    /// What only busy connections have.
+    pub(crate) busy: Option<Box<Busy>>,
+    pub(crate) send_timeout_us: Micros,
+    pub(crate) keepalive_us: Micros,
+    /// When anything was last heard from the other end.
+    pub(crate) heard_at: Micros,
+    pub(crate) pinging: bool,
+    /// Of the timer that counts, among those that are set.
+    pub(crate) timer_at: Micros,
+}
+
+/// Messages that wait for earlier ones.
+#[derive(Debug, Default)]
+pub(crate) struct Busy {
+    /// RO: came before their turn, by number.
+    pub(crate) early: BTreeMap<u64, Parcel>,
+    /// RO: sent, in order, and not told yet.
+    pub(crate) unsaid: VecDeque<Unsaid>,
+}
+
+/// An ordered message whose end was not told yet.
+#[derive(Debug)]
+pub(crate) struct Unsaid {
+    pub(crate) op: OpId,
+    /// The program's word for it.
+    pub(crate) word: u64,
+    pub(crate) silent: bool,
+    /// Where it has ended, and earlier ones have not.
+    pub(crate) end: Option<Result<(), Failure>>,
+}
+
+impl Link {
+    pub(crate) fn busy(&mut self) -> &mut Busy {
+        self.busy.get_or_insert_default()
+    }
+
+    /// Lets go of what a silent connection does not need.
+    pub(crate) fn shrink(&mut self) {
+        if self.busy.as_ref().is_some_and(|busy| busy.early.is_empty() && busy.unsaid.is_empty()) {
+            self.busy = None;
+        }
+    }
+}
+
+/// All connections of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    links: Slab<Link>,
+    /// How often each index has been used.
+    ages: Vec<u32>,
+}
+
+impl Links {
+    /// Makes room for a connection.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(ConnectionId) -> Link) -> Option<ConnectionId> {
+        let entry = self.links.vacant_entry();
+        let index = entry.key();
+        if index >= ConnectionId::LIMIT as usize {
+            return None;
+        }
+        if self.ages.len() <= index {
+            self.ages.resize(index + 1, 0);
+        }
+        self.ages[index] = self.ages[index].wrapping_add(1);
+        let id = ConnectionId::new(index as u32, self.ages[index]);
+        entry.insert(make(id));
+        Some(id)
+    }
+
+    pub(crate) fn get(&self, id: ConnectionId) -> Option<&Link> {
+        self.links.get(id.index() as usize).filter(|link| link.id == id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Link> {
+        self.links.get_mut(id.index() as usize).filter(|link| link.id == id)
+    }
+
+    /// As the program names it: one that it has disconnected is no more.
+    pub(crate) fn named(&mut self, id: ConnectionId) -> Result<&mut Link, Error> {
+        self.get_mut(id).filter(|link| link.state != State::Leaving).ok_or(Error::Stale("connection"))
+    }
+
+    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Link> {
+        self.get(id)?;
+        self.links.try_remove(id.index() as usize)
+    }
+
+    pub(crate) fn of_peer(&self, peer: PeerId) -> Vec<ConnectionId> {
+        self.links.iter().filter(|(_, link)| link.peer == peer).map(|(_, link)| link.id).collect()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ConnectionId> {
+        self.links.iter().map(|(_, link)| link.id).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.links.len()
+    }
+}

@@ -1,0 +1,180 @@
+//! What comes in.
+
+use isthmus_proto::{Micros, PeerId};
+use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject};
+
+use super::link::State;
+use super::{HALVES_MAX, Half, News, Parcel, Post, Talk};
+use crate::Level;
+
+impl Talk {
+    /// A message came through the engine. Letters are the shell's to hand to
+    /// [`Talk::on_letter`].
+    pub(crate) fn on_message(
+        &mut self,
+        now: Micros,
+        peer: PeerId,
+        subject: Subject,
+        data: u64,
+        parcel: Parcel,
+    ) {
+        let (Subject::Message(id) | Subject::Datagram(id) | Subject::Remote(id)) = subject else {
+            return self.posts.push_back(Post::Drop(parcel));
+        };
+        if !self.takes(now, peer, id) {
+            self.posts.push_back(Post::Drop(parcel));
+            if matches!(subject, Subject::Remote(_)) {
+                self.pass_half(peer, data, Half::Dropped);
+            }
+            return;
+        }
+        match subject {
+            Subject::Message(_) if self.links.get(id).is_some_and(|link| link.level == Level::Ro) => {
+                self.in_order(id, data, parcel);
+            }
+            Subject::Remote(_) => self.on_remote_message(peer, id, data, parcel),
+            Subject::Datagram(_) => self.deliver(id, parcel),
+            _ => {
+                self.count(id);
+                self.deliver(id, parcel);
+            }
+        }
+        self.end_when_all_came(id);
+    }
+
+    /// Whether a connection takes messages of this peer.
+    fn takes(&mut self, now: Micros, peer: PeerId, id: ConnectionId) -> bool {
+        if self.links.get(id).is_none_or(|link| link.peer != peer) {
+            return false;
+        }
+        // It speaks, so it has heard that we accepted.
+        self.settle(id);
+        self.hear(now, id);
+        self.links.get(id).is_some_and(|link| matches!(link.state, State::Open | State::Ending(_)))
+    }
+
+    fn count(&mut self, id: ConnectionId) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.received += 1;
+        }
+    }
+
+    fn deliver(&mut self, id: ConnectionId, parcel: Parcel) {
+        let context = self.links.get(id).map_or(0, |link| link.context);
+        self.news.push_back(News::Received { link: id, context, parcel });
+    }
+
+    /// RO: messages complete in whatever order their data comes.
+    fn in_order(&mut self, id: ConnectionId, place: u64, parcel: Parcel) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        if place != link.expected {
+            // A place that is taken, or over, is a fault of the peer.
+            let fault =
+                place < link.expected || link.busy.as_ref().is_some_and(|b| b.early.contains_key(&place));
+            match fault {
+                true => self.posts.push_back(Post::Drop(parcel)),
+                false => {
+                    link.busy().early.insert(place, parcel);
+                }
+            }
+            return;
+        }
+        let mut next = Some(parcel);
+        while let Some(parcel) = next {
+            self.count(id);
+            self.deliver(id, parcel);
+            let Some(link) = self.links.get_mut(id) else { return };
+            link.expected += 1;
+            let expected = link.expected;
+            next = link.busy.as_mut().and_then(|busy| busy.early.remove(&expected));
+            link.shrink();
+        }
+    }
+
+    /// A message that follows a write came.
+    fn on_remote_message(&mut self, peer: PeerId, id: ConnectionId, ticket: u64, parcel: Parcel) {
+        match self.halves.remove(&(peer, ticket)) {
+            Some(Half::Written) => {
+                self.count(id);
+                self.deliver(id, parcel);
+            }
+            Some(Half::Void) => {
+                self.count(id);
+                self.posts.push_back(Post::Drop(parcel));
+            }
+            None if self.halves.len() < HALVES_MAX => {
+                self.halves.insert((peer, ticket), Half::Message(id, parcel));
+            }
+            earlier => {
+                // A ticket that comes twice.
+                if let Some(Half::Message(_, earlier)) = earlier {
+                    self.posts.push_back(Post::Drop(earlier));
+                }
+                self.posts.push_back(Post::Drop(parcel));
+            }
+        }
+    }
+
+    /// One half came for which nothing is to be done but to take note of it, or to forget
+    /// the other that waited.
+    fn pass_half(&mut self, peer: PeerId, ticket: u64, half: Half) {
+        match self.halves.remove(&(peer, ticket)) {
+            None if self.halves.len() < HALVES_MAX => {
+                self.halves.insert((peer, ticket), half);
+            }
+            // A ticket that comes twice.
+            Some(Half::Message(_, parcel)) => self.posts.push_back(Post::Drop(parcel)),
+            _ => {}
+        }
+    }
+
+    /// A peer's write that carried a ticket is in our memory.
+    pub(crate) fn on_written(&mut self, peer: PeerId, ticket: u64) {
+        match self.halves.get(&(peer, ticket)) {
+            Some(&Half::Message(id, parcel)) => {
+                self.halves.remove(&(peer, ticket));
+                self.join(id, Some(parcel));
+            }
+            _ => self.pass_half(peer, ticket, Half::Written),
+        }
+    }
+
+    /// The message with this ticket is not to be delivered.
+    pub(super) fn on_void(&mut self, peer: PeerId, ticket: u64) {
+        match self.halves.get(&(peer, ticket)) {
+            Some(&Half::Message(id, parcel)) => {
+                self.halves.remove(&(peer, ticket));
+                self.posts.push_back(Post::Drop(parcel));
+                self.join(id, None);
+            }
+            _ => self.pass_half(peer, ticket, Half::Void),
+        }
+    }
+
+    /// A message and its write have met, or the message is void.
+    fn join(&mut self, id: ConnectionId, parcel: Option<Parcel>) {
+        let alive =
+            self.links.get(id).is_some_and(|link| matches!(link.state, State::Open | State::Ending(_)));
+        match parcel {
+            Some(parcel) if alive => {
+                self.count(id);
+                self.deliver(id, parcel);
+            }
+            Some(parcel) => self.posts.push_back(Post::Drop(parcel)),
+            None => self.count(id),
+        }
+        self.end_when_all_came(id);
+    }
+
+    /// A datagram came; false where nobody takes it.
+    pub(crate) fn on_datagram(&mut self, now: Micros, header: DatagramHeader, parcel: Parcel) -> bool {
+        let Some(link) = self.links.get(header.to) else { return false };
+        let known = link.level == Level::Uu && link.token == header.token;
+        let taken =
+            known && self.takes(now, self.links.get(header.to).map_or(PeerId(0), |l| l.peer), header.to);
+        if taken {
+            self.deliver(header.to, parcel);
+        }
+        taken
+    }
+}

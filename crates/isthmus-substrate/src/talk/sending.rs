@@ -1,0 +1,384 @@
+//! What the program sends, and how it ends.
+
+use isthmus_proto::{Micros, OpError, PeerId};
+use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Letter, Subject};
+
+use super::link::{State, Unsaid};
+use super::{News, Op, OpId, Post, Talk, Timer, What};
+use crate::{Error, Failure, Level};
+
+/// A message for the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lane {
+    pub(crate) op: OpId,
+    pub(crate) peer: PeerId,
+    pub(crate) tag: u64,
+    pub(crate) data: u64,
+}
+
+/// A message of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    /// Length. Bytes.
+    pub(crate) len: u64,
+    /// Comes back with its end.
+    pub(crate) word: u64,
+    pub(crate) silent: bool,
+    /// The program waits for its end.
+    pub(crate) blocking: bool,
+    /// Its buffer is the program's until its end is told.
+    pub(crate) lent: bool,
+}
+
+/// How a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through the engine, complete when delivered.
+    Reliable(Lane),
+    /// Through the engine, complete already.
+    Lossy(Lane),
+    /// As a datagram to this UDP port of the peer.
+    Udp { peer: PeerId, port: u16, header: DatagramHeader },
+    /// Not at all: too much is under way already.
+    Lost,
+}
+
+/// A write or read for the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) op: OpId,
+    pub(crate) peer: PeerId,
+    /// Told to the peer with the last of a write.
+    pub(crate) data: Option<u64>,
+}
+
+impl Talk {
+    /// Sends a message.
+    pub(crate) fn send(&mut self, now: Micros, id: ConnectionId, message: &Outgoing) -> Result<Way, Error> {
+        let Outgoing { len, word, silent, blocking, lent } = *message;
+        let limits = self.limits.clone();
+        let link = self.links.named(id)?;
+        if link.state != State::Open {
+            return Err(Error::State(link.state.text()));
+        }
+        let most = match link.level {
+            Level::Uu => link.remote.message_max.min(limits.datagram_max),
+            _ => link.remote.message_max,
+        };
+        if len > u64::from(most) {
+            let remedy = "split it, or write it to registered memory of the peer";
+            return Err(Error::TooLong { len, most: most.into(), remedy });
+        }
+        if link.level == Level::Uu {
+            return Ok(self.send_unreliably(id, word, silent || blocking));
+        }
+        if self.under_way >= limits.send_buffers {
+            return Err(Error::Full(limits.send_buffers));
+        }
+        let (peer, ordered) = (link.peer, link.level == Level::Ro);
+        let data = link.next_place;
+        link.next_place += 1;
+        link.sent += 1;
+        link.outstanding += 1;
+        let timeout_us = link.send_timeout_us;
+        let tag = Subject::Message(link.remote.id).to_tag();
+        self.under_way += 1;
+        let silent = silent && !blocking;
+        let op = self.enter_op(id, What::Message, word, silent);
+        if let Some(op) = self.op(op) {
+            op.lent = lent;
+        }
+        if ordered && let Some(link) = self.links.get_mut(id) {
+            link.busy().unsaid.push_back(Unsaid { op, word, silent, end: None });
+        }
+        if timeout_us > 0 {
+            self.timers.insert((now.saturating_add(timeout_us), Timer::Op(op)));
+        }
+        Ok(Way::Reliable(Lane { op, peer, tag, data }))
+    }
+
+    fn send_unreliably(&mut self, id: ConnectionId, word: u64, silent: bool) -> Way {
+        let full = self.under_way >= self.limits.send_buffers;
+        let Some(link) = self.links.get_mut(id) else { return Way::Lost };
+        let (peer, remote, context) = (link.peer, link.remote, link.context);
+        let way = if link.near && remote.udp_port != 0 && self.limits.udp_port != 0 {
+            let header = DatagramHeader { to: remote.id, token: remote.token };
+            Way::Udp { peer, port: remote.udp_port, header }
+        } else if full {
+            Way::Lost
+        } else {
+            link.outstanding += 1;
+            self.under_way += 1;
+            let op = self.enter_op(id, What::Datagram, 0, true);
+            Way::Lossy(Lane { op, peer, tag: Subject::Datagram(remote.id).to_tag(), data: 0 })
+        };
+        if !silent {
+            self.news.push_back(News::Sent {
+                op: OpId::from_bits(u64::MAX),
+                link: id,
+                context,
+                word,
+                end: Ok(()),
+            });
+        }
+        way
+    }
+
+    /// A write to the peer's memory; `message` follows it there.
+    pub(crate) fn write(
+        &mut self,
+        id: ConnectionId,
+        word: u64,
+        silent: bool,
+        message: Option<&[u8]>,
+    ) -> Result<Plan, Error> {
+        let peer = self.check_remote(id, message)?;
+        let Some(message) = message else {
+            let op = self.enter_op(id, What::Write { ticket: None }, word, silent);
+            return Ok(Plan { op, peer, data: None });
+        };
+        let ticket = self.next_ticket;
+        self.next_ticket = ticket.wrapping_add(1);
+        let op = self.enter_op(id, What::Write { ticket: Some(ticket) }, word, silent);
+        self.post_remote(op, id, ticket, message.to_vec());
+        Ok(Plan { op, peer, data: Some(ticket) })
+    }
+
+    /// A read of the peer's memory; `message` follows it there.
+    pub(crate) fn read(
+        &mut self,
+        id: ConnectionId,
+        word: u64,
+        silent: bool,
+        message: Option<&[u8]>,
+    ) -> Result<Plan, Error> {
+        let peer = self.check_remote(id, message)?;
+        if message.is_some()
+            && let Some(link) = self.links.get_mut(id)
+        {
+            link.followers += 1;
+        }
+        let op = self.enter_op(id, What::Read { follow: message.map(<[u8]>::to_vec) }, word, silent);
+        Ok(Plan { op, peer, data: None })
+    }
+
+    /// Whether remote memory may be reached now; counts the operation.
+    fn check_remote(&mut self, id: ConnectionId, message: Option<&[u8]>) -> Result<PeerId, Error> {
+        let (under_way, most) = (self.under_way, self.limits.send_buffers);
+        let link = self.links.named(id)?;
+        if link.level == Level::Uu {
+            return Err(Error::Level);
+        }
+        if link.state != State::Open {
+            return Err(Error::State(link.state.text()));
+        }
+        let len = message.map_or(0, <[u8]>::len) as u64;
+        if len > u64::from(link.remote.message_max) {
+            let remedy = "shorten the message that follows";
+            return Err(Error::TooLong { len, most: link.remote.message_max.into(), remedy });
+        }
+        if under_way >= most {
+            return Err(Error::Full(most));
+        }
+        link.outstanding += 1;
+        self.under_way += 1;
+        Ok(link.peer)
+    }
+
+    /// Sends the message of a write or read, whose end it shares.
+    fn post_remote(&mut self, of: OpId, id: ConnectionId, ticket: u64, bytes: Vec<u8>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.sent += 1;
+        let (peer, tag) = (link.peer, Subject::Remote(link.remote.id).to_tag());
+        if let Some(op) = self.op(of) {
+            op.parts += 1;
+        }
+        let op = self.enter_op(id, What::Remote { of }, 0, true);
+        self.posts.push_back(Post::Message { op, peer, tag, data: ticket, bytes });
+    }
+
+    /// The engine could not take what [`Talk::send`] and the like had planned.
+    pub(crate) fn withdraw(&mut self, now: Micros, id: OpId, error: &OpError) {
+        self.on_end(now, id, Err(error));
+    }
+
+    /// The engine has ended an operation.
+    pub(crate) fn on_end(&mut self, now: Micros, id: OpId, end: Result<(), &OpError>) {
+        let end = end.map_err(Failure::from);
+        let Some(op) = self.op(id) else { return };
+        let (link, of) = match op.what {
+            What::Write { .. } | What::Read { .. } => (op.link, Some(id)),
+            What::Remote { of } => (op.link, Some(of)),
+            _ => (op.link, None),
+        };
+        if end.is_ok() {
+            self.hear(now, link);
+        }
+        match of {
+            Some(of) => self.on_part_end(id, of, end),
+            None => self.on_single_end(now, id, end),
+        }
+        self.leave(link);
+    }
+
+    fn on_single_end(&mut self, now: Micros, id: OpId, end: Result<(), Failure>) {
+        let Some(op) = self.take_op(id) else { return };
+        match op.what {
+            What::Letter { opens: true } => self.on_letter_end(now, op.link, end),
+            What::Letter { opens: false } => {}
+            What::Ping => self.on_pong(now, op.link, end),
+            What::Datagram => self.release(op.link),
+            _ => {
+                self.release(op.link);
+                self.tell(op, end);
+            }
+        }
+    }
+
+    /// A part of a write or read, or of the message with it, has ended.
+    fn on_part_end(&mut self, id: OpId, of: OpId, end: Result<(), Failure>) {
+        if id != of {
+            self.take_op(id);
+        }
+        let Some(op) = self.op(of) else { return };
+        op.parts -= 1;
+        let link = op.link;
+        let good = end.is_ok();
+        if let Err(failure) = end {
+            op.failure.get_or_insert(failure);
+        }
+        match &mut op.what {
+            What::Write { ticket: Some(ticket) } if id == of && !good => {
+                let ticket = *ticket;
+                self.void(link, ticket);
+            }
+            What::Read { follow } if id == of => {
+                if let Some(bytes) = follow.take() {
+                    self.end_read(of, link, good.then_some(bytes));
+                }
+            }
+            _ => {}
+        }
+        if self.op(of).is_some_and(|op| op.parts == 0)
+            && let Some(mut op) = self.take_op(of)
+        {
+            self.release(link);
+            let end = op.failure.take().map_or(Ok(()), Err);
+            self.tell(op, end);
+        }
+    }
+
+    /// A read that a message was to follow has ended; the message goes where that was well.
+    fn end_read(&mut self, of: OpId, id: ConnectionId, message: Option<Vec<u8>>) {
+        if let Some(bytes) = message {
+            self.post_follower(of, id, bytes);
+        }
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.followers -= 1;
+        if link.followers == 0 && link.state == State::Leaving {
+            self.say_disconnect(id);
+        }
+    }
+
+    fn post_follower(&mut self, of: OpId, id: ConnectionId, bytes: Vec<u8>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        let (peer, to) = (link.peer, link.remote.id);
+        link.sent += 1;
+        let ordered = link.level == Level::Ro;
+        let data = link.next_place;
+        link.next_place += u64::from(ordered);
+        if let Some(op) = self.op(of) {
+            op.parts += 1;
+        }
+        let op = self.enter_op(id, What::Remote { of }, 0, true);
+        let tag = Subject::Message(to).to_tag();
+        self.posts.push_back(Post::Message { op, peer, tag, data, bytes });
+    }
+
+    /// The message of a write that failed is not to be delivered.
+    fn void(&mut self, id: ConnectionId, ticket: u64) {
+        let Some(link) = self.links.get(id) else { return };
+        let (peer, to) = (link.peer, link.remote.id);
+        self.write_letter(id, peer, &Letter::Void { to, ticket }, false);
+    }
+
+    /// An operation of the program no longer counts.
+    fn release(&mut self, id: ConnectionId) {
+        self.under_way -= 1;
+        if let Some(link) = self.links.get_mut(id) {
+            link.outstanding -= 1;
+        }
+    }
+
+    /// Tells the program of an end: for messages on RO once all earlier ones were told.
+    fn tell(&mut self, op: Op, end: Result<(), Failure>) {
+        if op.told {
+            return;
+        }
+        match op.what {
+            What::Message if self.is_ordered(op.link) => self.note_end(op.id, op.link, end),
+            _ => self.say(op.id, op.link, op.word, op.silent, end),
+        }
+    }
+
+    fn is_ordered(&self, id: ConnectionId) -> bool {
+        self.links.get(id).is_some_and(|link| link.level == Level::Ro)
+    }
+
+    /// Notes the end of an ordered message, and tells of all whose turn has come.
+    fn note_end(&mut self, op: OpId, at: ConnectionId, end: Result<(), Failure>) {
+        let Some(link) = self.links.get_mut(at) else { return };
+        if let Some(entry) = link.busy().unsaid.iter_mut().find(|entry| entry.op == op) {
+            entry.end = Some(end);
+        }
+        while let Some(Unsaid { op, word, silent, end: Some(end) }) = self.next_said(at) {
+            self.say(op, at, word, silent, end);
+        }
+    }
+
+    fn next_said(&mut self, at: ConnectionId) -> Option<Unsaid> {
+        let link = self.links.get_mut(at)?;
+        let next = link.busy().unsaid.pop_front_if(|entry| entry.end.is_some());
+        if next.is_none() {
+            link.shrink();
+        }
+        next
+    }
+
+    fn say(&mut self, op: OpId, link: ConnectionId, word: u64, silent: bool, end: Result<(), Failure>) {
+        if silent && end.is_ok() {
+            return;
+        }
+        let context = self.links.get(link).map_or(0, |link| link.context);
+        self.news.push_back(News::Sent { op, link, context, word, end });
+    }
+
+    /// A message's time is over.
+    pub(super) fn time_out(&mut self, id: OpId) {
+        match self.op(id) {
+            Some(op) if op.lent => self.posts.push_back(Post::Disown { op: id }),
+            Some(_) => self.disowned(id),
+            None => {}
+        }
+    }
+
+    /// The engine has copied what the program lent: the message's time-out can be told.
+    pub(crate) fn disowned(&mut self, id: OpId) {
+        let Some(op) = self.op(id) else { return };
+        op.lent = false;
+        if std::mem::replace(&mut op.told, true) {
+            return;
+        }
+        let (link, word, silent) = (op.link, op.word, op.silent);
+        if self.is_ordered(link) {
+            self.note_end(id, link, Err(Failure::TimedOut));
+        } else {
+            self.say(id, link, word, silent, Err(Failure::TimedOut));
+        }
+    }
+
+    /// A lane is still writing from what the program lent: asked again a little later.
+    pub(crate) fn not_disowned(&mut self, now: Micros, id: OpId) {
+        self.timers.insert((now + 1_000, Timer::Op(id)));
+    }
+}

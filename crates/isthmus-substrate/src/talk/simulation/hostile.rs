@@ -1,0 +1,227 @@
+//! Peers that say anything: true names and invented ones, twice, late, and out of turn.
+
+use std::collections::HashSet;
+
+use isthmus_proto::{OpError, PeerId};
+use isthmus_wire::conversation::{ConnectionId, DatagramHeader, End, Letter, Objection, Subject};
+
+use super::world::Rng;
+use crate::Level;
+use crate::talk::{Caller, Host, Limits, News, OpId, Outgoing, Parcel, Post, Talk, Way};
+
+const PEERS: u64 = 3;
+const REQUESTS: u32 = 5;
+
+/// One endpoint among liars.
+struct Victim {
+    rng: Rng,
+    talk: Talk,
+    now: u64,
+    /// Buffers that the conversation has.
+    slots: HashSet<u32>,
+    next_slot: u32,
+    links: Vec<ConnectionId>,
+    requests: Vec<ConnectionId>,
+    ops: Vec<OpId>,
+    /// Tickets and tokens that were seen, for use at the wrong place.
+    numbers: Vec<u64>,
+}
+
+impl Victim {
+    fn new(seed: u64) -> Self {
+        let limits =
+            Limits { send_buffers: 16, requests: REQUESTS, message_max: 100, datagram_max: 50, udp_port: 7 };
+        Self {
+            rng: Rng(seed),
+            talk: Talk::new(limits, 1),
+            now: 0,
+            slots: HashSet::new(),
+            next_slot: 0,
+            links: vec![ConnectionId::default(), ConnectionId::new(5, 5)],
+            requests: Vec::new(),
+            ops: Vec::new(),
+            numbers: vec![0, 1, u64::MAX],
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        let at = self.rng.below(self.numbers.len() as u64) as usize;
+        let step = self.rng.below(3);
+        self.numbers[at].wrapping_add(step)
+    }
+
+    fn link(&mut self) -> ConnectionId {
+        self.links[self.rng.below(self.links.len() as u64) as usize]
+    }
+
+    fn parcel(&mut self) -> Parcel {
+        self.next_slot += 1;
+        self.slots.insert(self.next_slot);
+        Parcel { slot: self.next_slot, len: 1 }
+    }
+
+    fn host(&mut self) -> Host {
+        let token = self.rng.below(u64::MAX);
+        self.numbers.push(token);
+        let keepalive_us = self.rng.below(2) * 500;
+        let send_timeout_us = self.rng.below(2) * 300;
+        Host { context: 1, token, near: true, send_timeout_us, keepalive_us }
+    }
+
+    fn step(&mut self) {
+        self.now += self.rng.below(100);
+        let (now, peer) = (self.now, PeerId(self.rng.below(PEERS) as u32));
+        match self.rng.below(16) {
+            0..=4 => {
+                let letter = self.letter();
+                let mut bytes = Vec::new();
+                letter.encode(&mut bytes);
+                bytes.truncate(
+                    bytes.len() - self.rng.below(2) as usize * self.rng.below(9) as usize % bytes.len(),
+                );
+                self.talk.on_letter(now, peer, &bytes);
+            }
+            5..=7 => {
+                let (id, data, parcel) = (self.link(), self.number(), self.parcel());
+                let subject = match self.rng.below(3) {
+                    0 => Subject::Message(id),
+                    1 => Subject::Datagram(id),
+                    _ => Subject::Remote(id),
+                };
+                self.talk.on_message(now, peer, subject, data, parcel);
+            }
+            8 => {
+                let ticket = self.number();
+                self.talk.on_written(peer, ticket);
+            }
+            9 => {
+                let (to, token, parcel) = (self.link(), self.number(), self.parcel());
+                if !self.talk.on_datagram(now, DatagramHeader { to, token }, parcel) {
+                    self.slots.remove(&parcel.slot);
+                }
+            }
+            10 if !self.ops.is_empty() => self.end_some(),
+            11 if self.rng.chance(50) => self.talk.on_lost(peer, &gone()),
+            12 => self.talk.handle_timeout(now),
+            _ => self.act(peer),
+        }
+        self.pump();
+    }
+
+    fn letter(&mut self) -> Letter {
+        let (to, token) = (self.link(), self.number());
+        let from = End { id: self.link(), token: self.number(), udp_port: 9, message_max: 100 };
+        match self.rng.below(5) {
+            0 => Letter::Connect {
+                version: 1 + u8::from(self.rng.chance(100)),
+                level: self.rng.below(4) as u8,
+                from,
+                payload: vec![1; 3],
+            },
+            1 => Letter::Accept { to, token, from },
+            2 => Letter::Reject { to, token, objection: Objection::Busy, reason: 1, payload: Vec::new() },
+            3 => Letter::Disconnect { to, sent: self.rng.below(5) },
+            _ => Letter::Void { to, ticket: token },
+        }
+    }
+
+    fn act(&mut self, peer: PeerId) {
+        let id = self.link();
+        match self.rng.below(7) {
+            0 | 1 => {
+                let level = [Level::Uu, Level::Ru, Level::Ro][self.rng.below(3) as usize];
+                let timeout_us = self.rng.chance(500).then_some(300);
+                let caller = Caller { peer, level, timeout_us, host: self.host() };
+                self.links.extend(self.talk.connect(self.now, &caller, b"hi"));
+            }
+            2 if !self.requests.is_empty() => {
+                let at = self.rng.below(self.requests.len() as u64) as usize;
+                let (request, host) = (self.requests.swap_remove(at), self.host());
+                let _ = match self.rng.below(3) {
+                    0 => self.talk.reject(request, 1, b""),
+                    _ => self.talk.accept(self.now, request, &host),
+                };
+            }
+            3 => drop(self.talk.disconnect(id)),
+            4 => {
+                let plan = self.talk.write(id, 1, false, Some(b"note"));
+                self.ops.extend(plan.map(|plan| plan.op));
+            }
+            5 => {
+                let plan = self.talk.read(id, 1, true, Some(b"note"));
+                self.ops.extend(plan.map(|plan| plan.op));
+            }
+            _ => {
+                let message = Outgoing { len: 1, word: 1, silent: false, blocking: false, lent: true };
+                if let Ok(Way::Reliable(lane) | Way::Lossy(lane)) = self.talk.send(self.now, id, &message) {
+                    self.ops.push(lane.op);
+                }
+            }
+        }
+    }
+
+    fn end_some(&mut self) {
+        let at = self.rng.below(self.ops.len() as u64) as usize;
+        let op = self.ops.swap_remove(at);
+        let error = self.rng.chance(300).then(|| OpError::RemoteAccess("no such key"));
+        self.talk.on_end(self.now, op, error.as_ref().map_or(Ok(()), Err));
+    }
+
+    fn pump(&mut self) {
+        while let Some(post) = self.talk.poll_post() {
+            match post {
+                Post::Drop(parcel) => assert!(self.slots.remove(&parcel.slot), "dropped twice"),
+                Post::Disown { op } => self.talk.disowned(op),
+                Post::Message { op, data, .. } => {
+                    self.numbers.push(data);
+                    self.ops.push(op);
+                }
+                Post::Ping { op, .. } => self.ops.push(op),
+            }
+        }
+        while let Some(news) = self.talk.poll_news() {
+            match news {
+                News::Received { parcel, .. } => assert!(self.slots.remove(&parcel.slot), "given twice"),
+                News::Requested { link, .. } => {
+                    self.requests.push(link);
+                    self.links.push(link);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// All operations end, all peers go, the program leaves: nothing is kept.
+    fn leave(mut self) {
+        for _ in 0..3 {
+            for id in self.links.clone() {
+                let _ = self.talk.disconnect(id);
+            }
+            self.pump();
+            for op in std::mem::take(&mut self.ops) {
+                self.talk.on_end(self.now, op, Err(&gone()));
+            }
+            for peer in 0..PEERS as u32 {
+                self.talk.on_lost(PeerId(peer), &gone());
+            }
+            self.pump();
+        }
+        assert_eq!(self.talk.leftovers(), (0, 0, 0, 0), "kept for nothing");
+        assert!(self.slots.is_empty(), "{} buffers are kept", self.slots.len());
+    }
+}
+
+fn gone() -> OpError {
+    OpError::PeerGone("nobody listens there".to_owned())
+}
+
+#[test]
+fn whatever_peers_say_nothing_is_lost_or_kept() {
+    for seed in 0..400 {
+        let mut victim = Victim::new(seed);
+        for _ in 0..500 {
+            victim.step();
+        }
+        victim.leave();
+    }
+}

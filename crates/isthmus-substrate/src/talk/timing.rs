@@ -1,0 +1,136 @@
+//! Time-outs and keepalive.
+
+use isthmus_proto::Micros;
+use isthmus_wire::conversation::ConnectionId;
+
+use super::link::State;
+use super::{News, Post, Talk, Timer, What};
+use crate::{Error, Failure};
+
+impl Talk {
+    /// When [`Talk::handle_timeout`] is next due.
+    pub(crate) fn poll_timeout(&self) -> Option<Micros> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Does what has come due.
+    pub(crate) fn handle_timeout(&mut self, now: Micros) {
+        while let Some(&(at, timer)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            self.timers.pop_first();
+            match timer {
+                Timer::Op(op) => self.time_out(op),
+                Timer::Link(link) => self.look_after(now, link),
+            }
+        }
+    }
+
+    fn look_after(&mut self, now: Micros, id: ConnectionId) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.timer_at = 0;
+        match link.state {
+            State::Connecting => self.fail_connect(id, Failure::TimedOut, Vec::new()),
+            State::Open => self.keep_alive(now, id),
+            _ => {}
+        }
+    }
+
+    /// Nothing was heard for half the keepalive time: asks the peer; for all of it: tells.
+    fn keep_alive(&mut self, now: Micros, id: ConnectionId) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        if link.keepalive_us == 0 {
+            return;
+        }
+        let silent_for = now.saturating_sub(link.heard_at);
+        let (peer, context, keepalive_us) = (link.peer, link.context, link.keepalive_us);
+        if silent_for >= keepalive_us {
+            self.news.push_back(News::KeepaliveExpired { link: id, context });
+            // Told again after as much further silence.
+            link.heard_at = now;
+        } else if silent_for >= keepalive_us / 2 && !link.pinging {
+            link.pinging = true;
+            let op = self.enter_op(id, What::Ping, 0, true);
+            self.posts.push_back(Post::Ping { op, peer });
+        }
+        self.watch(id);
+    }
+
+    /// Sets the timer by which a silent connection is looked after.
+    pub(super) fn watch(&mut self, id: ConnectionId) {
+        let Some(link) = self.links.get(id) else { return };
+        if link.keepalive_us == 0 || link.state != State::Open {
+            return;
+        }
+        let patience = if link.pinging { link.keepalive_us } else { link.keepalive_us.div_ceil(2) };
+        self.set_link_timer(id, link.heard_at.saturating_add(patience));
+    }
+
+    /// The other end lives.
+    pub(super) fn hear(&mut self, now: Micros, id: ConnectionId) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.heard_at = now;
+        }
+    }
+
+    pub(super) fn on_pong(&mut self, now: Micros, id: ConnectionId, end: Result<(), Failure>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.pinging = false;
+        // The peer refuses, so it lives.
+        if matches!(end, Ok(()) | Err(Failure::RemoteAccess(_))) {
+            link.heard_at = now;
+            self.watch(id);
+        }
+    }
+
+    /// How long messages may take from now on; 0: as long as the peer lives. Microseconds.
+    pub(crate) fn set_send_timeout(&mut self, id: ConnectionId, timeout_us: Micros) -> Result<(), Error> {
+        self.links.named(id)?.send_timeout_us = timeout_us;
+        Ok(())
+    }
+
+    /// After how much silence the program is told; 0: never. Microseconds.
+    pub(crate) fn set_keepalive(
+        &mut self,
+        now: Micros,
+        id: ConnectionId,
+        keepalive_us: Micros,
+    ) -> Result<(), Error> {
+        let link = self.links.named(id)?;
+        link.keepalive_us = keepalive_us;
+        link.heard_at = now;
+        if link.state == State::Open {
+            self.clear_link_timer(id);
+            self.watch(id);
+        }
+        Ok(())
+    }
+
+    /// What the options of a connection are: send time-out and keepalive. Microseconds.
+    pub(crate) fn times(&mut self, id: ConnectionId) -> Result<(Micros, Micros), Error> {
+        let link = self.links.named(id)?;
+        Ok((link.send_timeout_us, link.keepalive_us))
+    }
+
+    /// Level, longest message, peer and whether it may send, of a connection.
+    pub(crate) fn describe(&mut self, id: ConnectionId) -> Result<super::Described, Error> {
+        let datagram_max = self.limits.datagram_max;
+        let link = self.links.named(id)?;
+        let message_max = match link.level {
+            crate::Level::Uu => link.remote.message_max.min(datagram_max),
+            _ => link.remote.message_max,
+        };
+        Ok(super::Described { level: link.level, message_max, peer: link.peer })
+    }
+
+    /// Tells every connected peer that this endpoint goes.
+    pub(crate) fn say_goodbye(&mut self) {
+        for id in self.links.ids() {
+            let Some(link) = self.links.get(id) else { continue };
+            if matches!(link.state, State::Open | State::Accepting) {
+                self.say_disconnect(id);
+            }
+        }
+    }
+}

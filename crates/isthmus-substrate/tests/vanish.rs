@@ -1,0 +1,95 @@
+//! Peers that stop, and peers that end, as processes do.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use isthmus_substrate::{Endpoint, Event, Failure, Level, SendOptions};
+use support::*;
+
+/// Makes this program the other end: whom it connects to.
+const HUB: &str = "ISTHMUS_TEST_HUB";
+
+/// The other end: connects, says so, and does nothing until the standard input ends.
+#[test]
+fn spoke() {
+    let Ok(uri) = std::env::var(HUB) else { return };
+    let endpoint = open();
+    endpoint.connect(&uri, b"", Level::Ro, 1, &Default::default()).expect("asked");
+    assert!(matches!(next(&endpoint, &endpoint), Event::Connected { .. }));
+    println!("spoke connected");
+    let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+}
+
+struct Other(Child);
+
+impl Other {
+    fn start(hub: &Endpoint) -> (Self, isthmus_substrate::Connection) {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["spoke", "--exact", "--nocapture"])
+            .env(HUB, hub.uri())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let Event::Requested(request) = next(hub, hub) else { panic!("no request") };
+        let connection = hub.accept(request, 2).expect("granted");
+        assert!(matches!(next(hub, hub), Event::Accepted { .. }));
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        assert!(lines.any(|line| line.expect("text").contains("spoke connected")));
+        (Self(child), connection)
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(self.0.id() as i32, signal) };
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_that_stops_is_told_by_keepalive_and_goes_on_afterwards() {
+    if std::env::var(HUB).is_ok() {
+        return;
+    }
+    let hub = open();
+    let (other, connection) = Other::start(&hub);
+    hub.set_keepalive(connection, Duration::from_millis(300)).expect("open");
+    // Its program does nothing, and that is no silence.
+    let quiet = hub.next_event(Some(Duration::from_millis(1_500))).expect("open");
+    assert!(quiet.is_none(), "{quiet:?}");
+    other.signal(libc::SIGSTOP);
+    match hub.next_event(Some(LIMIT)).expect("open") {
+        Some(Event::KeepaliveExpired { connection: silent, context: 2 }) => assert_eq!(silent, connection),
+        event => panic!("{event:?}"),
+    }
+    other.signal(libc::SIGCONT);
+    hub.set_keepalive(connection, Duration::ZERO).expect("the connection goes on");
+    let how = SendOptions { blocking: true, ..Default::default() };
+    hub.send(connection, b"are you there?", &how).expect("it is");
+}
+
+#[test]
+fn a_process_that_is_killed_disconnects_even_where_nothing_is_sent() {
+    if std::env::var(HUB).is_ok() {
+        return;
+    }
+    let hub = open();
+    let (other, connection) = Other::start(&hub);
+    other.signal(libc::SIGKILL);
+    match hub.next_event(Some(LIMIT)).expect("open") {
+        Some(Event::Disconnected { connection: gone, context: 2, why: Failure::PeerGone(text) }) => {
+            assert_eq!(gone, connection);
+            assert!(text.contains("nobody listens"), "{text}");
+        }
+        event => panic!("{event:?}"),
+    }
+}

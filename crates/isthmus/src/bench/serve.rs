@@ -1,0 +1,203 @@
+//! The other side of a measurement.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::thread;
+
+use isthmus_substrate::{
+    Access, Connection, Endpoint, EndpointOptions, Event, Region, SendOptions, Substrate,
+};
+
+use super::Fault;
+
+/// What the substrate's server is to do, as the payload of a request.
+pub(super) const ECHO: &[u8] = b"echo";
+pub(super) const SINK: &[u8] = b"sink";
+/// With a length behind it.
+pub(super) const MEMORY: &[u8] = b"memory ";
+/// Most memory that is lent to whoever asks. Bytes.
+const MEMORY_MAX: usize = 1 << 30;
+
+/// What the plain TCP server is to do: the first byte.
+pub(super) const TCP_ECHO: u8 = b'e';
+pub(super) const TCP_SINK: u8 = b's';
+
+/// Longest message of a measurement. Bytes.
+pub(super) const MESSAGE_MAX: u32 = 1 << 20;
+
+/// Where a server is.
+pub(super) struct Place {
+    pub(super) uri: String,
+    pub(super) tcp: SocketAddr,
+    pub(super) udp: SocketAddr,
+}
+
+impl FromStr for Place {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let fields: Vec<&str> = text.split(',').collect();
+        let [uri, tcp, udp] = fields[..] else {
+            return Err(format!("`{text}` is not what `isthmus bench serve` prints").into());
+        };
+        Ok(Self { uri: uri.to_owned(), tcp: tcp.parse()?, udp: udp.parse()? })
+    }
+}
+
+/// The other side, ours or somebody's.
+pub(super) struct Others {
+    pub(super) place: Place,
+    child: Option<Child>,
+}
+
+impl Others {
+    pub(super) fn find(to: Option<&str>) -> Result<Self, Fault> {
+        if let Some(text) = to {
+            return Ok(Self { place: text.parse()?, child: None });
+        }
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["bench", "serve", "--until-eof"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        Ok(Self { place: line.trim().parse()?, child: Some(child) })
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            drop(child.stdin.take());
+            let _ = child.wait();
+        }
+    }
+}
+
+pub(super) fn endpoint() -> Result<Endpoint, Fault> {
+    let substrate = Substrate::init()?;
+    let options = EndpointOptions { message_max: MESSAGE_MAX, ..Default::default() };
+    Ok(Endpoint::create(substrate.default_device()?, &options)?)
+}
+
+pub(super) fn run(until_eof: bool) -> Result<(), Fault> {
+    let endpoint = endpoint()?;
+    let ip = endpoint.device().address().map_err(str::to_owned)?;
+    let (tcp, udp) = plain(ip)?;
+    println!("{},{tcp},{udp}", endpoint.uri());
+    if until_eof {
+        thread::spawn(|| {
+            let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+            std::process::exit(0);
+        });
+    }
+    let mut guests = Vec::new();
+    loop {
+        if let Some(event) = next(&endpoint)? {
+            serve(&endpoint, event, &mut guests)?;
+        }
+    }
+}
+
+/// Polls for a while before it sleeps, as a program that wants low latency does.
+fn next(endpoint: &Endpoint) -> Result<Option<Event>, Fault> {
+    for _ in 0..20_000 {
+        if let Some(event) = endpoint.get_event()? {
+            return Ok(Some(event));
+        }
+    }
+    Ok(endpoint.next_event(None)?)
+}
+
+/// What a connection is for: its context.
+const ECHOES: u64 = 1;
+const SINKS: u64 = 2;
+const LENDS: u64 = 3;
+
+struct Guest {
+    connection: Connection,
+    region: Option<Region>,
+}
+
+fn serve(endpoint: &Endpoint, event: Event, guests: &mut Vec<Guest>) -> Result<(), Fault> {
+    let silent = SendOptions { silent: true, ..SendOptions::default() };
+    match event {
+        Event::Received(message) if message.context() == ECHOES => {
+            // A guest that leaves in the middle hears nothing.
+            let _ = endpoint.send(message.connection(), &message, &silent);
+        }
+        Event::Requested(request) => {
+            let words = request.payload();
+            let lent = words.strip_prefix(MEMORY).and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
+            let (context, region) = match (words, lent) {
+                (ECHO, _) => (ECHOES, None),
+                (SINK, _) => (SINKS, None),
+                (_, Some(len)) if len <= MEMORY_MAX => {
+                    let access = Access { remote_read: true, remote_write: true };
+                    let region = endpoint.register(len, access)?;
+                    // Its pages are there before anybody measures.
+                    region.write_at(0, &vec![1; len])?;
+                    (LENDS, Some(region))
+                }
+                _ => return Ok(endpoint.reject(request, 1, b"echo, sink or memory LENGTH")?),
+            };
+            if let Ok(connection) = endpoint.accept(request, context) {
+                guests.push(Guest { connection, region });
+            }
+        }
+        Event::Accepted { connection, context: LENDS } => {
+            let guest = guests.iter().find(|guest| guest.connection == connection);
+            if let Some(region) = guest.and_then(|guest| guest.region.as_ref()) {
+                let _ = endpoint.send(connection, &region.handle().to_bytes(), &silent);
+            }
+        }
+        Event::Disconnected { connection, .. } => {
+            guests.retain(|guest| guest.connection != connection);
+            endpoint.disconnect(connection)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Starts the plain servers; where they are.
+fn plain(ip: IpAddr) -> Result<(SocketAddr, SocketAddr), Fault> {
+    let listener = TcpListener::bind((ip, 0))?;
+    let udp = UdpSocket::bind((ip, 0))?;
+    let places = (listener.local_addr()?, udp.local_addr()?);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || tcp(stream));
+        }
+    });
+    thread::spawn(move || {
+        let mut bytes = vec![0; 65_536];
+        while let Ok((len, from)) = udp.recv_from(&mut bytes) {
+            let _ = udp.send_to(&bytes[..len], from);
+        }
+    });
+    Ok(places)
+}
+
+fn tcp(mut stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let mut bytes = vec![0; 1 << 20];
+    let mut what = [0];
+    if stream.read_exact(&mut what).is_err() {
+        return;
+    }
+    while let Ok(len @ 1..) = stream.read(&mut bytes) {
+        if what[0] == TCP_ECHO && stream.write_all(&bytes[..len]).is_err() {
+            return;
+        }
+    }
+    // The end of what is sunk is acknowledged.
+    if what[0] == TCP_SINK {
+        let _ = stream.write_all(&[1]);
+    }
+}
