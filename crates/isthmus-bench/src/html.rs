@@ -43,7 +43,7 @@ pub(crate) fn page(samples: &[Sample]) -> String {
                 goodput(&mut out, &on_rtt, &contenders);
             }
         }
-        let _ = write!(out, "</div><pre>{}</pre>", escaped(&text(&chosen)));
+        let _ = write!(out, "</div><pre>{}</pre>", escaped(text(&chosen).trim_end()));
     }
     failures(&mut out, samples);
     out.push_str("</html>\n");
@@ -51,7 +51,7 @@ pub(crate) fn page(samples: &[Sample]) -> String {
 }
 
 fn heading(work: &str, bytes: u64) -> String {
-    let amount = format!("{:.3} MB", bytes as f64 / 1e6);
+    let amount = format!("{} MB", bytes as f64 / 1e6);
     match work {
         "stream" => format!("One way, {amount} in messages of 16 MB, from a cold start"),
         "exchange" => format!("MPI_Sendrecv of 1 MB, {amount} each way"),

@@ -44,7 +44,7 @@ pub(crate) fn text(samples: &[Sample]) -> String {
         let chosen: Vec<_> = samples.iter().filter(of_work).cloned().collect();
         let _ = writeln!(
             out,
-            "{work}, {:.3} MB: fraction of the floor, median (* some runs spoiled, ! some failed)",
+            "{work}, {} MB: fraction of the floor, median (* some runs spoiled, ! some failed)",
             bytes as f64 / 1e6
         );
         let contenders = distinct(&chosen, |sample| sample.contender.clone());

@@ -1,7 +1,7 @@
 //! Two sites, two routers or three, and TLS between them.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use isthmus_wire::frame::{Hello, RefuseReason};
@@ -36,7 +36,6 @@ by_each_transport! {
     a_neighbour_speaks_for_no_other_as
     a_stranger_with_the_right_name_is_refused
     an_as_that_is_not_admitted_gets_no_link
-    a_link_port_takes_any_bytes_and_works_on
     a_stalled_lane_leaves_the_others_of_its_link_alone
     links_without_room_refuse_and_stay_up
     links_come_back_when_the_other_router_does
@@ -164,13 +163,38 @@ fn an_as_that_is_not_admitted_gets_no_link(links: &'static str) {
     assert_eq!(refusal(lane), RefuseReason::Unreached);
 }
 
-fn a_link_port_takes_any_bytes_and_works_on(links: &'static str) {
-    let sites = Sites::linked_by(links);
+#[test]
+fn a_link_port_takes_any_bytes_and_works_on() {
+    let sites = Sites::linked_by("tcp");
     let _routers = sites.joined();
     tell_everything(sites.s1[1], &bytes_of(hello(address(1, 1, NOWHERE), address(2, 1, NOWHERE))));
     let target = Endpoint::new();
     let (near, far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
     exchange(near, far, 1000);
+}
+
+#[test]
+fn a_link_port_takes_any_datagrams_and_works_on() {
+    let sites = Sites::linked_by("udp");
+    let _routers = sites.joined();
+    let socket = UdpSocket::bind((sites.r1[0].ip(), 0)).expect("a port");
+    // Packets that open streams, that belong to none, that are cut short, and that are nothing.
+    let mut state = 1_u64;
+    for len in (0..2_000).map(|i| [0, 1, 8, 20, 60, 1_200, 1_472, 9_000, 65_000][i % 9]) {
+        let mut bytes = vec![0; len];
+        for byte in &mut bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        if let Some(first) = bytes.first_mut() {
+            *first &= 7;
+        }
+        // Where the socket's buffer is full it is dropped, as on any network.
+        let _ = socket.send_to(&bytes, sites.s1[1]);
+    }
+    let target = Endpoint::new();
+    let (near, far) = through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1));
+    exchange(near, far, 1 << 20);
 }
 
 fn a_stalled_lane_leaves_the_others_of_its_link_alone(links: &'static str) {
