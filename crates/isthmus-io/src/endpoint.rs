@@ -13,8 +13,9 @@ use isthmus_proto::{
 };
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
+use socket2::Socket;
 
-use crate::carrier::Carriers;
+use crate::carrier::{Carriers, Udp};
 use crate::courtesy::Courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
@@ -22,7 +23,7 @@ use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::{RegionTable, Settings, carrier};
+use crate::{RegionTable, Settings, Transport, carrier};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -112,28 +113,25 @@ impl Endpoint {
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
         let at = listen_address(settings, bind)?;
-        let listener = carrier::listen(at).map_err(|cause| OpenError::Listen { at, cause })?;
-        let port = listener.local_addr()?.as_socket().map_or(at.port(), |bound| bound.port());
+        let (listener, at, udp) =
+            listen(at, settings.transport).map_err(|cause| OpenError::Listen { at, cause })?;
         let address = Address {
             as_id: AsId(settings.as_id),
             subnet: SubnetId(settings.subnet),
-            locator: SocketAddr::new(at.ip(), port),
+            locator: at,
             incarnation: random_incarnation()?,
         };
         let config = Config {
             credit: settings.credit.0,
             credit_total: settings.credit_total.0,
-            streams: settings.streams.0,
+            streams: most_streams(settings),
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
             routers: settings.routers.0.clone(),
             seed: u64::from(address.incarnation),
             ..Config::new(address)
         };
         let from = (!settings.interface.is_empty()).then_some(at.ip());
-        let shell = Shell::new(
-            Carriers::new(settings.congestion.clone(), &settings.fabric, at.ip(), from),
-            listener,
-        )?;
+        let shell = Shell::new(Carriers::new(settings, at.ip(), from, udp), listener)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
         let endpoint = Arc::new(Self {
@@ -532,6 +530,33 @@ fn listen_address(settings: &Settings, bind: Option<SocketAddr>) -> Result<Socke
         None => settings.own_ip()?,
     };
     Ok(SocketAddr::new(ip, port))
+}
+
+/// Attempts to find a port that is free for TCP and UDP.
+const PORT_TRIES: usize = 32;
+
+/// Listens at `at`, by UDP too where lanes may go by it. Returns where that is.
+fn listen(at: SocketAddr, transport: Transport) -> io::Result<(Socket, SocketAddr, Option<Udp>)> {
+    let mut tries = 0;
+    loop {
+        let listener = carrier::listen(at)?;
+        let bound = listener.local_addr()?.as_socket().unwrap_or(at);
+        if transport == Transport::Tcp {
+            return Ok((listener, bound, None));
+        }
+        tries += 1;
+        match Udp::open(bound) {
+            Ok(udp) => return Ok((listener, bound, Some(udp))),
+            Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(error),
+            Err(_) => {} // the port is taken for UDP: another one
+        }
+    }
+}
+
+/// One stream by UDP fills a path; several would only share it.
+fn most_streams(settings: &Settings) -> u32 {
+    let direct = settings.routers.0.is_empty();
+    if direct && settings.transport != Transport::Tcp { 1 } else { settings.streams.0 }
 }
 
 fn random_incarnation() -> io::Result<u32> {
