@@ -636,7 +636,7 @@ impl Shell {
     }
 }
 
-fn loss_of(error: &io::Error) -> LaneLoss {
+pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
         _ => LaneLoss::Broken(error.to_string()),
