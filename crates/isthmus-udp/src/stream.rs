@@ -153,8 +153,18 @@ pub struct Status {
     pub in_flight: u64,
     /// UDP payload of a full packet. Bytes.
     pub payload: u32,
-    /// Congestion control.
+    /// Congestion control, and what it is doing.
     pub congestion: &'static str,
+    /// See `congestion`; empty where there is nothing to tell.
+    pub phase: &'static str,
+    /// Least round trip of the last seconds. Microseconds.
+    pub rtt_least_us: Option<Micros>,
+    /// Bytes written that wait: to be sent, and to be acknowledged.
+    pub unsent: u64,
+    /// See `unsent`.
+    pub held: u64,
+    /// Bytes received that wait to be read.
+    pub readable: u64,
     /// What was counted.
     pub counters: Counters,
 }
@@ -418,6 +428,11 @@ impl Stream {
             in_flight: self.sent.in_flight(),
             payload: self.mtu.payload(),
             congestion: self.congestion.name(),
+            phase: self.congestion.phase(),
+            rtt_least_us: self.path.rtt_least_us(),
+            unsent: self.sending.unsent(),
+            held: self.sending.held(),
+            readable: self.receiving.readable(),
             counters: self.counters,
         }
     }

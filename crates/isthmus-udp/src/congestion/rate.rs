@@ -403,4 +403,14 @@ impl CongestionControl for Rate {
     fn name(&self) -> &'static str {
         "rate"
     }
+
+    fn phase(&self) -> &'static str {
+        match self.phase {
+            Phase::Start => "start",
+            Phase::Cruise => "cruise",
+            Phase::Drain => "drain",
+            Phase::Shared(_) => "shared",
+            Phase::AmIAlone(_) => "am I alone",
+        }
+    }
 }

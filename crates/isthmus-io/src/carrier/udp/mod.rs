@@ -215,10 +215,12 @@ impl Udp {
 
     fn receive(&mut self) {
         for _ in 0..READS {
-            let now = self.epoch.elapsed().as_micros() as Micros;
-            let port = &mut self.port;
-            let came = self.socket.receive(|from, waited_us, packet| {
-                port.on_packet(now, now.saturating_sub(waited_us), from, packet);
+            let (port, epoch) = (&mut self.port, self.epoch);
+            let since = |at: Instant| at.saturating_duration_since(epoch).as_micros() as Micros;
+            let mut now = None;
+            let came = self.socket.receive(|from, arrived, packet| {
+                let now = *now.get_or_insert_with(|| since(Instant::now()));
+                port.on_packet(now, since(arrived), from, packet);
             });
             match came {
                 Ok(true) => {}
@@ -289,6 +291,7 @@ impl Udp {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
             if seat.received != counters.packets_received {
+                debug_log!("UDP {} {}: {:?}", now / 1000, seat.peer, known.status());
                 (seat.received, seat.silences) = (counters.packets_received, counters.silences);
                 seat.quiet_since = now;
             }

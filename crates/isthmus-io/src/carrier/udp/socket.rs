@@ -3,7 +3,7 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
@@ -24,8 +24,8 @@ const MESSAGES: usize = 8;
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Most bytes that go in one message.
 pub(super) const SEND_BYTES: usize = 64_000;
-/// A packet that claims to have waited longer has a clock that was set. Microseconds.
-const WAITED_MAX_US: u64 = 1_000_000;
+/// A packet that claims to have waited longer has a clock that was set.
+const WAITED_MAX: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -35,6 +35,7 @@ pub(super) struct UdpSocket {
     /// Room for the messages of one read.
     room: Vec<u8>,
     metas: [RecvMeta; MESSAGES],
+    clocks: Clocks,
 }
 
 /// What sending came to.
@@ -58,7 +59,8 @@ impl UdpSocket {
             debug_log!("ended processes will be noticed late: {error}");
         }
         enlarge(&socket);
-        Ok(Self { socket, state, room: vec![0; MESSAGES * MESSAGE_BYTES], metas: Default::default() })
+        let room = vec![0; MESSAGES * MESSAGE_BYTES];
+        Ok(Self { socket, state, room, metas: Default::default(), clocks: Clocks::new() })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -71,11 +73,14 @@ impl UdpSocket {
     }
 
     /// Reads what has come, up to a bound, and gives each packet to `take` with whom it is
-    /// from and how many microseconds ago the system got it. `Ok(false)`: nothing came.
+    /// from and when the system got it. `Ok(false)`: nothing came.
     ///
     /// # Errors
     /// The system's, which concerns packets sent earlier; see [`UdpSocket::refusals`].
-    pub(super) fn receive(&mut self, mut take: impl FnMut(SocketAddr, u64, &mut [u8])) -> io::Result<bool> {
+    pub(super) fn receive(
+        &mut self,
+        mut take: impl FnMut(SocketAddr, Instant, &mut [u8]),
+    ) -> io::Result<bool> {
         let mut chunks = self.room.chunks_mut(MESSAGE_BYTES);
         let mut slices: [IoSliceMut<'_>; MESSAGES] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -84,11 +89,12 @@ impl UdpSocket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.clocks.compare();
+        let now = Instant::now();
         for (message, meta) in slices.iter_mut().zip(&self.metas[..count]) {
-            let waited_us = waited_us(now, meta.timestamp);
+            let arrived = meta.timestamp.map_or(now, |at| self.clocks.arrived(now, at));
             for packet in message[..meta.len].chunks_mut(meta.stride.max(1)) {
-                take(meta.addr, waited_us, packet);
+                take(meta.addr, arrived, packet);
             }
         }
         Ok(count > 0)
@@ -124,9 +130,46 @@ impl UdpSocket {
     }
 }
 
-fn waited_us(now: Duration, came: Option<Duration>) -> u64 {
-    let waited = came.and_then(|came| now.checked_sub(came)).map_or(0, |waited| waited.as_micros() as u64);
-    if waited > WAITED_MAX_US { 0 } else { waited }
+/// The system stamps packets by the wall clock; all else goes by one that never steps.
+#[derive(Debug)]
+struct Clocks {
+    steady: Instant,
+    wall: SystemTime,
+}
+
+impl Clocks {
+    /// Both clocks read within so short a time are read at once.
+    const AT_ONCE: Duration = Duration::from_micros(20);
+    /// Attempts at that; beyond, the last comparison holds.
+    const TRIES: usize = 3;
+
+    fn new() -> Self {
+        let mut clocks = Self { steady: Instant::now(), wall: SystemTime::now() };
+        clocks.compare();
+        clocks
+    }
+
+    /// Reads both. One who is interrupted between them would take packets for older than they
+    /// are, and every later one for delayed.
+    fn compare(&mut self) {
+        for _ in 0..Self::TRIES {
+            let (steady, wall) = (Instant::now(), SystemTime::now());
+            if steady.elapsed() < Self::AT_ONCE {
+                (self.steady, self.wall) = (steady, wall);
+                return;
+            }
+        }
+    }
+
+    /// When a packet came that is stamped `at`, time since 1970; `now` where that is absurd.
+    fn arrived(&self, now: Instant, at: Duration) -> Instant {
+        let at = SystemTime::UNIX_EPOCH + at;
+        let arrived = match at.duration_since(self.wall) {
+            Ok(later) => self.steady + later,
+            Err(earlier) => self.steady.checked_sub(earlier.duration()).unwrap_or(now),
+        };
+        if arrived <= now && now - arrived <= WAITED_MAX { arrived } else { now }
+    }
 }
 
 /// Asks for large buffers, beyond the system's limits where we may.
@@ -165,13 +208,14 @@ mod tests {
         let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
         let bytes: Vec<u8> = (0..30_500_u32).map(|i| (i % 251) as u8).collect();
         assert!(!b.receive(|_, _, _| panic!("nothing was sent")).expect("no error"));
+        let began = Instant::now() - Duration::from_millis(1);
         assert_eq!(a.send(to, 1_000, &bytes), Sent::Yes);
         let mut got = Vec::new();
         let mut sizes = Vec::new();
         while got.len() < bytes.len() {
             wait(&b);
-            b.receive(|_, waited_us, packet| {
-                assert!(waited_us <= WAITED_MAX_US);
+            b.receive(|_, arrived, packet| {
+                assert!(arrived >= began && arrived <= Instant::now());
                 sizes.push(packet.len());
                 got.extend_from_slice(packet);
             })
