@@ -113,8 +113,7 @@ impl Endpoint {
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
         let at = listen_address(settings, bind)?;
-        let (listener, at, udp) =
-            listen(at, settings.transport).map_err(|cause| OpenError::Listen { at, cause })?;
+        let (listener, at, udp) = listen(at, settings).map_err(|cause| OpenError::Listen { at, cause })?;
         let address = Address {
             as_id: AsId(settings.as_id),
             subnet: SubnetId(settings.subnet),
@@ -124,7 +123,7 @@ impl Endpoint {
         let config = Config {
             credit: settings.credit.0,
             credit_total: settings.credit_total.0,
-            streams: most_streams(settings),
+            streams: settings.streams.0,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
             routers: settings.routers.0.clone(),
             seed: u64::from(address.incarnation),
@@ -536,27 +535,21 @@ fn listen_address(settings: &Settings, bind: Option<SocketAddr>) -> Result<Socke
 const PORT_TRIES: usize = 32;
 
 /// Listens at `at`, by UDP too where lanes may go by it. Returns where that is.
-fn listen(at: SocketAddr, transport: Transport) -> io::Result<(Socket, SocketAddr, Option<Udp>)> {
+fn listen(at: SocketAddr, settings: &Settings) -> io::Result<(Socket, SocketAddr, Option<Udp>)> {
     let mut tries = 0;
     loop {
         let listener = carrier::listen(at)?;
         let bound = listener.local_addr()?.as_socket().unwrap_or(at);
-        if transport == Transport::Tcp {
+        if settings.transport == Transport::Tcp {
             return Ok((listener, bound, None));
         }
         tries += 1;
-        match Udp::open(bound) {
+        match Udp::open(bound, settings.peer_timeout.to_duration()) {
             Ok(udp) => return Ok((listener, bound, Some(udp))),
             Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(error),
             Err(_) => {} // the port is taken for UDP: another one
         }
     }
-}
-
-/// One stream by UDP fills a path; several would only share it.
-fn most_streams(settings: &Settings) -> u32 {
-    let direct = settings.routers.0.is_empty();
-    if direct && settings.transport != Transport::Tcp { 1 } else { settings.streams.0 }
 }
 
 fn random_incarnation() -> io::Result<u32> {

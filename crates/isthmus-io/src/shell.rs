@@ -318,9 +318,7 @@ impl Shell {
     fn dial(&mut self, id: LaneId, locator: SocketAddr, core: &Mutex<Core>) {
         match self.carriers.dial(locator) {
             Ok(carrier) => {
-                // What has no descriptor says of itself when it can carry.
-                let turned = carrier.is_turned();
-                if self.install(id, Lane::new(carrier, true), core) && turned {
+                if self.install(id, Lane::new(carrier, true), core) {
                     self.settle(id.0 as usize, core);
                 }
             }
@@ -350,7 +348,11 @@ impl Shell {
         }
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
+        let fills_path = lane.carrier.fills_path();
         let mut guard = core.lock();
+        if fills_path {
+            guard.engine.lane_fills_path(id);
+        }
         if let Some(rtt_us) = rtt_us {
             guard.engine.path_rtt(id, rtt_us);
         }

@@ -7,6 +7,7 @@
 
 mod congestion;
 mod fabric;
+mod race;
 mod tcp;
 mod udp;
 
@@ -24,8 +25,10 @@ use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::Transport;
 use fabric::FabricLane;
+use race::{RaceLane, Winner};
 use tcp::Paths;
 pub(crate) use tcp::{TcpLane, listen};
+use udp::Known;
 pub(crate) use udp::{Udp, UdpLane};
 
 /// What a read or write came to.
@@ -57,6 +60,8 @@ pub(crate) enum Carrier {
     Fabric(FabricLane),
     /// A stream by UDP.
     Udp(UdpLane),
+    /// One of both, and it is not yet known which.
+    Race(RaceLane),
 }
 
 impl Carrier {
@@ -67,6 +72,7 @@ impl Carrier {
             Self::Tcp(lane) => Some(lane.fd()),
             Self::Fabric(lane) => Some(lane.fd()),
             Self::Udp(_) => None,
+            Self::Race(lane) => lane.fd(),
         }
     }
 
@@ -80,6 +86,7 @@ impl Carrier {
             Self::Tcp(lane) => lane.settle(&shared.paths),
             Self::Fabric(lane) => lane.settle(index as u64, &shared.paths, &mut shared.hubs),
             Self::Udp(lane) => lane.settle(index, shared.udp()?),
+            Self::Race(_) => self.settle_race(index, shared),
         }
     }
 
@@ -90,13 +97,19 @@ impl Carrier {
             Self::Tcp(_) => false,
             Self::Fabric(lane) => lane.has_moved(),
             Self::Udp(_) => true,
+            Self::Race(_) => false,
         }
+    }
+
+    /// Whether this lane alone uses all that the path has.
+    pub(crate) fn fills_path(&self) -> bool {
+        matches!(self, Self::Udp(_))
     }
 
     /// The descriptor is readable.
     pub(crate) fn stir(&mut self, shared: &mut Carriers) {
         match self {
-            Self::Tcp(_) | Self::Udp(_) => {}
+            Self::Tcp(_) | Self::Udp(_) | Self::Race(_) => {}
             Self::Fabric(lane) => lane.stir(&mut shared.hubs),
         }
     }
@@ -116,6 +129,7 @@ impl Carrier {
                 Ok(udp) => unsafe { lane.read(pieces, udp) },
                 Err(error) => Transfer::Failed(error),
             },
+            Self::Race(_) => Transfer::Blocked,
         }
     }
 
@@ -134,6 +148,7 @@ impl Carrier {
                 Ok(udp) => unsafe { lane.write(pieces, udp) },
                 Err(error) => Transfer::Failed(error),
             },
+            Self::Race(_) => Transfer::Blocked,
         }
     }
 
@@ -143,6 +158,7 @@ impl Carrier {
             Self::Tcp(lane) => lane.finish(),
             Self::Fabric(lane) => lane.finish(&mut shared.hubs),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.finish(udp)),
+            Self::Race(_) => {}
         }
     }
 
@@ -152,6 +168,7 @@ impl Carrier {
             Self::Tcp(_) => {}
             Self::Fabric(lane) => lane.release(&mut shared.hubs),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
+            Self::Race(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
         }
     }
 
@@ -161,6 +178,7 @@ impl Carrier {
             Self::Tcp(_) => "TCP",
             Self::Fabric(lane) => lane.name(&shared.hubs),
             Self::Udp(_) => "UDP",
+            Self::Race(_) => "TCP or UDP",
         }
     }
 
@@ -170,6 +188,7 @@ impl Carrier {
             Self::Tcp(lane) => lane.rtt_us(),
             Self::Fabric(lane) => lane.rtt_us(),
             Self::Udp(lane) => shared.udp.as_ref().and_then(|udp| lane.rtt_us(udp)),
+            Self::Race(_) => None,
         }
     }
 
@@ -178,8 +197,22 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
             Self::Fabric(lane) => lane.look(&mut shared.paths),
-            Self::Udp(_) => {}
+            Self::Udp(_) | Self::Race(_) => {}
         }
+    }
+
+    /// Becomes what has won, once that is known.
+    fn settle_race(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
+        let Carriers { paths, udp: Some(udp), .. } = shared else { return Ok(Settled::Yes) };
+        let Self::Race(lane) = self else { return Ok(Settled::Yes) };
+        let winner = lane.settle(index, paths, udp)?;
+        if let Winner::NotYet { until_writable } = winner {
+            return Ok(Settled::Not { until_writable });
+        }
+        if let Some(chosen) = lane.take_winner(winner, udp) {
+            *self = chosen;
+        }
+        Ok(Settled::Yes)
     }
 }
 
@@ -222,21 +255,34 @@ impl Carriers {
 
     /// Starts to connect to `to`.
     pub(crate) fn dial(&mut self, to: SocketAddr) -> io::Result<Carrier> {
-        if self.goes_by_udp(to)
+        let by = self.way_to(to);
+        if by == Some(Known::Udp)
             && let Some(udp) = &mut self.udp
         {
             return Ok(Carrier::Udp(udp.dial(to)));
         }
         let lane = TcpLane::dial(to, self.from)?;
+        if by.is_none()
+            && let Some(udp) = &mut self.udp
+        {
+            return Ok(Carrier::Race(RaceLane::dial(to, lane, udp)));
+        }
         Ok(if self.hubs.is_off() { Carrier::Tcp(lane) } else { Carrier::Fabric(FabricLane::dialled(lane)) })
     }
 
-    fn goes_by_udp(&self, to: SocketAddr) -> bool {
+    /// By what a lane to `to` goes; `None` where that is to be found out.
+    fn way_to(&self, to: SocketAddr) -> Option<Known> {
         let local = to.ip().is_loopback() || to.ip() == self.own;
-        self.transport.is_udp(local)
-            && !self.routers.contains(&to)
-            && to.is_ipv4() == self.own.is_ipv4()
-            && self.udp.as_ref().is_some_and(|udp| udp.reaches(to.ip()))
+        let Some(udp) = &self.udp else { return Some(Known::Tcp) };
+        if !self.transport.is_udp(local)
+            || self.routers.contains(&to)
+            || !self.hubs.is_off()
+            || to.is_ipv4() != self.own.is_ipv4()
+        {
+            return Some(Known::Tcp);
+        }
+        let unknown = (self.transport != Transport::Auto).then_some(Known::Udp);
+        udp.known(to.ip()).or(unknown)
     }
 
     /// Takes a connection that came in.

@@ -23,6 +23,7 @@ pub fn open_by(transport: Transport) -> Arc<Endpoint> {
 }
 
 /// Makes two tests of each function: by TCP and by UDP.
+#[allow(unused_macros, reason = "no test uses all of it")]
 macro_rules! by_each_transport {
     ($($name:ident,)+) => {
         mod tcp {

@@ -9,7 +9,7 @@ use super::super::{Settled, Transfer};
 use super::Udp;
 
 /// A lane that is a stream of the endpoint's UDP socket.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct UdpLane {
     stream: StreamId,
     peer: SocketAddr,
@@ -25,6 +25,11 @@ impl UdpLane {
     pub(in super::super) fn settle(&mut self, index: usize, udp: &mut Udp) -> io::Result<Settled> {
         udp.seat(self.stream, self.peer, self.dialled, index);
         Ok(Settled::Yes)
+    }
+
+    /// Whether the peer has answered.
+    pub(in super::super) fn is_answered(&self, udp: &Udp) -> bool {
+        udp.port.stream(self.stream).is_some_and(Stream::is_open)
     }
 
     /// As [`super::super::TcpLane::read`].

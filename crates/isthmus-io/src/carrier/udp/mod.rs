@@ -10,6 +10,7 @@ mod question;
 mod socket;
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Arguments;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -35,12 +36,15 @@ const WATCH_US: Micros = 250_000;
 /// A lane from which nothing came for so long, though something should, is asked after.
 /// Microseconds.
 const SILENCE_US: Micros = 1_000_000;
+/// A lane is not given up sooner than this. Microseconds.
+const PATIENCE_LEAST_US: Micros = 1_000_000;
 /// A lane that was not answered for so long shows that UDP does not get through. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
-/// How long TCP is used to a host that UDP does not get through to. Microseconds (1 min).
-const SHUN_US: Micros = 60_000_000;
-/// Hosts of which that is remembered.
-const SHUNNED_MAX: usize = 1_024;
+/// How long what was found out of a host is held to be so: TCP is used to one that UDP does not
+/// get through to for so long. Microseconds (1 min).
+const KNOWN_US: Micros = 60_000_000;
+/// Hosts of which something is remembered.
+const KNOWN_MAX: usize = 1_024;
 /// Largest UDP payload by IPv4 and IPv6 on an interface of 9,000 bytes; what this one and the
 /// path carry of it is found by probing.
 const PAYLOAD_V4: u32 = 8_972;
@@ -59,8 +63,26 @@ struct Seat {
     received: u64,
     silences: u64,
     quiet_since: Micros,
+    /// The host said that nobody listens at some port of it.
+    denied: bool,
     /// Why it is over, where that is known better than by the stream itself.
     verdict: Option<Verdict>,
+}
+
+/// By what lanes to a host go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Tcp,
+    Udp,
+}
+
+impl Known {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,19 +111,21 @@ pub(crate) struct Udp {
     packets: Vec<u8>,
     questions: Questions,
     watch_at: Micros,
-    /// Hosts that UDP does not get through to, and until when they are not tried again.
-    shunned: HashMap<IpAddr, Micros>,
+    /// What was found out of hosts, and when.
+    known: HashMap<IpAddr, (Known, Micros)>,
     /// The socket has shown to be readable.
     stirred: bool,
 }
 
 impl Udp {
-    /// Streams at `at`.
-    pub(crate) fn open(at: SocketAddr) -> io::Result<Self> {
+    /// Streams at `at`, given up when nothing is heard for `patience`.
+    pub(crate) fn open(at: SocketAddr, patience: Duration) -> io::Result<Self> {
         let socket = UdpSocket::bind(at)?;
         let mut config = PortConfig::default();
         config.stream.payload_max = if at.is_ipv4() { PAYLOAD_V4 } else { PAYLOAD_V6 };
         config.stream.overhead = if at.is_ipv4() { 28 } else { 48 };
+        config.stream.patience_us =
+            (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Self {
@@ -116,7 +140,7 @@ impl Udp {
             packets: Vec::new(),
             questions: Questions::default(),
             watch_at: 0,
-            shunned: HashMap::new(),
+            known: HashMap::new(),
             stirred: false,
         })
     }
@@ -130,9 +154,24 @@ impl Udp {
         self.epoch.elapsed().as_micros() as Micros
     }
 
-    /// Whether UDP may get through to this host.
-    pub(super) fn reaches(&self, host: IpAddr) -> bool {
-        self.shunned.get(&host).is_none_or(|until| self.now() >= *until)
+    /// What was found out of this host lately.
+    pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
+        let (known, at) = self.known.get(&host)?;
+        (self.now() < at + KNOWN_US).then_some(*known)
+    }
+
+    /// Remembers something of a host, and says it where it is new.
+    pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
+        let now = self.now();
+        if self.known.len() >= KNOWN_MAX {
+            self.known.retain(|_, (_, at)| now < *at + KNOWN_US);
+        }
+        if self.known.len() < KNOWN_MAX {
+            let before = self.known.insert(host, (known, now));
+            if before.map(|(before, _)| before) != Some(known) {
+                info_log!("lanes to {host} go by {}: {what}", known.name());
+            }
+        }
     }
 
     /// Opens a lane.
@@ -150,10 +189,17 @@ impl Udp {
     /// From now on news of the stream are news of the lane of this index.
     fn seat(&mut self, stream: StreamId, peer: SocketAddr, dialled: bool, index: usize) {
         let now = self.now();
-        let (received, silences) = (0, 0);
-        let seat =
-            Seat { index, peer, dialled, since: now, received, silences, quiet_since: now, verdict: None };
-        self.seats.insert(stream, seat);
+        self.seats.entry(stream).or_insert_with(|| Seat {
+            index,
+            peer,
+            dialled,
+            since: now,
+            received: 0,
+            silences: 0,
+            quiet_since: now,
+            denied: false,
+            verdict: None,
+        });
     }
 
     /// The stream is no lane any more; what was written to it still goes.
@@ -232,9 +278,12 @@ impl Udp {
 
     /// A host said that nobody listens at a port of it: is it one of ours?
     fn hear_refusals(&mut self) {
-        let (seats, questions) = (&self.seats, &mut self.questions);
+        let (seats, questions) = (&mut self.seats, &mut self.questions);
         self.socket.refusals(|host| {
-            seats.values().filter(|seat| seat.peer.ip() == host).for_each(|seat| questions.ask(seat.peer));
+            for seat in seats.values_mut().filter(|seat| seat.peer.ip() == host) {
+                seat.denied = true;
+                questions.ask(seat.peer);
+            }
         });
         self.watch_at = 0;
     }
@@ -285,8 +334,8 @@ impl Udp {
 
     /// Looks for lanes that have fallen silent, and for answers to questions about them.
     fn watch(&mut self, now: Micros) {
-        let mut refused = Vec::new();
-        self.questions.look(|at| refused.push(at));
+        let (mut answers, mut silent) = (Vec::new(), Vec::new());
+        self.questions.look(|at, listens| answers.push((at, listens)));
         for (stream, seat) in &mut self.seats {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
@@ -295,13 +344,16 @@ impl Udp {
                 (seat.received, seat.silences) = (counters.packets_received, counters.silences);
                 seat.quiet_since = now;
             }
-            let verdict = if refused.contains(&seat.peer) {
+            let answer = answers.iter().find(|(at, _)| *at == seat.peer).map(|(_, listens)| *listens);
+            let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
+            let verdict = if answer == Some(false) {
                 Some(Verdict::Refused)
-            } else if seat.dialled && !known.is_open() && now >= seat.since + NO_ANSWER_US {
+            } else if seat.dialled && !known.is_open() && overdue {
                 Some(Verdict::NoAnswer)
             } else {
-                let asks = counters.silences > seat.silences && now >= seat.quiet_since + SILENCE_US;
-                if asks {
+                // Whoever dialled us need not be reachable at the address that we see.
+                let quiet = counters.silences > seat.silences && now >= seat.quiet_since + SILENCE_US;
+                if seat.dialled && quiet {
                     self.questions.ask(seat.peer);
                 }
                 None
@@ -310,12 +362,12 @@ impl Udp {
                 seat.verdict = verdict;
                 self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
             }
-            if verdict == Some(Verdict::NoAnswer) && self.shunned.len() < SHUNNED_MAX {
-                let host = seat.peer.ip();
-                if self.shunned.insert(host, now + SHUN_US).is_none() {
-                    info_log!("{host} gives no answer by UDP: TCP is used; do firewalls let UDP through?");
-                }
+            if verdict == Some(Verdict::NoAnswer) {
+                silent.push(seat.peer.ip());
             }
+        }
+        for host in silent {
+            self.learn(host, Known::Tcp, format_args!("no answer by UDP; do firewalls let it through?"));
         }
         self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
     }

@@ -36,15 +36,17 @@ impl Questions {
         self.0.is_empty()
     }
 
-    /// Looks for answers; `refused` is told where nobody listens.
-    pub(super) fn look(&mut self, mut refused: impl FnMut(SocketAddr)) {
+    /// Looks for answers; `tell` hears where, and whether somebody listens there.
+    pub(super) fn look(&mut self, mut tell: impl FnMut(SocketAddr, bool)) {
         self.0.retain_mut(|question| {
             let answer = match &question.lane {
                 Ok(lane) => lane.is_connected().map_err(|error| error.kind()),
                 Err(error) => Err(error.kind()),
             };
-            if answer == Err(io::ErrorKind::ConnectionRefused) {
-                refused(question.to);
+            match answer {
+                Ok(true) => tell(question.to, true),
+                Err(io::ErrorKind::ConnectionRefused) => tell(question.to, false),
+                _ => {}
             }
             answer == Ok(false) && question.since.elapsed() < PATIENCE
         });
