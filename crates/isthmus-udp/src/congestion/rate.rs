@@ -41,6 +41,8 @@ const ALONE_EVERY_US: Micros = 8_000_000;
 const FLIGHT_ROUNDS: u32 = 2;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
+/// Most by which the capacity is guessed beyond what was seen to arrive.
+const RAISE_MOST: f64 = 2.0;
 /// Rounds without growth after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
 /// Loss beyond the known that is not taken for noise.
@@ -301,7 +303,11 @@ impl Rate {
             self.hold -= 1;
             return;
         }
-        self.capacity = self.capacity.max(rate / (1.0 - self.chance())) * (1.0 + self.step);
+        let seen = rate / (1.0 - self.chance());
+        // Where no queue comes of it because the sender's own processor is the bottleneck, the
+        // guess must not run away: what it then sends in a moment of leisure would be lost.
+        let most = self.capacity.max(RAISE_MOST * seen);
+        self.capacity = (self.capacity.max(seen) * (1.0 + self.step)).min(most);
         self.step = (self.step * 2.0).min(1.0);
     }
 
@@ -412,5 +418,36 @@ impl CongestionControl for Rate {
             Phase::Shared(_) => "shared",
             Phase::AmIAlone(_) => "am I alone",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender whose processor is the bottleneck: no queue, and never at the end of its data.
+    #[test]
+    fn a_guess_does_not_run_away_from_what_arrives() {
+        let mut rate = Rate::new(Limits::default());
+        rate.recall(10_000_000, 24_000);
+        let arrives_per_ms = 100_000;
+        for ms in 0..10_000 {
+            rate.on_ack(&AckSample {
+                now: ms * 1_000,
+                acked_bytes: arrives_per_ms,
+                acked_packets: 11,
+                lost_packets: 0,
+                in_flight: 24 * arrives_per_ms,
+                rtt_us: 24_000,
+                rtt_least_us: 24_000,
+                queue_us: Some(0),
+                span_us: 1_000,
+                round_ended: ms % 24 == 0,
+                app_limited: false,
+                packet_bytes: 9_038,
+            });
+            assert!(rate.pace() <= 3 * 1_000 * arrives_per_ms, "{} bytes/s after {ms} ms", rate.pace());
+        }
+        assert!(rate.pace() >= 1_000 * arrives_per_ms, "{} bytes/s", rate.pace());
     }
 }
