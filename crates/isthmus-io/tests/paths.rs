@@ -161,7 +161,8 @@ fn spawn_peer(transport: &str) -> (Process, String) {
 
 fn a_killed_peer_fails_the_operations_on_it(by: Transport) {
     let (process, address) = spawn_peer(if by == Transport::Tcp { "tcp" } else { "udp" });
-    let settings = Settings { peer_timeout: isthmus_units::Span::from_ms(3_000), transport: by, ..settings() };
+    let settings =
+        Settings { peer_timeout: isthmus_units::Span::from_ms(3_000), transport: by, ..settings() };
     let a = Endpoint::open(&settings, None, Arc::default()).expect("loopback");
     let to = a.peer(&address.parse().expect("an address")).expect("same subnet");
     send(&a, to, 1, &mut [7; 8]);

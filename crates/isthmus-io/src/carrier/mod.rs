@@ -276,6 +276,7 @@ impl Carriers {
         let Some(udp) = &self.udp else { return Some(Known::Tcp) };
         if !self.transport.is_udp(local)
             || self.routers.contains(&to)
+            || udp.was_refused(to)
             || !self.hubs.is_off()
             || to.is_ipv4() != self.own.is_ipv4()
         {

@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use isthmus_udp::{Event, Micros, Port, PortConfig, StreamId, Transmit};
+use isthmus_udp::{Event, Micros, Port, PortConfig, Stream, StreamId, Transmit};
 
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
@@ -36,6 +36,9 @@ const WATCH_US: Micros = 250_000;
 /// A lane from which nothing came for so long, though something should, is asked after.
 /// Microseconds.
 const SILENCE_US: Micros = 1_000_000;
+/// Silence after which a lane asks whether the peer is still there: one whose process has
+/// ended shows by that alone. Microseconds.
+const KEEPALIVE_US: Micros = 2_000_000;
 /// A lane is not given up sooner than this. Microseconds.
 const PATIENCE_LEAST_US: Micros = 1_000_000;
 /// A lane that was not answered for so long shows that UDP does not get through. Microseconds.
@@ -43,7 +46,9 @@ const NO_ANSWER_US: Micros = 3_000_000;
 /// How long what was found out of a host is held to be so: TCP is used to one that UDP does not
 /// get through to for so long. Microseconds (1 min).
 const KNOWN_US: Micros = 60_000_000;
-/// Hosts of which something is remembered.
+/// How long an address where nobody listened is not tried again by UDP. Microseconds.
+const REFUSED_US: Micros = 10_000_000;
+/// Hosts, and addresses, of which something is remembered.
 const KNOWN_MAX: usize = 1_024;
 /// Largest UDP payload by IPv4 and IPv6 on an interface of 9,000 bytes; what this one and the
 /// path carry of it is found by probing.
@@ -111,6 +116,8 @@ pub(crate) struct Udp {
     packets: Vec<u8>,
     questions: Questions,
     watch_at: Micros,
+    /// Where nobody listened, and when.
+    refused: HashMap<SocketAddr, Micros>,
     /// What was found out of hosts, and when.
     known: HashMap<IpAddr, (Known, Micros)>,
     /// The socket has shown to be readable.
@@ -124,6 +131,7 @@ impl Udp {
         let mut config = PortConfig::default();
         config.stream.payload_max = if at.is_ipv4() { PAYLOAD_V4 } else { PAYLOAD_V6 };
         config.stream.overhead = if at.is_ipv4() { 28 } else { 48 };
+        config.stream.keepalive_us = KEEPALIVE_US;
         config.stream.patience_us =
             (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
         let mut key = [0; 16];
@@ -140,6 +148,7 @@ impl Udp {
             packets: Vec::new(),
             questions: Questions::default(),
             watch_at: 0,
+            refused: HashMap::new(),
             known: HashMap::new(),
             stirred: false,
         })
@@ -152,6 +161,11 @@ impl Udp {
 
     fn now(&self) -> Micros {
         self.epoch.elapsed().as_micros() as Micros
+    }
+
+    /// Whether it was found out just now that nobody listens there: TCP says so again at once.
+    pub(super) fn was_refused(&self, at: SocketAddr) -> bool {
+        self.refused.get(&at).is_some_and(|since| self.now() < since + REFUSED_US)
     }
 
     /// What was found out of this host lately.
@@ -210,7 +224,7 @@ impl Udp {
                 debug_log!("a lane by UDP with {} ends: {:?}", seat.peer, known.status());
             }
             if seat.verdict.is_some() {
-                self.port.with(now, stream, isthmus_udp::Stream::abort);
+                self.port.with(now, stream, Stream::abort);
             }
         }
         self.port.release(now, stream);
@@ -241,7 +255,11 @@ impl Udp {
     pub(super) fn is_settled(&mut self) -> bool {
         let port = &self.port;
         self.leaving.retain(|stream| {
-            port.stream(*stream).is_some_and(|stream| !stream.is_settled() && stream.failure().is_none())
+            let over = |stream: &Stream| {
+                let parts = if stream.is_finished() { stream.may_part() } else { stream.is_settled() };
+                parts || stream.failure().is_some()
+            };
+            port.stream(*stream).is_some_and(|stream| !over(stream))
         });
         self.leaving.is_empty()
     }
@@ -362,6 +380,12 @@ impl Udp {
                 seat.verdict = verdict;
                 self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
             }
+            if verdict == Some(Verdict::Refused) {
+                self.refused.retain(|_, since| now < *since + REFUSED_US);
+                if self.refused.len() < KNOWN_MAX {
+                    self.refused.insert(seat.peer, now);
+                }
+            }
             if verdict == Some(Verdict::NoAnswer) {
                 silent.push(seat.peer.ip());
             }
@@ -385,5 +409,19 @@ impl Udp {
         let watch = (!self.seats.is_empty() || !self.questions.is_empty()).then_some(self.watch_at);
         let at = sends.into_iter().chain(watch).min()?;
         Some(Duration::from_micros(at.saturating_sub(self.now())))
+    }
+}
+
+impl Drop for Udp {
+    fn drop(&mut self) {
+        if !self.is_settled() {
+            for stream in self.leaving.iter().filter_map(|stream| self.port.stream(*stream)) {
+                debug_log!(
+                    "a lane by UDP is left before its end has arrived: finished {} {:?}",
+                    stream.is_finished(),
+                    stream.status()
+                );
+            }
+        }
     }
 }
