@@ -38,7 +38,7 @@ const WATCH_US: Micros = 250_000;
 const SILENCE_US: Micros = 1_000_000;
 /// Silence after which a lane asks whether the peer is still there: one whose process has
 /// ended shows by that alone. Microseconds.
-const KEEPALIVE_US: Micros = 2_000_000;
+const KEEPALIVE_US: Micros = 5_000_000;
 /// A lane is not given up sooner than this. Microseconds.
 const PATIENCE_LEAST_US: Micros = 1_000_000;
 /// A lane that was not answered for so long shows that UDP does not get through. Microseconds.
@@ -358,7 +358,6 @@ impl Udp {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
             if seat.received != counters.packets_received {
-                debug_log!("UDP {} {}: {:?}", now / 1000, seat.peer, known.status());
                 (seat.received, seat.silences) = (counters.packets_received, counters.silences);
                 seat.quiet_since = now;
             }
@@ -406,7 +405,8 @@ impl Udp {
             Some((_, until)) => Some(until),
             None => self.port.poll_timeout(),
         };
-        let watch = (!self.seats.is_empty() || !self.questions.is_empty()).then_some(self.watch_at);
+        // A lane that waits for an answer has timeouts of its own, at which it is watched too.
+        let watch = (!self.questions.is_empty()).then_some(self.watch_at);
         let at = sends.into_iter().chain(watch).min()?;
         Some(Duration::from_micros(at.saturating_sub(self.now())))
     }
