@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the MPI-level tests: every MPI, over Isthmus or libfabric's own tcp, on
-one host (shared memory off), with the ranks spread over two sites of a lab, or as
-two jobs at sites that only routers join, across three networks or five.
+one host (shared memory off), with the ranks spread over two sites of a lab, by UDP
+where that lab loses packets, or as two jobs at sites that only routers join, across
+three networks or five.
 
     tests/run.py                                  the set of `make test`
     tests/run.py --mpi mpich --only storm         one test
@@ -23,11 +24,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness import cases, demo, five_cases, mpis, routed, routed_cases, soak_cases, suite  # noqa: E402
 from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
 
-PLACEMENTS = ("host", "sites", "routed", "five", "soak", "demo")
+PLACEMENTS = ("host", "sites", "lossy", "routed", "five", "soak", "demo")
 # Cases with a lab and routers of their own, by placement.
 ROUTED = {"routed": routed_cases.CASES, "five": five_cases.CASES, "soak": soak_cases.CASES}
 LAB = ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"]
-IN_LAB = ("sites", *ROUTED)
+# Two sites between which packets are lost, and the labs of both kinds.
+LOSSY = ["--mgmt", "--rate", "1Gbit", "--rtt", "20ms", "--loss", "1%"]
+LABS = {"sites": LAB, "lossy": LOSSY}
+# What Isthmus is told where the ranks are.
+SETTINGS = {"lossy": {"FI_ISTHMUS_TRANSPORT": "udp"}}
+IN_LAB = (*LABS, *ROUTED)
 INSIDE = "ISTHMUS_TESTS_IN_LAB"
 
 
@@ -121,7 +127,7 @@ def perform(row, logs):
     mpi, transport, placement, name = row
     if transport == "isthmus" and not mpis.PROVIDER.exists():
         return Outcome(FAILED, "no build/lib/libisthmus-fi.so: make build")
-    place = mpis.Place(placement, ("a", "b")) if placement in IN_LAB else mpis.Place(placement)
+    place = mpis.Place(placement, ("a", "b") if placement in IN_LAB else (), SETTINGS.get(placement, {}))
     context = cases.Context(mpis.MPIS[mpi], transport, place, logs, name)
     if placement in ROUTED:
         return routed_cases.perform(context, ROUTED[placement][name])
@@ -185,9 +191,10 @@ def main():
     try:
         here = [row for row in rows if inside or row[2] not in IN_LAB]
         run_rows(here, table, options.logs)
-        in_sites = [row for row in rows if row not in here and row[2] == "sites"]
-        if in_sites:
-            run_in_lab(in_sites, LAB, table, options)
+        for placement, lab in LABS.items():
+            in_lab = [row for row in rows if row not in here and row[2] == placement]
+            if in_lab:
+                run_in_lab(in_lab, lab, table, options)
         in_routed = [row for row in rows if row not in here and row[2] in ROUTED]
         # Compiled beforehand: the labs' cuts are timed from their start.
         prepare(dict.fromkeys(row[0] for row in in_routed), options.logs)

@@ -73,6 +73,10 @@ class Case:
     places: tuple = ("host", "sites")
 
 
+# The placements of cases that also have to do with how lanes go.
+EVERYWHERE = ("host", "sites", "lossy")
+
+
 def must_pass(ended):
     if ended.timed_out:
         raise Failure(f"no end after {ended.seconds:.0f} s; {last_words(ended.output)}")
@@ -110,7 +114,17 @@ def provider(c):
 
 
 def pingpong(c):
-    return c.run(2, "pingpong", "64M", seconds=120)
+    return c.run(2, "pingpong", "4M" if c.place.name == "lossy" else "64M", seconds=120)
+
+
+def by_udp(c):
+    """Between the sites lanes go by UDP, as the setting says, and it can be seen."""
+    ended = c.start(2, "pingpong", "1M", env={"FI_LOG_LEVEL": "debug", "FI_LOG_PROV": "isthmus"}).wait(60)
+    must_pass(ended)
+    lanes = re.findall(r"a lane by UDP with (\S+) ends: .*?bytes_again: (\d+)", ended.output)
+    if not lanes:
+        raise Failure("no lane went by UDP")
+    return f"{len(lanes)} ends of lanes by UDP, {sum(int(again) for _, again in lanes) / 1e3:.0f} kB sent again"
 
 
 def storm(c):
@@ -168,7 +182,7 @@ def sides(c):
         return c.net.place("a"), c.net.place("b")
     if not c.place.many:
         return c.place, c.place
-    return tuple(Place(c.place.name, (host,)) for host in c.place.hosts[:2])
+    return tuple(Place(c.place.name, (host,), c.place.settings) for host in c.place.hosts[:2])
 
 
 # What Open MPI 5's launcher says when it has hit a fault of its own: in PRRTE 3.0.14
@@ -452,21 +466,22 @@ def local_fabrics(c):
 CASES = {
     case.name: case
     for case in (
-        Case("provider", provider),
-        Case("pingpong", pingpong),
-        Case("storm", storm),
+        Case("provider", provider, places=EVERYWHERE),
+        Case("pingpong", pingpong, places=EVERYWHERE),
+        Case("storm", storm, places=EVERYWHERE),
         Case("wildcard", wildcard),
-        Case("collectives", collectives),
+        Case("collectives", collectives, places=EVERYWHERE),
         Case("onesided", onesided),
         Case("churn", churn),
         Case("overlap", overlap),
-        Case("goodbye", goodbye),
-        Case("connect", connect),
+        Case("goodbye", goodbye, places=EVERYWHERE),
+        Case("connect", connect, places=EVERYWHERE),
         Case("spawn", spawn, places=("host",)),
         Case("broken-lanes", broken_lanes),
         Case("local-fabrics", local_fabrics, places=("host",)),
         Case("killed-rank", killed_rank, places=("host",)),
-        Case("killed-partner", killed_partner),
+        Case("killed-partner", killed_partner, places=EVERYWHERE),
+        Case("by-udp", by_udp, places=("lossy",)),
         Case("wrong-port", wrong_port, places=("host",)),
         Case("missing-peer", missing_peer, places=("host",)),
         Case("other-subnet", other_subnet),

@@ -13,8 +13,9 @@ use isthmus_proto::{
 };
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
+use socket2::Socket;
 
-use crate::carrier::Carriers;
+use crate::carrier::{Carriers, Udp};
 use crate::courtesy::Courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
@@ -22,7 +23,7 @@ use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::{RegionTable, Settings, carrier};
+use crate::{RegionTable, Settings, Transport, carrier};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -112,12 +113,11 @@ impl Endpoint {
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
         let at = listen_address(settings, bind)?;
-        let listener = carrier::listen(at).map_err(|cause| OpenError::Listen { at, cause })?;
-        let port = listener.local_addr()?.as_socket().map_or(at.port(), |bound| bound.port());
+        let (listener, at, udp) = listen(at, settings).map_err(|cause| OpenError::Listen { at, cause })?;
         let address = Address {
             as_id: AsId(settings.as_id),
             subnet: SubnetId(settings.subnet),
-            locator: SocketAddr::new(at.ip(), port),
+            locator: at,
             incarnation: random_incarnation()?,
         };
         let config = Config {
@@ -130,10 +130,7 @@ impl Endpoint {
             ..Config::new(address)
         };
         let from = (!settings.interface.is_empty()).then_some(at.ip());
-        let shell = Shell::new(
-            Carriers::new(settings.congestion.clone(), &settings.fabric, at.ip(), from),
-            listener,
-        )?;
+        let shell = Shell::new(Carriers::new(settings, at.ip(), from, udp), listener)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
         let endpoint = Arc::new(Self {
@@ -532,6 +529,27 @@ fn listen_address(settings: &Settings, bind: Option<SocketAddr>) -> Result<Socke
         None => settings.own_ip()?,
     };
     Ok(SocketAddr::new(ip, port))
+}
+
+/// Attempts to find a port that is free for TCP and UDP.
+const PORT_TRIES: usize = 32;
+
+/// Listens at `at`, by UDP too where lanes may go by it. Returns where that is.
+fn listen(at: SocketAddr, settings: &Settings) -> io::Result<(Socket, SocketAddr, Option<Udp>)> {
+    let mut tries = 0;
+    loop {
+        let listener = carrier::listen(at)?;
+        let bound = listener.local_addr()?.as_socket().unwrap_or(at);
+        if settings.transport == Transport::Tcp {
+            return Ok((listener, bound, None));
+        }
+        tries += 1;
+        match Udp::open(bound, settings.peer_timeout.to_duration()) {
+            Ok(udp) => return Ok((listener, bound, Some(udp))),
+            Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(error),
+            Err(_) => {} // the port is taken for UDP: another one
+        }
+    }
 }
 
 fn random_incarnation() -> io::Result<u32> {

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::carrier::{Carrier, Carriers, Transfer};
 use crate::log::info_log;
 use crate::memory::ProcessMemory;
-use crate::shell::Core;
+use crate::shell::{Core, loss_of};
 
 /// Room for bytes that were read and not yet understood, per lane that has such. Bytes.
 const STAGING: usize = 64 << 10;
@@ -242,7 +242,7 @@ pub(crate) fn read_some(
             Ok(Some((n, direct + room)))
         }
         Transfer::Blocked => Ok(None),
-        Transfer::Failed(error) => Err(LaneLoss::Broken(error.to_string())),
+        Transfer::Failed(error) => Err(loss_of(&error)),
     }
 }
 

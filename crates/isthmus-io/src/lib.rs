@@ -1,7 +1,7 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
 //! `unsafe` lives in `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
-//! `carrier/mod.rs` and `carrier/tcp.rs` only.
+//! `carrier/mod.rs`, `carrier/tcp.rs` and `carrier/udp/lane.rs` only.
 
 mod carrier;
 mod courtesy;
@@ -21,4 +21,6 @@ pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::InterfaceError;
 pub use memory::{Access, RegionTable, RegisterError};
-pub use settings::{PARAMETERS, Parameter, Routers, Settings, SettingsError, Streams, environment_name};
+pub use settings::{
+    PARAMETERS, Parameter, Routers, Settings, SettingsError, Streams, Transport, environment_name,
+};

@@ -70,6 +70,7 @@ settings! {
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
     routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
+    transport: Transport = "tcp", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\" or \"auto\", which takes UDP where the round trip is 50 ms or more. The latter need it at both ends, and firewalls that let UDP through at the port that TCP listens at; to a host that gives no answer by UDP, TCP. Default tcp.";
     fabric: String = "", "Local fabrics over which lanes to endpoints and routers of the same subnet go where both ends have them: libfabric providers, best first, separated by commas, such as \"shm,verbs\"; shm is for the same host. Else, and for \"\" and \"off\", TCP. Default \"\".";
     credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
@@ -229,6 +230,50 @@ impl<'de> Deserialize<'de> for Streams {
     }
 }
 
+/// What lanes go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP connections.
+    #[default]
+    Tcp,
+    /// Streams by UDP, but TCP within a host.
+    Udp,
+    /// Streams by UDP where the round trip is long and UDP gets through, else TCP.
+    Auto,
+    /// Streams by UDP, within a host too: for tests.
+    UdpEverywhere,
+}
+
+impl Transport {
+    /// Whether lanes go by UDP; `local`: to a process on the same host.
+    pub(crate) fn is_udp(self, local: bool) -> bool {
+        match self {
+            Self::Tcp => false,
+            Self::Udp | Self::Auto => !local,
+            Self::UdpEverywhere => true,
+        }
+    }
+}
+
+impl FromStr for Transport {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            "auto" => Ok(Self::Auto),
+            "udp-everywhere" => Ok(Self::UdpEverywhere),
+            _ => Err("expected tcp, udp or auto".to_owned()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Transport {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
 /// Where the routers of a subnet are: a list of `IP:PORT`, as one text or as an array.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routers(pub Vec<SocketAddr>);
@@ -275,6 +320,7 @@ macro_rules! text_value {
 
 text_value! {
     Streams, Self(1);
+    Transport, Self::Tcp;
     Routers, Self::default();
     Size, Self(0);
     Span, Self(0);

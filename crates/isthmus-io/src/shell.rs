@@ -12,7 +12,7 @@ use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use crate::carrier::{Carriers, Settled, Transfer};
+use crate::carrier::{Carrier, Carriers, Settled, Transfer};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::log::{debug_log, warn_log};
 use crate::memory::ProcessMemory;
@@ -54,6 +54,7 @@ const DIRECT_LANES: usize = 2;
 const DIRECT_TURNS: u32 = 16;
 
 const LISTENER: u64 = u64::MAX;
+const CARRIERS: u64 = u64::MAX - 1;
 
 /// The lanes of one endpoint.
 #[derive(Debug)]
@@ -97,6 +98,9 @@ impl Shell {
     pub(crate) fn new(carriers: Carriers, listener: Socket) -> io::Result<Self> {
         let poller = Poller::new()?;
         poller.add(&listener, LISTENER, false)?;
+        if let Some(fd) = carriers.fd() {
+            poller.add(fd, CARRIERS, false)?;
+        }
         Ok(Self {
             carriers,
             listener: Some(listener),
@@ -138,8 +142,9 @@ impl Shell {
         let busy = guard.engine.has_output();
         drop(guard);
         if busy {
-            self.put_out(core);
+            self.write_out(core);
         }
+        self.carriers.flush();
         self.sweep(core);
         Turned { read }
     }
@@ -173,6 +178,9 @@ impl Shell {
             if ready.key == LISTENER {
                 self.accept(core);
                 read = true;
+            } else if ready.key == CARRIERS {
+                self.carriers.stir();
+                read = true;
             } else {
                 self.stir(&ready);
                 read |= self.attend(ready, core);
@@ -203,7 +211,7 @@ impl Shell {
     fn turn_carriers(&mut self, core: &Mutex<Core>) -> bool {
         let mut news = std::mem::take(&mut self.news);
         self.carriers.turn(&mut news);
-        let mut read = false;
+        let mut read = self.accept_turned(core);
         for ready in news.drain(..) {
             read |= self.attend(ready, core);
         }
@@ -257,13 +265,35 @@ impl Shell {
             if self.ungreeted >= UNGREETED_MAX {
                 continue; // dropped, and so closed
             }
-            let Ok(carrier) = self.carriers.accept(socket) else { continue };
-            let id = core.lock().engine.lane_accepted();
-            self.ungreeted += 1;
-            if self.install(id, Lane::new(carrier, false), core) {
-                self.settle(id.0 as usize, core);
+            if let Ok(carrier) = self.carriers.accept(socket) {
+                self.take_up(carrier, core);
             }
         }
+    }
+
+    /// Accepts lanes that are not connections of their own; true where there were any.
+    fn accept_turned(&mut self, core: &Mutex<Core>) -> bool {
+        let mut any = false;
+        while let Some(mut carrier) = self.carriers.accept_turned() {
+            if self.ungreeted >= UNGREETED_MAX {
+                carrier.release(&mut self.carriers);
+                continue;
+            }
+            any = true;
+            let index = self.take_up(carrier, core);
+            self.receive(index, core);
+        }
+        any
+    }
+
+    /// Takes up a lane that came in. Returns its index.
+    fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
+        let id = core.lock().engine.lane_accepted();
+        self.ungreeted += 1;
+        if self.install(id, Lane::new(carrier, false), core) {
+            self.settle(id.0 as usize, core);
+        }
+        id.0 as usize
     }
 
     /// Takes up a lane; false where that fails.
@@ -272,7 +302,10 @@ impl Shell {
         if self.lanes.len() <= index {
             self.lanes.resize_with(index + 1, || None);
         }
-        let added = self.poller.add(lane.carrier.fd(), u64::from(id.0), lane.waits_to_write);
+        let added = match lane.carrier.fd() {
+            Some(fd) => self.poller.add(fd, u64::from(id.0), lane.waits_to_write),
+            None => Ok(()),
+        };
         self.lanes[index] = Some(lane);
         self.count += 1;
         self.changed = true;
@@ -285,7 +318,9 @@ impl Shell {
     fn dial(&mut self, id: LaneId, locator: SocketAddr, core: &Mutex<Core>) {
         match self.carriers.dial(locator) {
             Ok(carrier) => {
-                self.install(id, Lane::new(carrier, true), core);
+                if self.install(id, Lane::new(carrier, true), core) {
+                    self.settle(id.0 as usize, core);
+                }
             }
             Err(error) => {
                 let loss = loss_of(&error);
@@ -312,8 +347,12 @@ impl Shell {
             }
         }
         let id = LaneId(index as u32);
-        let rtt_us = lane.carrier.rtt_us();
+        let rtt_us = lane.carrier.rtt_us(&self.carriers);
+        let fills_path = lane.carrier.fills_path();
         let mut guard = core.lock();
+        if fills_path {
+            guard.engine.lane_fills_path(id);
+        }
         if let Some(rtt_us) = rtt_us {
             guard.engine.path_rtt(id, rtt_us);
         }
@@ -341,7 +380,7 @@ impl Shell {
         }
         self.wait_to_write(index, false);
         self.write(index, core);
-        self.put_out(core);
+        self.write_out(core);
     }
 
     fn wait_to_write(&mut self, index: usize, wanted: bool) {
@@ -350,14 +389,22 @@ impl Shell {
         let wanted = wanted && !lane.carrier.is_turned();
         if lane.waits_to_write != wanted {
             lane.waits_to_write = wanted;
-            if let Err(error) = self.poller.change(lane.carrier.fd(), index as u64, wanted) {
+            if let Some(fd) = lane.carrier.fd()
+                && let Err(error) = self.poller.change(fd, index as u64, wanted)
+            {
                 warn_log!("cannot change what lane {index} waits for: {error}");
             }
         }
     }
 
-    /// Writes what the engine has to send, and does what it asks.
+    /// Writes what the engine has to send, does what it asks, and lets it go.
     pub(crate) fn put_out(&mut self, core: &Mutex<Core>) {
+        self.write_out(core);
+        self.carriers.flush();
+    }
+
+    /// Writes what the engine has to send, and does what it asks.
+    fn write_out(&mut self, core: &Mutex<Core>) {
         for _ in 0..WRITES_PER_TURN {
             let mut guard = core.lock();
             let Some(id) = guard.engine.next_ready() else {
@@ -520,7 +567,9 @@ impl Shell {
             self.ungreeted -= 1;
         }
         debug_log!("lane {index} ended: {loss:?}");
-        let _ = self.poller.remove(lane.carrier.fd());
+        if let Some(fd) = lane.carrier.fd() {
+            let _ = self.poller.remove(fd);
+        }
         let mut guard = core.lock();
         let now = guard.now();
         let Core { engine, memory, .. } = &mut *guard;
@@ -583,13 +632,13 @@ impl Shell {
         self.lanes.iter().flatten().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
     }
 
-    /// Whether any lane is left.
-    pub(crate) fn has_lanes(&self) -> bool {
-        self.count > 0
+    /// Whether any lane is left, or something to deliver that was given to one.
+    pub(crate) fn has_lanes(&mut self) -> bool {
+        self.count > 0 || !self.carriers.is_settled()
     }
 }
 
-fn loss_of(error: &io::Error) -> LaneLoss {
+pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
         _ => LaneLoss::Broken(error.to_string()),

@@ -34,8 +34,6 @@ pub(crate) const EARLY_BYTES: u64 = 1 << 20;
 /// How many times the bytes that came from an address that has not proved itself may be sent
 /// there (RFC 9000, 8.1).
 const AMPLIFICATION: u64 = 3;
-/// Silence after which a packet asks whether the peer is still there. Microseconds.
-const KEEPALIVE_US: Micros = 8_000_000;
 /// Longest wait between probes where the round trip is shorter. Microseconds.
 const PROBE_MOST_US: Micros = 50_000;
 /// How much may wait unsent, at least, and as the time in which it leaves: new small messages
@@ -59,6 +57,9 @@ pub struct StreamConfig {
     pub payload_max: u32,
     /// IP and UDP bytes before the payload. Default 28 (IPv4).
     pub overhead: u32,
+    /// Silence after which a packet asks whether the peer is still there. Microseconds.
+    /// Default 8 s.
+    pub keepalive_us: Micros,
     /// Silence after which the peer counts as gone. Microseconds. Default 20 s.
     pub patience_us: Micros,
 }
@@ -72,6 +73,7 @@ impl Default for StreamConfig {
             send_max: 192 << 20,
             payload_max: 1_472,
             overhead: IP_UDP_BYTES - 20,
+            keepalive_us: 8_000_000,
             patience_us: 20_000_000,
         }
     }
@@ -153,8 +155,18 @@ pub struct Status {
     pub in_flight: u64,
     /// UDP payload of a full packet. Bytes.
     pub payload: u32,
-    /// Congestion control.
+    /// Congestion control, and what it is doing.
     pub congestion: &'static str,
+    /// See `congestion`; empty where there is nothing to tell.
+    pub phase: &'static str,
+    /// Least round trip of the last seconds. Microseconds.
+    pub rtt_least_us: Option<Micros>,
+    /// Bytes written that wait: to be sent, and to be acknowledged.
+    pub unsent: u64,
+    /// See `unsent`.
+    pub held: u64,
+    /// Bytes received that wait to be read.
+    pub readable: u64,
     /// What was counted.
     pub counters: Counters,
 }
@@ -324,6 +336,12 @@ impl Stream {
         self.sending.is_settled()
     }
 
+    /// Whether nothing more than the end of the stream is unacknowledged, and the peer is not
+    /// owed an acknowledgement, after it ended its direction too: who goes now leaves nobody in doubt about data.
+    pub fn may_part(&self) -> bool {
+        self.sending.held() == 0 && self.is_finished() && self.receiving.ack_due().is_none()
+    }
+
     /// Bytes that can be read.
     pub fn readable(&self) -> u64 {
         self.receiving.readable()
@@ -418,6 +436,11 @@ impl Stream {
             in_flight: self.sent.in_flight(),
             payload: self.mtu.payload(),
             congestion: self.congestion.name(),
+            phase: self.congestion.phase(),
+            rtt_least_us: self.path.rtt_least_us(),
+            unsent: self.sending.unsent(),
+            held: self.sending.held(),
+            readable: self.receiving.readable(),
             counters: self.counters,
         }
     }
@@ -464,7 +487,7 @@ impl Stream {
         let window = self.window_is_open();
         let sending = (window && self.sending.has_work()).then(|| self.pacer.opens_at());
         let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
-        let quiet = self.heard_at + KEEPALIVE_US;
+        let quiet = self.heard_at + self.config.keepalive_us;
         let keepalive = Some(if self.awaits_answer() { self.patience_ends() } else { quiet });
         [sending, copies, self.receiving.ack_due(), self.probe_at, self.mtu.poll_timeout(), keepalive]
             .into_iter()
@@ -496,7 +519,7 @@ impl Stream {
             return;
         }
         if !self.awaits_answer() {
-            if now >= self.heard_at + KEEPALIVE_US {
+            if now >= self.heard_at + self.config.keepalive_us {
                 self.ping = true;
             }
         } else if now >= self.patience_ends() {

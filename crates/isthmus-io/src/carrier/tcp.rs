@@ -82,15 +82,23 @@ impl TcpLane {
         self.socket.as_fd()
     }
 
-    pub(super) fn settle(&mut self, paths: &Paths) -> io::Result<Settled> {
+    /// Whether it is connected.
+    ///
+    /// # Errors
+    /// Why it will not be.
+    pub(super) fn is_connected(&self) -> io::Result<bool> {
         match self.socket.take_error()? {
             Some(error) => Err(error),
-            None if self.socket.peer_addr().is_err() => Ok(Settled::Not { until_writable: true }),
-            None => {
-                self.prepare(paths);
-                Ok(Settled::Yes)
-            }
+            None => Ok(self.socket.peer_addr().is_ok()),
         }
+    }
+
+    pub(super) fn settle(&mut self, paths: &Paths) -> io::Result<Settled> {
+        if !self.is_connected()? {
+            return Ok(Settled::Not { until_writable: true });
+        }
+        self.prepare(paths);
+        Ok(Settled::Yes)
     }
 
     /// Sets a new connection up. On a path known to lose packets, or on a long one, it does

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isthmus_io::{Endpoint, Settings};
+use isthmus_io::{Endpoint, Settings, Transport};
 use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendRequest};
 
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -14,8 +14,28 @@ pub fn settings() -> Settings {
 }
 
 pub fn open() -> Arc<Endpoint> {
-    Endpoint::open(&settings(), None, Arc::default()).expect("loopback is always there")
+    open_by(Transport::Tcp)
 }
+
+pub fn open_by(transport: Transport) -> Arc<Endpoint> {
+    let settings = Settings { transport, ..settings() };
+    Endpoint::open(&settings, None, Arc::default()).expect("loopback is always there")
+}
+
+/// Makes two tests of each function: by TCP and by UDP.
+#[allow(unused_macros, reason = "no test uses all of it")]
+macro_rules! by_each_transport {
+    ($($name:ident,)+) => {
+        mod tcp {
+            $(#[test] fn $name() { super::$name(isthmus_io::Transport::Tcp); })+
+        }
+        mod udp {
+            $(#[test] fn $name() { super::$name(isthmus_io::Transport::UdpEverywhere); })+
+        }
+    };
+}
+#[allow(unused_imports, reason = "no test uses all of it")]
+pub(crate) use by_each_transport;
 
 pub fn iovec(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }

@@ -105,6 +105,13 @@ impl Engine {
         }
     }
 
+    /// The shell knows that this lane alone uses all that its path has.
+    pub fn lane_fills_path(&mut self, lane: LaneId) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.fills_path = true;
+        }
+    }
+
     fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {
         let connection = self.connection(peer);
         connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));

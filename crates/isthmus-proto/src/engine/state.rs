@@ -289,6 +289,8 @@ pub(crate) struct Lane {
     pub(crate) dialled: bool,
     /// Round trip that the shell measured. Microseconds.
     pub(crate) rtt_us: Option<u64>,
+    /// It uses all that the path has; more lanes beside it would only share that.
+    pub(crate) fills_path: bool,
     /// We dialled it through this router of the endpoint's list.
     pub(crate) router: Option<usize>,
     /// Something came since routed lanes were last looked at.
@@ -310,6 +312,7 @@ impl Lane {
             pinged_at: None,
             dialled: state == LaneState::Dialing,
             rtt_us: None,
+            fills_path: false,
             router: None,
             heard: false,
             heard_at: 0,

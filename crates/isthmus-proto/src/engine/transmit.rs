@@ -184,6 +184,13 @@ impl Engine {
         }
     }
 
+    /// Whether a lane to this peer uses all that its path has.
+    fn is_filled(&self, peer: PeerId) -> bool {
+        let connection = self.peers[peer.0 as usize].connection.as_ref();
+        let mut lanes = connection.into_iter().flat_map(|connection| &connection.lanes);
+        lanes.any(|lane| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path))
+    }
+
     /// Asks for more lanes where the peer is far and there is bulk for them.
     fn spread(&mut self, peer: PeerId) {
         let streams = self.config.streams;
@@ -193,6 +200,7 @@ impl Engine {
             && !connection.bulk.is_empty()
             && lanes < streams
             && connection.spread_at.is_none()
+            && !self.is_filled(peer)
         {
             for _ in lanes..streams {
                 self.dial(peer);

@@ -56,6 +56,10 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     fn recall(&mut self, capacity: u64, rtt_us: Micros);
     /// Its name in compositions.
     fn name(&self) -> &'static str;
+    /// What it is doing, for people.
+    fn phase(&self) -> &'static str {
+        ""
+    }
 }
 
 /// What is common to all.

@@ -27,6 +27,8 @@ const START_QUEUE_US: Micros = 1_000;
 const TRAIN_US: Micros = 1_000;
 /// Packets of the same.
 const TRAIN_PACKETS: u64 = 8;
+/// Loss in start-up beyond which what arrives says nothing of the path.
+const LOST_START: f64 = 0.5;
 /// Most by which one round trip may raise the capacity in start-up.
 const LEAP: f64 = 64.0;
 /// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
@@ -41,10 +43,16 @@ const ALONE_EVERY_US: Micros = 8_000_000;
 const FLIGHT_ROUNDS: u32 = 2;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
+/// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
+/// guessed a round trip before.
+const RAISE_MOST: f64 = 4.5;
 /// Rounds without growth after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
 /// Loss beyond the known that is not taken for noise.
 const EXCESS_LEAST: f64 = 0.005;
+/// Packets that may be lost beyond that without telling anything: in a small flow's round each
+/// is a large share, and it would never learn what is lost by chance.
+const EXCESS_PACKETS: f64 = 2.0;
 /// Packets under way at which the queue has its nominal length.
 const EVEN_PACKETS: f64 = 100.0;
 /// Packets that the ratio of chance losses remembers.
@@ -169,8 +177,9 @@ impl Rate {
     /// Loss beyond which a round of `packets` had more than chance.
     fn excess_above(&self, packets: u64) -> f64 {
         let p = self.chance();
-        let deviation = (p.max(0.001) * (1.0 - p) / packets.max(1) as f64).sqrt();
-        p + EXCESS_LEAST.max(4.0 * deviation)
+        let packets = packets.max(1) as f64;
+        let deviation = (p.max(0.001) * (1.0 - p) / packets).sqrt();
+        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS / packets
     }
 
     fn learn_chance(&mut self, round: &Round) {
@@ -208,7 +217,10 @@ impl Rate {
             self.train.note(sample);
         }
         if self.train.tells_rate() {
-            self.capacity = per_second(self.train.bytes, self.train.span_us);
+            let rate = per_second(self.train.bytes, self.train.span_us);
+            // Who comes while another's queue overflows sees next to nothing arrive.
+            let flight = per_second(self.limits.first_window / 4, sample.rtt_us);
+            self.capacity = if self.train.loss() > LOST_START { rate.max(flight) } else { rate };
             self.reset_step();
             self.round = Round::default();
             self.skip = FLIGHT_ROUNDS;
@@ -301,7 +313,11 @@ impl Rate {
             self.hold -= 1;
             return;
         }
-        self.capacity = self.capacity.max(rate / (1.0 - self.chance())) * (1.0 + self.step);
+        let seen = rate / (1.0 - self.chance());
+        // Where no queue comes of it because the sender's own processor is the bottleneck, the
+        // guess must not run away: what it then sends in a moment of leisure would be lost.
+        let most = self.capacity.max(RAISE_MOST * seen);
+        self.capacity = (self.capacity.max(seen) * (1.0 + self.step)).min(most);
         self.step = (self.step * 2.0).min(1.0);
     }
 
@@ -402,5 +418,47 @@ impl CongestionControl for Rate {
 
     fn name(&self) -> &'static str {
         "rate"
+    }
+
+    fn phase(&self) -> &'static str {
+        match self.phase {
+            Phase::Start => "start",
+            Phase::Cruise => "cruise",
+            Phase::Drain => "drain",
+            Phase::Shared(_) => "shared",
+            Phase::AmIAlone(_) => "am I alone",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender whose processor is the bottleneck: no queue, and never at the end of its data.
+    #[test]
+    fn a_guess_does_not_run_away_from_what_arrives() {
+        let mut rate = Rate::new(Limits::default());
+        rate.recall(10_000_000, 24_000);
+        let arrives_per_ms = 100_000;
+        for ms in 0..10_000 {
+            rate.on_ack(&AckSample {
+                now: ms * 1_000,
+                acked_bytes: arrives_per_ms,
+                acked_packets: 11,
+                lost_packets: 0,
+                in_flight: 24 * arrives_per_ms,
+                rtt_us: 24_000,
+                rtt_least_us: 24_000,
+                queue_us: Some(0),
+                span_us: 1_000,
+                resumed: false,
+                round_ended: ms % 24 == 0,
+                app_limited: false,
+                packet_bytes: 9_038,
+            });
+            assert!(rate.pace() <= 5 * 1_000 * arrives_per_ms, "{} bytes/s after {ms} ms", rate.pace());
+        }
+        assert!(rate.pace() >= 1_000 * arrives_per_ms, "{} bytes/s", rate.pace());
     }
 }

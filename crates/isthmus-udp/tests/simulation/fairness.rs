@@ -3,6 +3,7 @@
 use isthmus_udp::Composition;
 
 use crate::net::{Flow, Net, PathSpec, config};
+use isthmus_lab::model::Loss;
 
 /// Mean shares of the link that two flows have, the second having begun 2 s and a little after
 /// the first: who has how much depends on that little, too.
@@ -61,5 +62,40 @@ fn two_of_a_kind_share() {
         println!("{rtt_us} us: {shares:.2?}");
         assert!(shares.iter().all(|share| *share > 0.2), "{rtt_us} us: {shares:?}");
         assert!(shares.iter().sum::<f64>() > 0.85, "{rtt_us} us: {shares:?}");
+    }
+}
+
+/// Time in which flows that start together carry so many bytes each, as a fraction of the floor.
+fn together(path: &PathSpec, flows: usize, bytes: u64) -> f64 {
+    let configs = (0..2 * flows).map(|_| config(path)).collect();
+    let mut net = Net::new(path, configs);
+    let start = net.now;
+    let mut running: Vec<Flow> =
+        (0..flows).map(|flow| Flow::new(&mut net, 2 * flow, 2 * flow + 1, bytes, false)).collect();
+    let limit = start + 120_000_000;
+    while !running.iter().all(|flow| flow.is_settled(&net)) {
+        running.iter_mut().for_each(|flow| flow.feed(&mut net));
+        let on = net.step(limit);
+        for flow in &mut running {
+            flow.on_event(&mut net);
+            flow.drain(&mut net);
+        }
+        assert!(on, "not done in two minutes");
+    }
+    path.floor_s(bytes * flows as u64) / ((net.now - start) as f64 / 1e6)
+}
+
+#[test]
+fn flows_that_start_together_fill_the_path_and_none_starves() {
+    for (rtt_us, loss, least) in [(24_000, 0.0, 0.9), (24_000, 0.01, 0.9), (100_000, 0.01, 0.7)] {
+        for flows in [4, 8] {
+            let path = PathSpec { rtt_us, loss: Loss::Independent(loss), ..Default::default() };
+            let fraction = together(&path, flows, 500_000_000 / flows as u64);
+            println!("{rtt_us} us, loss {loss}, {flows} flows: {fraction:.3}");
+            assert!(
+                fraction > least,
+                "{rtt_us} us, loss {loss}: {flows} flows reach {fraction:.3} of the floor"
+            );
+        }
     }
 }

@@ -1,0 +1,127 @@
+//! Lanes that are streams of a [`Udp`].
+
+use std::io;
+use std::net::SocketAddr;
+
+use isthmus_udp::{Failure, Stream, StreamId};
+
+use super::super::{Settled, Transfer};
+use super::Udp;
+
+/// A lane that is a stream of the endpoint's UDP socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UdpLane {
+    stream: StreamId,
+    peer: SocketAddr,
+    dialled: bool,
+}
+
+impl UdpLane {
+    pub(super) fn new(stream: StreamId, peer: SocketAddr, dialled: bool) -> Self {
+        Self { stream, peer, dialled }
+    }
+
+    /// A lane carries at once: its first bytes go with the packet that asks for it.
+    pub(in super::super) fn settle(&mut self, index: usize, udp: &mut Udp) -> io::Result<Settled> {
+        udp.seat(self.stream, self.peer, self.dialled, index);
+        Ok(Settled::Yes)
+    }
+
+    /// Whether the peer has answered.
+    pub(in super::super) fn is_answered(&self, udp: &Udp) -> bool {
+        udp.port.stream(self.stream).is_some_and(Stream::is_open)
+    }
+
+    /// As [`super::super::TcpLane::read`].
+    ///
+    /// # Safety
+    /// Every piece is valid for writing and nobody else touches it during the call.
+    pub(in super::super) unsafe fn read(&mut self, pieces: &mut [libc::iovec], udp: &mut Udp) -> Transfer {
+        let now = udp.now();
+        let came = udp.port.with(now, self.stream, |stream| {
+            let mut total = 0;
+            for piece in pieces {
+                // SAFETY: the caller's promise.
+                let room = unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast(), piece.iov_len) };
+                let taken = take(stream, now, room);
+                total += taken;
+                if taken < room.len() {
+                    break;
+                }
+            }
+            match total {
+                0 if stream.is_finished() => Transfer::Bytes(0),
+                0 => stream.failure().map_or(Transfer::Blocked, |why| Transfer::Failed(error_of(why))),
+                _ => Transfer::Bytes(total),
+            }
+        });
+        self.or_gone(came, udp)
+    }
+
+    /// As [`super::super::TcpLane::write`].
+    ///
+    /// # Safety
+    /// Every piece is valid for reading during the call.
+    pub(in super::super) unsafe fn write(&mut self, pieces: &mut [libc::iovec], udp: &mut Udp) -> Transfer {
+        let now = udp.now();
+        let went = udp.port.with(now, self.stream, |stream| {
+            if let Some(why) = stream.failure() {
+                return Transfer::Failed(error_of(why));
+            }
+            let mut total = 0;
+            for piece in pieces {
+                // SAFETY: the caller's promise.
+                let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
+                let taken = stream.write(bytes);
+                total += taken;
+                if taken < bytes.len() {
+                    break;
+                }
+            }
+            if total == 0 { Transfer::Blocked } else { Transfer::Bytes(total) }
+        });
+        self.or_gone(went, udp)
+    }
+
+    pub(in super::super) fn finish(&mut self, udp: &mut Udp) {
+        let now = udp.now();
+        udp.port.with(now, self.stream, Stream::finish);
+    }
+
+    pub(in super::super) fn release(&mut self, udp: &mut Udp) {
+        udp.leave(self.stream);
+    }
+
+    pub(in super::super) fn rtt_us(&self, udp: &Udp) -> Option<u64> {
+        udp.port.stream(self.stream).and_then(|stream| stream.status().rtt_us)
+    }
+
+    fn or_gone(&self, transfer: Option<Transfer>, udp: &Udp) -> Transfer {
+        // What is known from elsewhere is clearer than the silence that it showed by.
+        match (udp.verdict(self.stream), transfer) {
+            (Some(error), Some(Transfer::Blocked | Transfer::Failed(_)) | None) => Transfer::Failed(error),
+            (None, None) => Transfer::Failed(error_of(Failure::Silent)),
+            (_, Some(transfer)) => transfer,
+        }
+    }
+}
+
+/// Reads into `room`, as much as is there.
+fn take(stream: &mut Stream, now: isthmus_udp::Micros, room: &mut [u8]) -> usize {
+    let mut filled = 0;
+    while filled < room.len() {
+        let bytes = stream.peek(room.len() - filled);
+        let len = bytes.len();
+        if len == 0 {
+            break;
+        }
+        room[filled..filled + len].copy_from_slice(bytes);
+        stream.consume(now, len as u64);
+        filled += len;
+    }
+    filled
+}
+
+fn error_of(why: Failure) -> io::Error {
+    io::Error::other(format!("by UDP: {why}"))
+}

@@ -1,0 +1,427 @@
+//! Lanes by UDP: what those of one endpoint share.
+//!
+//! A socket at the same address and port as the listener, and the streams on it
+//! ([`isthmus_udp`]). Nothing comes by a lane's own descriptor: [`Udp::turn`] reads the
+//! socket and says whom it concerns, [`Udp::flush`] sends what is due. Whoever sleeps until
+//! [`Udp::fd`] is readable sleeps no longer than [`Udp::deadline`].
+
+mod lane;
+mod question;
+mod socket;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Arguments;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use isthmus_udp::{Event, Micros, Port, PortConfig, Stream, StreamId, Transmit};
+
+use crate::log::{debug_log, info_log};
+use crate::poller::Ready;
+pub(crate) use lane::UdpLane;
+use question::Questions;
+use socket::{SEND_BYTES, Sent, UdpSocket};
+
+/// Reads of the socket in one turn.
+const READS: usize = 8;
+/// Messages sent in one turn.
+const SENDS: usize = 64;
+/// Pause of a socket that had no room. Microseconds.
+const BLOCKED_US: Micros = 500;
+/// How often questions are looked at, and lanes for signs of life. Microseconds.
+const LOOK_US: Micros = 5_000;
+const WATCH_US: Micros = 250_000;
+/// A lane from which nothing came for so long, though something should, is asked after.
+/// Microseconds.
+const SILENCE_US: Micros = 1_000_000;
+/// Silence after which a lane asks whether the peer is still there: one whose process has
+/// ended shows by that alone. Microseconds.
+const KEEPALIVE_US: Micros = 5_000_000;
+/// A lane is not given up sooner than this. Microseconds.
+const PATIENCE_LEAST_US: Micros = 1_000_000;
+/// A lane that was not answered for so long shows that UDP does not get through. Microseconds.
+const NO_ANSWER_US: Micros = 3_000_000;
+/// How long what was found out of a host is held to be so: TCP is used to one that UDP does not
+/// get through to for so long. Microseconds (1 min).
+const KNOWN_US: Micros = 60_000_000;
+/// How long an address where nobody listened is not tried again by UDP. Microseconds.
+const REFUSED_US: Micros = 10_000_000;
+/// Hosts, and addresses, of which something is remembered.
+const KNOWN_MAX: usize = 1_024;
+/// Largest UDP payload by IPv4 and IPv6 on an interface of 9,000 bytes; what this one and the
+/// path carry of it is found by probing.
+const PAYLOAD_V4: u32 = 8_972;
+const PAYLOAD_V6: u32 = 8_952;
+
+/// A stream that is, or was, a lane.
+#[derive(Debug)]
+struct Seat {
+    /// The lane's.
+    index: usize,
+    peer: SocketAddr,
+    dialled: bool,
+    since: Micros,
+    /// Packets received and probes in vain when last looked at, and since when the former
+    /// is the same.
+    received: u64,
+    silences: u64,
+    quiet_since: Micros,
+    /// The host said that nobody listens at some port of it.
+    denied: bool,
+    /// Why it is over, where that is known better than by the stream itself.
+    verdict: Option<Verdict>,
+}
+
+/// By what lanes to a host go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Tcp,
+    Udp,
+}
+
+impl Known {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nobody listens there.
+    Refused,
+    /// UDP does not get through.
+    NoAnswer,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Udp {
+    socket: UdpSocket,
+    port: Port,
+    epoch: Instant,
+    seats: HashMap<StreamId, Seat>,
+    /// Streams that others opened and that are no lanes yet.
+    accepted: Vec<(StreamId, SocketAddr)>,
+    /// Streams that were lanes and have something to deliver yet.
+    leaving: Vec<StreamId>,
+    /// Lanes that something has happened to.
+    news: VecDeque<Ready>,
+    /// Packets that there was no room for, to whom and until when they wait.
+    waiting: Option<(Transmit, Micros)>,
+    packets: Vec<u8>,
+    questions: Questions,
+    watch_at: Micros,
+    /// Where nobody listened, and when.
+    refused: HashMap<SocketAddr, Micros>,
+    /// What was found out of hosts, and when.
+    known: HashMap<IpAddr, (Known, Micros)>,
+    /// The socket has shown to be readable.
+    stirred: bool,
+}
+
+impl Udp {
+    /// Streams at `at`, given up when nothing is heard for `patience`.
+    pub(crate) fn open(at: SocketAddr, patience: Duration) -> io::Result<Self> {
+        let socket = UdpSocket::bind(at)?;
+        let mut config = PortConfig::default();
+        config.stream.payload_max = if at.is_ipv4() { PAYLOAD_V4 } else { PAYLOAD_V6 };
+        config.stream.overhead = if at.is_ipv4() { 28 } else { 48 };
+        config.stream.keepalive_us = KEEPALIVE_US;
+        config.stream.patience_us =
+            (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(Self {
+            socket,
+            port: Port::new(config, key),
+            epoch: Instant::now(),
+            seats: HashMap::new(),
+            accepted: Vec::new(),
+            leaving: Vec::new(),
+            news: VecDeque::new(),
+            waiting: None,
+            packets: Vec::new(),
+            questions: Questions::default(),
+            watch_at: 0,
+            refused: HashMap::new(),
+            known: HashMap::new(),
+            stirred: false,
+        })
+    }
+
+    /// Readable when [`Udp::turn`] is wanted.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd()
+    }
+
+    fn now(&self) -> Micros {
+        self.epoch.elapsed().as_micros() as Micros
+    }
+
+    /// Whether it was found out just now that nobody listens there: TCP says so again at once.
+    pub(super) fn was_refused(&self, at: SocketAddr) -> bool {
+        self.refused.get(&at).is_some_and(|since| self.now() < since + REFUSED_US)
+    }
+
+    /// What was found out of this host lately.
+    pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
+        let (known, at) = self.known.get(&host)?;
+        (self.now() < at + KNOWN_US).then_some(*known)
+    }
+
+    /// Remembers something of a host, and says it where it is new.
+    pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
+        let now = self.now();
+        if self.known.len() >= KNOWN_MAX {
+            self.known.retain(|_, (_, at)| now < *at + KNOWN_US);
+        }
+        if self.known.len() < KNOWN_MAX {
+            let before = self.known.insert(host, (known, now));
+            if before.map(|(before, _)| before) != Some(known) {
+                info_log!("lanes to {host} go by {}: {what}", known.name());
+            }
+        }
+    }
+
+    /// Opens a lane.
+    pub(super) fn dial(&mut self, to: SocketAddr) -> UdpLane {
+        let stream = self.port.open(self.now(), to);
+        UdpLane::new(stream, to, true)
+    }
+
+    /// A lane that somebody opened.
+    pub(super) fn accept(&mut self) -> Option<UdpLane> {
+        let (stream, peer) = self.accepted.pop()?;
+        Some(UdpLane::new(stream, peer, false))
+    }
+
+    /// From now on news of the stream are news of the lane of this index.
+    fn seat(&mut self, stream: StreamId, peer: SocketAddr, dialled: bool, index: usize) {
+        let now = self.now();
+        self.seats.entry(stream).or_insert_with(|| Seat {
+            index,
+            peer,
+            dialled,
+            since: now,
+            received: 0,
+            silences: 0,
+            quiet_since: now,
+            denied: false,
+            verdict: None,
+        });
+    }
+
+    /// The stream is no lane any more; what was written to it still goes.
+    fn leave(&mut self, stream: StreamId) {
+        let now = self.now();
+        if let Some(seat) = self.seats.remove(&stream) {
+            if let Some(known) = self.port.stream(stream) {
+                debug_log!("a lane by UDP with {} ends: {:?}", seat.peer, known.status());
+            }
+            if seat.verdict.is_some() {
+                self.port.with(now, stream, Stream::abort);
+            }
+        }
+        self.port.release(now, stream);
+        self.leaving.push(stream);
+        self.is_settled();
+    }
+
+    fn verdict(&self, stream: StreamId) -> Option<io::Error> {
+        match self.seats.get(&stream)?.verdict? {
+            Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
+            Verdict::NoAnswer => Some(io::Error::other(
+                "no answer by UDP: open the port for UDP in firewalls, or set transport to tcp at both ends",
+            )),
+        }
+    }
+
+    /// Whether neither packets nor the time can bring anything, but new streams.
+    pub(super) fn is_idle(&self) -> bool {
+        self.port.is_empty() && self.questions.is_empty() && !self.stirred
+    }
+
+    /// The socket is readable.
+    pub(super) fn stir(&mut self) {
+        self.stirred = true;
+    }
+
+    /// Whether what lanes left behind has arrived.
+    pub(super) fn is_settled(&mut self) -> bool {
+        let port = &self.port;
+        self.leaving.retain(|stream| {
+            let over = |stream: &Stream| {
+                let parts = if stream.is_finished() { stream.may_part() } else { stream.is_settled() };
+                parts || stream.failure().is_some()
+            };
+            port.stream(*stream).is_some_and(|stream| !over(stream))
+        });
+        self.leaving.is_empty()
+    }
+
+    /// Takes in what has come, does what is due, and adds to `ready` whom it concerns.
+    pub(super) fn turn(&mut self, ready: &mut Vec<Ready>) {
+        self.stirred = false;
+        self.receive();
+        let now = self.now();
+        if now >= self.watch_at {
+            self.watch(now);
+        }
+        self.flush();
+        self.note_events();
+        ready.extend(self.news.drain(..));
+    }
+
+    fn receive(&mut self) {
+        for _ in 0..READS {
+            let (port, epoch) = (&mut self.port, self.epoch);
+            let since = |at: Instant| at.saturating_duration_since(epoch).as_micros() as Micros;
+            let mut now = None;
+            let came = self.socket.receive(|from, arrived, packet| {
+                let now = *now.get_or_insert_with(|| since(Instant::now()));
+                port.on_packet(now, since(arrived), from, packet);
+            });
+            match came {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => self.hear_refusals(),
+            }
+        }
+    }
+
+    /// A host said that nobody listens at a port of it: is it one of ours?
+    fn hear_refusals(&mut self) {
+        let (seats, questions) = (&mut self.seats, &mut self.questions);
+        self.socket.refusals(|host| {
+            for seat in seats.values_mut().filter(|seat| seat.peer.ip() == host) {
+                seat.denied = true;
+                questions.ask(seat.peer);
+            }
+        });
+        self.watch_at = 0;
+    }
+
+    /// Sends what may go now.
+    pub(super) fn flush(&mut self) {
+        for _ in 0..SENDS {
+            let now = self.now();
+            let transmit = match self.waiting {
+                Some((_, until)) if now < until => return,
+                Some((transmit, _)) => transmit,
+                None => {
+                    if self.port.poll_timeout().is_none_or(|at| at > now) {
+                        return;
+                    }
+                    self.packets.clear();
+                    let most = self.socket.packets_max();
+                    let Some(next) = self.port.poll_transmit(now, most, SEND_BYTES, &mut self.packets) else {
+                        return;
+                    };
+                    next
+                }
+            };
+            self.waiting = None;
+            match self.socket.send(transmit.to, transmit.segment, &self.packets) {
+                Sent::Yes => {}
+                Sent::Blocked => self.waiting = Some((transmit, now + BLOCKED_US)),
+                Sent::Dropped => self.hear_refusals(),
+            }
+        }
+    }
+
+    fn note_events(&mut self) {
+        while let Some(event) = self.port.poll_event() {
+            let (stream, readable, writable) = match event {
+                Event::Accepted(stream, from) => {
+                    self.accepted.push((stream, from));
+                    continue;
+                }
+                Event::Opened(stream) | Event::Writable(stream) => (stream, false, true),
+                Event::Readable(stream) | Event::Failed(stream, _) => (stream, true, false),
+            };
+            if let Some(seat) = self.seats.get(&stream) {
+                self.news.push_back(Ready { key: seat.index as u64, readable, writable });
+            }
+        }
+    }
+
+    /// Looks for lanes that have fallen silent, and for answers to questions about them.
+    fn watch(&mut self, now: Micros) {
+        let (mut answers, mut silent) = (Vec::new(), Vec::new());
+        self.questions.look(|at, listens| answers.push((at, listens)));
+        for (stream, seat) in &mut self.seats {
+            let Some(known) = self.port.stream(*stream) else { continue };
+            let counters = known.status().counters;
+            if seat.received != counters.packets_received {
+                (seat.received, seat.silences) = (counters.packets_received, counters.silences);
+                seat.quiet_since = now;
+            }
+            let answer = answers.iter().find(|(at, _)| *at == seat.peer).map(|(_, listens)| *listens);
+            let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
+            let verdict = if answer == Some(false) {
+                Some(Verdict::Refused)
+            } else if seat.dialled && !known.is_open() && overdue {
+                Some(Verdict::NoAnswer)
+            } else {
+                // Whoever dialled us need not be reachable at the address that we see.
+                let quiet = counters.silences > seat.silences && now >= seat.quiet_since + SILENCE_US;
+                if seat.dialled && quiet {
+                    self.questions.ask(seat.peer);
+                }
+                None
+            };
+            if verdict.is_some() && seat.verdict.is_none() {
+                seat.verdict = verdict;
+                self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
+            }
+            if verdict == Some(Verdict::Refused) {
+                self.refused.retain(|_, since| now < *since + REFUSED_US);
+                if self.refused.len() < KNOWN_MAX {
+                    self.refused.insert(seat.peer, now);
+                }
+            }
+            if verdict == Some(Verdict::NoAnswer) {
+                silent.push(seat.peer.ip());
+            }
+        }
+        for host in silent {
+            self.learn(host, Known::Tcp, format_args!("no answer by UDP; do firewalls let it through?"));
+        }
+        self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
+    }
+
+    /// When [`Udp::turn`] is wanted even if nothing comes.
+    pub(super) fn deadline(&mut self) -> Option<Duration> {
+        self.note_events();
+        if !self.news.is_empty() || !self.accepted.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let sends = match self.waiting {
+            Some((_, until)) => Some(until),
+            None => self.port.poll_timeout(),
+        };
+        // A lane that waits for an answer has timeouts of its own, at which it is watched too.
+        let watch = (!self.questions.is_empty()).then_some(self.watch_at);
+        let at = sends.into_iter().chain(watch).min()?;
+        Some(Duration::from_micros(at.saturating_sub(self.now())))
+    }
+}
+
+impl Drop for Udp {
+    fn drop(&mut self) {
+        if !self.is_settled() {
+            for stream in self.leaving.iter().filter_map(|stream| self.port.stream(*stream)) {
+                debug_log!(
+                    "a lane by UDP is left before its end has arrived: finished {} {:?}",
+                    stream.is_finished(),
+                    stream.status()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Questions whether a process still listens: UDP alone does not tell an ended process from
+//! a cut cable.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::super::tcp::TcpLane;
+
+/// Questions that are open at a time.
+const OPEN_MAX: usize = 16;
+/// How long one stays open.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Attempts to connect by TCP, at the port that endpoints have there too.
+#[derive(Debug, Default)]
+pub(super) struct Questions(Vec<Question>);
+
+#[derive(Debug)]
+struct Question {
+    to: SocketAddr,
+    lane: io::Result<TcpLane>,
+    since: Instant,
+}
+
+impl Questions {
+    /// Asks whether somebody listens at `to`.
+    pub(super) fn ask(&mut self, to: SocketAddr) {
+        if self.0.len() >= OPEN_MAX || self.0.iter().any(|question| question.to == to) {
+            return;
+        }
+        self.0.push(Question { to, lane: TcpLane::dial(to, None), since: Instant::now() });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Looks for answers; `tell` hears where, and whether somebody listens there.
+    pub(super) fn look(&mut self, mut tell: impl FnMut(SocketAddr, bool)) {
+        self.0.retain_mut(|question| {
+            let answer = match &question.lane {
+                Ok(lane) => lane.is_connected().map_err(|error| error.kind()),
+                Err(error) => Err(error.kind()),
+            };
+            match answer {
+                Ok(true) => tell(question.to, true),
+                Err(io::ErrorKind::ConnectionRefused) => tell(question.to, false),
+                _ => {}
+            }
+            answer == Ok(false) && question.since.elapsed() < PATIENCE
+        });
+    }
+}

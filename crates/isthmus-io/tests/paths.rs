@@ -1,0 +1,200 @@
+//! Lanes by UDP whose path or peer fails, and the choice between UDP and TCP.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use isthmus_io::{Endpoint, Settings, Transport};
+use isthmus_proto::PeerId;
+use support::*;
+
+/// Passes packets on between whoever comes and `target`, unless it is cut.
+struct Relay {
+    at: SocketAddr,
+    cut: Arc<AtomicBool>,
+    passed: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    /// Somebody listens there by TCP, as at every endpoint's address.
+    _listener: TcpListener,
+}
+
+impl Relay {
+    fn new(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let near = UdpSocket::bind(at).expect("the same port by UDP is free");
+        let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        far.connect(target).expect("loopback");
+        let relay = Self {
+            at,
+            cut: Arc::default(),
+            passed: Arc::default(),
+            stop: Arc::default(),
+            _listener: listener,
+        };
+        for socket in [&near, &far] {
+            socket.set_nonblocking(true).expect("possible");
+        }
+        let (cut, passed, stop) = (relay.cut.clone(), relay.passed.clone(), relay.stop.clone());
+        std::thread::spawn(move || {
+            let (mut room, mut client) = (vec![0; 1 << 16], None);
+            while !stop.load(Ordering::Relaxed) {
+                let mut any = false;
+                while let Ok((len, from)) = near.recv_from(&mut room) {
+                    any = true;
+                    client = Some(from);
+                    if !cut.load(Ordering::Relaxed) {
+                        let _ = far.send(&room[..len]);
+                        passed.fetch_add(len as u64, Ordering::Relaxed);
+                    }
+                }
+                while let Ok(len) = far.recv(&mut room) {
+                    any = true;
+                    if let (Some(client), false) = (client, cut.load(Ordering::Relaxed)) {
+                        let _ = near.send_to(&room[..len], client);
+                    }
+                }
+                if !any {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        });
+        relay
+    }
+
+    /// Whoever is at the relay's address, under any name.
+    fn peer(&self, from: &Endpoint) -> PeerId {
+        let address = format!("isthmus://0.0/{}#00000000", self.at).parse().expect("an address");
+        from.peer(&address).expect("same subnet")
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_path_that_is_cut_for_two_seconds_resumes_on_the_same_lane() {
+    let (a, b) = (open_by(Transport::UdpEverywhere), open_by(Transport::UdpEverywhere));
+    let relay = Relay::new(b.address().locator);
+    let to = relay.peer(&a);
+    let mut sent = pattern(48 << 20, 3);
+    let mut got = vec![0; 48 << 20];
+    recv(&b, None, 1, &mut got);
+    send(&a, to, 1, &mut sent);
+    let mut done = Vec::new();
+    let start = Instant::now();
+    let mut cut = None;
+    while done.len() < 2 {
+        a.poll(&mut done);
+        b.poll(&mut done);
+        if cut.is_none() && relay.passed.load(Ordering::Relaxed) > 8 << 20 {
+            relay.cut.store(true, Ordering::Relaxed);
+            cut = Some(Instant::now());
+        }
+        if cut.is_some_and(|since| since.elapsed() > Duration::from_secs(2)) {
+            relay.cut.store(false, Ordering::Relaxed);
+        }
+        assert!(start.elapsed() < 2 * LIMIT, "the transfer does not go on: {:?}", a.counters());
+    }
+    assert!(cut.is_some_and(|since| since.elapsed() > Duration::from_secs(2)), "the cut was not felt");
+    assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
+    assert!(sent == got);
+    assert_eq!((a.counters().lanes_lost, b.counters().lanes_lost), (0, 0));
+    a.close();
+    b.close();
+}
+
+/// In the variable of this name, a process of this test is told to be a peer.
+const ROLE: &str = "ISTHMUS_TEST_PEER";
+
+/// Not a test: the peer that is killed.
+#[test]
+fn peer() {
+    let Ok(transport) = std::env::var(ROLE) else { return };
+    let by = if transport == "udp" { Transport::UdpEverywhere } else { Transport::Tcp };
+    let endpoint = open_by(by);
+    println!("\nADDRESS {}", endpoint.address());
+    std::io::stdout().flush().expect("a pipe");
+    let mut got = [0; 8];
+    recv(&endpoint, None, 1, &mut got);
+    complete(&[&endpoint], 1);
+    let mut done = Vec::new();
+    loop {
+        endpoint.poll(&mut done);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn_peer(transport: &str) -> (Process, String) {
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "peer", "--nocapture"])
+        .env(ROLE, transport)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let out = BufReader::new(child.stdout.take().expect("piped"));
+    let process = Process(child);
+    let address = out
+        .lines()
+        .map_while(Result::ok)
+        .find_map(|line| line.split_once("ADDRESS ").map(|(_, address)| address.to_owned()))
+        .expect("the peer tells its address");
+    (process, address)
+}
+
+fn a_killed_peer_fails_the_operations_on_it(by: Transport) {
+    let (process, address) = spawn_peer(if by == Transport::Tcp { "tcp" } else { "udp" });
+    let settings =
+        Settings { peer_timeout: isthmus_units::Span::from_ms(3_000), transport: by, ..settings() };
+    let a = Endpoint::open(&settings, None, Arc::default()).expect("loopback");
+    let to = a.peer(&address.parse().expect("an address")).expect("same subnet");
+    send(&a, to, 1, &mut [7; 8]);
+    let done = complete(&[&a], 1);
+    assert!(done[0].error.is_none(), "{done:?}");
+    // Nobody posts a receive for these.
+    let mut big = pattern(64 << 20, 1);
+    send(&a, to, 2, &mut big);
+    drop(process);
+    let done = complete(&[&a], 1);
+    let text = done[0].error.clone().expect("its process was killed").to_string();
+    assert!(text.contains("process has ended"), "{text}");
+    a.close();
+}
+
+#[test]
+fn udp_gives_way_to_tcp_where_it_does_not_get_through() {
+    let a = open_by(Transport::UdpEverywhere);
+    // It listens by TCP only.
+    let b = open_by(Transport::Tcp);
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut sent = pattern(1 << 20, 5);
+    let mut got = vec![0; 1 << 20];
+    recv(&b, None, 1, &mut got);
+    send(&a, to_b, 1, &mut sent);
+    complete(&[&a, &b], 2);
+    assert!(sent == got);
+    assert_eq!(a.carriers(), ["TCP"]);
+    a.close();
+    b.close();
+}
+
+by_each_transport! {
+    a_killed_peer_fails_the_operations_on_it,
+}
