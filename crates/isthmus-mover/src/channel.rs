@@ -111,7 +111,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`ChannelError::Wire`].
-    pub fn next(&mut self) -> Result<Option<Control>, ChannelError> {
+    pub fn hear(&mut self) -> Result<Option<Control>, ChannelError> {
         let Some((len, rest)) = self.inward.split_first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_le_bytes(*len) as usize;
         if len > CONTROL_MAX {
@@ -220,9 +220,9 @@ mod tests {
             client.say(&Control::Warning(text)).expect("said");
         }
         talk(&mut client, &mut server).expect("heard");
-        assert!(matches!(server.next(), Ok(Some(Control::Warning(text))) if text.len() == 200_000));
-        assert_eq!(server.next().expect("good"), Some(Control::Warning("b".to_owned())));
-        assert_eq!(server.next().expect("good"), None);
+        assert!(matches!(server.hear(), Ok(Some(Control::Warning(text))) if text.len() == 200_000));
+        assert_eq!(server.hear().expect("good"), Some(Control::Warning("b".to_owned())));
+        assert_eq!(server.hear().expect("good"), None);
         let ((seal, _), (_, open)) = (client.seals().expect("keys"), server.seals().expect("keys"));
         let mut body = *b"bytes";
         let tag = seal.seal(0, b"", &mut body).expect("sealed").expect("a tag");

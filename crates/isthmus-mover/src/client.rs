@@ -125,7 +125,8 @@ impl Transfer {
             }
             Direction::Get { paths, .. } => Way::Get { paths: paths.clone(), choice: self.choice.clone() },
         };
-        let what = format!("{:?} {:?} {way:?}", self.export, self.local_paths());
+        let host = rustix::system::uname();
+        let what = format!("{:?} {:?} {:?} {way:?}", host.nodename(), self.export, self.local_paths());
         let mut transfer = [0; 16];
         transfer.copy_from_slice(&blake3::hash(what.as_bytes()).as_bytes()[..16]);
         let (export, rules, block, rate) = (self.export.clone(), self.rules, self.block, self.rate);

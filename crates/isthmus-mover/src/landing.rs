@@ -39,7 +39,7 @@ pub(crate) enum Prepared {
     /// All that is to be done was done.
     Over(Outcome),
     /// An answer, and the file if it is to come.
-    Asked(Answer, Option<Target>),
+    Asked(Answer, Option<Box<Target>>),
 }
 
 impl Landing {
@@ -214,7 +214,7 @@ impl Landing {
         };
         let begun = Target::begin(wanted, alive)?;
         let answer = if begun.have.is_empty() { Answer::Send } else { Answer::Have(begun.have) };
-        Ok(Prepared::Asked(answer, Some(begun.target)))
+        Ok(Prepared::Asked(answer, Some(Box::new(begun.target))))
     }
 
     fn leave_alone(&self, size: u64, mtime: Time, there: &Stat) -> Option<Answer> {

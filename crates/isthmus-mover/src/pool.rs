@@ -48,6 +48,8 @@ pub(crate) enum Job {
         targets: Vec<Option<Arc<Target>>>,
         seal: Arc<Seal>,
     },
+    /// Take the space that a file will need.
+    Reserve { id: u64, target: Arc<Target> },
     /// The sender has read a file to its end.
     Close { id: u64, target: Arc<Target>, verdict: Verdict },
 }
@@ -126,6 +128,7 @@ fn work(jobs: &Receiver<Job>, to: &Sender<Event>) {
             Job::Write { header, lead, buffer, len, targets, seal } => {
                 write(&header, lead, buffer, len, &targets, &seal)
             }
+            Job::Reserve { id, target } => Done::Closed { id, outcome: target.reserve() },
             Job::Close { id, target, verdict } => Done::Closed { id, outcome: target.close(&verdict) },
         };
         if to.send(Event::Disk(done)).is_err() {

@@ -345,6 +345,7 @@ impl<'a> ReceivingSide<'a> {
             _ => {}
         }
         let (id, path) = (entry.id, shown(&entry.path));
+        let size = if let Kind::File { size, .. } = entry.kind { size } else { 0 };
         let (wire, status) = (&mut *self.wire, self.status);
         let mut lost = None;
         let mut alive = || {
@@ -364,13 +365,18 @@ impl<'a> ReceivingSide<'a> {
                 self.outcomes.push((id, outcome));
             }
             Prepared::Asked(answer, target) => {
-                let have = self.note(&answer, path, target.as_ref());
+                let have = self.note(&answer, path, size);
                 self.bytes_done += have;
                 self.answers.push((id, answer));
                 match target {
                     Some(target) => {
-                        self.large += usize::from(target.size() > self.receiving.block);
-                        self.targets.insert(id, Arc::new(target));
+                        let target = Arc::new(*target);
+                        if target.size() > self.receiving.block {
+                            self.large += 1;
+                            self.closing += 1;
+                            self.pool.put(Job::Reserve { id, target: target.clone() });
+                        }
+                        self.targets.insert(id, target);
                     }
                     None => self.files += 1,
                 }
@@ -380,12 +386,11 @@ impl<'a> ReceivingSide<'a> {
     }
 
     /// Tells who watches of an answer. Returns how many bytes need not come.
-    fn note(&mut self, answer: &Answer, path: String, target: Option<&Target>) -> u64 {
+    fn note(&mut self, answer: &Answer, path: String, size: u64) -> u64 {
         match answer {
             Answer::Send => 0,
             Answer::Have(ranges) => {
                 let blocks: u64 = ranges.iter().map(|(_, count)| *count).sum();
-                let size = target.map_or(0, Target::size);
                 let have = blocks.saturating_mul(self.receiving.block).min(size);
                 (self.watch)(Notice::Resumed { path, have });
                 have
@@ -393,8 +398,8 @@ impl<'a> ReceivingSide<'a> {
             Answer::Same | Answer::Newer => {
                 self.summary.kept += 1;
                 let why = if *answer == Answer::Same { "same" } else { "newer" };
-                (self.watch)(Notice::Kept { path, bytes: 0, why });
-                0
+                (self.watch)(Notice::Kept { path, bytes: size, why });
+                size
             }
             Answer::Would(bytes) => {
                 self.summary.files += 1;

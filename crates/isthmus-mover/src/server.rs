@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -84,6 +84,8 @@ struct Service {
     config: ServeConfig,
     trust: Option<Trust>,
     granted: Granted,
+    /// Sessions that were admitted.
+    sessions: AtomicUsize,
     running: Mutex<HashMap<u64, Sender<Event>>>,
     sweep: Mutex<Sweep>,
 }
@@ -106,9 +108,9 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
         listen(vec![0; OPENING_MAX])?;
     }
     ready(port.address());
-    let (granted, running) = Default::default();
+    let (granted, running, sessions) = Default::default();
     let sweep = Mutex::new(Sweep::new());
-    let service = Arc::new(Service { port: port.clone(), config, trust, granted, running, sweep });
+    let service = Arc::new(Service { port: port.clone(), config, trust, granted, running, sessions, sweep });
     while !stop.load(Ordering::Relaxed) {
         service.sweep.lock().look(&port, &to);
         let Ok(Event::Net(mut news)) = inbox.recv_timeout(LOOK) else { continue };
@@ -141,15 +143,19 @@ impl Service {
             "it takes no sessions without certificates; leave --plain out".to_owned()
         } else if !plain && self.trust.is_none() {
             "it has no certificates; use --plain if you trust the network".to_owned()
-        } else if self.running.lock().len() >= self.config.sessions {
+        } else if self.sessions.load(Ordering::Relaxed) >= self.config.sessions {
             format!("it has {} sessions already; try again later", self.config.sessions)
         } else {
             let service = self.clone();
+            self.sessions.fetch_add(1, Ordering::Relaxed);
             let name = "mover-session".to_owned();
             let spawned = std::thread::Builder::new().name(name).spawn(move || service.hold(peer, &message));
             match spawned {
                 Ok(_) => return,
-                Err(error) => format!("it cannot start a session: {error}"),
+                Err(error) => {
+                    self.sessions.fetch_sub(1, Ordering::Relaxed);
+                    format!("it cannot start a session: {error}")
+                }
             }
         };
         refuse(&self.port, peer, session, &why);
@@ -161,6 +167,7 @@ impl Service {
         let session = opening.session;
         let from = self.port.peer_address(peer).locator;
         let done = self.converse(peer, &opening);
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
         self.running.lock().remove(&session);
         self.granted.lock().retain(|_, (number, _)| *number != session);
         self.sweep.lock().add(peer, session);
@@ -314,7 +321,7 @@ fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
             Ok(Event::Net(news)) => drop(wire.take(news, &mut heard)?),
             Ok(Event::Disk(_)) => {}
         }
-        while let Some(control) = wire.channel.next()? {
+        while let Some(control) = wire.channel.hear()? {
             heard.push(control);
         }
         if wire.channel.is_ready() && !heard.is_empty() {

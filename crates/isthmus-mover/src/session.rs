@@ -202,7 +202,7 @@ impl Wire {
             key::CONTROL_IN => {
                 self.take_control(&news.buffer[..news.len])?;
                 self.listen(news.buffer)?;
-                while let Some(control) = self.channel.next()? {
+                while let Some(control) = self.channel.hear()? {
                     match control {
                         Control::Fault(text) => return Err(MoverError::Refused(text)),
                         control => heard.push(control),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fsync, ftruncate,
-    linkat, openat, renameat, unlinkat,
+    AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatvfs, fsync,
+    ftruncate, linkat, openat, renameat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite, write};
 
@@ -109,17 +109,14 @@ impl Target {
             openat(&wanted.parent, name, flags, Mode::from_raw_mode(0o600))
         };
         let file = open(&partial, OFlags::empty())?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                let text = "another transfer is writing it; wait for that, or end it, and try again";
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
-            }
-            // A file system without locks.
-            _ => {}
+        // Any other error: a file system without locks.
+        if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            let text = "another transfer is writing it; wait for that, or end it, and try again";
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
         }
         let journal = open(&journal, OFlags::APPEND)?;
         let blocks = resume(&wanted, &file, &journal, alive)?;
-        if let Err(error) = reserve(&wanted, &file) {
+        if let Err(error) = make_room(&wanted, &file) {
             if blocks.iter().all(Option::is_none) {
                 discard(&wanted);
             }
@@ -140,6 +137,20 @@ impl Target {
     /// Length. Bytes.
     pub(crate) fn size(&self) -> u64 {
         self.wanted.head.size
+    }
+
+    /// Takes the space that the file will need, so that it does not run out on the way. Some
+    /// file systems take their time for it. The file's outcome if there is no space.
+    pub(crate) fn reserve(&self) -> Option<Outcome> {
+        let partial = self.partial.as_ref().filter(|_| !self.wanted.sparse)?;
+        match fallocate(&partial.file, FallocateFlags::empty(), 0, self.size()) {
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
+                let told = std::mem::replace(&mut partial.growing.lock().over, true);
+                (!told).then(|| self.failed(&room(error.into(), self.size())))
+            }
+            // Others: it cannot be done here, and need not be.
+            _ => None,
+        }
     }
 
     /// Compares a piece with its digest.
@@ -364,14 +375,13 @@ fn room(error: io::Error, size: u64) -> io::Error {
     }
 }
 
-/// Takes the space that the file will need, so that it does not run out on the way.
-fn reserve(wanted: &Wanted, file: &OwnedFd) -> io::Result<()> {
+/// Gives the file its length, if there seems to be room for it.
+fn make_room(wanted: &Wanted, file: &OwnedFd) -> io::Result<()> {
     let size = wanted.head.size;
-    if !wanted.sparse {
-        match fallocate(file, FallocateFlags::empty(), 0, size) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
-            done => return Ok(done?),
-        }
+    let taken = (fstat(file)?.st_blocks as u64).saturating_mul(512);
+    let system = fstatvfs(file)?;
+    if !wanted.sparse && system.f_bavail.saturating_mul(system.f_frsize) < size.saturating_sub(taken) {
+        return Err(Errno::NOSPC.into());
     }
     Ok(ftruncate(file, size)?)
 }

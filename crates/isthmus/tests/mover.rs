@@ -267,3 +267,40 @@ fn a_full_disk_is_said_and_room_made_lets_the_same_command_go_on() {
         assert!(fs::read(inside.join("t").join(name)).expect("whole") == pattern(len * MIB), "{name}");
     }
 }
+
+/// Two hosts of a lab, whose link is down for three seconds in the middle of a copy.
+#[test]
+fn a_cut_link_delays_a_copy_and_does_not_end_it() {
+    let sites = Sites::new();
+    let lab = |words: &[&str]| isthmus(sites.folder.path()).arg("lab").args(words).output().expect("it runs");
+    let check = lab(&["check"]);
+    if !check.status.success() {
+        eprintln!("skipped: {}", text(&check.stdout));
+        return;
+    }
+    let link = "[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n\
+                [[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"10ms\"\n\
+                down = [{ at = \"3s\", for = \"3s\" }]\n";
+    fs::write(sites.path("lab.toml"), format!("mgmt = true\n{link}")).expect("written");
+    fs::write(sites.path("file"), pattern(150 * MIB)).expect("written");
+    // Both sides are told the other's address in the lab.
+    let script = r#"
+        unset FI_ISTHMUS_INTERFACE
+        at=$ISTHMUS_LAB_SITE_B_ADDRESS:4200
+        for file in serve.toml sites.toml; do sed -i "s/127.0.0.1:[0-9]*/$at/" $file; done
+        lab-rsh b "$PROGRAM" serve --config "$PWD/serve.toml" & service=$!
+        sleep 1
+        lab-rsh a "$PROGRAM" cp --json --sites "$PWD/sites.toml" "$PWD/file" b:data/copy
+        status=$?
+        kill $service
+        exit $status"#;
+    let mut command = isthmus(sites.folder.path());
+    command.env("PROGRAM", env!("CARGO_BIN_EXE_isthmus"));
+    command.args(["lab", "run", "--config", "lab.toml", "--timeout", "120", "--", "sh", "-c", script]);
+    let done = command.output().expect("it runs");
+    assert_eq!(done.status.code(), Some(0), "{}{}", text(&done.stdout), text(&done.stderr));
+    let end = &events(&done, "end")[0];
+    assert_eq!((end["files"].as_u64(), end["failed"].as_u64()), (Some(1), Some(0)));
+    assert!(text(&done.stderr).contains(" down"), "the lab tells what it dropped: {}", text(&done.stderr));
+    assert!(fs::read(sites.path("export/copy")).expect("whole") == pattern(150 * MIB));
+}
