@@ -302,11 +302,11 @@ impl Endpoint {
     pub fn arm(&self) -> Result<bool, Error> {
         let inner = &self.inner;
         let mut state = inner.open_state()?;
-        state.armed = true;
         inner.bell.silence();
         if !inner.engine.arm() {
             inner.progress(&mut state);
         }
+        state.armed = true;
         if state.talk.has_news() {
             return Ok(false);
         }
@@ -748,8 +748,9 @@ impl Inner {
     /// Takes in what has come, and does what is due.
     pub(crate) fn progress(&self, state: &mut State) {
         if state.armed {
+            // The engine no longer rings: who sleeps must look, and arm again.
             state.armed = false;
-            self.bell.silence();
+            self.bell.ring();
             state.datagrams_first = 0;
         }
         let now = self.now();
