@@ -31,7 +31,10 @@ fn devices_are_listed_with_why_they_are_up_or_down() {
     assert_eq!(output.status.code(), Some(1), "two are down: {said}");
     assert!(said.starts_with("good\n    up: lo at 127.0.0.1"), "{said}");
     assert!(said.contains("down: no interface or address `nonesuch0`"), "{said}");
-    assert!(said.contains("raw Ethernet") && said.contains("AS 3") && said.contains("10.1.0.1:4100"), "{said}");
+    assert!(
+        said.contains("raw Ethernet") && said.contains("AS 3") && said.contains("10.1.0.1:4100"),
+        "{said}"
+    );
     let json: serde_json::Value =
         serde_json::from_slice(&isthmus(&["devices", "--json"], config).stdout).expect("JSON");
     let names: Vec<_> = json["devices"].as_array().expect("a list").iter().map(|d| &d["name"]).collect();
