@@ -323,7 +323,9 @@ impl Endpoint {
     /// [`Error::Full`], [`Error::TooLong`], [`Error::Stale`], [`Error::State`]; of a blocking
     /// call also [`Error::Failed`].
     pub fn send(&self, to: Connection, message: &[u8], options: &SendOptions) -> Result<(), Error> {
-        self.send_pieces(to, &[message], options)
+        // SAFETY: the message is copied within the call.
+        let op = unsafe { self.inner.send(to, &[iovec(message)], options, Held::Bytes(Vec::new()), true) }?;
+        self.await_end(op)
     }
 
     /// As [`Endpoint::send`], of several pieces that become one message.
