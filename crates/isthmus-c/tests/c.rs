@@ -125,6 +125,15 @@ fn a_coupled_pair_computes_what_one_program_does() {
 }
 
 #[test]
+fn mistakes_are_refused_with_a_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    library(folder.path());
+    let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/misuse.c"), folder.path());
+    let output = command(&program, folder.path(), &[]).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn c_sees_every_structure_and_number_as_the_library_does() {
     let folder = tempfile::tempdir().expect("a folder");
     library(folder.path());

@@ -302,11 +302,11 @@ impl Endpoint {
     pub fn arm(&self) -> Result<bool, Error> {
         let inner = &self.inner;
         let mut state = inner.open_state()?;
-        state.armed = true;
         inner.bell.silence();
         if !inner.engine.arm() {
             inner.progress(&mut state);
         }
+        state.armed = true;
         if state.talk.has_news() {
             return Ok(false);
         }
@@ -323,7 +323,9 @@ impl Endpoint {
     /// [`Error::Full`], [`Error::TooLong`], [`Error::Stale`], [`Error::State`]; of a blocking
     /// call also [`Error::Failed`].
     pub fn send(&self, to: Connection, message: &[u8], options: &SendOptions) -> Result<(), Error> {
-        self.send_pieces(to, &[message], options)
+        // SAFETY: the message is copied within the call.
+        let op = unsafe { self.inner.send(to, &[iovec(message)], options, Held::Bytes(Vec::new()), true) }?;
+        self.await_end(op)
     }
 
     /// As [`Endpoint::send`], of several pieces that become one message.
@@ -748,8 +750,9 @@ impl Inner {
     /// Takes in what has come, and does what is due.
     pub(crate) fn progress(&self, state: &mut State) {
         if state.armed {
+            // The engine no longer rings: who sleeps must look, and arm again.
             state.armed = false;
-            self.bell.silence();
+            self.bell.ring();
             state.datagrams_first = 0;
         }
         let now = self.now();

@@ -271,3 +271,36 @@ fn a_sleeper_on_the_handle_is_woken_by_each_kind_of_news() {
     a.connect(&b.uri(), b"", Level::Ro, 9, &options).expect("asked");
     assert!(matches!(wait(&a), Event::ConnectFailed { context: 9, why: Failure::TimedOut, .. }));
 }
+
+#[test]
+fn a_thread_that_sleeps_is_woken_whatever_others_do() {
+    let (a, b) = (std::sync::Arc::new(open()), open());
+    let (to_b, to_a) = connect(&a, &b, Level::Ro);
+    for round in 0..20u8 {
+        let sleeper = std::thread::spawn({
+            let a = a.clone();
+            move || match a.next_event(Some(LIMIT)).expect("open") {
+                Some(Event::Received(message)) => message[0],
+                other => panic!("{other:?}"),
+            }
+        });
+        std::thread::sleep(Duration::from_millis(5));
+        // These turn the engine, and take the sleeper's news in if it comes meanwhile.
+        let blocking = SendOptions { blocking: true, ..SILENT };
+        let noise = std::thread::spawn({
+            let a = a.clone();
+            move || (0..20).for_each(|_| a.send(to_b, b"noise", &blocking).expect("delivered"))
+        });
+        if round % 2 == 0 {
+            noise.join().expect("no panic");
+            b.send(to_a, &[round], &SILENT).expect("sent");
+        } else {
+            b.send(to_a, &[round], &SILENT).expect("sent");
+            noise.join().expect("no panic");
+        }
+        assert_eq!(sleeper.join().expect("no panic"), round);
+        while let Some(event) = b.get_event().expect("open") {
+            assert!(matches!(event, Event::Received(_)), "{event:?}");
+        }
+    }
+}

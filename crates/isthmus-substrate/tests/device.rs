@@ -1,0 +1,67 @@
+//! A device that fails under its endpoint, in a network namespace of the test's own.
+
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use isthmus_substrate::{Endpoint, EndpointOptions, Error, Event, Substrate};
+use support::LIMIT;
+
+/// Makes this program the one inside: it may change its network.
+const INSIDE: &str = "ISTHMUS_TEST_INSIDE";
+const ADDRESS: &str = "10.99.7.1";
+
+fn ip(words: &[&str]) {
+    let done = Command::new("ip").args(words).status().expect("ip(8) is there");
+    assert!(done.success(), "ip {words:?}");
+}
+
+#[test]
+fn inside() {
+    if std::env::var(INSIDE).is_err() {
+        return;
+    }
+    ip(&["link", "set", "lo", "up"]);
+    ip(&["addr", "add", &format!("{ADDRESS}/32"), "dev", "lo"]);
+    let config = format!("[device.one]\ninterface = \"{ADDRESS}\"\nlinger = \"1s\"\n");
+    let substrate = Substrate::from_toml(&config, "test").expect("valid");
+    let device = substrate.default_device().expect("up");
+    let endpoint = Endpoint::create(device, &EndpointOptions::default()).expect("opened");
+    let quiet = endpoint.next_event(Some(Duration::from_millis(2_500))).expect("open");
+    assert!(quiet.is_none(), "{quiet:?}");
+    ip(&["addr", "del", &format!("{ADDRESS}/32"), "dev", "lo"]);
+    match endpoint.next_event(Some(LIMIT)).expect("open") {
+        Some(Event::DeviceFailed { why }) => assert!(why.contains(ADDRESS), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    // Found anew it is down, and says why.
+    let again = Substrate::from_toml(&config, "test").expect("valid");
+    let refused = Endpoint::create(&again.devices()[0], &EndpointOptions::default());
+    assert!(matches!(refused, Err(Error::Device(text)) if text.contains(ADDRESS)));
+    println!("seen inside");
+}
+
+#[test]
+fn a_device_whose_address_leaves_is_told() {
+    if std::env::var(INSIDE).is_ok() {
+        return;
+    }
+    let unshare = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net"]).args(words);
+        command
+    };
+    if !unshare(&["ip", "link"]).output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no network namespaces, or no ip(8), for this user");
+        return;
+    }
+    let this = std::env::current_exe().expect("this program");
+    let output = unshare(&[&this.display().to_string(), "inside", "--exact", "--nocapture"])
+        .env(INSIDE, "1")
+        .output()
+        .expect("it starts");
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("seen inside"), "{said}{complained}");
+}
