@@ -48,6 +48,7 @@ impl AsRawFd for UdpSocket {
 /// What sending came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
+    /// All of them.
     Yes,
     /// No room now.
     Blocked,

@@ -77,7 +77,7 @@ impl DatagramPorts {
 
 impl DatagramPort {
     fn open(at: SocketAddr) -> io::Result<Arc<Self>> {
-        let socket = AsyncFd::new(UdpSocket::bind(at, |what| info!("{what}"))?)?;
+        let socket = AsyncFd::register(UdpSocket::bind(at, |what| info!("{what}"))?)?;
         let mut config = PortConfig::default();
         config.stream.patience_us = PATIENCE_US;
         config.stream.payload_max = PAYLOAD_MAX;
