@@ -45,7 +45,18 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-udp", &["isthmus-lab"]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
-    ("isthmus-io", &["isthmus-fabric", "isthmus-proto", "isthmus-udp", "isthmus-units", "isthmus-wire"]),
+    ("isthmus-datagram", &[]),
+    (
+        "isthmus-io",
+        &[
+            "isthmus-datagram",
+            "isthmus-fabric",
+            "isthmus-proto",
+            "isthmus-udp",
+            "isthmus-units",
+            "isthmus-wire",
+        ],
+    ),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-substrate", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-c", &["isthmus-substrate"]),
@@ -58,6 +69,7 @@ const USES: &[(&str, &[&str])] = &[
     (
         "isthmus-router",
         &[
+            "isthmus-datagram",
             "isthmus-fabric",
             "isthmus-routes",
             "isthmus-trust",

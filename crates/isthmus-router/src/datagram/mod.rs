@@ -15,18 +15,15 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
+use isthmus_datagram::UdpSocket;
 use isthmus_udp::{Micros, Port, PortConfig, StreamId};
 use parking_lot::Mutex;
-use quinn_udp::{UdpSockRef, UdpSocketState};
-use rustix::net::sockopt;
-use tokio::net::UdpSocket;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc};
+use tracing::info;
 
 pub(crate) use stream::{Gauge, UdpStream};
 
-/// Wanted buffers of the socket, where we may ask for more than the system's bound: 60 ms at
-/// 1 Gb/s, in which the task may be kept from running. Bytes.
-const SOCKET_BUFFER: usize = 8 << 20;
 /// Streams that others opened and nobody has yet taken.
 const BACKLOG: usize = 64;
 /// After so long without a sign of the other end a stream ends. Microseconds.
@@ -38,8 +35,6 @@ const IPV6_MORE: u32 = 20;
 
 /// See the module.
 pub(crate) struct DatagramPort {
-    socket: UdpSocket,
-    system: UdpSocketState,
     inner: Mutex<Inner>,
     /// The task is wanted earlier than it thinks.
     call: Notify,
@@ -82,12 +77,7 @@ impl DatagramPorts {
 
 impl DatagramPort {
     fn open(at: SocketAddr) -> io::Result<Arc<Self>> {
-        let socket = std::net::UdpSocket::bind(at)?;
-        socket.set_nonblocking(true)?;
-        let system = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // Without privilege the system's own bounds have to do.
-        let _ = sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER);
-        let _ = sockopt::set_socket_send_buffer_size_force(&socket, SOCKET_BUFFER);
+        let socket = AsyncFd::register(UdpSocket::bind(at, |what| info!("{what}"))?)?;
         let mut config = PortConfig::default();
         config.stream.patience_us = PATIENCE_US;
         config.stream.payload_max = PAYLOAD_MAX;
@@ -98,8 +88,6 @@ impl DatagramPort {
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
         let port = Arc::new(Self {
-            socket: UdpSocket::from_std(socket)?,
-            system,
             inner: Mutex::new(Inner {
                 port: Port::new(config, key),
                 waiting: HashMap::new(),
@@ -109,12 +97,16 @@ impl DatagramPort {
             call: Notify::new(),
             epoch: Instant::now(),
         });
-        tokio::spawn(turning::turn(port.clone()));
+        tokio::spawn(turning::turn(port.clone(), socket));
         Ok(port)
     }
 
     fn now(&self) -> Micros {
-        self.epoch.elapsed().as_micros() as Micros
+        self.at(Instant::now())
+    }
+
+    fn at(&self, time: Instant) -> Micros {
+        time.saturating_duration_since(self.epoch).as_micros() as Micros
     }
 
     /// Opens a stream. What is written to it goes with the first packet.

@@ -1,35 +1,34 @@
 //! The task that turns a port as long as somebody has it.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isthmus_udp::{Event, Micros, StreamId, Transmit as Packets};
-use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef};
+use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
+use isthmus_udp::{Event, Micros, StreamId, Transmit};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 use tracing::debug;
 
 use super::{DatagramPort, Inner, UdpStream, Waiting};
 
-/// One message of the socket: packets to or from one address. Bytes.
-const MESSAGE: usize = 65_000;
-/// Room for a message that came; the longest there is.
-const MESSAGE_MAX: usize = 65_535;
 /// Messages that are made before the lock is let go of.
 const MESSAGES: usize = 4;
 /// The socket is read so many times before it is written.
-const READS: usize = 4;
+const READS: usize = 8;
 /// How often an unused port looks whether it still is.
 const REST: Duration = Duration::from_secs(1);
+/// Pause of a socket that had no room.
+const BLOCKED: Duration = Duration::from_millis(1);
 
 /// Turns the port until nobody has it any longer and all its streams have come to their end.
-pub(super) async fn turn(port: Arc<DatagramPort>) {
-    let mut turning = Turning::new();
+pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: AsyncFd<UdpSocket>) {
+    let mut outgoing = Outgoing::default();
     while Arc::strong_count(&port) > 1 || !port.inner.lock().port.is_empty() {
-        let read = turning.take_in(&port);
-        let blocked = turning.put_out(&port);
+        let read = take_in(&port, &mut socket);
+        let blocked = outgoing.put_out(&port, socket.get_ref());
         tell(&port);
         let now = port.now();
         let due = {
@@ -42,10 +41,10 @@ pub(super) async fn turn(port: Arc<DatagramPort>) {
             tokio::task::yield_now().await;
             continue;
         }
-        let rest = if blocked { REST } else { Duration::from_micros(due.saturating_sub(now)).min(REST) };
-        let interest = if blocked { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        let rest = Duration::from_micros(due.saturating_sub(now)).min(REST);
+        let rest = if blocked { rest.max(BLOCKED) } else { rest };
         tokio::select! {
-            _ = port.socket.ready(interest) => {}
+            _ = socket.readable() => {}
             () = port.call.notified(), if !blocked => {}
             () = sleep(rest) => {}
         }
@@ -53,89 +52,66 @@ pub(super) async fn turn(port: Arc<DatagramPort>) {
     }
 }
 
-/// The task's own buffers.
-struct Turning {
-    incoming: Vec<u8>,
-    came: [RecvMeta; BATCH_SIZE],
-    outgoing: Vec<u8>,
-    messages: Vec<Packets>,
-    /// How much of `outgoing` and `messages` the socket has taken.
+/// Takes in what has come; true where more may be there.
+fn take_in(port: &DatagramPort, socket: &mut AsyncFd<UdpSocket>) -> bool {
+    for _ in 0..READS {
+        let receive = |socket: &mut UdpSocket| {
+            let came = socket.receive(|from, arrived, packet| {
+                port.inner.lock().port.on_packet(port.now(), port.at(arrived), from, packet);
+            });
+            if came? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        };
+        match socket.try_io_mut(Interest::READABLE, receive) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            // What hosts say of packets that did not pass; the protocol finds that out.
+            Err(error) => {
+                debug!(%error, "a datagram socket's complaint");
+                socket.get_ref().refusals(|host| debug!(%host, "nobody listens there"));
+            }
+        }
+    }
+    true
+}
+
+/// Messages that are made and not yet sent.
+#[derive(Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    messages: Vec<Transmit>,
+    /// How much of `bytes` and `messages` the socket has taken.
     sent: (usize, usize),
 }
 
-impl Turning {
-    fn new() -> Self {
-        Self {
-            incoming: vec![0; BATCH_SIZE * MESSAGE_MAX],
-            came: [RecvMeta::default(); BATCH_SIZE],
-            outgoing: Vec::with_capacity(MESSAGES * MESSAGE),
-            messages: Vec::with_capacity(MESSAGES),
-            sent: (0, 0),
-        }
-    }
-
-    /// Takes in what has come; true where more may be there.
-    fn take_in(&mut self, port: &DatagramPort) -> bool {
-        for _ in 0..READS {
-            let mut rooms = self.incoming.chunks_exact_mut(MESSAGE_MAX).map(IoSliceMut::new);
-            let mut rooms: [IoSliceMut<'_>; BATCH_SIZE] =
-                std::array::from_fn(|_| rooms.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
-            let receive = || port.system.recv(UdpSockRef::from(&port.socket), &mut rooms, &mut self.came);
-            let count = match port.socket.try_io(Interest::READABLE, receive) {
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // What the network says of packets that did not pass; the protocol finds out.
-                Err(error) => {
-                    debug!(%error, "a datagram socket's complaint");
-                    continue;
-                }
-            };
-            let mut inner = port.inner.lock();
-            let now = port.now();
-            for (room, meta) in self.incoming.chunks_exact_mut(MESSAGE_MAX).zip(&self.came[..count]) {
-                for packet in room[..meta.len].chunks_mut(meta.stride.max(1)) {
-                    inner.port.on_packet(now, now, meta.addr, packet);
-                }
-            }
-        }
-        true
-    }
-
+impl Outgoing {
     /// Sends what is due; true where the socket takes no more.
-    fn put_out(&mut self, port: &DatagramPort) -> bool {
+    fn put_out(&mut self, port: &DatagramPort, socket: &UdpSocket) -> bool {
         loop {
-            if self.sent.1 == self.messages.len() && !self.make(port) {
+            if self.sent.1 == self.messages.len() && !self.make(port, socket.packets_max()) {
                 return false;
             }
-            while let Some(packets) = self.messages.get(self.sent.1) {
-                let contents = &self.outgoing[self.sent.0..self.sent.0 + packets.len];
-                let segment_size = (packets.len > packets.segment).then_some(packets.segment);
-                let (destination, ecn, src_ip) = (packets.to, None, None);
-                let message = Transmit { destination, ecn, contents, segment_size, src_ip };
-                let send = || port.system.try_send(UdpSockRef::from(&port.socket), &message);
-                match port.socket.try_io(Interest::WRITABLE, send) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                    // It counts as lost: a probe that is too long for the interface is, too.
-                    Err(error) => debug!(to = %packets.to, %error, "packets were not sent"),
-                    Ok(()) => {}
+            while let Some(message) = self.messages.get(self.sent.1) {
+                let packets = &self.bytes[self.sent.0..self.sent.0 + message.len];
+                // What is dropped counts as lost: also a probe that the interface does not carry.
+                if socket.send(message.to, message.segment, packets) == Sent::Blocked {
+                    return true;
                 }
-                self.sent = (self.sent.0 + packets.len, self.sent.1 + 1);
+                self.sent = (self.sent.0 + message.len, self.sent.1 + 1);
             }
         }
     }
 
-    /// Makes the next messages; false where there are none.
-    fn make(&mut self, port: &DatagramPort) -> bool {
-        self.outgoing.clear();
+    /// Makes the next messages of at most so many packets; false where there are none.
+    fn make(&mut self, port: &DatagramPort, packets: usize) -> bool {
+        self.bytes.clear();
         self.messages.clear();
         self.sent = (0, 0);
-        let most = port.system.max_gso_segments();
         let mut inner = port.inner.lock();
         let now = port.now();
         while self.messages.len() < MESSAGES
-            && let Some(packets) = inner.port.poll_transmit(now, most, MESSAGE, &mut self.outgoing)
+            && let Some(message) = inner.port.poll_transmit(now, packets, SEND_BYTES, &mut self.bytes)
         {
-            self.messages.push(packets);
+            self.messages.push(message);
         }
         !self.messages.is_empty()
     }

@@ -7,7 +7,6 @@
 
 mod lane;
 mod question;
-mod socket;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;
@@ -16,13 +15,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
 use isthmus_udp::{Event, Micros, Port, PortConfig, Stream, StreamId, Transmit};
 
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
 pub(crate) use lane::UdpLane;
 use question::Questions;
-use socket::{SEND_BYTES, Sent, UdpSocket};
 
 /// Reads of the socket in one turn.
 const READS: usize = 8;
@@ -127,7 +126,7 @@ pub(crate) struct Udp {
 impl Udp {
     /// Streams at `at`, given up when nothing is heard for `patience`.
     pub(crate) fn open(at: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let socket = UdpSocket::bind(at)?;
+        let socket = UdpSocket::bind(at, |what: Arguments<'_>| info_log!("{what}"))?;
         let mut config = PortConfig::default();
         config.stream.payload_max = if at.is_ipv4() { PAYLOAD_V4 } else { PAYLOAD_V6 };
         config.stream.overhead = if at.is_ipv4() { 28 } else { 48 };

@@ -1,15 +1,16 @@
-//! A UDP socket: packets in batches, both ways, never split up on the way.
+//! A UDP socket: packets in batches, both ways, never split up on the way, and when they came.
 
+#![forbid(unsafe_code)]
+
+use std::fmt::Arguments;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant, SystemTime};
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
-
-use crate::log::{debug_log, info_log};
 
 /// Room that is asked of the system for packets that came and were not yet read: what comes
 /// at 10 Gb/s while nobody looks for some milliseconds. Bytes.
@@ -23,13 +24,13 @@ const MESSAGES: usize = 8;
 /// Longest message. Bytes.
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Most bytes that go in one message.
-pub(super) const SEND_BYTES: usize = 64_000;
+pub const SEND_BYTES: usize = 64_000;
 /// A packet that claims to have waited longer has a clock that was set.
 const WAITED_MAX: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct UdpSocket {
+pub struct UdpSocket {
     socket: Socket,
     state: UdpSocketState,
     /// Room for the messages of one read.
@@ -38,9 +39,16 @@ pub(super) struct UdpSocket {
     clocks: Clocks,
 }
 
+impl AsRawFd for UdpSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
 /// What sending came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub enum Sent {
+    /// All of them.
     Yes,
     /// No room now.
     Blocked,
@@ -49,26 +57,30 @@ pub(super) enum Sent {
 }
 
 impl UdpSocket {
-    /// A socket bound to `at`.
-    pub(super) fn bind(at: SocketAddr) -> io::Result<Self> {
+    /// A socket bound to `at`, that never blocks. `say` is told what it has to do without.
+    ///
+    /// # Errors
+    /// The system's, such as `AddrInUse`.
+    pub fn bind(at: SocketAddr, say: impl Fn(Arguments<'_>)) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind(&at.into())?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         // Where nobody listens any more, the system of that host says so.
         if let Err(error) = state.enable_transport_errors(UdpSockRef::from(&socket)) {
-            debug_log!("ended processes will be noticed late: {error}");
+            say(format_args!("ended processes will be noticed late: {error}"));
         }
-        enlarge(&socket);
+        enlarge(&socket, say);
         let room = vec![0; MESSAGES * MESSAGE_BYTES];
         Ok(Self { socket, state, room, metas: Default::default(), clocks: Clocks::new() })
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    /// The descriptor, to wait on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Most packets that go in one message.
-    pub(super) fn packets_max(&self) -> usize {
+    pub fn packets_max(&self) -> usize {
         self.state.max_gso_segments()
     }
 
@@ -77,10 +89,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// The system's, which concerns packets sent earlier; see [`UdpSocket::refusals`].
-    pub(super) fn receive(
-        &mut self,
-        mut take: impl FnMut(SocketAddr, Instant, &mut [u8]),
-    ) -> io::Result<bool> {
+    pub fn receive(&mut self, mut take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
         let mut chunks = self.room.chunks_mut(MESSAGE_BYTES);
         let mut slices: [IoSliceMut<'_>; MESSAGES] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -101,7 +110,7 @@ impl UdpSocket {
     }
 
     /// Sends packets of `segment` bytes each, of which the last may be shorter.
-    pub(super) fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
+    pub fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
         let transmit = quinn_udp::Transmit {
             destination: to,
             ecn: None,
@@ -119,7 +128,7 @@ impl UdpSocket {
 
     /// Empties the system's queue of errors, and gives `tell` the hosts that said that
     /// nobody listens at a port of theirs.
-    pub(super) fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
+    pub fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
         while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
             if error.raw_errno == libc::ECONNREFUSED
                 && let Some(host) = error.addr
@@ -173,7 +182,7 @@ impl Clocks {
 }
 
 /// Asks for large buffers, beyond the system's limits where we may.
-fn enlarge(socket: &Socket) {
+fn enlarge(socket: &Socket, say: impl Fn(Arguments<'_>)) {
     if sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
         let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
     }
@@ -183,11 +192,11 @@ fn enlarge(socket: &Socket) {
     // The system counts twice what was asked for.
     let room = socket.recv_buffer_size().unwrap_or(0);
     if room < 2 * RECEIVE_BUFFER_LEAST {
-        info_log!(
+        say(format_args!(
             "UDP packets get lost while the program computes: the system gives room for {} KiB; \
              let the administrator set net.core.rmem_max to {RECEIVE_BUFFER}",
             room / 2048
-        );
+        ));
     }
 }
 
@@ -203,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_message_of_many_packets_arrives_as_those_packets() {
-        let bind = || UdpSocket::bind("127.0.0.1:0".parse().expect("valid")).expect("loopback");
+        let bind = || UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         let (a, mut b) = (bind(), bind());
         let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
         let bytes: Vec<u8> = (0..30_500_u32).map(|i| (i % 251) as u8).collect();
@@ -227,14 +236,14 @@ mod tests {
 
     #[test]
     fn what_the_interface_does_not_carry_is_dropped_and_harms_nothing() {
-        let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid")).expect("loopback");
+        let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
     }
 
     #[test]
     fn a_port_where_nobody_listens_is_told_of() {
-        let mut a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid")).expect("loopback");
-        let gone = UdpSocket::bind("127.0.0.1:0".parse().expect("valid")).expect("loopback");
+        let mut a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        let gone = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
         let to = gone.socket.local_addr().expect("bound").as_socket().expect("IP");
         drop(gone);
         assert_eq!(a.send(to, 10, &[0; 10]), Sent::Yes);
