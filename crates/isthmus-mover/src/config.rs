@@ -260,6 +260,23 @@ mod tests {
     }
 
     #[test]
+    fn the_guides_configurations_are_accepted() {
+        let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mover.md");
+        let guide = std::fs::read_to_string(guide).expect("the guide is there");
+        let texts: Vec<_> =
+            guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert!(texts.len() >= 3, "{texts:?}");
+        for text in texts {
+            let read = if text.starts_with("listen") {
+                ServeConfig::parse("docs/mover.md", text).map(drop)
+            } else {
+                SitesConfig::parse("docs/mover.md", text).map(drop)
+            };
+            assert!(read.is_ok(), "{read:?} of\n{text}");
+        }
+    }
+
+    #[test]
     fn a_site_is_an_endpoint() {
         let text = "[site.b]\naddress = \"10.2.0.5:4200\"\nas = 2\nsubnet = 1\n";
         let sites = SitesConfig::parse("sites.toml", text).expect("accepted");

@@ -513,3 +513,6 @@ pub(crate) fn boot() -> [u8; 16] {
     }
     id
 }
+
+#[cfg(test)]
+mod tests;

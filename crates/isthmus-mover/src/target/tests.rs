@@ -1,0 +1,112 @@
+//! Partial files and their journals, across crashes.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+const BLOCK: u64 = 4096;
+const SIZE: u64 = 2 * BLOCK + 100;
+
+fn wanted(folder: &Path, boot: u8) -> Wanted {
+    Wanted {
+        path: b"file".to_vec(),
+        parent: Arc::new(crate::confine::folder(folder).expect("a folder")),
+        name: b"file".to_vec(),
+        meta: Meta { mode: 0o644, ..Meta::default() },
+        head: Head { block: BLOCK, size: SIZE, mtime: (1, 2), ctime: (3, 4), boot: [boot; 16] },
+        sparse: false,
+        sync: true,
+    }
+}
+
+fn bytes() -> Vec<u8> {
+    (0..SIZE).map(|i| (i % 251) as u8).collect()
+}
+
+fn piece(index: u64) -> (Piece, Vec<u8>) {
+    let offset = index * BLOCK;
+    let own = bytes()[offset as usize..(offset + BLOCK).min(SIZE) as usize].to_vec();
+    let digest = digest::piece(&own, offset, SIZE, BLOCK);
+    (Piece { id: 0, offset, len: own.len() as u32, hole: false, digest }, own)
+}
+
+fn write(target: &Target, index: u64) -> Option<Outcome> {
+    let (piece, own) = piece(index);
+    assert_eq!(target.check(&piece, &own), Ok(()));
+    target.write(&piece, &own)
+}
+
+fn begin(folder: &Path, boot: u8) -> Begun {
+    Target::begin(wanted(folder, boot), &mut || ()).expect("there is room")
+}
+
+#[test]
+fn a_file_is_there_when_its_blocks_are_and_its_source_stayed_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = begin(folder.path(), 1).target;
+    for index in [2, 0, 0, 1] {
+        assert_eq!(write(&target, index), None);
+    }
+    assert!(!folder.path().join("file").exists());
+    let digest = *blake3::hash(&bytes()).as_bytes();
+    assert_eq!(target.close(&Verdict::Unchanged), Some(Outcome::Done(Some(digest))));
+    assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
+
+/// After a crash of the process what the journal says is there; after one of the system only
+/// what can be read and has its digest.
+#[test]
+fn what_a_journal_says_is_believed_after_a_crash_and_checked_after_a_reboot() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = begin(folder.path(), 1).target;
+    write(&target, 0);
+    write(&target, 2);
+    drop(target);
+    assert_eq!(begin(folder.path(), 1).have, [(0, 1), (2, 1)]);
+    let (part, journal) = names::partial(b"file");
+    let mut left = fs::read(folder.path().join(&part)).expect("there");
+    left[10] ^= 1;
+    fs::write(folder.path().join(&part), left).expect("written");
+    assert_eq!(begin(folder.path(), 2).have, [(2, 1)], "the block that the disk lost");
+    assert_eq!(begin(folder.path(), 2).have, [(2, 1)], "the journal was written anew");
+    // A record that was torn by the crash.
+    let mut torn = fs::read(folder.path().join(&journal)).expect("there");
+    torn.truncate(torn.len() - 1);
+    fs::write(folder.path().join(&journal), torn).expect("written");
+    let begun = begin(folder.path(), 2);
+    assert_eq!(begun.have, []);
+    for index in 0..3 {
+        write(&begun.target, index);
+    }
+    assert!(matches!(begun.target.close(&Verdict::Unchanged), Some(Outcome::Done(Some(_)))));
+    assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
+}
+
+#[test]
+fn two_transfers_do_not_write_one_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = begin(folder.path(), 1);
+    let second = Target::begin(wanted(folder.path(), 1), &mut || ());
+    let text = second.expect_err("it is being written").to_string();
+    assert!(text.contains("another transfer is writing it"), "{text}");
+    drop(first);
+    begin(folder.path(), 1);
+}
+
+#[test]
+fn what_is_no_block_of_the_file_is_damage() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = begin(folder.path(), 1).target;
+    let (good, own) = piece(1);
+    let odd = |piece: Piece, own: &[u8]| target.check(&piece, own).expect_err("damage");
+    assert!(matches!(odd(Piece { digest: [0; 32], ..good.clone() }, &own), Damage::Digest(_)));
+    assert!(matches!(odd(Piece { offset: 0, ..good.clone() }, &own), Damage::Digest(_)));
+    for (offset, len) in
+        [(1, 4096), (BLOCK, 4095), (3 * BLOCK, 4096), (2 * BLOCK, 4096), (u64::MAX - 4095, 0)]
+    {
+        let piece = Piece { offset, len, ..good.clone() };
+        assert!(matches!(odd(piece, &own), Damage::Place(_)), "{offset} {len}");
+    }
+}
