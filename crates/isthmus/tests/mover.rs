@@ -107,13 +107,13 @@ impl Sites {
     /// Starts a slow copy, and returns when so much of it is there.
     fn begin(&self, words: &[&str], bytes: u64) -> (Running, BufReader<ChildStdout>) {
         let mut command = self.cp(&["--json", "--limit-rate", "64Mbit"]);
-        let mut child = command.args(words).stdout(Stdio::piped()).spawn().expect("it starts");
-        let mut events = BufReader::new(child.stdout.take().expect("piped"));
+        let mut child = Running(command.args(words).stdout(Stdio::piped()).spawn().expect("it starts"));
+        let mut events = BufReader::new(child.0.stdout.take().expect("piped"));
         let start = Instant::now();
         loop {
             let event = event(&mut events).expect("it goes on");
             if event["event"] == "progress" && event["bytes"].as_u64() >= Some(bytes) {
-                return (Running(child), events);
+                return (child, events);
             }
             assert!(start.elapsed() < LIMIT, "no progress");
         }
