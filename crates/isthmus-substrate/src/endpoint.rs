@@ -108,6 +108,7 @@ impl Endpoint {
             bell,
             epoch: now,
             closed: AtomicBool::new(false),
+            process: std::process::id(),
             state: Mutex::new(state),
         });
         let mut state = inner.state.lock();

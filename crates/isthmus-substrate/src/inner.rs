@@ -33,6 +33,8 @@ pub(crate) struct Inner {
     pub(crate) bell: Bell,
     pub(crate) epoch: Instant,
     pub(crate) closed: AtomicBool,
+    /// The process that opened it; others have only a copy.
+    pub(crate) process: u32,
     pub(crate) state: Mutex<State>,
 }
 
@@ -85,12 +87,16 @@ impl Inner {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::Acquire) || self.process != std::process::id()
     }
 
     pub(crate) fn open_state(&self) -> Result<MutexGuard<'_, State>, Error> {
+        // After a fork nobody might ever unlock it.
+        if self.process != std::process::id() {
+            return Err(Error::Closed);
+        }
         let state = self.state.lock();
-        if self.is_closed() { Err(Error::Closed) } else { Ok(state) }
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(state) }
     }
 
     pub(crate) fn name(&self, id: ConnectionId) -> Connection {
@@ -144,7 +150,9 @@ impl Inner {
     }
 
     pub(crate) fn give_back_datagram(&self, bytes: Vec<u8>) {
-        if let Some(datagrams) = &mut self.state.lock().datagrams {
+        if let Ok(mut state) = self.open_state()
+            && let Some(datagrams) = &mut state.datagrams
+        {
             datagrams.give_back(bytes);
         }
     }
@@ -369,6 +377,9 @@ impl Inner {
     }
 
     pub(crate) fn close(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
         {
             let mut state = self.state.lock();
             if self.closed.swap(true, Ordering::AcqRel) {
