@@ -1,78 +1,32 @@
 //! An endpoint: the conversation, the engine below it, and their buffers.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use isthmus_io::{Access, Endpoint as Engine, RegionTable};
-use isthmus_proto::{Completion, Micros};
 use isthmus_wire::Address;
-use isthmus_wire::conversation::{ConnectionId, MemoryHandle};
-use parking_lot::{Mutex, MutexGuard};
+use isthmus_wire::conversation::MemoryHandle;
+use parking_lot::Mutex;
 
 use crate::bell::Bell;
 use crate::buffers::Buffers;
-use crate::datagrams::{DATAGRAM_MAX, Datagrams};
-use crate::event::{Connection, Data, Event, Message, Request};
-use crate::memory::{InUse, Region};
+use crate::datagrams::DATAGRAM_MAX;
+use crate::event::{Connection, Event, Request};
+use crate::inner::{Held, Inner, LOOK, State, micros};
+use crate::memory::Region;
 use crate::options::check;
-use crate::talk::{Caller, Host, Limits, News, OpId, Parcel, Post, Talk};
-use crate::{ConnectOptions, Device, EndpointOptions, Error, Failure, Level, RemoteOptions, SendOptions};
+use crate::talk::{Caller, Limits, OpId, Talk};
+use crate::{ConnectOptions, Device, EndpointOptions, Error, Level, RemoteOptions, SendOptions};
 
 /// A program's instance of a device: its connections, its buffers, and its one queue of
 /// events. All calls may be made from any thread. Dropping it closes it.
 #[derive(Debug)]
 pub struct Endpoint {
     pub(crate) inner: Arc<Inner>,
-}
-
-/// What an endpoint shares with the events that hold its buffers.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) serial: u32,
-    address: Address,
-    device: Device,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) regions: Arc<RegionTable>,
-    bell: Bell,
-    epoch: Instant,
-    closed: AtomicBool,
-    pub(crate) state: Mutex<State>,
-}
-
-/// What changes.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) talk: Talk,
-    pub(crate) buffers: Buffers,
-    /// How many buffers there are to be.
-    recv_buffers: u32,
-    pub(crate) datagrams: Option<Datagrams>,
-    /// Polls for which datagrams are still expected, and the engine is turned less often.
-    datagrams_first: u32,
-    done: Vec<Completion>,
-    /// What operations use until they end.
-    pub(crate) held: HashMap<OpId, Held>,
-    /// Ends of operations that a thread waits for.
-    awaited: HashMap<OpId, Option<Result<(), Failure>>>,
-    options: EndpointOptions,
-    /// Somebody may sleep on the bell.
-    armed: bool,
-    device_up: bool,
-    looked_at: Instant,
-    counters: EndpointCounters,
-}
-
-/// What an operation uses until it ends.
-#[derive(Debug)]
-#[allow(dead_code, reason = "held, not read")]
-pub(crate) enum Held {
-    Bytes(Vec<Bytes>),
-    Region(InUse),
 }
 
 /// An operation that was begun; to be waited for where it is blocking.
@@ -96,19 +50,8 @@ pub struct EndpointCounters {
     pub lanes_lost: u64,
 }
 
-/// Slots of datagrams have this bit.
-const DATAGRAM_SLOT: u32 = 1 << 31;
-/// Contexts of receives have this bit.
-pub(crate) const RECEIVE: u64 = 1 << 63;
-/// For so many polls after a datagram the engine is turned at each eighth only.
-const DATAGRAM_POLLS: u32 = 255;
-const DATAGRAM_TURNS: u32 = 8;
 /// How long a call that waits polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// How often the device is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long closing waits for the I/O thread to let go.
-const LET_GO: Duration = Duration::from_secs(1);
 
 static SERIALS: AtomicU32 = AtomicU32::new(0);
 
@@ -165,6 +108,7 @@ impl Endpoint {
             bell,
             epoch: now,
             closed: AtomicBool::new(false),
+            process: std::process::id(),
             state: Mutex::new(state),
         });
         let mut state = inner.state.lock();
@@ -611,328 +555,6 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.inner.close();
     }
-}
-
-impl Inner {
-    pub(crate) fn now(&self) -> Micros {
-        self.epoch.elapsed().as_micros() as Micros
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn open_state(&self) -> Result<MutexGuard<'_, State>, Error> {
-        let state = self.state.lock();
-        if self.is_closed() { Err(Error::Closed) } else { Ok(state) }
-    }
-
-    fn name(&self, id: ConnectionId) -> Connection {
-        Connection { endpoint: self.serial as u16, id }
-    }
-
-    pub(crate) fn id(&self, connection: Connection) -> Result<ConnectionId, Error> {
-        if connection.endpoint != self.serial as u16 {
-            return Err(Error::Stale("connection"));
-        }
-        Ok(connection.id)
-    }
-
-    /// A socket for datagrams, where the system gives one: without it they go by the lanes.
-    fn open_datagrams(&self, state: &mut State) {
-        if state.datagrams.is_some() {
-            return;
-        }
-        let waiting_max = state.recv_buffers as usize;
-        let opened = Datagrams::open(self.address.locator.ip(), waiting_max)
-            .and_then(|datagrams| self.bell.watch(datagrams.as_fd()).map(|()| datagrams));
-        if let Ok(datagrams) = opened {
-            state.talk.limits_mut().udp_port = datagrams.port();
-            state.datagrams = Some(datagrams);
-        }
-    }
-
-    fn accept(&self, id: ConnectionId, level: Level, context: u64) -> Result<Connection, Error> {
-        let mut state = self.open_state()?;
-        if level == Level::Uu {
-            self.open_datagrams(&mut state);
-        }
-        let peer = state.talk.describe(id).map_err(|_| Error::Stale("request"))?.peer;
-        let host = self.host(&state, context, &self.engine.peer_address(peer))?;
-        state.talk.accept(self.now(), id, &host)?;
-        self.flush(&mut state);
-        Ok(self.name(id))
-    }
-
-    pub(crate) fn reject(&self, id: ConnectionId, reason: u32, payload: &[u8]) {
-        let Ok(mut state) = self.open_state() else { return };
-        // One that is gone meanwhile needs no answer.
-        let _ = state.talk.reject(id, reason, payload);
-        self.flush(&mut state);
-    }
-
-    /// A message's buffer comes back from the program.
-    pub(crate) fn give_back(&self, slot: u32) {
-        let Ok(mut state) = self.open_state() else { return };
-        self.offer(&mut state, slot);
-    }
-
-    pub(crate) fn give_back_datagram(&self, bytes: Vec<u8>) {
-        if let Some(datagrams) = &mut self.state.lock().datagrams {
-            datagrams.give_back(bytes);
-        }
-    }
-
-    fn fill_buffers(&self, state: &mut State) -> Result<(), Error> {
-        while state.buffers.count() < state.recv_buffers {
-            let slot = state.buffers.add();
-            self.offer(state, slot);
-        }
-        Ok(())
-    }
-
-    /// Lends a buffer to the engine, or frees it where there are too many.
-    fn offer(&self, state: &mut State, slot: u32) {
-        if state.buffers.count() > state.recv_buffers {
-            return state.buffers.remove(slot);
-        }
-        if self.post_buffer(&state.buffers, slot).is_err() {
-            state.buffers.remove(slot); // the endpoint closes
-        }
-    }
-
-    /// Does what the conversation asks.
-    pub(crate) fn flush(&self, state: &mut State) {
-        while let Some(post) = state.talk.poll_post() {
-            match post {
-                Post::Drop(parcel) => self.drop_parcel(state, parcel),
-                Post::Disown { op } => {
-                    let now = self.now();
-                    match self.engine.disown(op.to_bits()) {
-                        true => state.talk.disowned(op),
-                        false => state.talk.not_disowned(now, op),
-                    }
-                }
-                Post::Message { op, peer, tag, data, bytes } => {
-                    let posted = self.post_copy(op, peer, tag, data, &bytes);
-                    self.note_posted(state, op, posted);
-                }
-                Post::Ping { op, peer } => {
-                    let posted = self.post_ping(op, peer);
-                    self.note_posted(state, op, posted);
-                }
-            }
-        }
-        if state.armed && state.talk.has_news() {
-            self.bell.ring();
-        }
-    }
-
-    /// What the engine did not take ends at once.
-    fn note_posted(&self, state: &mut State, op: OpId, posted: Result<(), isthmus_io::PostError>) {
-        if let Err(error) = posted {
-            let error = isthmus_proto::OpError::Unreachable(error.to_string());
-            let now = self.now();
-            state.talk.withdraw(now, op, &error);
-        }
-    }
-
-    fn drop_parcel(&self, state: &mut State, parcel: Parcel) {
-        if parcel.slot & DATAGRAM_SLOT == 0 {
-            return self.offer(state, parcel.slot);
-        }
-        if let Some(datagrams) = &mut state.datagrams {
-            let bytes = datagrams.take(parcel.slot & !DATAGRAM_SLOT);
-            datagrams.give_back(bytes);
-        }
-    }
-
-    /// Takes in what has come, and does what is due.
-    pub(crate) fn progress(&self, state: &mut State) {
-        if state.armed {
-            // The engine no longer rings: who sleeps must look, and arm again.
-            state.armed = false;
-            self.bell.ring();
-            state.datagrams_first = 0;
-        }
-        let now = self.now();
-        self.take_datagrams(state, now);
-        state.datagrams_first = state.datagrams_first.saturating_sub(1);
-        if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
-            self.turn_engine(state, now);
-        }
-        if state.talk.poll_timeout().is_some_and(|at| at <= now) {
-            state.talk.handle_timeout(now);
-        }
-        self.look_at_device(state);
-        self.flush(state);
-    }
-
-    fn turn_engine(&self, state: &mut State, now: Micros) {
-        let mut done = std::mem::take(&mut state.done);
-        let beside = state.datagrams.as_ref().map(AsFd::as_fd);
-        if self.engine.poll_beside(&mut done, beside) > 0 {
-            for completion in done.drain(..) {
-                self.take_completion(state, now, &completion);
-            }
-        }
-        state.done = done;
-        while let Some((peer, error)) = self.engine.poll_lost() {
-            state.talk.on_lost(peer, &error);
-        }
-    }
-
-    fn take_datagrams(&self, state: &mut State, now: Micros) {
-        let State { datagrams: Some(datagrams), talk, .. } = state else { return };
-        // As many as may wait; more are the kernel's to keep or drop.
-        while let Some((header, slot, len)) = datagrams.receive() {
-            let parcel = Parcel { slot: slot | DATAGRAM_SLOT, len };
-            if !talk.on_datagram(now, header, parcel) {
-                let bytes = datagrams.take(slot);
-                datagrams.give_back(bytes);
-            }
-            if talk.has_news() {
-                state.datagrams_first = DATAGRAM_POLLS;
-                self.engine.note_found();
-                return;
-            }
-        }
-    }
-
-    fn look_at_device(&self, state: &mut State) {
-        if state.looked_at.elapsed() < LOOK {
-            return;
-        }
-        state.looked_at = Instant::now();
-        let up = self.device.has_address(self.address.locator.ip());
-        if std::mem::replace(&mut state.device_up, up) && !up {
-            state.talk.device_failed();
-        }
-    }
-
-    /// Sets aside the ends that threads wait for.
-    fn pass_news(&self, state: &mut State) {
-        if state.awaited.is_empty() {
-            return;
-        }
-        let State { talk, awaited, .. } = state;
-        talk.take_ends(|op, end| match awaited.get_mut(&op) {
-            Some(slot) => {
-                *slot = Some(end.clone());
-                true
-            }
-            None => false,
-        });
-    }
-
-    fn next_event(self: &Arc<Self>, state: &mut State) -> Option<Event> {
-        self.pass_news(state);
-        let news = state.talk.poll_news()?;
-        Some(self.shape(state, news))
-    }
-
-    fn shape(self: &Arc<Self>, state: &mut State, news: News) -> Event {
-        match news {
-            News::Requested { link, level, payload } => {
-                let peer = state.talk.describe(link).map(|d| self.engine.peer_address(d.peer).to_string());
-                let (inner, peer) = (self.clone(), peer.unwrap_or_default());
-                Event::Requested(Request { inner, id: link, level, payload, peer, decided: false })
-            }
-            News::Connected { link, context, end: Ok(()), .. } => {
-                Event::Connected { connection: self.name(link), context }
-            }
-            News::Connected { context, end: Err(why), payload, .. } => {
-                Event::ConnectFailed { context, why, payload }
-            }
-            News::Accepted { link, context, end: Ok(()) } => {
-                Event::Accepted { connection: self.name(link), context }
-            }
-            News::Accepted { context, end: Err(why), .. } => Event::AcceptFailed { context, why },
-            News::Received { link, context, parcel } => {
-                state.counters.received += 1;
-                let data = self.data(state, parcel);
-                Event::Received(Message { inner: self.clone(), connection: self.name(link), context, data })
-            }
-            News::Sent { link, context, word, end, .. } => {
-                Event::Sent { connection: self.name(link), context, operation: word, end }
-            }
-            News::Disconnected { link, context, why } => {
-                Event::Disconnected { connection: self.name(link), context, why }
-            }
-            News::DeviceFailed => Event::DeviceFailed {
-                why: format!(
-                    "the address {} has left the host; bring interface {} up again",
-                    self.address.locator.ip(),
-                    self.device.interface()
-                ),
-            },
-            News::KeepaliveExpired { link, context } => {
-                Event::KeepaliveExpired { connection: self.name(link), context }
-            }
-        }
-    }
-
-    fn data(&self, state: &mut State, parcel: Parcel) -> Data {
-        if parcel.slot & DATAGRAM_SLOT == 0 {
-            let at = state.buffers.address(parcel.slot);
-            return Data::Slot { at, len: parcel.len as usize, slot: parcel.slot };
-        }
-        let slot = parcel.slot & !DATAGRAM_SLOT;
-        Data::Own(state.datagrams.as_mut().map(|datagrams| datagrams.take(slot)).unwrap_or_default())
-    }
-
-    /// Remembers that a thread waits for an operation's end.
-    pub(crate) fn await_op(&self, state: &mut State, op: OpId) {
-        state.awaited.insert(op, None);
-    }
-
-    /// Where datagrams to a peer at this address go.
-    pub(crate) fn datagram_target(ip: IpAddr, port: u16) -> SocketAddr {
-        SocketAddr::new(ip, port)
-    }
-
-    /// This end of a connection with a peer.
-    fn host(&self, state: &State, context: u64, peer: &Address) -> Result<Host, Error> {
-        Ok(Host {
-            context,
-            token: token()?,
-            near: (peer.as_id, peer.subnet) == (self.address.as_id, self.address.subnet),
-            send_timeout_us: micros(state.options.send_timeout),
-            keepalive_us: micros(state.options.keepalive),
-        })
-    }
-
-    fn close(&self) {
-        {
-            let mut state = self.state.lock();
-            if self.closed.swap(true, Ordering::AcqRel) {
-                return;
-            }
-            state.talk.say_goodbye();
-            self.flush(&mut state);
-        }
-        self.engine.close();
-        let mut state = self.state.lock();
-        state.held.clear();
-        // The I/O thread may be in the middle of a turn.
-        let start = Instant::now();
-        while Arc::strong_count(&self.engine) > 1 {
-            if start.elapsed() > LET_GO {
-                state.buffers.leak();
-                break;
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        self.bell.ring();
-    }
-}
-
-fn token() -> Result<u64, Error> {
-    getrandom::u64().map_err(|error| Error::System(error.to_string()))
-}
-
-fn micros(time: Duration) -> Micros {
-    u64::try_from(time.as_micros()).unwrap_or(Micros::MAX)
 }
 
 fn iovec(bytes: &[u8]) -> libc::iovec {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use isthmus_wire::conversation::ConnectionId;
 
-use crate::endpoint::Inner;
+use crate::inner::Inner;
 use crate::{Failure, Level};
 
 /// A connection, as programs name it. It stays a mere name: of a connection that has ended,

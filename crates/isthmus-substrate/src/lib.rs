@@ -34,6 +34,7 @@ mod device;
 mod endpoint;
 mod error;
 mod event;
+mod inner;
 mod level;
 mod memory;
 mod options;

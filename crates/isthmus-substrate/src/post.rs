@@ -9,8 +9,8 @@ use isthmus_wire::conversation::{MemoryHandle, Subject};
 use std::io::IoSlice;
 
 use crate::buffers::Buffers;
-use crate::endpoint::{Held, Inner, RECEIVE, State};
 use crate::event::Connection;
+use crate::inner::{Held, Inner, RECEIVE, State};
 use crate::memory::{NO_KEY, Region};
 use crate::talk::{Lane, OpId, Outgoing, Parcel, Way};
 use crate::{Error, RemoteOptions, SendOptions};

@@ -189,3 +189,24 @@ fn as_much_is_under_way_as_the_option_says() {
     let options = EndpointOptions { recv_buffers: 0, ..a.options() };
     assert!(matches!(a.set_options(&options), Err(Error::Value(text)) if text.contains("1 to 65536")));
 }
+
+#[test]
+fn a_forked_process_has_no_part_in_its_parents_endpoint() {
+    let (a, b) = (open(), open());
+    let (to_b, _) = connect(&a, &b, Level::Ro);
+    // SAFETY: the child calls what takes no lock, and leaves without unwinding.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = matches!(a.get_event(), Err(Error::Closed))
+            && a.send(to_b, b"x", &SendOptions::default()) == Err(Error::Closed);
+        a.close();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: a child of ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    a.send(to_b, b"still mine", &SendOptions::default()).expect("sent");
+    assert_eq!(&*receive(&b, &a), b"still mine");
+}

@@ -163,7 +163,7 @@ impl Victim {
     fn end_some(&mut self) {
         let at = self.rng.below(self.ops.len() as u64) as usize;
         let op = self.ops.swap_remove(at);
-        let error = self.rng.chance(300).then(|| OpError::RemoteAccess("no such key"));
+        let error = self.rng.chance(300).then_some(OpError::RemoteAccess("no such key"));
         self.talk.on_end(self.now, op, error.as_ref().map_or(Ok(()), Err));
     }
 
