@@ -16,7 +16,7 @@ use crate::settings::{SettingsError, file_text, locate_error};
 pub const DEVICE_PARAMETERS: &[(&str, &str)] = &[
     (
         "transport",
-        "What carries messages: \"tcp\"; \"shm\" and other libfabric providers for where both ends have them. Default \"tcp\".",
+        "What carries messages: \"tcp\", \"udp\" or \"auto\", as the setting of this name says; or \"shm\" and other libfabric providers for where both ends have them. Default \"tcp\".",
     ),
     ("priority", "Devices with more are chosen first. 0..=100. Default 50."),
 ];
@@ -85,8 +85,10 @@ pub fn devices_from_toml(text: &str, origin: &str) -> Result<Vec<DeviceSettings>
         let merged = Spanned::new(span, merged.into_inner());
         let mut settings = own(&merged)?;
         let transport = if transport.is_empty() { settings.fabric.clone() } else { transport };
-        if !matches!(transport.as_str(), "tcp" | "udp" | "eth" | "") {
-            settings.fabric.clone_from(&transport);
+        match (transport.as_str(), transport.parse()) {
+            ("" | "eth", _) => {}
+            (_, Ok(by)) => settings.transport = by,
+            (_, Err(_)) => settings.fabric.clone_from(&transport),
         }
         devices.push(device(&name, &transport, priority, settings));
     }
@@ -177,6 +179,7 @@ pub fn interface_of(ip: IpAddr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Transport;
 
     #[test]
     fn a_file_without_named_devices_has_one() {
@@ -198,6 +201,9 @@ mod tests {
             .collect();
         assert_eq!(found, [("wan", "tcp", 10, 3, 9), ("fast", "shm", 50, 4, 0)]);
         assert_eq!(devices[1].settings.fabric, "shm");
+        let far = devices_from_toml("[device.far]\ntransport = \"udp\"\n", "x").expect("valid");
+        assert_eq!((far[0].transport.as_str(), far[0].settings.transport), ("udp", Transport::Udp));
+        assert_eq!(far[0].settings.fabric, "");
         assert_eq!(devices[0].settings.linger, devices[1].settings.linger);
         // Who knows of one device only has what holds for all.
         assert_eq!(Settings::from_toml(text, "x").expect("valid").as_id, 3);
