@@ -5,7 +5,7 @@
 use std::fmt::Arguments;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime};
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
@@ -37,12 +37,6 @@ pub struct UdpSocket {
     room: Vec<u8>,
     metas: [RecvMeta; MESSAGES],
     clocks: Clocks,
-}
-
-impl AsRawFd for UdpSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
 }
 
 /// What sending came to.

@@ -18,7 +18,6 @@ use std::time::Instant;
 use isthmus_datagram::UdpSocket;
 use isthmus_udp::{Micros, Port, PortConfig, StreamId};
 use parking_lot::Mutex;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
@@ -77,7 +76,9 @@ impl DatagramPorts {
 
 impl DatagramPort {
     fn open(at: SocketAddr) -> io::Result<Arc<Self>> {
-        let socket = AsyncFd::register(UdpSocket::bind(at, |what| info!("{what}"))?)?;
+        let socket = UdpSocket::bind(at, |what| info!("{what}"))?;
+        // The runtime waits on a descriptor of its own of the same socket.
+        let waits = tokio::net::UdpSocket::from_std(socket.fd().try_clone_to_owned()?.into())?;
         let mut config = PortConfig::default();
         config.stream.patience_us = PATIENCE_US;
         config.stream.payload_max = PAYLOAD_MAX;
@@ -97,7 +98,7 @@ impl DatagramPort {
             call: Notify::new(),
             epoch: Instant::now(),
         });
-        tokio::spawn(turning::turn(port.clone(), socket));
+        tokio::spawn(turning::turn(port.clone(), socket, waits));
         Ok(port)
     }
 

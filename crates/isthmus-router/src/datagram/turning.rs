@@ -8,7 +8,7 @@ use std::time::Duration;
 use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
 use isthmus_udp::{Event, Micros, StreamId, Transmit};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net;
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -24,11 +24,12 @@ const REST: Duration = Duration::from_secs(1);
 const BLOCKED: Duration = Duration::from_millis(1);
 
 /// Turns the port until nobody has it any longer and all its streams have come to their end.
-pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: AsyncFd<UdpSocket>) {
+/// `waits` tells when there is something to read.
+pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: net::UdpSocket) {
     let mut outgoing = Outgoing::default();
     while Arc::strong_count(&port) > 1 || !port.inner.lock().port.is_empty() {
-        let read = take_in(&port, &mut socket);
-        let blocked = outgoing.put_out(&port, socket.get_ref());
+        let read = take_in(&port, &mut socket, &waits);
+        let blocked = outgoing.put_out(&port, &socket);
         tell(&port);
         let now = port.now();
         let due = {
@@ -44,7 +45,7 @@ pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: AsyncFd<UdpSocket>
         let rest = Duration::from_micros(due.saturating_sub(now)).min(REST);
         let rest = if blocked { rest.max(BLOCKED) } else { rest };
         tokio::select! {
-            _ = socket.readable() => {}
+            _ = waits.readable() => {}
             () = port.call.notified(), if !blocked => {}
             () = sleep(rest) => {}
         }
@@ -53,21 +54,21 @@ pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: AsyncFd<UdpSocket>
 }
 
 /// Takes in what has come; true where more may be there.
-fn take_in(port: &DatagramPort, socket: &mut AsyncFd<UdpSocket>) -> bool {
+fn take_in(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> bool {
     for _ in 0..READS {
-        let receive = |socket: &mut UdpSocket| {
+        let receive = || {
             let came = socket.receive(|from, arrived, packet| {
                 port.inner.lock().port.on_packet(port.now(), port.at(arrived), from, packet);
             });
             if came? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
         };
-        match socket.try_io_mut(Interest::READABLE, receive) {
+        match waits.try_io(Interest::READABLE, receive) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             // What hosts say of packets that did not pass; the protocol finds that out.
             Err(error) => {
                 debug!(%error, "a datagram socket's complaint");
-                socket.get_ref().refusals(|host| debug!(%host, "nobody listens there"));
+                socket.refusals(|host| debug!(%host, "nobody listens there"));
             }
         }
     }
