@@ -65,6 +65,10 @@ fn controls() -> Vec<Control> {
         Control::Closes(vec![(1, Verdict::Changed("b".to_owned()))]),
         Control::Outcomes(vec![(1, Outcome::Done(Some([3; 32]))), (0, Outcome::Failed("b".to_owned()))]),
         Control::Status(Status { bytes: 1 << 30, ..Status::default() }),
+        Control::Opened,
+        Control::Walked { files: 3, bytes: 1 << 41 },
+        Control::Warning("left out".to_owned()),
+        Control::Fault("no".to_owned()),
         Control::Finished,
     ]
 }
