@@ -70,7 +70,7 @@ settings! {
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
     routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
-    transport: Transport = "tcp", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\" or \"auto\", which takes UDP where the round trip is 50 ms or more. The latter need it at both ends, and firewalls that let UDP through at the port that TCP listens at; to a host that gives no answer by UDP, TCP. Default tcp.";
+    transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\" or \"auto\", which takes UDP where the round trip is 150 ms or more. The latter need it at both ends, and firewalls that let UDP through at the port that TCP listens at; to a host that gives no answer by UDP, TCP. Default auto.";
     fabric: String = "", "Local fabrics over which lanes to endpoints and routers of the same subnet go where both ends have them: libfabric providers, best first, separated by commas, such as \"shm,verbs\"; shm is for the same host. Else, and for \"\" and \"off\", TCP. Default \"\".";
     credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
@@ -234,11 +234,11 @@ impl<'de> Deserialize<'de> for Streams {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// TCP connections.
-    #[default]
     Tcp,
     /// Streams by UDP, but TCP within a host.
     Udp,
     /// Streams by UDP where the round trip is long and UDP gets through, else TCP.
+    #[default]
     Auto,
     /// Streams by UDP, within a host too: for tests.
     UdpEverywhere,

@@ -15,7 +15,7 @@ use super::{Carrier, Settled};
 
 /// From this round trip on UDP carries. On shorter paths the kernel's TCP recovers soon enough,
 /// and where many ranks share few processors it is less disturbed by them.
-const LONG: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_millis(150);
 /// How long UDP may take beyond TCP: so many times what that took, and at least so long.
 /// Either may have lost its first packet.
 const GRACE_TIMES: u32 = 2;
