@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCK = 16000000, UNDER_WAY = 4, MEGABYTE = 1000000 };
+enum { BLOCK = 16000000, UNDER_WAY = 16, MEGABYTE = 1000000 };
 
 static int rank;
 
