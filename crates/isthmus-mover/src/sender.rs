@@ -13,7 +13,7 @@ use crate::names::shown;
 use crate::plan::Plan;
 use crate::pool::{Block, Done, Job, Pool, Sealing};
 use crate::seal::TAG_LEN;
-use crate::session::{Event, Wire, key};
+use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
 use crate::walk::{Filter, Found, Item, Root, walk};
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
@@ -544,7 +544,7 @@ impl<'a> SendingSide<'a> {
     fn tell(&mut self, last: bool) {
         let (then, reading, writing, network_full, limited) = self.told;
         let interval = then.elapsed();
-        if !last && interval < Duration::from_millis(500) {
+        if !last && interval < BEAT {
             return;
         }
         let stages = Stages {
