@@ -137,8 +137,8 @@ impl Gauge {
             rtt: Duration::from_micros(status.rtt_us?),
             sent: counters.packets_sent,
             retransmitted: counters.packets_lost.saturating_sub(counters.packets_late),
-            acknowledged: counters.bytes_fresh.saturating_sub(status.in_flight),
-            unsent: 0,
+            acknowledged: counters.bytes_fresh.saturating_sub(status.held.saturating_sub(status.unsent)),
+            unsent: status.unsent,
             capacity: stream.learned(port.now()).map(|learned| learned.capacity).filter(|known| *known > 0),
             ..Sample::default()
         })
