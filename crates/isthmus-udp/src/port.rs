@@ -6,11 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use slab::Slab;
 
 use crate::Micros;
+use crate::mtu::IP_UDP_BYTES;
 use crate::path::Learned;
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
 use crate::wire::{ConnectionId, Header, Packet, Token};
 
+/// Largest IP packet of an Ethernet with jumbo frames. Bytes.
+const JUMBO_BYTES: u32 = 9_000;
 /// Answers to strangers that may wait to be sent; more are not made.
 const ANSWERS_MAX: usize = 64;
 /// Hosts of which is remembered what their paths are like.
@@ -75,6 +78,17 @@ impl Default for PortConfig {
             strangers_max: 64,
             strangers_trusted: 4,
         }
+    }
+}
+
+impl PortConfig {
+    /// For a socket bound to `at`: packets up to what an Ethernet with jumbo frames carries; what
+    /// this interface and the path carry of it is found by probing.
+    pub fn at(at: SocketAddr) -> Self {
+        let mut config = Self::default();
+        config.stream.overhead = if at.is_ipv4() { IP_UDP_BYTES - 20 } else { IP_UDP_BYTES };
+        config.stream.payload_max = JUMBO_BYTES - config.stream.overhead;
+        config
     }
 }
 

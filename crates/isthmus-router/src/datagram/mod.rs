@@ -27,10 +27,6 @@ pub(crate) use stream::{Gauge, UdpStream};
 const BACKLOG: usize = 64;
 /// After so long without a sign of the other end a stream ends. Microseconds.
 const PATIENCE_US: Micros = 10_000_000;
-/// UDP payload of an Ethernet's jumbo frame, by IPv4; what passes is found out. Bytes.
-const PAYLOAD_MAX: u32 = 8_972;
-/// How much longer the headers of IPv6 are. Bytes.
-const IPV6_MORE: u32 = 20;
 
 /// See the module.
 pub(crate) struct DatagramPort {
@@ -79,13 +75,8 @@ impl DatagramPort {
         let socket = UdpSocket::bind(at, |what| info!("{what}"))?;
         // The runtime waits on a descriptor of its own of the same socket.
         let waits = tokio::net::UdpSocket::from_std(socket.fd().try_clone_to_owned()?.into())?;
-        let mut config = PortConfig::default();
+        let mut config = PortConfig::at(at);
         config.stream.patience_us = PATIENCE_US;
-        config.stream.payload_max = PAYLOAD_MAX;
-        if at.is_ipv6() {
-            config.stream.overhead += IPV6_MORE;
-            config.stream.payload_max -= IPV6_MORE;
-        }
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
         let port = Arc::new(Self {

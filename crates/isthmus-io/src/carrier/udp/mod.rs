@@ -49,10 +49,6 @@ const KNOWN_US: Micros = 60_000_000;
 const REFUSED_US: Micros = 10_000_000;
 /// Hosts, and addresses, of which something is remembered.
 const KNOWN_MAX: usize = 1_024;
-/// Largest UDP payload by IPv4 and IPv6 on an interface of 9,000 bytes; what this one and the
-/// path carry of it is found by probing.
-const PAYLOAD_V4: u32 = 8_972;
-const PAYLOAD_V6: u32 = 8_952;
 
 /// A stream that is, or was, a lane.
 #[derive(Debug)]
@@ -127,9 +123,7 @@ impl Udp {
     /// Streams at `at`, given up when nothing is heard for `patience`.
     pub(crate) fn open(at: SocketAddr, patience: Duration) -> io::Result<Self> {
         let socket = UdpSocket::bind(at, |what: Arguments<'_>| info_log!("{what}"))?;
-        let mut config = PortConfig::default();
-        config.stream.payload_max = if at.is_ipv4() { PAYLOAD_V4 } else { PAYLOAD_V6 };
-        config.stream.overhead = if at.is_ipv4() { 28 } else { 48 };
+        let mut config = PortConfig::at(at);
         config.stream.keepalive_us = KEEPALIVE_US;
         config.stream.patience_us =
             (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
