@@ -268,7 +268,13 @@ impl Engine {
 
     /// The next peer that is gone for good, and why; each is told once. A peer is lost when
     /// it closes, ends, or is out of reach for too long, whether operations wait or not.
+    ///
+    /// None while completions wait: what a peer sent before it closed is the program's to
+    /// see before the loss, also where another thread turns the engine between the two calls.
     pub fn poll_lost(&mut self) -> Option<(PeerId, OpError)> {
+        if !self.completions.is_empty() {
+            return None;
+        }
         let peer = self.lost.as_mut()?.pop_front()?;
         let failed = self.peers[peer.0 as usize].connection.as_ref()?.failed.clone()?;
         Some((peer, failed))

@@ -184,6 +184,21 @@ fn an_answer_of_another_version_ends_the_operation_and_names_both() {
 }
 
 #[test]
+fn a_peer_that_is_lost_is_told_after_the_operations_before_it() {
+    let mut victim = Victim::new();
+    victim.engine.watch_peers();
+    let peer = victim.engine.peer(&address(1)).unwrap();
+    send(&mut victim, peer, 10);
+    let Some(isthmus_proto::Action::Dial { lane, .. }) = victim.engine.poll_action() else { panic!() };
+    victim.engine.lane_connected(0, lane);
+    let reason = frame::RefuseReason::Subnet as u8;
+    victim.say(lane, frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason }, &[]).unwrap();
+    assert_eq!(victim.engine.poll_lost(), None, "the program has not seen the end of its message yet");
+    assert!(victim.engine.poll_completion().unwrap().error.is_some());
+    assert_eq!(victim.engine.poll_lost().map(|(lost, _)| lost), Some(peer));
+}
+
+#[test]
 fn a_refusal_for_the_subnet_says_which_one_was_expected() {
     let reason = frame::RefuseReason::Subnet as u8;
     let text = end_of_a_send(frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason });

@@ -11,7 +11,7 @@ use isthmus_substrate::{
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn substrate() -> Substrate {
-    Substrate::from_toml("[device]\ninterface = \"127.0.0.1\"\nlinger = \"2s\"\n", "test").expect("valid")
+    Substrate::from_toml("[device]\ninterface = \"127.0.0.1\"\nlinger = \"30s\"\n", "test").expect("valid")
 }
 
 pub fn open() -> Endpoint {
