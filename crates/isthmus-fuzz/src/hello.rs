@@ -52,8 +52,6 @@ pub(crate) fn property(input: &[u8]) {
             assert_eq!(again, bytes[..Hello::LEN]);
         }
         Answer::None("silent") => assert!(bytes.is_empty() && !stays_open),
-        // What a link's pulse begins with; no frame does.
-        Answer::None("pulse") => assert_eq!(bytes[0], 0),
         Answer::None("cut") => assert!(bytes.len() < Hello::LEN && !stays_open),
         Answer::None("stranger") => {
             assert_ne!(Frame::decode(&encoded(sample(), sample())), Frame::decode(bytes))
@@ -86,7 +84,6 @@ fn answer(bytes: &[u8], piece: usize, stays_open: bool) -> (Answer, usize) {
         Poll::Pending => Answer::Awaited,
         Poll::Ready(Ok(hello)) => Answer::Hello(hello),
         Poll::Ready(Err(NoHello::Silent)) => Answer::None("silent"),
-        Poll::Ready(Err(NoHello::Pulse)) => Answer::None("pulse"),
         Poll::Ready(Err(NoHello::Stranger)) => Answer::None("stranger"),
         Poll::Ready(Err(NoHello::Version(_))) => Answer::None("version"),
         Poll::Ready(Err(NoHello::Cut(_))) => Answer::None("cut"),

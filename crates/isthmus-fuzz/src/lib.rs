@@ -18,6 +18,7 @@ mod conversation;
 mod engine;
 mod frame;
 mod hello;
+mod link;
 mod mover;
 pub mod mutate;
 mod texts;
@@ -101,6 +102,14 @@ pub const TARGETS: &[Target] = &[
         seeds: hello::seeds,
         property: hello::property,
         memory_max: (1 << 16, 0),
+        mutations: 20_000,
+    },
+    Target {
+        name: "link",
+        about: "one end of a link that is told any frames while its lanes are used",
+        seeds: link::seeds,
+        property: link::property,
+        memory_max: (4 << 20, 0),
         mutations: 20_000,
     },
     Target {

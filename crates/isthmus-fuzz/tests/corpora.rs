@@ -68,6 +68,7 @@ targets_hold! {
     any_text_is_measurements_or_has_faults_with_their_lines: "measured",
     any_text_is_a_configuration_or_has_a_fault_with_its_place: "router-config",
     a_router_takes_a_hello_and_nothing_else_in_any_pieces: "hello",
+    any_frames_on_a_link_are_taken_or_refused: "link",
     any_bytes_on_any_lanes_leave_the_engine_whole: "engine",
     any_bytes_of_a_transfer_are_read_or_refused: "mover",
 }

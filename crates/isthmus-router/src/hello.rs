@@ -8,8 +8,6 @@ use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::pulse;
-
 /// How long a lane may take to say Hello.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(10);
 /// How long, and for how many bytes, a lane is kept after its last words so that they arrive.
@@ -22,9 +20,6 @@ pub enum NoHello {
     /// It was closed before it said anything, as probes do.
     #[error("closed without a word")]
     Silent,
-    /// It is a link's pulse.
-    #[error("a pulse outside of a link")]
-    Pulse,
     /// It does not speak the protocol.
     #[error("what comes is no Hello of an isthmus endpoint")]
     Stranger,
@@ -62,9 +57,6 @@ async fn read_unhurried(lane: &mut (impl AsyncRead + Unpin)) -> Result<Hello, No
 /// Strangers are known by their first bytes, and need not be waited for; a Hello of another
 /// version can have another length.
 fn check_start(bytes: &[u8]) -> Result<(), NoHello> {
-    if bytes[0] == pulse::BEAT {
-        return Err(NoHello::Pulse);
-    }
     let expected = [&[1], &MAGIC.to_le_bytes()[..]].concat();
     if bytes.iter().zip(&expected).any(|(byte, expected)| byte != expected) {
         return Err(NoHello::Stranger);

@@ -16,8 +16,8 @@ pub(crate) enum Lane {
     Plain(TcpStream),
     /// Over a local fabric.
     Fabric(FabricLane),
-    /// A stream of a link. Boxed: it is much the larger.
-    Link(Box<LinkLane>),
+    /// One of a link's.
+    Link(LinkLane),
 }
 
 impl AsyncRead for Lane {

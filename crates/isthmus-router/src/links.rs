@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use isthmus_mux::Limits;
 use isthmus_wire::frame::RefuseReason;
 use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::dial::{connect, tune_link};
 use crate::lane::Lane;
-use crate::link::{Link, LinkLane, LinkLimits};
+use crate::link::{self, Link, LinkLane};
 use crate::router::{Arrival, Router};
 use crate::settings::Settings;
 use crate::wire::{Sample, Transport, Wire};
@@ -167,9 +168,9 @@ fn to_keep(settings: &Settings) -> Vec<Kept> {
     kept
 }
 
-fn limits(settings: &Settings) -> LinkLimits {
+fn limits(settings: &Settings) -> Limits {
     // As many again are dialled by the other ends.
-    LinkLimits::share(settings.config.limits.memory.0, 2 * to_keep(settings).len())
+    link::limits(settings.config.limits.memory.0, 2 * to_keep(settings).len())
 }
 
 impl Router {
@@ -283,12 +284,8 @@ impl Router {
         self.links.standing.lock().push(link.clone());
         self.links.changed.notify_waiters();
         let arrival = Arrival { subnet, peer, neighbour: Some(neighbour) };
-        if gateway.is_some() {
-            let pulsing = link.clone();
-            tokio::spawn(async move { pulsing.pulse().await });
-        }
-        let take = |stream| {
-            let lane = Lane::Link(Box::new(link.accepted(stream)));
+        let take = |lane| {
+            let lane = Lane::Link(link.accepted(lane));
             tokio::spawn(self.clone().serve(lane, arrival, ()));
         };
         let ended = tokio::select! {

@@ -103,7 +103,7 @@ impl Router {
         if !settings.config.admits.iter().any(|neighbour| fits(AsId(*neighbour))) {
             return Err(RefuseReason::Denied);
         }
-        Ok(Lane::Link(Box::new(self.links.lane(subnet, gateways, fits, patience).await?)))
+        Ok(Lane::Link(self.links.lane(subnet, gateways, fits, patience).await?))
     }
 
     /// Connects without encryption, where that is allowed.

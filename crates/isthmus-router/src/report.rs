@@ -117,7 +117,7 @@ struct Figure {
     of: fn(&Link, &Sample) -> f64,
 }
 
-const LINK_FIGURES: [Figure; 5] = [
+const LINK_FIGURES: [Figure; 10] = [
     Figure {
         name: "alive",
         kind: "gauge",
@@ -147,6 +147,36 @@ const LINK_FIGURES: [Figure; 5] = [
         kind: "counter",
         help: "Segments that a link sent again.",
         of: |_, sample| sample.retransmitted as f64,
+    },
+    Figure {
+        name: "frames_sent",
+        kind: "counter",
+        help: "Frames of lanes that a link sent.",
+        of: |link, _| link.counters().frames_out as f64,
+    },
+    Figure {
+        name: "frames_received",
+        kind: "counter",
+        help: "Frames of lanes that came on a link.",
+        of: |link, _| link.counters().frames_in as f64,
+    },
+    Figure {
+        name: "lanes_queued_bytes",
+        kind: "gauge",
+        help: "Bytes that lanes have written and a link has not taken.",
+        of: |link, _| link.counters().queued as f64,
+    },
+    Figure {
+        name: "credit_bytes",
+        kind: "gauge",
+        help: "Bytes that lanes may send beyond what each has for itself.",
+        of: |link, _| link.counters().credit as f64,
+    },
+    Figure {
+        name: "starved",
+        kind: "counter",
+        help: "Times that a lane had something to send and no credit for it.",
+        of: |link, _| link.counters().starved as f64,
     },
 ];
 

@@ -124,7 +124,6 @@ impl Router {
         let hello = match hello::read(&mut lane).await {
             Ok(hello) => hello,
             Err(NoHello::Silent) => return,
-            Err(NoHello::Pulse) if let Lane::Link(stream) = lane => return stream.pulse().await,
             Err(NoHello::Version(version)) => {
                 self.complain(&arrival, format_args!("lane in version {version} of the protocol refused"));
                 return self.refuse(lane, RefuseReason::Version).await;

@@ -43,6 +43,7 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-trust", &["isthmus-wire"]),
     // Its simulation uses the lab's model of a link.
     ("isthmus-udp", &["isthmus-lab"]),
+    ("isthmus-mux", &[]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
     ("isthmus-datagram", &[]),
@@ -63,7 +64,17 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-lab", &["isthmus-units"]),
     // It runs the lab as a command: each run is a process of its own.
     ("isthmus-bench", &["isthmus-units"]),
-    ("isthmus-fuzz", &["isthmus-mover", "isthmus-proto", "isthmus-router", "isthmus-routes", "isthmus-wire"]),
+    (
+        "isthmus-fuzz",
+        &[
+            "isthmus-mover",
+            "isthmus-mux",
+            "isthmus-proto",
+            "isthmus-router",
+            "isthmus-routes",
+            "isthmus-wire",
+        ],
+    ),
     ("isthmus-mover", &["isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-units", "isthmus-wire"]),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
     (
@@ -71,6 +82,7 @@ const USES: &[(&str, &[&str])] = &[
         &[
             "isthmus-datagram",
             "isthmus-fabric",
+            "isthmus-mux",
             "isthmus-routes",
             "isthmus-trust",
             "isthmus-udp",

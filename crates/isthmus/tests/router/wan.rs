@@ -199,7 +199,11 @@ fn a_link_port_takes_any_datagrams_and_works_on() {
 
 fn a_stalled_lane_leaves_the_others_of_its_link_alone(links: &'static str) {
     let sites = Sites::linked_by(links);
-    let _routers = sites.joined();
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let limits = "limits = { memory = \"256MiB\" }\n";
+    let _s1 = sites.world.start(&sites.s1(limits));
+    let _r2 = sites.world.start(&sites.r2("one", limits));
     let target = Endpoint::new();
     let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
     // As many as are on every link at least twice.
@@ -224,7 +228,7 @@ fn links_without_room_refuse_and_stay_up(links: &'static str) {
     let sites = Sites::linked_by(links);
     sites.world.keygen(1, "one");
     sites.world.keygen(2, "two");
-    // So little memory that a link has room for four lanes from each side.
+    // So little memory that a link has room for four lanes from each side only.
     let little = "limits = { memory = \"1MiB\", links = 1 }\n";
     let _s1 = sites.world.start(&sites.s1(little));
     let _r2 = sites.world.start(&sites.r2("one", little));

@@ -1,0 +1,89 @@
+//! Links between routers: frames of a neighbour who is no friend.
+
+use isthmus_mux::{Event, Expect, Fault, HEADER, LaneId, Limits, Mux};
+
+const LIMITS: Limits = Limits { lanes: 4, base: 70_000, pool: 100_000 };
+
+/// What the other end says first.
+fn greeting() -> Vec<u8> {
+    let mut other = Mux::new(true, LIMITS);
+    other.poll_output().map(|piece| piece.filled().to_vec()).unwrap_or_default()
+}
+
+/// What an end says that opens two lanes, writes and gives one of them up.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let (mut here, mut there) = (Mux::new(true, LIMITS), Mux::new(false, LIMITS));
+    if let Some(piece) = there.poll_output() {
+        let _ = take_in(&mut here, piece.filled());
+    }
+    for (content, finishes) in [(&b"a lane"[..], true), (b"another", false)] {
+        let Some(lane) = here.open() else { continue };
+        here.write(lane, content);
+        if finishes { here.finish(lane) } else { here.release(lane) }
+    }
+    here.beat();
+    let mut said = vec![0];
+    while let Some(piece) = here.poll_output() {
+        said.extend_from_slice(piece.filled());
+    }
+    // The greeting is said anyway.
+    said.drain(1..=greeting().len());
+    vec![said]
+}
+
+/// Nobody panics or holds more than was promised, whatever the neighbour says and the lanes do
+/// meanwhile; what the first byte says.
+pub(crate) fn property(input: &[u8]) {
+    let Some((&how, bytes)) = input.split_first() else { return };
+    let mut mux = Mux::new(false, LIMITS);
+    let greeted = take_in(&mut mux, &greeting());
+    assert_eq!(greeted, Ok(()));
+    mux.open();
+    for (step, frames) in bytes.chunks(usize::from(how >> 4) * 50 + 12).enumerate() {
+        if take_in(&mut mux, frames).is_err() {
+            return;
+        }
+        while let Some(event) = mux.poll_event() {
+            let (Event::Accepted(lane) | Event::Readable(lane) | Event::Writable(lane)) = event else {
+                continue;
+            };
+            use_lane(&mut mux, lane, usize::from(how) + step);
+        }
+        assert!(mux.lanes() <= 1 + LIMITS.lanes as usize);
+    }
+}
+
+fn use_lane(mux: &mut Mux, lane: LaneId, how: usize) {
+    match how % 6 {
+        0 => drop(mux.read(lane, &mut [0; 100])),
+        1 => drop(mux.write(lane, &[1; 1000])),
+        2 => mux.finish(lane),
+        3 => mux.release(lane),
+        4 => {
+            while let Some(piece) = mux.poll_output() {
+                mux.give_piece(piece);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Bytes that come, the last frame perhaps cut off.
+fn take_in(mux: &mut Mux, mut bytes: &[u8]) -> Result<(), Fault> {
+    while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
+        bytes = rest;
+        let mut expect = mux.on_header(header)?;
+        while let Expect::Payload(left) = expect {
+            let part = left.min(bytes.len());
+            let mut piece = mux.take_piece();
+            piece.room(part).copy_from_slice(&bytes[..part]);
+            piece.fill(part);
+            bytes = &bytes[part..];
+            expect = mux.on_payload(piece)?;
+            if part == 0 {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}

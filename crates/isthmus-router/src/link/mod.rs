@@ -1,0 +1,133 @@
+//! Links: TLS connections, by TCP or UDP, between routers of two AS's, each shared by many lanes.
+
+mod lane;
+mod work;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use isthmus_mux::{Counters, LaneId, Limits};
+use isthmus_wire::{AsId, Locator, SubnetId};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_rustls::TlsStream;
+
+pub(crate) use self::lane::LinkLane;
+pub(crate) use self::work::LinkWork;
+use self::work::Shared;
+use crate::dial::ANSWER_TIME;
+use crate::wire::{Gauge, Sample, Wire};
+
+/// What every lane may have under way, however many there are. Bytes.
+const BASE: u32 = 256 << 10;
+
+/// A link, as those see it who want to use it.
+pub(crate) struct Link {
+    /// The AS that the other end's certificate names.
+    pub(crate) neighbour: AsId,
+    /// The way out on which it stands.
+    pub(crate) subnet: SubnetId,
+    /// The endpoint that was dialled; none where the other end dialled.
+    pub(crate) gateway: Option<Locator>,
+    pub(crate) peer: SocketAddr,
+    /// Lanes on it, and those among them that this end opened.
+    pub(crate) lanes: AtomicUsize,
+    opened: AtomicUsize,
+    opened_max: usize,
+    shared: Arc<Shared>,
+    /// Told when the link is to end at once.
+    pub(crate) cut: Notify,
+    /// What was seen of what carries it when it was last looked at.
+    pub(crate) looked: Mutex<Option<Sample>>,
+    /// Tells of what carries it.
+    pub(crate) gauge: Gauge,
+}
+
+/// The bounds of one among `links` links that hold so many bytes together.
+pub(crate) fn limits(memory: u64, links: usize) -> Limits {
+    Limits::within(memory / links.max(1) as u64, BASE)
+}
+
+impl Link {
+    /// A link over a connection on which the handshake is done.
+    pub(crate) fn new(
+        stream: TlsStream<Wire>,
+        neighbour: AsId,
+        subnet: SubnetId,
+        gateway: Option<Locator>,
+        limits: Limits,
+    ) -> io::Result<(Arc<Self>, LinkWork)> {
+        let wire = stream.get_ref().0;
+        let (peer, gauge) = (wire.peer_addr()?, wire.gauge()?);
+        let shared = Shared::new(gateway.is_some(), limits);
+        let link = Self {
+            neighbour,
+            subnet,
+            gateway,
+            peer,
+            lanes: AtomicUsize::new(0),
+            opened: AtomicUsize::new(0),
+            // The ends do not see the same lanes ended at the same time.
+            opened_max: limits.lanes as usize / 2,
+            shared: shared.clone(),
+            cut: Notify::new(),
+            looked: Mutex::new(None),
+            gauge,
+        };
+        Ok((Arc::new(link), LinkWork::new(stream, shared)))
+    }
+
+    /// Whether one more lane may be opened from here.
+    pub(crate) fn has_room(&self) -> bool {
+        self.opened.load(Relaxed) < self.opened_max && !self.shared.has_ended()
+    }
+
+    /// Whether the other end gives signs of life.
+    pub(crate) fn lives(&self) -> bool {
+        self.shared.heard.lives()
+    }
+
+    /// What its lanes have sent, and may send.
+    pub(crate) fn counters(&self) -> Counters {
+        self.shared.counters()
+    }
+
+    /// Opens a lane; none where the link ended or is full.
+    pub(crate) async fn lane(self: &Arc<Self>) -> Option<LinkLane> {
+        let more = |opened| (opened < self.opened_max).then_some(opened + 1);
+        self.opened.fetch_update(Relaxed, Relaxed, more).ok()?;
+        let place = Place::new(self.clone(), true);
+        let opened = timeout(ANSWER_TIME, self.shared.open()).await.ok()??;
+        Some(LinkLane::new(self.shared.clone(), opened, place))
+    }
+
+    /// The lane that the other end opened.
+    pub(crate) fn accepted(self: &Arc<Self>, lane: LaneId) -> LinkLane {
+        LinkLane::new(self.shared.clone(), lane, Place::new(self.clone(), false))
+    }
+}
+
+/// A lane's place among those of its link.
+struct Place {
+    link: Arc<Link>,
+    opened: bool,
+}
+
+impl Place {
+    fn new(link: Arc<Link>, opened: bool) -> Self {
+        link.lanes.fetch_add(1, Relaxed);
+        Self { link, opened }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.link.lanes.fetch_sub(1, Relaxed);
+        if self.opened {
+            self.link.opened.fetch_sub(1, Relaxed);
+        }
+    }
+}
