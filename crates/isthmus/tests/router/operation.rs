@@ -127,6 +127,8 @@ fn the_status_tells_what_goes_on() {
         "isthmus_router_link_alive{as=\"2\",subnet=\"wan\"",
         "isthmus_router_link_rtt_seconds{as=\"2\"",
         "isthmus_router_link_retransmissions_total{as=\"2\"",
+        "isthmus_router_link_frames_sent_total{as=\"2\"",
+        "isthmus_router_link_credit_bytes{as=\"2\"",
         "# EOF\n",
     ] {
         assert!(metrics.contains(expected), "{expected} is not in {metrics}");
