@@ -29,6 +29,7 @@ mod page;
 mod pulse;
 mod relay;
 mod report;
+mod rhythm;
 mod router;
 mod settings;
 mod status;

@@ -2,10 +2,10 @@
 //!
 //! A lane that is silent holds no buffer: bytes pass through the thread's own, and what the
 //! receiver does not take at once is kept aside before more is read. Bulk data between two
-//! TCP connections goes through a pipe instead, without being copied.
+//! TCP connections goes through a pipe instead, without being copied. While two ends exchange
+//! small messages turn by turn, the answer is looked for a little before the thread sleeps.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::lane::Lane;
 use crate::metrics::Counters;
+use crate::rhythm::{Rhythm, Way};
 
 /// What one turn moves at most. Bytes.
 const CHUNK: usize = 64 << 10;
@@ -42,17 +43,18 @@ pub(crate) async fn relay(
     a_count: &Counters,
     b_count: &Counters,
 ) -> io::Result<()> {
+    let rhythm = Rhythm::default();
     match (a, b) {
         (Lane::Plain(a), Lane::Plain(b)) => {
             let ((a_read, a_write), (b_read, b_write)) = (a.split(), b.split());
-            let there = one_way_tcp(a_read, b_write, a_count, b_count);
-            both(there, one_way_tcp(b_read, a_write, b_count, a_count)).await
+            let there = one_way_tcp(a_read, b_write, a_count, b_count, (&rhythm, Way::There));
+            both(there, one_way_tcp(b_read, a_write, b_count, a_count, (&rhythm, Way::Back))).await
         }
         (a, b) => {
             let (mut a_read, mut a_write) = tokio::io::split(a);
             let (mut b_read, mut b_write) = tokio::io::split(b);
-            let there = one_way(&mut a_read, &mut b_write, a_count, b_count);
-            both(there, one_way(&mut b_read, &mut a_write, b_count, a_count)).await
+            let there = one_way(&mut a_read, &mut b_write, a_count, b_count, (&rhythm, Way::There));
+            both(there, one_way(&mut b_read, &mut a_write, b_count, a_count, (&rhythm, Way::Back))).await
         }
     }
 }
@@ -88,8 +90,9 @@ async fn one_way(
     to: &mut (impl AsyncWrite + Unpin),
     received: &Counters,
     sent: &Counters,
+    pace: (&Rhythm, Way),
 ) -> io::Result<()> {
-    let ended = pump(from, to, received, sent, usize::MAX).await;
+    let ended = pump(from, to, received, sent, pace, usize::MAX).await;
     finish(ended.map(drop), to).await
 }
 
@@ -98,8 +101,9 @@ async fn one_way_tcp(
     mut to: WriteHalf<'_>,
     received: &Counters,
     sent: &Counters,
+    pace: (&Rhythm, Way),
 ) -> io::Result<()> {
-    let ended = pump_tcp(&mut from, &mut to, received, sent).await;
+    let ended = pump_tcp(&mut from, &mut to, received, sent, pace).await;
     finish(ended, &mut to).await
 }
 
@@ -122,32 +126,35 @@ async fn pump(
     to: &mut (impl AsyncWrite + Unpin),
     received: &Counters,
     sent: &Counters,
+    (rhythm, way): (&Rhythm, Way),
     bulk: usize,
 ) -> io::Result<Stop> {
     loop {
         let mut kept = Vec::new();
-        let moved = poll_fn(|cx| {
-            SCRATCH.with_borrow_mut(|scratch| {
-                let mut buffer = ReadBuf::new(scratch);
-                ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer))?;
-                let mut left = buffer.filled();
-                while !left.is_empty() {
-                    match Pin::new(&mut *to).poll_write(cx, left)? {
-                        Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                        Poll::Ready(written) => left = &left[written..],
-                        Poll::Pending => {
-                            kept.extend_from_slice(left);
-                            break;
+        let moved = rhythm
+            .look(|cx| {
+                SCRATCH.with_borrow_mut(|scratch| {
+                    let mut buffer = ReadBuf::new(scratch);
+                    ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer))?;
+                    let mut left = buffer.filled();
+                    while !left.is_empty() {
+                        match Pin::new(&mut *to).poll_write(cx, left)? {
+                            Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                            Poll::Ready(written) => left = &left[written..],
+                            Poll::Pending => {
+                                kept.extend_from_slice(left);
+                                break;
+                            }
                         }
                     }
-                }
-                Poll::Ready(io::Result::Ok(buffer.filled().len()))
+                    Poll::Ready(io::Result::Ok(buffer.filled().len()))
+                })
             })
-        })
-        .await?;
+            .await?;
         if moved == 0 {
             return Ok(Stop::End);
         }
+        rhythm.note(way, moved);
         received.received(moved);
         to.write_all(&kept).await?;
         sent.sent(moved);
@@ -162,8 +169,9 @@ async fn pump_tcp(
     to: &mut WriteHalf<'_>,
     received: &Counters,
     sent: &Counters,
+    pace: (&Rhythm, Way),
 ) -> io::Result<()> {
-    if pump(from, to, received, sent, CHUNK).await? == Stop::End {
+    if pump(from, to, received, sent, pace, CHUNK).await? == Stop::End {
         return Ok(());
     }
     // Without a pipe, or where the system cannot splice, copying goes on.
@@ -172,7 +180,7 @@ async fn pump_tcp(
         Err(_) => false,
     };
     if !spliced {
-        pump(from, to, received, sent, usize::MAX).await?;
+        pump(from, to, received, sent, pace, usize::MAX).await?;
     }
     Ok(())
 }
