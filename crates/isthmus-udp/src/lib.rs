@@ -49,7 +49,8 @@ pub mod wire;
 
 pub use congestion::Limits;
 pub use path::Learned;
-pub use port::{Event, Port, PortConfig, StreamId, Transmit};
+pub use port::{Dropped, Event, Port, PortConfig, StreamId, Transmit};
+pub use protection::Session;
 pub use receiving::StreamFault;
 pub use spec::{Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind, UnknownName};
 pub use stream::{Counters, Failure, Status, Stream, StreamConfig};

@@ -8,6 +8,7 @@ use slab::Slab;
 use crate::Micros;
 use crate::mtu::IP_UDP_BYTES;
 use crate::path::Learned;
+use crate::protection::{Protection, Session};
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
 use crate::wire::{ConnectionId, Header, Packet, Token};
@@ -30,6 +31,10 @@ const STRANGER_US: Micros = 5_000_000;
 const LINGER_US: Micros = 1_000_000;
 /// How long the peer may take to end its direction of a stream that was given up.
 const PARTING_US: Micros = 10_000_000;
+/// Sessions within which a stream may be opened and was not yet.
+const EXPECTED_MAX: usize = 1_024;
+/// How long it may. Microseconds (30 s).
+const EXPECTED_US: Micros = 30_000_000;
 /// Pause of a stream that was due and had nothing to do. Microseconds.
 const IDLE_US: Micros = 1_000;
 
@@ -59,6 +64,9 @@ pub struct PortConfig {
     pub stream: StreamConfig,
     /// Whether others may open streams. Default true.
     pub accepts: bool,
+    /// Whether they may only within a session, see [`Port::expect`]. Strangers get no answer
+    /// at all then. Default false.
+    pub sessions_only: bool,
     /// Most streams. Default 65,536.
     pub streams_max: usize,
     /// Most streams of addresses that have not proved to be their owners' (each may hold
@@ -74,6 +82,7 @@ impl Default for PortConfig {
         Self {
             stream: StreamConfig::default(),
             accepts: true,
+            sessions_only: false,
             streams_max: 65_536,
             strangers_max: 64,
             strangers_trusted: 4,
@@ -103,9 +112,31 @@ pub struct Transmit {
     pub segment: usize,
 }
 
+/// Packets that were passed over. Those that come twice are among a stream's
+/// [`crate::Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// No packets of ours, or cut short.
+    pub garbled: u64,
+    /// Of no stream, and not opening one by the keys of a session that is expected.
+    pub strange: u64,
+    /// Altered, or sealed by other keys.
+    pub forged: u64,
+}
+
+/// A session within which somebody may open a stream.
+#[derive(Debug)]
+struct Expected {
+    session: Session,
+    host: IpAddr,
+    since: Micros,
+}
+
 #[derive(Debug)]
 struct Entry {
     stream: Stream,
+    /// Its session's.
+    label: u64,
     peer: SocketAddr,
     /// The id by which the peer opened it.
     opened_by: Option<ConnectionId>,
@@ -137,6 +168,8 @@ pub struct Port {
     learned: HashMap<IpAddr, Learned>,
     graves: VecDeque<(Micros, SocketAddr, ConnectionId)>,
     buried: HashSet<(SocketAddr, ConnectionId)>,
+    expected: HashMap<Token, Expected>,
+    dropped: Dropped,
 }
 
 impl Port {
@@ -156,25 +189,60 @@ impl Port {
             learned: HashMap::new(),
             graves: VecDeque::new(),
             buried: HashSet::new(),
+            expected: HashMap::new(),
+            dropped: Dropped::default(),
         }
     }
 
     /// Opens a stream; what is written to it goes with the first flight.
     pub fn open(&mut self, now: Micros, to: SocketAddr) -> StreamId {
+        self.open_with(now, to, None)
+    }
+
+    /// The same within a session, whose other end expects it. Packets are sealed. One stream
+    /// is opened within a session, never a second one.
+    pub fn open_within(&mut self, now: Micros, to: SocketAddr, session: &Session) -> StreamId {
+        self.open_with(now, to, Some(session))
+    }
+
+    fn open_with(&mut self, now: Micros, to: SocketAddr, session: Option<&Session>) -> StreamId {
         let learned = self.learned(now, to.ip());
         let id = self.mint.draw();
-        let stream = Stream::open(now, self.config.stream.clone(), id, learned.as_ref());
-        self.enter(now, stream, to, None);
+        let stream = Stream::open(now, self.config.stream.clone(), id, learned.as_ref(), session);
+        self.enter(now, stream, to, (None, session.map_or(0, |session| session.label)));
         StreamId(id)
     }
 
-    fn enter(&mut self, now: Micros, stream: Stream, peer: SocketAddr, opened_by: Option<ConnectionId>) {
+    /// From now on, for 30 s, `host` may open a stream within this session.
+    pub fn expect(&mut self, now: Micros, host: IpAddr, session: Session) {
+        self.expected.retain(|_, expected| now < expected.since + EXPECTED_US);
+        if self.expected.len() >= EXPECTED_MAX {
+            let oldest = self.expected.iter().min_by_key(|(_, expected)| expected.since);
+            oldest.map(|(token, _)| *token).map(|token| self.expected.remove(&token));
+        }
+        self.expected.insert(session.token, Expected { session, host, since: now });
+    }
+
+    /// The label of the session within which a stream was opened; 0 where there is none.
+    pub fn label(&self, id: StreamId) -> u64 {
+        self.by_id.get(&id.0).map_or(0, |key| self.streams[*key].label)
+    }
+
+    /// What was passed over so far.
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// Takes up a stream; `origin` is the id by which the peer opened it, and its session's label.
+    fn enter(&mut self, now: Micros, stream: Stream, peer: SocketAddr, origin: (Option<ConnectionId>, u64)) {
         let id = stream.local();
+        let (opened_by, label) = origin;
         let stranger = !stream.is_proved();
         self.strangers += usize::from(stranger);
         let told_open = opened_by.is_some();
         let key = self.streams.insert(Entry {
             stream,
+            label,
             peer,
             opened_by,
             since: now,
@@ -248,18 +316,21 @@ impl Port {
     pub fn on_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
         match Packet::decode(bytes) {
             Ok(Packet::Numbered { header, number, ack_now, body }) => {
-                let Some(key) = self.find(now, from, &header) else { return };
-                if self.streams[key].peer == from {
-                    let packet = Incoming { header, number, ack_now, body, bytes };
-                    self.streams[key].stream.on_packet(now, arrived, packet);
+                let mut packet = Incoming { header, number, ack_now, body, bytes, opened: None };
+                let Some(key) = self.find(now, from, &mut packet) else { return };
+                if self.streams[key].peer != from {
+                    self.dropped.strange += 1;
+                } else if self.streams[key].stream.on_packet(now, arrived, packet) {
                     self.refresh(now, key);
+                } else {
+                    self.dropped.forged += 1;
                 }
             }
             Ok(Packet::Challenge { target, token }) => {
                 self.tell(now, from, target, |stream| stream.on_challenge(now, token));
             }
             Ok(Packet::Reset { target }) => self.on_reset(now, from, target),
-            Err(_) => {}
+            Err(_) => self.dropped.garbled += 1,
         }
     }
 
@@ -282,36 +353,43 @@ impl Port {
         }
     }
 
-    fn find(&mut self, now: Micros, from: SocketAddr, header: &Header) -> Option<usize> {
-        match *header {
+    fn find(&mut self, now: Micros, from: SocketAddr, packet: &mut Incoming<'_>) -> Option<usize> {
+        let key = match packet.header {
             Header::Data { target } | Header::Accept { target, .. } => {
                 let key = self.by_id.get(&target).copied();
-                if key.is_none() {
+                if key.is_none() && !self.config.sessions_only {
                     self.answer(from, Packet::Reset { target });
                 }
                 key
             }
-            Header::Open { source, token, window } => self.find_opened(now, from, source, &token, window),
-        }
+            Header::Open { source, .. } => {
+                let known = self.by_opener.get(&(from, source)).copied();
+                known.or_else(|| self.find_opened(now, from, packet))
+            }
+        };
+        self.dropped.strange += u64::from(key.is_none());
+        key
     }
 
-    fn find_opened(
-        &mut self,
-        now: Micros,
-        from: SocketAddr,
-        source: ConnectionId,
-        token: &Token,
-        window: u64,
-    ) -> Option<usize> {
-        if let Some(key) = self.by_opener.get(&(from, source)) {
-            return Some(*key);
-        }
+    /// Accepts the stream that a packet opens, if somebody may.
+    fn find_opened(&mut self, now: Micros, from: SocketAddr, packet: &mut Incoming<'_>) -> Option<usize> {
+        let Header::Open { source, token, window } = packet.header else { return None };
         self.forget_graves(now);
         let full = self.streams.len() >= self.config.streams_max;
         if full || !self.config.accepts || self.buried.contains(&(from, source)) {
             return None;
         }
-        let proved = self.mint.is_good(token, now, from.ip());
+        let expected = self.expected.get(&token).filter(|expected| now < expected.since + EXPECTED_US);
+        let mut sealed = expected.map(|expected| expected.session.for_acceptor());
+        let proved = match (&mut sealed, expected) {
+            (Some(sealed), Some(expected)) => {
+                packet.opened =
+                    Some(packet.body + sealed.open(packet.number, packet.bytes, packet.body)?.len());
+                expected.host == from.ip()
+            }
+            _ if self.config.sessions_only => return None,
+            _ => self.mint.is_good(&token, now, from.ip()),
+        };
         if !proved && self.strangers >= self.config.strangers_max {
             let token = self.mint.issue(now, from.ip());
             self.answer(from, Packet::Challenge { target: source, token });
@@ -321,9 +399,14 @@ impl Port {
         let id = self.mint.draw();
         let config = self.config.stream.clone();
         let trust = Trust { proved, generous: proved || self.strangers < self.config.strangers_trusted };
-        let token = (trust, self.mint.issue(now, from.ip()));
-        let stream = Stream::accept(now, config, id, (source, window), token, learned.as_ref());
-        self.enter(now, stream, from, Some(source));
+        let next = (trust, self.mint.issue(now, from.ip()));
+        let mut stream = Stream::accept(now, config, id, (source, window), next, learned.as_ref());
+        if let Some(sealed) = sealed {
+            stream.seal(sealed);
+        }
+        // Within a session one stream is opened, never a second one.
+        let label = self.expected.remove(&token).map_or(0, |expected| expected.session.label);
+        self.enter(now, stream, from, (Some(source), label));
         self.events.push_back(Event::Accepted(StreamId(id), from));
         self.by_opener.get(&(from, source)).copied()
     }

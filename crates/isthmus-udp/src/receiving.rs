@@ -88,6 +88,11 @@ impl Receiving {
         }
     }
 
+    /// Whether a packet of this number was here before, or is too late to tell.
+    pub(crate) fn is_stale(&self, number: u64) -> bool {
+        self.seen.is_stale(number)
+    }
+
     pub(crate) fn raise_floor(&mut self, floor: u64) {
         self.seen.raise_floor(floor);
     }

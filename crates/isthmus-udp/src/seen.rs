@@ -61,6 +61,13 @@ impl Seen {
         self.floor = self.floor.max(floor.min(most));
     }
 
+    /// Whether `number` has arrived before, or is older than is remembered.
+    pub(crate) fn is_stale(&self, number: u64) -> bool {
+        let Some(largest) = self.largest.filter(|largest| number <= *largest) else { return false };
+        let word = number / 64;
+        largest / 64 - word >= RING as u64 || self.words[slot(word)] & (1 << (number % 64)) != 0
+    }
+
     /// Notes that `number` has arrived.
     pub(crate) fn note(&mut self, number: u64) -> Arrival {
         let word = number / 64;
@@ -80,8 +87,7 @@ impl Seen {
             self.largest = Some(number);
             return Arrival::New { gap: number > largest + 1, largest: true };
         }
-        let stale = largest / 64 - word >= RING as u64 || self.words[slot(word)] & bit != 0;
-        if stale {
+        if self.is_stale(number) {
             return Arrival::Stale;
         }
         self.words[slot(word)] |= bit;

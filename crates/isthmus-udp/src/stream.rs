@@ -18,7 +18,7 @@ use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
 use crate::pacer::Pacer;
 use crate::path::{Learned, Path};
-use crate::protection::{Plain, Protection};
+use crate::protection::{Plain, Protection, Sealed, Session};
 use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
 use crate::redundancy::Redundancy;
 use crate::sending::Sending;
@@ -198,6 +198,7 @@ pub struct Stream {
     redundancy: Box<dyn Redundancy>,
     mtu: Box<dyn PathMtu>,
     protection: Box<dyn Protection>,
+    sealed: bool,
 
     /// The first number of the present round.
     round_from: u64,
@@ -220,15 +221,21 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream that asks for a connection. `local` is an id that nobody can guess.
+    /// A stream that asks for a connection, within a session if there is one. `local` is an id
+    /// that nobody can guess.
     pub(crate) fn open(
         now: Micros,
         config: StreamConfig,
         local: ConnectionId,
         learned: Option<&Learned>,
+        session: Option<&Session>,
     ) -> Self {
-        let token = learned.map_or([0; TOKEN_LEN], |learned| learned.token);
+        let mut token = learned.map_or([0; TOKEN_LEN], |learned| learned.token);
         let mut stream = Self::new(now, config, local, learned);
+        if let Some(session) = session {
+            token = session.token;
+            stream.seal(session.for_opener());
+        }
         stream.handshake = Handshake::Opening { token };
         let known =
             learned.filter(|learned| learned.token != [0; TOKEN_LEN]).map(|learned| learned.peer_window);
@@ -282,6 +289,7 @@ impl Stream {
             redundancy: composition.redundancy(),
             mtu: composition.mtu(config.payload_max, config.overhead),
             protection: Box::new(Plain),
+            sealed: false,
             round_from: 0,
             arrived: None,
             dry: true,
@@ -407,9 +415,15 @@ impl Stream {
         self.config.composition = composition;
     }
 
-    /// Seals packets from now on. Both sides do so before the first packet.
-    pub fn protect(&mut self, protection: Box<dyn Protection>) {
-        self.protection = protection;
+    /// Seals packets. Both sides do so before the first.
+    pub(crate) fn seal(&mut self, by: Sealed) {
+        self.protection = Box::new(by);
+        self.sealed = true;
+    }
+
+    /// Whether packets are sealed.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed
     }
 
     /// What the next stream to the same host can begin with.

@@ -19,27 +19,37 @@ pub(crate) struct Incoming<'a> {
     pub(crate) ack_now: bool,
     pub(crate) body: usize,
     pub(crate) bytes: &'a mut [u8],
+    /// Where its frames end, if it has been opened already.
+    pub(crate) opened: Option<usize>,
 }
 
 impl Stream {
     /// Takes in a packet that is addressed to this stream. `arrived` is when the system got
-    /// it, by the clock of `now`.
-    pub(crate) fn on_packet(&mut self, now: Micros, arrived: Micros, packet: Incoming<'_>) {
+    /// it, by the clock of `now`. False where it is not genuine, and changes nothing.
+    pub(crate) fn on_packet(&mut self, now: Micros, arrived: Micros, packet: Incoming<'_>) -> bool {
         if self.failure.is_some() {
-            return;
+            return true;
+        }
+        if self.sealed && self.receiving.is_stale(packet.number) {
+            self.counters.packets_stale += 1;
+            return true;
         }
         let len = packet.bytes.len() as u64;
+        let frames = match packet.opened {
+            Some(end) => packet.bytes.get(packet.body..end),
+            None => self.protection.open(packet.number, packet.bytes, packet.body),
+        };
+        let Some(frames) = frames else { return false };
         if let Some(allowance) = &mut self.allowance {
             *allowance += super::AMPLIFICATION * len;
         }
-        let Some(frames) = self.protection.open(packet.number, packet.bytes, packet.body) else { return };
         let unasked = |frame| matches!(frame, Ok(Frame::Stream { offset, data, .. }) if !self.receiving.has_room(offset, data));
         // Somebody who remembers us from another time may believe to be known.
         let wrong =
             Frames::new(frames).any(|frame| frame.is_err() || self.allowance.is_some() && unasked(frame));
         if wrong || !self.receiving.note(arrived, packet.number) {
             self.counters.packets_stale += 1;
-            return;
+            return true;
         }
         self.counters.packets_received += 1;
         self.heard_at = self.heard_at.max(now);
@@ -50,12 +60,13 @@ impl Stream {
             if let Err(fault) = self.on_frame(now, &frame) {
                 self.failure = Some(Failure::Fault(fault));
                 self.closing = Some(2);
-                return;
+                return true;
             }
         }
         if eliciting {
             self.receiving.owe_ack(now, packet.ack_now);
         }
+        true
     }
 
     fn on_header(&mut self, header: &Header) {
@@ -85,7 +96,7 @@ impl Stream {
     /// The peer wants to be asked with a token; nothing that went before counts.
     pub(crate) fn on_challenge(&mut self, now: Micros, fresh: Token) {
         let Handshake::Opening { token } = &mut self.handshake else { return };
-        if *token == fresh {
+        if self.sealed || *token == fresh {
             return;
         }
         *token = fresh;
@@ -101,7 +112,8 @@ impl Stream {
 
     /// The peer knows nothing of this stream.
     pub(crate) fn on_reset(&mut self) {
-        if self.failure.is_none() && !self.is_done() {
+        // Nobody can tell whose word it is: within a session it is passed over.
+        if self.failure.is_none() && !self.is_done() && !self.sealed {
             self.failure = Some(Failure::Reset);
         }
     }

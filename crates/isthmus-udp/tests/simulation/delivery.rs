@@ -6,7 +6,7 @@ use isthmus_udp::{Composition, CongestionKind, DetectionKind, RedundancyKind};
 
 use crate::net::{Flow, Net, PathSpec, config, seeds, transfer};
 
-fn any_path(seed: u64) -> PathSpec {
+pub(crate) fn any_path(seed: u64) -> PathSpec {
     let mut rng = Rng::new(seed, 9);
     let loss = match rng.up_to(2) {
         0 => Loss::Independent(0.0),

@@ -9,4 +9,5 @@ mod handshake;
 mod hostile;
 mod latency;
 mod net;
+mod sealed;
 mod trickle;

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 
 use isthmus_lab::model::{Direction, DirectionSpec, Fate, Loss, wire_bytes};
-use isthmus_udp::{Event, Micros, Port, PortConfig, StreamId};
+use isthmus_udp::{Event, Micros, Port, PortConfig, Session, StreamId};
 
 /// Ethernet header, IPv4 and UDP before a UDP payload. Bytes.
 const FRAME_BYTES: u32 = 14 + 20 + 8;
@@ -94,6 +94,10 @@ pub(crate) struct Net {
     pub(crate) sent: Vec<u64>,
     /// Where set, a packet in this share of cases is also sent again later, and damaged.
     pub(crate) mischief: Option<isthmus_lab::rng::Rng>,
+    /// Streams are opened within sessions, and all that mischief sends comes from where the
+    /// genuine packet came from.
+    pub(crate) sealed: bool,
+    sessions: u64,
     /// Streams that were opened and accepted, by port.
     pub(crate) opened: Vec<(usize, StreamId)>,
 }
@@ -126,6 +130,8 @@ impl Net {
             buffers: Vec::new(),
             sent: vec![0; count],
             mischief: None,
+            sealed: false,
+            sessions: 0,
             opened: Vec::new(),
         }
     }
@@ -134,8 +140,21 @@ impl Net {
         Self::new(path, vec![config(path), config(path)])
     }
 
+    /// The next session, of which both ends know.
+    pub(crate) fn session(&mut self) -> Session {
+        self.sessions += 1;
+        let mut rng = isthmus_lab::rng::Rng::new(self.sessions, 99);
+        Session::new(&std::array::from_fn(|_| rng.next_u64() as u8), self.sessions)
+    }
+
     pub(crate) fn open(&mut self, from: usize, to: usize) -> StreamId {
-        let id = self.ports[from].open(self.now, address(to));
+        let id = if self.sealed {
+            let session = self.session();
+            self.ports[to].expect(self.now, address(from).ip(), session.clone());
+            self.ports[from].open_within(self.now, address(to), &session)
+        } else {
+            self.ports[from].open(self.now, address(to))
+        };
         self.opened.push((from, id));
         id
     }
@@ -193,8 +212,9 @@ impl Net {
                 _ => {}
             }
             let later = at_ns + mischief.up_to(100_000_000);
-            // From a wrong address, or as an exact repetition: content is not authenticated here.
-            let from = if damaged == packet { address(port) } else { address(port + 100) };
+            // Where content is not authenticated, from a wrong address, or as an exact repetition.
+            let genuine = self.sealed || damaged == packet;
+            let from = if genuine { address(port) } else { address(port + 100) };
             self.fly(later, target, from, &damaged);
         }
     }

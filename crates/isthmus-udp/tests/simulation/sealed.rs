@@ -1,0 +1,164 @@
+//! Streams within sessions: what is not genuine changes nothing, and is counted.
+
+use isthmus_lab::rng::Rng;
+use isthmus_udp::wire::{Frame, Header, Packet, put_small};
+use isthmus_udp::{Dropped, Event, Port, PortConfig, Session, StreamId};
+
+use crate::delivery::any_path;
+use crate::net::{Net, PathSpec, address, config, seeds, transfer};
+
+fn sealed_config(path: &PathSpec) -> PortConfig {
+    PortConfig { sessions_only: true, ..config(path) }
+}
+
+fn sealed_pair(path: &PathSpec) -> Net {
+    let mut net = Net::new(path, vec![sealed_config(path), sealed_config(path)]);
+    net.sealed = true;
+    net
+}
+
+#[test]
+fn bytes_arrive_exactly_whatever_is_altered_cut_short_and_sent_again_on_the_way() {
+    let mut dropped = Dropped::default();
+    let mut stale = 0;
+    for seed in seeds(150) {
+        let path = any_path(seed);
+        let mut net = sealed_pair(&path);
+        net.mischief = Some(Rng::new(seed, 14));
+        let bytes = 1 + Rng::new(seed, 15).up_to(400_000);
+        println!("seed {seed}: {bytes} bytes, {path:?}");
+        transfer(&mut net, bytes, true, 600.0).expect("it ends");
+        for (port, id) in &net.opened {
+            let of = net.ports[*port].dropped();
+            dropped.garbled += of.garbled;
+            dropped.forged += of.forged;
+            stale += net.ports[*port].stream(*id).map_or(0, |stream| stream.status().counters.packets_stale);
+        }
+    }
+    assert!(dropped.garbled > 0 && dropped.forged > 0 && stale > 0, "{dropped:?}, {stale} stale");
+}
+
+#[test]
+fn nothing_of_the_stream_can_be_read_on_the_way() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let (now, id) = (net.now, net.open(0, 1));
+    net.ports[0].with(now, id, |stream| stream.write(&[b'x'; 500]));
+    let mut packets = Vec::new();
+    net.ports[0].poll_transmit(now, 8, 9_000, &mut packets).expect("it opens");
+    assert!(packets.len() > 500);
+    assert!(!packets.windows(8).any(|bytes| bytes == b"xxxxxxxx"));
+}
+
+/// The first packet of a stream that port 0 opens.
+fn opening(net: &mut Net, session: &Session) -> Vec<u8> {
+    let now = net.now;
+    net.ports[0].open_within(now, address(1), session);
+    let mut packets = Vec::new();
+    net.ports[0].poll_transmit(now, 1, 9_000, &mut packets).expect("it opens");
+    packets
+}
+
+fn answers(port: &mut Port, now: u64) -> usize {
+    let mut out = Vec::new();
+    port.poll_transmit(now, 8, 9_000, &mut out).map_or(0, |transmit| transmit.len)
+}
+
+#[test]
+fn who_has_no_session_gets_no_answer_and_leaves_no_trace() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let now = net.now;
+    let expected = net.session();
+    net.ports[1].expect(now, address(0).ip(), expected.clone());
+    // A stranger, plain; one with a session of its own; one that saw the token and has no keys.
+    let mut plain = Vec::new();
+    let header = Header::Open { source: 7, token: [0; 24], window: 1 << 20 };
+    Packet::Numbered { header, number: 0, ack_now: true, body: 0 }.encode(&mut plain);
+    put_small(&mut plain, &Frame::Ping);
+    let other = net.session();
+    let other = opening(&mut net, &other);
+    let mut thief = opening(&mut net, &expected);
+    let last = thief.len() - 1;
+    thief[last] ^= 1;
+    let mut data = Vec::new();
+    Packet::Numbered { header: Header::Data { target: 9 }, number: 0, ack_now: true, body: 0 }
+        .encode(&mut data);
+    for mut packet in [plain, other, thief, data] {
+        net.ports[1].on_packet(now, now, address(0), &mut packet);
+        assert_eq!((net.ports[1].len(), answers(&mut net.ports[1], now)), (0, 0));
+    }
+    assert_eq!(net.ports[1].dropped(), Dropped { strange: 4, ..Dropped::default() });
+    // The session is none the worse for it.
+    let mut genuine = opening(&mut net, &expected);
+    net.ports[1].on_packet(now, now, address(0), &mut genuine);
+    assert_eq!(net.ports[1].len(), 1);
+    let Some(Event::Accepted(id, _)) = net.ports[1].poll_event() else { panic!("nothing was accepted") };
+    assert_eq!(net.ports[1].label(id), 1, "the session's");
+}
+
+#[test]
+fn a_session_is_good_for_one_stream_and_for_half_a_minute() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let (now, session) = (net.now, net.session());
+    net.ports[1].expect(now, address(0).ip(), session.clone());
+    let first = opening(&mut net, &session);
+    for (packet, later) in [(first.clone(), 0), (first, 1_000), (opening(&mut net, &session), 2_000)] {
+        let mut packet = packet;
+        net.ports[1].on_packet(now + later, now + later, address(0), &mut packet);
+        assert_eq!(net.ports[1].len(), 1, "{later}");
+    }
+    let mut late = sealed_pair(&PathSpec::default());
+    let session = late.session();
+    late.ports[1].expect(now, address(0).ip(), session.clone());
+    let mut packet = opening(&mut late, &session);
+    late.ports[1].on_packet(now + 31_000_000, now + 31_000_000, address(0), &mut packet);
+    assert!(late.ports[1].is_empty());
+}
+
+/// An open stream, its ends at both ports.
+fn open_stream(net: &mut Net) -> [StreamId; 2] {
+    let id = net.open(0, 1);
+    let limit = net.now + 1_000_000;
+    let mut accepted = None;
+    while net.step(limit) {
+        if let Some(Event::Accepted(id, _)) = net.event(1) {
+            accepted = Some(id);
+        }
+    }
+    [id, accepted.expect("it was accepted")]
+}
+
+#[test]
+fn nobody_but_the_peer_ends_a_stream() {
+    let mut net = sealed_pair(&PathSpec::default());
+    let [id, _] = open_stream(&mut net);
+    let now = net.now;
+    net.ports[0].with(now, id, |stream| stream.write(b"x"));
+    let mut bytes = Vec::new();
+    net.ports[0].poll_transmit(now, 1, 9_000, &mut bytes).expect("there is data");
+    let Ok(Packet::Numbered { header: Header::Data { target }, .. }) = Packet::decode(&bytes) else {
+        panic!("no data packet");
+    };
+    // Somebody on the path, who knows the ids and writes from the right address.
+    let mut reset = Vec::new();
+    Packet::Reset { target }.encode(&mut reset);
+    net.ports[0].on_packet(now, now, address(1), &mut reset);
+    let mut close = Vec::new();
+    Packet::Numbered { header: Header::Data { target }, number: 900, ack_now: false, body: 0 }
+        .encode(&mut close);
+    put_small(&mut close, &Frame::Close { reason: 0 });
+    close.extend_from_slice(&[0; 16]);
+    net.ports[1].on_packet(now, now, address(0), &mut close);
+    assert_eq!(net.ports[1].dropped().forged, 1);
+    for port in 0..2 {
+        let failed = std::iter::from_fn(|| net.event(port)).any(|event| matches!(event, Event::Failed(..)));
+        assert!(!failed, "port {port}");
+    }
+}
+
+#[test]
+fn sealing_costs_its_sixteen_bytes_a_packet_and_no_more() {
+    let path = PathSpec::default();
+    let plain = transfer(&mut Net::pair(&path), 50_000_000, false, 60.0).expect("it ends");
+    let sealed = transfer(&mut sealed_pair(&path), 50_000_000, false, 60.0).expect("it ends");
+    assert!(sealed < 1.01 * plain, "plain {plain} s, sealed {sealed} s");
+}
