@@ -11,11 +11,13 @@ use isthmus_proto::{
     AtomicRequest, Completion, Config, Counters, Engine, OpError, PeekRequest, PeerId, RecvRequest, Refusal,
     RmaRequest, SendRequest,
 };
+use isthmus_trust::TrustError;
+use isthmus_udp::Dropped;
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
 use socket2::Socket;
 
-use crate::carrier::{Carriers, Udp};
+use crate::carrier::{Carriers, Tls, Udp};
 use crate::courtesy::Courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
@@ -23,7 +25,7 @@ use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::{RegionTable, Settings, Transport, carrier};
+use crate::{RegionTable, Settings, TlsMode, Transport, carrier};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +41,9 @@ pub enum OpenError {
         /// Why.
         cause: io::Error,
     },
+    /// The settings of encrypted lanes.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// The system gave no descriptor, thread or random number.
     #[error("cannot open an endpoint: {0}")]
     System(#[from] io::Error),
@@ -113,6 +118,7 @@ impl Endpoint {
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
         let at = listen_address(settings, bind)?;
+        let tls = settings.trust(carrier::PROTOCOL)?.map(Tls::new);
         let (listener, at, udp) = listen(at, settings).map_err(|cause| OpenError::Listen { at, cause })?;
         let address = Address {
             as_id: AsId(settings.as_id),
@@ -125,12 +131,13 @@ impl Endpoint {
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
+            proved_only: settings.tls == TlsMode::Required,
             routers: settings.routers.0.clone(),
             seed: u64::from(address.incarnation),
             ..Config::new(address)
         };
         let from = (!settings.interface.is_empty()).then_some(at.ip());
-        let shell = Shell::new(Carriers::new(settings, at.ip(), from, udp), listener)?;
+        let shell = Shell::new(Carriers::new(settings, at.ip(), from, udp, tls), listener)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
         let endpoint = Arc::new(Self {
@@ -165,6 +172,11 @@ impl Endpoint {
     /// What each lane goes by, for diagnosis: "TCP", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
         self.shell.lock().carriers()
+    }
+
+    /// UDP packets that were passed over: garbled, of strangers, altered on the way.
+    pub fn dropped(&self) -> Dropped {
+        self.shell.lock().dropped()
     }
 
     /// The index of a peer in this endpoint's table; makes no connection.
@@ -544,7 +556,7 @@ fn listen(at: SocketAddr, settings: &Settings) -> io::Result<(Socket, SocketAddr
             return Ok((listener, bound, None));
         }
         tries += 1;
-        match Udp::open(bound, settings.peer_timeout.to_duration()) {
+        match Udp::open(bound, settings.peer_timeout.to_duration(), settings.tls == TlsMode::Required) {
             Ok(udp) => return Ok((listener, bound, Some(udp))),
             Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(error),
             Err(_) => {} // the port is taken for UDP: another one

@@ -1,7 +1,7 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
 //! `unsafe` lives in `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
-//! `carrier/mod.rs`, `carrier/tcp.rs` and `carrier/udp/lane.rs` only.
+//! `carrier/mod.rs`, `carrier/tcp.rs`, `carrier/tls.rs` and `carrier/udp/lane.rs` only.
 
 mod carrier;
 mod courtesy;
@@ -20,7 +20,9 @@ mod signals;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml, interface_of};
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::InterfaceError;
+pub use isthmus_udp::Dropped;
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{
-    PARAMETERS, Parameter, Routers, Settings, SettingsError, Streams, Transport, environment_name,
+    KeyFiles, PARAMETERS, Parameter, Routers, Settings, SettingsError, Streams, TlsMode, Transport,
+    environment_name,
 };

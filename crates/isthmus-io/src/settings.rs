@@ -1,6 +1,8 @@
 //! Settings: one table, from which the file's keys, the environment's names and the
 //! provider's declared parameters come.
 
+mod trust;
+
 use std::env;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +14,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::interface::{self, InterfaceError};
+pub use trust::{KeyFiles, TlsMode};
 
 /// One setting, as shown to users.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +74,10 @@ settings! {
     routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
     transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\" or \"auto\", which takes UDP where the round trip is 150 ms or more. The latter need it at both ends, and firewalls that let UDP through at the port that TCP listens at; to a host that gives no answer by UDP, TCP. Default auto.";
+    tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. Default off.";
+    tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
+    tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
+    tls_authorities: KeyFiles = "", "For tls: the authorities of the AS's whose endpoints are trusted, one's own among them. Absolute paths, several separated by commas. Default: none.";
     fabric: String = "", "Local fabrics over which lanes to endpoints and routers of the same subnet go where both ends have them: libfabric providers, best first, separated by commas, such as \"shm,verbs\"; shm is for the same host. Else, and for \"\" and \"off\", TCP. Default \"\".";
     credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
@@ -322,6 +329,8 @@ text_value! {
     Streams, Self(1);
     Transport, Self::Tcp;
     Routers, Self::default();
+    TlsMode, Self::default();
+    KeyFiles, Self::default();
     Size, Self(0);
     Span, Self(0);
 }

@@ -9,10 +9,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
+use isthmus_udp::Dropped;
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use crate::carrier::{Carrier, Carriers, Settled, Transfer};
+use crate::carrier::{Carrier, Carriers, Neighbour, Settled, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::log::{debug_log, warn_log};
 use crate::memory::ProcessMemory;
@@ -349,7 +350,13 @@ impl Shell {
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
         let fills_path = lane.carrier.fills_path();
+        let neighbour = lane.carrier.neighbour(&self.carriers);
         let mut guard = core.lock();
+        match neighbour {
+            Neighbour::Of(as_id) => guard.engine.lane_is_of(id, as_id),
+            Neighbour::Router => guard.engine.lane_is_trusted(id),
+            Neighbour::Unknown => {}
+        }
         if fills_path {
             guard.engine.lane_fills_path(id);
         }
@@ -632,6 +639,11 @@ impl Shell {
         self.lanes.iter().flatten().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
     }
 
+    /// UDP packets that were passed over.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.carriers.dropped()
+    }
+
     /// Whether any lane is left, or something to deliver that was given to one.
     pub(crate) fn has_lanes(&mut self) -> bool {
         self.count > 0 || !self.carriers.is_settled()
@@ -640,6 +652,9 @@ impl Shell {
 
 pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
     match error.kind() {
+        _ if error.get_ref().is_some_and(|inner| inner.is::<Untrusted>()) => {
+            LaneLoss::Untrusted(error.to_string())
+        }
         io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
         _ => LaneLoss::Broken(error.to_string()),
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use isthmus_io::{Endpoint as Engine, RegionTable};
+use isthmus_io::{Endpoint as Engine, RegionTable, TlsMode};
 use isthmus_proto::{Completion, Micros};
 use isthmus_wire::Address;
 use isthmus_wire::conversation::ConnectionId;
@@ -110,9 +110,10 @@ impl Inner {
         Ok(connection.id)
     }
 
-    /// A socket for datagrams, where the system gives one: without it they go by the lanes.
+    /// A socket for datagrams, where the system gives one: without it, and where lanes are
+    /// encrypted, they go by the lanes.
     pub(crate) fn open_datagrams(&self, state: &mut State) {
-        if state.datagrams.is_some() {
+        if state.datagrams.is_some() || self.device.settings().tls == TlsMode::Required {
             return;
         }
         let waiting_max = state.recv_buffers as usize;

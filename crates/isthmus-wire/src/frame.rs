@@ -515,10 +515,12 @@ pub enum RefuseReason {
     Loop = 9,
     /// A router has as many lanes as it may have, or is being drained.
     Full = 10,
+    /// The endpoint takes encrypted lanes only.
+    Plain = 11,
 }
 
 impl RefuseReason {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Version,
         Self::Stranger,
         Self::Closed,
@@ -529,6 +531,7 @@ impl RefuseReason {
         Self::Unreached,
         Self::Loop,
         Self::Full,
+        Self::Plain,
     ];
 
     /// The reason with this number.

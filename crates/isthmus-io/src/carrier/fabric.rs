@@ -1,6 +1,7 @@
 //! Lanes that begin as TCP connections and may move to a site's fabric.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use isthmus_fabric::{Hubs, Meeting, Met, Pipe, Piped};
@@ -38,6 +39,10 @@ impl FabricLane {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.tcp.fd()
+    }
+
+    pub(super) fn peer_ip(&self) -> Option<IpAddr> {
+        self.tcp.peer_ip()
     }
 
     pub(super) fn has_moved(&self) -> bool {

@@ -9,6 +9,7 @@ mod congestion;
 mod fabric;
 mod race;
 mod tcp;
+mod tls;
 mod udp;
 
 use std::fmt::Arguments;
@@ -18,6 +19,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use isthmus_fabric::{Hubs, News};
+use isthmus_udp::Dropped;
+use isthmus_wire::AsId;
 use socket2::Socket;
 
 use crate::Settings;
@@ -28,6 +31,8 @@ use fabric::FabricLane;
 use race::{RaceLane, Winner};
 use tcp::Paths;
 pub(crate) use tcp::{TcpLane, listen};
+use tls::TlsLane;
+pub(crate) use tls::{PROTOCOL, Tls, Untrusted};
 use udp::Known;
 pub(crate) use udp::{Udp, UdpLane};
 
@@ -62,6 +67,21 @@ pub(crate) enum Carrier {
     Udp(UdpLane),
     /// One of both, and it is not yet known which.
     Race(RaceLane),
+    /// An encrypted TCP connection from end to end.
+    Tls(Box<TlsLane>),
+    /// A TCP connection that came in and may be encrypted; taken when that is known.
+    Arrived(Option<TcpLane>),
+}
+
+/// Who is at a lane's other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Neighbour {
+    /// Nobody has shown who.
+    Unknown,
+    /// A router of the settings'.
+    Router,
+    /// Somebody of this AS.
+    Of(AsId),
 }
 
 impl Carrier {
@@ -73,6 +93,8 @@ impl Carrier {
             Self::Fabric(lane) => Some(lane.fd()),
             Self::Udp(_) => None,
             Self::Race(lane) => lane.fd(),
+            Self::Tls(lane) => Some(lane.fd()),
+            Self::Arrived(lane) => lane.as_ref().map(TcpLane::fd),
         }
     }
 
@@ -87,6 +109,8 @@ impl Carrier {
             Self::Fabric(lane) => lane.settle(index as u64, &shared.paths, &mut shared.hubs),
             Self::Udp(lane) => lane.settle(index, shared.udp()?),
             Self::Race(_) => self.settle_race(index, shared),
+            Self::Tls(_) => self.settle_tls(index, shared),
+            Self::Arrived(_) => self.settle_arrived(index, shared),
         }
     }
 
@@ -97,7 +121,7 @@ impl Carrier {
             Self::Tcp(_) => false,
             Self::Fabric(lane) => lane.has_moved(),
             Self::Udp(_) => true,
-            Self::Race(_) => false,
+            Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => false,
         }
     }
 
@@ -108,9 +132,8 @@ impl Carrier {
 
     /// The descriptor is readable.
     pub(crate) fn stir(&mut self, shared: &mut Carriers) {
-        match self {
-            Self::Tcp(_) | Self::Udp(_) | Self::Race(_) => {}
-            Self::Fabric(lane) => lane.stir(&mut shared.hubs),
+        if let Self::Fabric(lane) = self {
+            lane.stir(&mut shared.hubs);
         }
     }
 
@@ -129,7 +152,12 @@ impl Carrier {
                 Ok(udp) => unsafe { lane.read(pieces, udp) },
                 Err(error) => Transfer::Failed(error),
             },
-            Self::Race(_) => Transfer::Blocked,
+            Self::Tls(lane) => match &mut shared.tls {
+                // SAFETY: the caller's promise.
+                Some(tls) => unsafe { lane.read(pieces, tls) },
+                None => Transfer::Failed(io::ErrorKind::Unsupported.into()),
+            },
+            Self::Race(_) | Self::Arrived(_) => Transfer::Blocked,
         }
     }
 
@@ -148,7 +176,9 @@ impl Carrier {
                 Ok(udp) => unsafe { lane.write(pieces, udp) },
                 Err(error) => Transfer::Failed(error),
             },
-            Self::Race(_) => Transfer::Blocked,
+            // SAFETY: the caller's promise.
+            Self::Tls(lane) => unsafe { lane.write(pieces) },
+            Self::Race(_) | Self::Arrived(_) => Transfer::Blocked,
         }
     }
 
@@ -158,14 +188,15 @@ impl Carrier {
             Self::Tcp(lane) => lane.finish(),
             Self::Fabric(lane) => lane.finish(&mut shared.hubs),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.finish(udp)),
-            Self::Race(_) => {}
+            Self::Tls(lane) => lane.finish(),
+            Self::Race(_) | Self::Arrived(_) => {}
         }
     }
 
     /// Gives back what it has of what lanes share; to be called before it is dropped.
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {
-            Self::Tcp(_) => {}
+            Self::Tcp(_) | Self::Tls(_) | Self::Arrived(_) => {}
             Self::Fabric(lane) => lane.release(&mut shared.hubs),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
             Self::Race(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
@@ -177,8 +208,11 @@ impl Carrier {
         match self {
             Self::Tcp(_) => "TCP",
             Self::Fabric(lane) => lane.name(&shared.hubs),
-            Self::Udp(_) => "UDP",
+            Self::Udp(_) if self.neighbour(shared) == Neighbour::Unknown => "UDP",
+            Self::Udp(_) => "UDP, encrypted",
             Self::Race(_) => "TCP or UDP",
+            Self::Tls(_) => "TCP, encrypted",
+            Self::Arrived(_) => "TCP",
         }
     }
 
@@ -188,8 +222,22 @@ impl Carrier {
             Self::Tcp(lane) => lane.rtt_us(),
             Self::Fabric(lane) => lane.rtt_us(),
             Self::Udp(lane) => shared.udp.as_ref().and_then(|udp| lane.rtt_us(udp)),
-            Self::Race(_) => None,
+            Self::Tls(lane) => lane.rtt_us(),
+            Self::Race(_) | Self::Arrived(_) => None,
         }
+    }
+
+    /// Who is at the other end, of a lane that is settled.
+    pub(crate) fn neighbour(&self, shared: &Carriers) -> Neighbour {
+        let of = match self {
+            Self::Tls(lane) => lane.peer_as(),
+            Self::Udp(lane) => shared.udp.as_ref().and_then(|udp| lane.peer_as(udp)),
+            Self::Fabric(lane) if lane.peer_ip().is_some_and(|host| shared.is_router(host)) => {
+                return Neighbour::Router;
+            }
+            _ => None,
+        };
+        of.map_or(Neighbour::Unknown, Neighbour::Of)
     }
 
     /// Looks at the path of a lane that is kept busy, and suits the lane to it.
@@ -197,15 +245,16 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
             Self::Fabric(lane) => lane.look(&mut shared.paths),
-            Self::Udp(_) | Self::Race(_) => {}
+            Self::Tls(lane) => lane.look(&mut shared.paths),
+            Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
         }
     }
 
     /// Becomes what has won, once that is known.
     fn settle_race(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
-        let Carriers { paths, udp: Some(udp), .. } = shared else { return Ok(Settled::Yes) };
+        let Carriers { paths, udp: Some(udp), tls, .. } = shared else { return Ok(Settled::Yes) };
         let Self::Race(lane) = self else { return Ok(Settled::Yes) };
-        let winner = lane.settle(index, paths, udp)?;
+        let winner = lane.settle(index, paths, udp, tls.as_mut())?;
         if let Winner::NotYet { until_writable } = winner {
             return Ok(Settled::Not { until_writable });
         }
@@ -213,6 +262,36 @@ impl Carrier {
             *self = chosen;
         }
         Ok(Settled::Yes)
+    }
+
+    /// Once both sides know each other, whoever connected may come by UDP instead.
+    fn settle_tls(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
+        let (Self::Tls(lane), Carriers { paths, udp, tls: Some(tls), .. }) = (self, shared) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let settled = lane.settle(index, paths, tls)?;
+        if settled == Settled::Yes
+            && let (Some(udp), false, Some(host)) = (udp, lane.is_dialled(), lane.peer_ip())
+        {
+            udp.expect(host, lane.udp_session()?);
+        }
+        Ok(settled)
+    }
+
+    /// Becomes an encrypted lane if it begins as one. Else it is refused by who reads it, with
+    /// a reason.
+    fn settle_arrived(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
+        let (Self::Arrived(arrived), Some(tls)) = (&mut *self, &shared.tls) else { return Ok(Settled::Yes) };
+        let Some(begins) = arrived.as_ref().map_or(Ok(None), tls::begins)? else {
+            return Ok(Settled::Not { until_writable: false });
+        };
+        let Some(lane) = arrived.take() else { return Ok(Settled::Yes) };
+        *self = if begins {
+            Self::Tls(Box::new(tls.accepted(lane)?))
+        } else {
+            Self::Fabric(FabricLane::accepted(lane))
+        };
+        self.settle(index, shared)
     }
 }
 
@@ -230,12 +309,20 @@ pub(crate) struct Carriers {
     hubs: Hubs,
     news: Vec<News>,
     udp: Option<Udp>,
+    /// There if lanes that no router or fabric carries are encrypted.
+    tls: Option<Tls>,
 }
 
 impl Carriers {
     /// `own` is the address that we listen at, `from` the one to connect from where the user
-    /// named an interface; `udp` is there if lanes may go by it.
-    pub(crate) fn new(settings: &Settings, own: IpAddr, from: Option<IpAddr>, udp: Option<Udp>) -> Self {
+    /// named an interface; `udp` is there if lanes may go by it, `tls` if they are encrypted.
+    pub(crate) fn new(
+        settings: &Settings,
+        own: IpAddr,
+        from: Option<IpAddr>,
+        udp: Option<Udp>,
+        tls: Option<Tls>,
+    ) -> Self {
         let hubs = Hubs::new(&settings.fabric, own, |what: Arguments<'_>| info_log!("{what}"));
         Self {
             own,
@@ -246,7 +333,17 @@ impl Carriers {
             hubs,
             news: Vec::new(),
             udp,
+            tls,
         }
+    }
+
+    fn is_router(&self, host: IpAddr) -> bool {
+        self.routers.iter().any(|router| router.ip() == host)
+    }
+
+    /// Packets that were passed over.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.udp.as_ref().map_or_else(Dropped::default, Udp::dropped)
     }
 
     fn udp(&mut self) -> io::Result<&mut Udp> {
@@ -256,6 +353,13 @@ impl Carriers {
     /// Starts to connect to `to`.
     pub(crate) fn dial(&mut self, to: SocketAddr) -> io::Result<Carrier> {
         let by = self.way_to(to);
+        if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
+            let lane = tls.dialled(TcpLane::dial(to, self.from)?)?;
+            return Ok(match by {
+                Some(Known::Tcp) => Carrier::Tls(Box::new(lane)),
+                by => Carrier::Race(RaceLane::dial_sealed(to, lane, by.is_some())),
+            });
+        }
         if by == Some(Known::Udp)
             && let Some(udp) = &mut self.udp
         {
@@ -289,6 +393,9 @@ impl Carriers {
     /// Takes a connection that came in.
     pub(crate) fn accept(&self, socket: Socket) -> io::Result<Carrier> {
         let lane = TcpLane::accept(socket, &self.paths)?;
+        if self.tls.is_some() && !lane.peer_ip().is_some_and(|host| self.is_router(host)) {
+            return Ok(Carrier::Arrived(Some(lane)));
+        }
         // An offer has to be answered even by who takes none.
         Ok(Carrier::Fabric(FabricLane::accepted(lane)))
     }
@@ -311,7 +418,9 @@ impl Carriers {
 
     /// Whether all that carriers do shows at descriptors: then the shell need not ask for more.
     pub(crate) fn is_plain(&self) -> bool {
-        (self.hubs.is_off() || self.hubs.is_idle()) && self.udp.as_ref().is_none_or(Udp::is_idle)
+        (self.hubs.is_off() || self.hubs.is_idle())
+            && self.udp.as_ref().is_none_or(Udp::is_idle)
+            && self.tls.as_ref().is_none_or(Tls::is_idle)
     }
 
     /// Turns what lanes share, and adds to `ready` the lanes that this concerns, by index;
@@ -324,6 +433,10 @@ impl Carriers {
             writable: news.writable,
         }));
         self.udp.iter_mut().for_each(|udp| udp.turn(ready));
+        if let Some(tls) = &mut self.tls {
+            let held = |index: usize| Ready { key: index as u64, readable: true, writable: false };
+            ready.extend(tls.holding().map(held));
+        }
     }
 
     /// Sends what lanes were given and what may go now.
@@ -343,7 +456,8 @@ impl Carriers {
             return None;
         }
         let udp = self.udp.as_mut().and_then(Udp::deadline);
-        self.hubs.deadline().into_iter().chain(udp).min()
+        let held = self.tls.as_ref().is_some_and(|tls| !tls.is_idle()).then_some(Duration::ZERO);
+        self.hubs.deadline().into_iter().chain(udp).chain(held).min()
     }
 
     /// Whether what lanes were given before they ended has arrived.

@@ -1,8 +1,9 @@
-//! Lanes that are dialled by TCP and by UDP at once, to see what the path is like.
+//! Lanes that are dialled by TCP and by UDP, to see what the path is like.
 //!
 //! Where the round trip is short, TCP carries: it costs less of the processor, and repairs a
 //! loss soon enough. Where it is long, UDP, if it gets through. What was found out holds for
-//! further lanes to that host.
+//! further lanes to that host. Plain lanes are dialled by both at once; of encrypted ones UDP
+//! takes its keys from the session on the TCP connection, and so comes after it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::tcp::{Paths, TcpLane};
+use super::tls::{Tls, TlsLane};
 use super::udp::{Known, Udp, UdpLane};
 use super::{Carrier, Settled};
 
@@ -25,12 +27,39 @@ const GRACE_LEAST: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct RaceLane {
     to: SocketAddr,
-    /// Taken when it has won.
-    tcp: Option<TcpLane>,
-    udp: UdpLane,
+    /// Taken when the race is over.
+    base: Option<Base>,
+    /// `None` while it waits for keys.
+    udp: Option<UdpLane>,
+    /// UDP carries however long the round trip is.
+    prefers_udp: bool,
     since: Instant,
-    /// How long TCP took, once it is connected, and its round trip.
+    /// How long TCP took, once it can carry, and its round trip.
     connected: Option<(Duration, Duration)>,
+}
+
+/// The connection by TCP.
+#[derive(Debug)]
+enum Base {
+    Plain(TcpLane),
+    Tls(Box<TlsLane>),
+}
+
+impl Base {
+    fn settle(&mut self, index: usize, paths: &Paths, tls: Option<&mut Tls>) -> io::Result<Settled> {
+        match (self, tls) {
+            (Self::Plain(lane), _) => lane.settle(paths),
+            (Self::Tls(lane), Some(tls)) => lane.settle(index, paths, tls),
+            (Self::Tls(_), None) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn rtt_us(&self) -> Option<u64> {
+        match self {
+            Self::Plain(lane) => lane.rtt_us(),
+            Self::Tls(lane) => lane.rtt_us(),
+        }
+    }
 }
 
 /// What a race came to.
@@ -46,52 +75,75 @@ pub(super) enum Winner {
 
 impl RaceLane {
     pub(super) fn dial(to: SocketAddr, tcp: TcpLane, udp: &mut Udp) -> Self {
-        Self { to, tcp: Some(tcp), udp: udp.dial(to), since: Instant::now(), connected: None }
+        Self::new(to, Base::Plain(tcp), Some(udp.dial(to)), false)
+    }
+
+    /// The same, encrypted.
+    pub(super) fn dial_sealed(to: SocketAddr, tls: TlsLane, prefers_udp: bool) -> Self {
+        Self::new(to, Base::Tls(Box::new(tls)), None, prefers_udp)
+    }
+
+    fn new(to: SocketAddr, base: Base, udp: Option<UdpLane>, prefers_udp: bool) -> Self {
+        Self { to, base: Some(base), udp, prefers_udp, since: Instant::now(), connected: None }
     }
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.tcp.as_ref().map(TcpLane::fd)
+        self.base.as_ref().map(|base| match base {
+            Base::Plain(lane) => lane.fd(),
+            Base::Tls(lane) => lane.fd(),
+        })
     }
 
     pub(super) fn release(&mut self, udp: &mut Udp) {
-        self.udp.release(udp);
+        self.udp.iter_mut().for_each(|lane| lane.release(udp));
     }
 
     /// The carrier that was chosen; `None` if it was taken before.
     pub(super) fn take_winner(&mut self, winner: Winner, udp: &mut Udp) -> Option<Carrier> {
-        let tcp = self.tcp.take()?;
+        let base = self.base.take()?;
         if winner == Winner::Udp {
-            return Some(Carrier::Udp(self.udp));
+            if let Base::Tls(mut lane) = base {
+                lane.finish();
+            }
+            return self.udp.map(Carrier::Udp);
         }
-        self.udp.release(udp);
-        Some(Carrier::Tcp(tcp))
+        self.release(udp);
+        Some(match base {
+            Base::Plain(lane) => Carrier::Tcp(lane),
+            Base::Tls(lane) => Carrier::Tls(lane),
+        })
     }
 
     /// Goes on.
     ///
     /// # Errors
-    /// As for [`TcpLane::settle`].
-    pub(super) fn settle(&mut self, index: usize, paths: &Paths, udp: &mut Udp) -> io::Result<Winner> {
-        self.udp.settle(index, udp)?;
-        if self.connected.is_none()
-            && let Some(tcp) = &mut self.tcp
-            && tcp.settle(paths)? == Settled::Yes
-        {
-            let took = self.since.elapsed();
-            self.connected = Some((took, tcp.rtt_us().map_or(took, Duration::from_micros)));
+    /// As for [`TcpLane::settle`] and [`TlsLane::settle`].
+    pub(super) fn settle(
+        &mut self,
+        index: usize,
+        paths: &Paths,
+        udp: &mut Udp,
+        tls: Option<&mut Tls>,
+    ) -> io::Result<Winner> {
+        if let Some(lane) = &mut self.udp {
+            lane.settle(index, udp)?;
         }
-        let answered = self.udp.is_answered(udp);
-        let by_udp = self.udp.rtt_us(udp).map(Duration::from_micros);
+        let until_writable = self.settle_base(index, paths, udp, tls)?;
+        let answered = self.udp.as_ref().is_some_and(|lane| lane.is_answered(udp));
+        let by_udp = self.udp.as_ref().and_then(|lane| lane.rtt_us(udp)).map(Duration::from_micros);
         let Some(rtt) = self.connected.map(|(_, rtt)| rtt).or(by_udp) else {
-            return Ok(Winner::NotYet { until_writable: true });
+            return Ok(Winner::NotYet { until_writable });
         };
         let host = self.to.ip();
-        if rtt >= LONG && answered {
-            udp.learn(host, Known::Udp, format_args!("the round trip is {} ms", rtt.as_millis()));
+        let by_udp = self.prefers_udp || rtt >= LONG;
+        if by_udp && answered {
+            if !self.prefers_udp {
+                udp.learn(host, Known::Udp, format_args!("the round trip is {} ms", rtt.as_millis()));
+            }
             return Ok(Winner::Udp);
         }
-        let Some((took, _)) = self.connected else { return Ok(Winner::NotYet { until_writable: true }) };
-        if rtt < LONG {
+        let Some((took, _)) = self.connected else { return Ok(Winner::NotYet { until_writable }) };
+        if !by_udp {
             udp.learn(host, Known::Tcp, format_args!("the round trip is below {} ms", LONG.as_millis()));
             return Ok(Winner::Tcp);
         }
@@ -100,5 +152,37 @@ impl RaceLane {
             return Ok(Winner::Tcp);
         }
         Ok(Winner::NotYet { until_writable: false })
+    }
+
+    /// Goes on with the connection by TCP; true where that waits to be writable. Where it gives
+    /// keys and the path is long, UDP begins.
+    fn settle_base(
+        &mut self,
+        index: usize,
+        paths: &Paths,
+        udp: &mut Udp,
+        tls: Option<&mut Tls>,
+    ) -> io::Result<bool> {
+        let Some(base) = &mut self.base else { return Ok(false) };
+        if self.connected.is_some() {
+            if let (Base::Tls(lane), Some(tls)) = (base, tls) {
+                lane.check(tls)?;
+            }
+            return Ok(false);
+        }
+        if let Settled::Not { until_writable } = base.settle(index, paths, tls)? {
+            return Ok(until_writable);
+        }
+        let took = self.since.elapsed();
+        let rtt = base.rtt_us().map_or(took, Duration::from_micros);
+        self.connected = Some((took, rtt));
+        if let Base::Tls(lane) = base
+            && (self.prefers_udp || rtt >= LONG)
+        {
+            let mut lane = udp.dial_within(self.to, &lane.udp_session()?);
+            lane.settle(index, udp)?;
+            self.udp = Some(lane);
+        }
+        Ok(false)
     }
 }

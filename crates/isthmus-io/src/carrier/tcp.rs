@@ -1,11 +1,13 @@
 //! Lanes by TCP: sockets, non-blocking, scattered and gathered.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::congestion::{self, Judge, Sample, Trace};
@@ -161,6 +163,29 @@ impl TcpLane {
         transfer(unsafe { libc::sendmsg(self.raw(), &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
     }
 
+    /// Reads without pieces; `None` where there is nothing now.
+    pub(super) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        blocked(rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(n, _)| n))
+    }
+
+    /// The first byte that came, without taking it, 0 where the connection has ended; `None`
+    /// while nothing has come.
+    pub(super) fn peek(&self) -> io::Result<Option<u8>> {
+        let mut first = [0];
+        let peeked = rustix::net::recv(&self.socket, &mut first, RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        Ok(blocked(peeked)?.map(|_| first[0]))
+    }
+
+    /// Writes; a closed peer is an error, not a signal.
+    pub(super) fn send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.socket.send_vectored_with_flags(slices, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+    }
+
+    /// The host at the other end.
+    pub(super) fn peer_ip(&self) -> Option<IpAddr> {
+        peer_ip(&self.socket)
+    }
+
     /// Closes our side.
     pub(super) fn finish(&mut self) {
         // It fails where the peer has closed already.
@@ -211,6 +236,15 @@ fn set_congestion(socket: &Socket, congestion: &str) {
     let name = if congestion == congestion::AUTO { congestion::CLEAN } else { congestion };
     if name != "system" {
         let _ = socket.set_tcp_congestion(name.as_bytes());
+    }
+}
+
+/// `None` where there is nothing now.
+fn blocked<T>(came: Result<T, Errno>) -> io::Result<Option<T>> {
+    match came {
+        Ok(came) => Ok(Some(came)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 

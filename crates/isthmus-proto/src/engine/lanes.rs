@@ -2,9 +2,9 @@
 //! endpoint closes.
 
 use isthmus_wire::frame::{self, MAGIC, PROTOCOL_VERSION, RefuseReason};
-use isthmus_wire::{Address, FrameError};
+use isthmus_wire::{Address, AsId, FrameError};
 
-use super::state::{Early, Kind, Lane, LaneState, Micros, Stage};
+use super::state::{Early, Kind, Lane, LaneState, Micros, Proof, Stage};
 use super::{Action, Config, Engine, LaneId};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
@@ -29,6 +29,9 @@ pub enum LaneLoss {
     Closed,
     /// It broke, or could not be made.
     Broken(String),
+    /// It could not be made because one side does not trust the other; the text says why, and
+    /// what to do.
+    Untrusted(String),
 }
 
 /// How long a connected peer may take to answer Hello.
@@ -39,6 +42,16 @@ const ROUTED_GREETING_US: Micros = 4_000_000;
 const LANES_MAX: usize = 1024;
 /// Least credit that a new peer is granted. Bytes.
 const CREDIT_LEAST: u64 = 64 << 10;
+
+/// A peer may only be of the AS that its certificate names.
+fn check_name(proof: Proof, source: &Address) -> Result<(), PeerFault> {
+    match proof {
+        Proof::Of(as_id) if as_id != source.as_id => {
+            Err(PeerFault::Frame("an address of another AS than that of its certificate"))
+        }
+        _ => Ok(()),
+    }
+}
 
 impl Engine {
     /// A peer connected; its Hello is to come.
@@ -105,6 +118,21 @@ impl Engine {
         }
     }
 
+    /// The shell knows by a certificate of which AS the lane's other end is: a peer that gives
+    /// another in its address is at fault.
+    pub fn lane_is_of(&mut self, lane: LaneId, as_id: AsId) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.proof = Proof::Of(as_id);
+        }
+    }
+
+    /// The shell knows that the lane comes from a router, which speaks for others.
+    pub fn lane_is_trusted(&mut self, lane: LaneId) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.proof = Proof::Trusted;
+        }
+    }
+
     /// The shell knows that this lane alone uses all that its path has.
     pub fn lane_fills_path(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
@@ -141,7 +169,9 @@ impl Engine {
         if hello.magic != MAGIC || hello.source.is_wildcard() {
             return Err(PeerFault::Frame("not an isthmus peer"));
         }
-        if let Some(reason) = self.objection(hello) {
+        let proof = self.lanes[lane.0 as usize].proof;
+        check_name(proof, &hello.source)?;
+        if let Some(reason) = self.objection(hello, proof) {
             self.refuse(lane, reason);
             return Ok(());
         }
@@ -176,10 +206,12 @@ impl Engine {
         Ok(())
     }
 
-    fn objection(&self, hello: &frame::Hello) -> Option<RefuseReason> {
+    fn objection(&self, hello: &frame::Hello, proof: Proof) -> Option<RefuseReason> {
         let own = self.config.address;
         if hello.version != PROTOCOL_VERSION {
             Some(RefuseReason::Version)
+        } else if self.config.proved_only && proof == Proof::None {
+            Some(RefuseReason::Plain)
         } else if !hello.target.is_wildcard() && hello.target.incarnation != own.incarnation {
             Some(RefuseReason::Stranger)
         } else if self.is_routed(&hello.source) && (hello.hops == 0 || !self.has_routers()) {
@@ -228,6 +260,7 @@ impl Engine {
         if welcome.source.is_wildcard() || !(target.is_wildcard() || target == welcome.source) {
             return Err(PeerFault::Frame("an answer in another's name"));
         }
+        check_name(self.lanes[lane.0 as usize].proof, &welcome.source)?;
         if target.is_wildcard() {
             peer = self.identify(peer, welcome.source, mem);
             self.lanes[lane.0 as usize].peer = Some(peer);
@@ -346,9 +379,12 @@ impl Engine {
             let refusals = connection.refusals;
             if refusals >= self.config.refusals_max {
                 let address = self.peers[peer.0 as usize].address;
-                let error = OpError::PeerGone(format!(
-                    "nobody listens at {address}: the peer's process has ended, or its address is wrong"
-                ));
+                let error = match loss {
+                    LaneLoss::Untrusted(text) => OpError::Unreachable(format!("{address}: {text}")),
+                    _ => OpError::PeerGone(format!(
+                        "nobody listens at {address}: the peer's process has ended, or its address is wrong"
+                    )),
+                };
                 return self.fail_peer(peer, error, mem);
             }
             self.schedule_retry(now, peer);
@@ -403,14 +439,14 @@ impl Engine {
         match loss {
             // Says nothing of the peer.
             _ if router.is_some() => {}
-            LaneLoss::Refused => connection.refusals += 1,
+            LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.refusals += 1,
             LaneLoss::Closed if was_dialing => connection.refusals += 1,
             _ => connection.refusals = 0,
         }
         let text = match loss {
             LaneLoss::Refused => "connection refused",
             LaneLoss::Closed => "closed by the peer",
-            LaneLoss::Broken(text) => text,
+            LaneLoss::Broken(text) | LaneLoss::Untrusted(text) => text,
         };
         connection.last_failure = format!("{through}{text}");
     }

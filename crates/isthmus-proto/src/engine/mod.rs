@@ -48,6 +48,8 @@ pub struct Config {
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone.
     pub refusals_max: u32,
+    /// Whether lanes that come in must be proved, see [`Engine::lane_is_of`]. Default false.
+    pub proved_only: bool,
     /// Routers of the endpoint's subnet, for peers in others. Empty: there are none.
     pub routers: Vec<SocketAddr>,
     /// Of the choice among routers.
@@ -72,6 +74,7 @@ impl Config {
             streams: 4,
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
+            proved_only: false,
             routers: Vec::new(),
             seed: 1,
         }

@@ -165,6 +165,10 @@ impl Engine {
                 "the process at {address} has ended and another one listens at its port; start the peer again and \
                  use its new address"
             )),
+            Some(RefuseReason::Plain) => OpError::Unreachable(format!(
+                "the endpoint at {address} takes encrypted lanes only; set tls to required here too, with \
+                 tls_certificate, tls_key and tls_authorities"
+            )),
             Some(RefuseReason::Subnet) if self.is_routed(&address) => OpError::Unreachable(format!(
                 "the endpoint at {address} knows no router back to AS {} subnet {}; set routers there too",
                 self.config.address.as_id.0, self.config.address.subnet.0

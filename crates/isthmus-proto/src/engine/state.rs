@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use isthmus_wire::Address;
 use isthmus_wire::frame::{self, Frame};
+use isthmus_wire::{Address, AsId};
 
 use super::Config;
 use crate::matching::Posted;
@@ -272,9 +272,20 @@ pub(crate) enum LaneState {
     Closing,
 }
 
+/// What is known of who is at a lane's other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    None,
+    /// A neighbour that is trusted to speak for others.
+    Trusted,
+    /// Somebody of this AS, by its certificate.
+    Of(AsId),
+}
+
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) state: LaneState,
+    pub(crate) proof: Proof,
     pub(crate) peer: Option<PeerId>,
     /// Handshake and liveness frames, sent before anything else.
     pub(crate) control: VecDeque<Frame>,
@@ -303,6 +314,7 @@ impl Lane {
     pub(crate) fn new(state: LaneState, peer: Option<PeerId>) -> Self {
         Self {
             state,
+            proof: Proof::None,
             peer,
             control: VecDeque::new(),
             stream: None,

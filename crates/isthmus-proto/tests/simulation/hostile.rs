@@ -22,7 +22,11 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
-        let engine = Engine::new(Config { credit: 128 << 10, refusals_max: 3, ..Config::new(address(0)) });
+        Self::with(Config::new(address(0)))
+    }
+
+    fn with(config: Config) -> Self {
+        let engine = Engine::new(Config { credit: 128 << 10, refusals_max: 3, ..config });
         let mut mem = Arena::default();
         assert_eq!(mem.register(vec![0; 1 << 20]), KEY);
         Self { engine, mem, lanes: Vec::new(), now: 0 }
@@ -128,6 +132,54 @@ fn what_is_no_greeting_of_a_peer_is_a_fault() {
     let lane = victim.engine.lane_accepted();
     victim.say(lane, frame::Hello { source: other, ..good }, &[]).unwrap();
     assert!(matches!(victim.drain().last(), Some(Frame::Refuse(_))));
+}
+
+#[test]
+fn who_takes_proved_lanes_only_refuses_others_and_holds_peers_to_their_certificates() {
+    let hello = frame::Hello {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION,
+        source: address(1),
+        target: address(0),
+        credit: 0,
+        hops: 0,
+    };
+    let greeted = |prove: &dyn Fn(&mut Engine, LaneId)| {
+        let mut victim = Victim::with(Config { proved_only: true, ..Config::new(address(0)) });
+        let lane = victim.engine.lane_accepted();
+        prove(&mut victim.engine, lane);
+        victim.say(lane, hello, &[]).map(|()| victim.drain())
+    };
+    let refused = greeted(&|_, _| {}).expect("no fault");
+    let plain = frame::RefuseReason::Plain as u8;
+    assert!(matches!(refused[..], [Frame::Refuse(refuse)] if refuse.reason == plain), "{refused:?}");
+    let named = greeted(&|engine, lane| engine.lane_is_of(lane, address(1).as_id)).expect("no fault");
+    assert!(matches!(named[0], Frame::Welcome(_)), "{named:?}");
+    let routed = greeted(&|engine, lane| engine.lane_is_trusted(lane)).expect("no fault");
+    assert!(matches!(routed[0], Frame::Welcome(_)), "{routed:?}");
+    assert!(greeted(&|engine, lane| engine.lane_is_of(lane, AsId(9))).is_err());
+}
+
+#[test]
+fn a_peer_that_is_not_trusted_fails_its_operations_with_the_reason() {
+    let mut victim = Victim::new();
+    let peer = victim.engine.peer(&address(1)).unwrap();
+    let request =
+        SendRequest { peer, channel: Channel::Tagged, tag: 1, data: None, options: Options::default() };
+    let place = victim.mem.lend(vec![0; 8], false, true);
+    victim.engine.send(&request, place, 8, &mut victim.mem).unwrap();
+    for _ in 0..3 {
+        while let Some(action) = victim.engine.poll_action() {
+            let isthmus_proto::Action::Dial { lane, .. } = action else { continue };
+            let loss = LaneLoss::Untrusted("no such authority".to_owned());
+            victim.engine.lane_lost(victim.now, lane, &loss, &mut victim.mem);
+        }
+        victim.now = victim.engine.poll_timeout().unwrap_or(victim.now);
+        victim.engine.handle_timeout(victim.now, &mut victim.mem);
+    }
+    let done = victim.engine.poll_completion().expect("it failed");
+    let text = done.error.expect("an error").to_string();
+    assert!(text.contains("no such authority") && text.contains(&address(1).to_string()), "{text}");
 }
 
 #[test]

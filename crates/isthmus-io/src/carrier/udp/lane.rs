@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use isthmus_udp::{Failure, Stream, StreamId};
+use isthmus_wire::AsId;
 
 use super::super::{Settled, Transfer};
 use super::Udp;
@@ -90,6 +91,11 @@ impl UdpLane {
 
     pub(in super::super) fn release(&mut self, udp: &mut Udp) {
         udp.leave(self.stream);
+    }
+
+    /// The AS at the other end, if it has shown its certificate.
+    pub(in super::super) fn peer_as(&self, udp: &Udp) -> Option<AsId> {
+        udp.peer_as(self.stream)
     }
 
     pub(in super::super) fn rtt_us(&self, udp: &Udp) -> Option<u64> {

@@ -16,7 +16,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
-use isthmus_udp::{Event, Micros, Port, PortConfig, Stream, StreamId, Transmit};
+use isthmus_udp::{Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit};
+use isthmus_wire::AsId;
 
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
@@ -120,10 +121,12 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// Streams at `at`, given up when nothing is heard for `patience`.
-    pub(crate) fn open(at: SocketAddr, patience: Duration) -> io::Result<Self> {
+    /// Streams at `at`, given up when nothing is heard for `patience`; others open them within
+    /// sessions only, if so.
+    pub(crate) fn open(at: SocketAddr, patience: Duration, sessions_only: bool) -> io::Result<Self> {
         let socket = UdpSocket::bind(at, |what: Arguments<'_>| info_log!("{what}"))?;
         let mut config = PortConfig::at(at);
+        config.sessions_only = sessions_only;
         config.stream.keepalive_us = KEEPALIVE_US;
         config.stream.patience_us =
             (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
@@ -185,6 +188,28 @@ impl Udp {
     pub(super) fn dial(&mut self, to: SocketAddr) -> UdpLane {
         let stream = self.port.open(self.now(), to);
         UdpLane::new(stream, to, true)
+    }
+
+    /// Opens a lane within a session.
+    pub(super) fn dial_within(&mut self, to: SocketAddr, session: &Session) -> UdpLane {
+        let stream = self.port.open_within(self.now(), to, session);
+        UdpLane::new(stream, to, true)
+    }
+
+    /// A lane may be opened within this session from now on.
+    pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
+        self.port.expect(self.now(), from, session);
+    }
+
+    /// The AS at a stream's other end, if it has shown its certificate.
+    fn peer_as(&self, stream: StreamId) -> Option<AsId> {
+        let sealed = self.port.stream(stream)?.is_sealed();
+        sealed.then(|| AsId(self.port.label(stream) as u32))
+    }
+
+    /// Packets that were passed over.
+    pub(super) fn dropped(&self) -> Dropped {
+        self.port.dropped()
     }
 
     /// A lane that somebody opened.

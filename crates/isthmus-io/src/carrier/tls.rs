@@ -1,0 +1,441 @@
+//! Lanes that are TCP connections with mutual TLS 1.3 in them.
+//!
+//! Both ends show certificates of their AS's ([`isthmus_trust`]). The session also gives the
+//! keys of a stream by UDP, which the end that connected may open instead: then this
+//! connection has done its part and ends.
+
+use std::fmt;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use isthmus_trust::Trust;
+use isthmus_udp::Session;
+use isthmus_wire::AsId;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, Connection, Error};
+
+use super::tcp::{Paths, TcpLane};
+use super::{Settled, Transfer};
+use crate::log::info_log;
+
+/// What both ends call what goes through the session (ALPN).
+pub(crate) const PROTOCOL: &[u8] = b"isthmus-lane/1";
+/// Of the keys for a stream by UDP.
+const EXPORTER: &[u8] = b"EXPORTER-isthmus-udp";
+/// The first byte of a session; no lane without one begins by it.
+const HANDSHAKE: u8 = 22;
+/// Bytes that are read at once, and that may wait encrypted.
+const READ_BYTES: usize = 64 << 10;
+const UNSENT_BYTES: usize = 128 << 10;
+/// Pieces that are encrypted at once.
+const PIECES: usize = 64;
+
+/// Why a lane was not made: one side does not trust the other. The text says what to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Untrusted(String);
+
+/// What lanes with TLS share.
+pub(crate) struct Tls {
+    trust: Trust,
+    /// Room to read into, when no lane has it.
+    spare: Vec<u8>,
+    /// Lanes that hold bytes which their connection no longer shows.
+    holding: Vec<usize>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("holding", &self.holding).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    pub(crate) fn new(trust: Trust) -> Self {
+        Self { trust, spare: Vec::new(), holding: Vec::new() }
+    }
+
+    /// Lanes to be read though nothing shows it.
+    pub(super) fn holding(&mut self) -> std::vec::Drain<'_, usize> {
+        self.holding.drain(..)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.holding.is_empty()
+    }
+
+    /// A lane that is being connected.
+    pub(super) fn dialled(&self, tcp: TcpLane) -> io::Result<TlsLane> {
+        // Certificates name an AS; a server's name is for TLS's form only.
+        let name = ServerName::try_from("isthmus").map_err(io::Error::other)?;
+        let client =
+            rustls::ClientConnection::new(self.trust.client.clone(), name).map_err(io::Error::other)?;
+        Ok(TlsLane::new(tcp, client.into(), true))
+    }
+
+    /// A lane that came in and begins a session.
+    pub(super) fn accepted(&self, tcp: TcpLane) -> io::Result<TlsLane> {
+        let server = rustls::ServerConnection::new(self.trust.server.clone()).map_err(io::Error::other)?;
+        Ok(TlsLane::new(tcp, server.into(), false))
+    }
+}
+
+/// Whether a connection that came in begins a session; `None` while nothing has come.
+pub(super) fn begins(tcp: &TcpLane) -> io::Result<Option<bool>> {
+    Ok(tcp.peek()?.map(|first| first == HANDSHAKE))
+}
+
+/// See the module.
+pub(crate) struct TlsLane {
+    tcp: TcpLane,
+    session: Box<Connection>,
+    dialled: bool,
+    connected: bool,
+    /// The lane's, once it is settled.
+    index: usize,
+    /// What was read of the connection, from `taken` to `filled` not yet decrypted.
+    inward: Vec<u8>,
+    taken: usize,
+    filled: usize,
+    /// Decrypted bytes that wait.
+    decrypted: usize,
+    /// Bytes of the pieces to be written that are encrypted, and not yet counted as written.
+    owed: usize,
+}
+
+impl fmt::Debug for TlsLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsLane").field("tcp", &self.tcp).finish_non_exhaustive()
+    }
+}
+
+impl TlsLane {
+    fn new(tcp: TcpLane, mut session: Connection, dialled: bool) -> Self {
+        session.set_buffer_limit(Some(UNSENT_BYTES));
+        Self {
+            tcp,
+            session: Box::new(session),
+            dialled,
+            connected: !dialled,
+            index: usize::MAX,
+            inward: Vec::new(),
+            taken: 0,
+            filled: 0,
+            decrypted: 0,
+            owed: 0,
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.tcp.fd()
+    }
+
+    pub(super) fn rtt_us(&self) -> Option<u64> {
+        self.tcp.rtt_us()
+    }
+
+    pub(super) fn look(&mut self, paths: &mut Paths) {
+        self.tcp.look(paths);
+    }
+
+    pub(super) fn is_dialled(&self) -> bool {
+        self.dialled
+    }
+
+    pub(super) fn peer_ip(&self) -> Option<IpAddr> {
+        self.tcp.peer_ip()
+    }
+
+    /// The AS at the other end, once it is settled.
+    pub(super) fn peer_as(&self) -> Option<AsId> {
+        isthmus_trust::peer_as(self.session.peer_certificates())
+    }
+
+    /// The keys of one stream by UDP, once it is settled.
+    pub(super) fn udp_session(&self) -> io::Result<Session> {
+        let mut exported = [0; Session::LEN];
+        let label = self.peer_as().map_or(0, |as_id| u64::from(as_id.0));
+        self.session.export_keying_material(&mut exported, EXPORTER, None).map_err(io::Error::other)?;
+        Ok(Session::new(&exported, label))
+    }
+
+    /// Goes on until both sides know each other.
+    ///
+    /// # Errors
+    /// The connection's, or [`Untrusted`].
+    pub(super) fn settle(&mut self, index: usize, paths: &Paths, tls: &mut Tls) -> io::Result<Settled> {
+        self.index = index;
+        if !self.connected {
+            match self.tcp.settle(paths)? {
+                Settled::Yes => self.connected = true,
+                not => return Ok(not),
+            }
+        }
+        let settled = self.shake_hands(tls).inspect_err(|error| {
+            let host = self.tcp.peer_ip().map_or_else(String::new, |host| format!(" with {host}"));
+            info_log!("no encrypted lane{host}: {error}");
+        });
+        self.put_by(tls);
+        settled
+    }
+
+    fn shake_hands(&mut self, tls: &mut Tls) -> io::Result<Settled> {
+        loop {
+            let flushed = self.flush().map_err(|error| self.cut_short(error))?;
+            if !self.session.is_handshaking() && flushed {
+                self.note_held(tls);
+                return Ok(Settled::Yes);
+            }
+            match self.pull(tls).map_err(|error| self.cut_short(error))? {
+                Pulled::Bytes => {}
+                Pulled::Nothing => return Ok(Settled::Not { until_writable: !flushed }),
+                Pulled::End => return Err(self.cut_short(io::ErrorKind::UnexpectedEof.into())),
+            }
+        }
+    }
+
+    /// The error of a connection that ends in mid-handshake.
+    fn cut_short(&self, error: io::Error) -> io::Error {
+        let broken = matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        );
+        if !broken || !self.dialled {
+            return error;
+        }
+        untrusted(
+            "the peer ended the connection when we began TLS: set tls to required there too, or to off at both ends",
+        )
+    }
+
+    /// Whether the other side still agrees, while nothing is expected of it.
+    ///
+    /// # Errors
+    /// As for [`TlsLane::settle`]; in TLS 1.3 it says only now if it does not trust us.
+    pub(super) fn check(&mut self, tls: &mut Tls) -> io::Result<()> {
+        let pulled = self.pull(tls);
+        self.put_by(tls);
+        match pulled? {
+            Pulled::End => Err(io::ErrorKind::UnexpectedEof.into()),
+            Pulled::Bytes | Pulled::Nothing => Ok(()),
+        }
+    }
+
+    /// As [`TcpLane::read`].
+    ///
+    /// # Safety
+    /// Every piece is valid for writing and nobody else touches it during the call.
+    pub(super) unsafe fn read(&mut self, pieces: &mut [libc::iovec], tls: &mut Tls) -> Transfer {
+        let (mut total, mut room) = (0, 0);
+        let mut end = None;
+        for piece in pieces {
+            // SAFETY: the caller's promise.
+            let place = unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast(), piece.iov_len) };
+            room += place.len();
+            let (n, over) = self.fill(place, tls);
+            total += n;
+            end = over;
+            if total < room {
+                break;
+            }
+        }
+        if total == room {
+            self.note_held(tls);
+        }
+        self.put_by(tls);
+        match end {
+            _ if total > 0 => Transfer::Bytes(total),
+            Some(end) => end,
+            None => Transfer::Blocked,
+        }
+    }
+
+    /// Sees to it that the lane is read again, if it holds bytes that the connection does not
+    /// show.
+    fn note_held(&self, tls: &mut Tls) {
+        if self.decrypted > 0 || self.taken < self.filled {
+            tls.holding.push(self.index);
+        }
+    }
+
+    /// Reads into `place` what there is. Also returns why there is nothing more to come.
+    fn fill(&mut self, place: &mut [u8], tls: &mut Tls) -> (usize, Option<Transfer>) {
+        let mut filled = 0;
+        while filled < place.len() {
+            if self.decrypted > 0 {
+                let read = self.session.reader().read(&mut place[filled..]);
+                match read {
+                    Ok(n) if n > 0 => {
+                        self.decrypted -= n;
+                        filled += n;
+                        continue;
+                    }
+                    Ok(_) => return (filled, Some(Transfer::Bytes(0))),
+                    Err(error) => return (filled, Some(Transfer::Failed(error))),
+                }
+            }
+            match self.pull(tls) {
+                Ok(Pulled::Bytes) => {}
+                Ok(Pulled::Nothing) => return (filled, None),
+                Ok(Pulled::End) => return (filled, Some(Transfer::Bytes(0))),
+                Err(error) => return (filled, Some(Transfer::Failed(error))),
+            }
+        }
+        (filled, None)
+    }
+
+    /// Takes in the next bytes of the connection.
+    fn pull(&mut self, tls: &mut Tls) -> io::Result<Pulled> {
+        if self.taken == self.filled {
+            if self.inward.is_empty() {
+                self.inward = std::mem::take(&mut tls.spare);
+                self.inward.resize(READ_BYTES, 0);
+            }
+            (self.taken, self.filled) = (0, 0);
+            match self.tcp.receive(&mut self.inward)? {
+                None => return Ok(Pulled::Nothing),
+                Some(0) => return Ok(Pulled::End),
+                Some(n) => self.filled = n,
+            }
+        }
+        let mut rest = &self.inward[self.taken..self.filled];
+        self.session.read_tls(&mut rest)?;
+        self.taken = self.filled - rest.len();
+        match self.session.process_new_packets() {
+            Ok(state) => self.decrypted = state.plaintext_bytes_to_read(),
+            Err(error) => {
+                // The other side is told why.
+                let _ = self.flush();
+                return Err(self.distrust(&error));
+            }
+        }
+        Ok(Pulled::Bytes)
+    }
+
+    /// Room that holds nothing goes to the next lane that reads.
+    fn put_by(&mut self, tls: &mut Tls) {
+        if self.taken == self.filled && !self.inward.is_empty() {
+            (self.taken, self.filled) = (0, 0);
+            tls.spare = std::mem::take(&mut self.inward);
+        }
+    }
+
+    /// As [`TcpLane::write`]. Pieces are given again until they were counted.
+    ///
+    /// # Safety
+    /// Every piece is valid for reading during the call.
+    pub(super) unsafe fn write(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+        let mut total = 0;
+        loop {
+            match self.flush() {
+                Ok(true) => total += std::mem::take(&mut self.owed),
+                Ok(false) if total == 0 => return Transfer::Blocked,
+                Ok(false) => return Transfer::Bytes(total),
+                Err(error) => return Transfer::Failed(error),
+            }
+            let mut skip = total;
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let mut count = 0;
+            for piece in pieces.iter() {
+                if skip >= piece.iov_len {
+                    skip -= piece.iov_len;
+                    continue;
+                }
+                if count == PIECES {
+                    break;
+                }
+                // SAFETY: the caller's promise.
+                let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+                slices[count] = IoSlice::new(&bytes[std::mem::take(&mut skip)..]);
+                count += 1;
+            }
+            if count == 0 {
+                return Transfer::Bytes(total);
+            }
+            match self.session.writer().write_vectored(&slices[..count]) {
+                Ok(n) if n > 0 => self.owed = n,
+                Ok(_) => return Transfer::Blocked,
+                Err(error) => return Transfer::Failed(error),
+            }
+        }
+    }
+
+    /// Sends what is encrypted; false where the connection takes no more now.
+    fn flush(&mut self) -> io::Result<bool> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Outward(&self.tcp)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.session.send_close_notify();
+        // Who does not hear of it sees the connection's end.
+        let _ = self.flush();
+        self.tcp.finish();
+    }
+
+    /// What is wrong, and what to do.
+    fn distrust(&self, error: &Error) -> io::Error {
+        use AlertDescription as Alert;
+        match error {
+            Error::InvalidCertificate(CertificateError::Expired) => {
+                untrusted("the peer's certificate has expired; make it another with `isthmus router keygen`")
+            }
+            Error::InvalidCertificate(CertificateError::NotValidYet) => {
+                untrusted("the peer's certificate is not valid yet; set the clocks of both hosts")
+            }
+            Error::InvalidCertificate(_) => untrusted(
+                "the peer's certificate is by none of the authorities in tls_authorities; \
+                 add its AS's there (the asN.pem of `isthmus router keygen`)",
+            ),
+            Error::AlertReceived(Alert::UnknownCA | Alert::AccessDenied | Alert::BadCertificate) => {
+                untrusted(
+                    "the peer does not trust our certificate; add our AS's authority to tls_authorities there",
+                )
+            }
+            Error::AlertReceived(Alert::CertificateExpired) => {
+                untrusted("our certificate has expired; make another with `isthmus router keygen`")
+            }
+            Error::InvalidMessage(_) if self.session.is_handshaking() => untrusted(
+                "the other side speaks no TLS; set tls to required there too, or to off at both ends",
+            ),
+            _ if self.session.is_handshaking() => untrusted(&format!("TLS: {error}")),
+            _ => io::Error::other(format!("TLS: {error}")),
+        }
+    }
+}
+
+fn untrusted(text: &str) -> io::Error {
+    io::Error::other(Untrusted(text.to_owned()))
+}
+
+/// What reading the connection came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pulled {
+    Bytes,
+    Nothing,
+    End,
+}
+
+/// The connection, as what is encrypted goes there.
+struct Outward<'a>(&'a TcpLane);
+
+impl Write for Outward<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.send(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
