@@ -237,6 +237,7 @@ fn remedy(reason: RefuseReason) -> &'static str {
         RefuseReason::Unreached => "the next router or the link: firewall, certificates",
         RefuseReason::Loop => "maps of two routers that send a lane to each other",
         RefuseReason::Full => "limits.lanes and limits.memory",
+        RefuseReason::Plain => "the endpoint's tls, and whether this router is among its routers",
         RefuseReason::Stranger | RefuseReason::Closed | RefuseReason::Subnet => "the endpoint",
     }
 }
