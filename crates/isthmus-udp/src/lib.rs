@@ -38,6 +38,7 @@ pub mod protection;
 mod ranges;
 mod receiving;
 pub mod redundancy;
+mod repeats;
 mod seen;
 mod sending;
 mod sent;

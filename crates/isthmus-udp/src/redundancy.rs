@@ -7,6 +7,8 @@ pub enum Matter {
     Bulk,
     /// Nothing follows yet: small messages, and the ends of large ones.
     Tail,
+    /// What is under way when a long transfer ends.
+    Flight,
     /// It was lost so many times.
     Lost {
         /// 1 the first time.
@@ -41,6 +43,9 @@ impl Redundancy for Once {
     }
 }
 
+/// Loss below which nobody waits for the last flight of a long transfer.
+const FLIGHT_LEAST: f64 = 0.000_01;
+
 /// As many as the measured loss asks for, and where they matter: none in the middle of bulk
 /// data, nor where what was lost once is sent again while bulk data follows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,14 +53,23 @@ pub struct Measured;
 
 /// Share of tails that may wait for another round trip.
 const MISS: f64 = 0.000_5;
+/// Share of what was lost twice in the middle of bulk data that may: so little of it is, that
+/// its copies cost next to nothing, and nothing behind it can be read before it comes.
+const MISS_AMID: f64 = 0.005;
 
 impl Redundancy for Measured {
     fn packets(&self, matter: Matter, loss: f64) -> u8 {
-        match matter {
-            Matter::Bulk | Matter::Lost { times: 0..=1, tail: false } => 1,
-            Matter::Tail | Matter::Lost { .. } if loss < MISS => 1,
-            Matter::Tail | Matter::Lost { .. } if loss >= 1.0 => COPIES_MAX,
-            Matter::Tail | Matter::Lost { .. } => (MISS.ln() / loss.ln()).ceil().clamp(1.0, 4.0) as u8,
+        let miss = match matter {
+            Matter::Bulk | Matter::Lost { times: 0..=1, tail: false } => return 1,
+            Matter::Flight if loss > FLIGHT_LEAST => return self.packets(Matter::Tail, loss).max(2),
+            Matter::Flight => return 1,
+            Matter::Lost { times: 2, tail: false } => MISS_AMID,
+            Matter::Tail | Matter::Lost { .. } => MISS,
+        };
+        match loss {
+            _ if loss < miss => 1,
+            _ if loss >= 1.0 => COPIES_MAX,
+            _ => (miss.ln() / loss.ln()).ceil().clamp(1.0, f64::from(COPIES_MAX)) as u8,
         }
     }
     fn name(&self) -> &'static str {
@@ -73,7 +87,10 @@ mod tests {
         assert_eq!([0.0, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0].map(tail), [1, 1, 2, 2, 3, 4, 4, 4]);
         assert_eq!(Measured.packets(Matter::Bulk, 0.5), 1);
         assert_eq!(Measured.packets(Matter::Lost { times: 1, tail: false }, 0.1), 1);
-        assert_eq!(Measured.packets(Matter::Lost { times: 2, tail: false }, 0.1), 4);
+        let flight = |loss| Measured.packets(Matter::Flight, loss);
+        assert_eq!([0.0, 0.0001, 0.01, 0.05, 0.1].map(flight), [1, 2, 2, 3, 4]);
+        let amid = |times| Measured.packets(Matter::Lost { times, tail: false }, 0.1);
+        assert_eq!([1, 2, 3].map(amid), [1, 3, 4]);
         assert_eq!(Measured.packets(Matter::Lost { times: 1, tail: true }, 0.1), 4);
         assert_eq!(Once.packets(Matter::Tail, 0.5), 1);
     }

@@ -51,7 +51,10 @@ pub(crate) struct Sending {
     /// First byte that the peer does not want yet.
     limit: u64,
     again: VecDeque<Again>,
+    /// Copies for which there is room when nothing else is to go.
     copies: VecDeque<Copy>,
+    /// Those that go before what is new.
+    urgent: VecDeque<Copy>,
     ended: bool,
 }
 
@@ -155,10 +158,17 @@ impl Sending {
         Some(piece)
     }
 
-    /// The next copy that is due.
-    pub(crate) fn next_copy(&mut self, now: Micros, most: u32, space_us: Micros) -> Option<Piece> {
-        while self.copies.front().is_some_and(|copy| copy.due <= now) {
-            let Some(mut copy) = self.copies.pop_front() else { break };
+    /// The next copy that is due, of those that are urgent or of the others.
+    pub(crate) fn next_copy(
+        &mut self,
+        now: Micros,
+        most: u32,
+        space_us: Micros,
+        urgent: bool,
+    ) -> Option<Piece> {
+        let copies = if urgent { &mut self.urgent } else { &mut self.copies };
+        while copies.front().is_some_and(|copy| copy.due <= now) {
+            let Some(mut copy) = copies.pop_front() else { break };
             let Some(missing) = self.acked.first_missing(copy.range.clone()) else { continue };
             let mut piece = piece_of(missing, most, self.written, copy.attempt);
             let is_whole = self.acked.first_missing(end_of(&piece)..copy.range.end).is_none();
@@ -166,23 +176,39 @@ impl Sending {
             copy.left -= 1;
             if copy.left > 0 {
                 copy.due = now + space_us;
-                self.copies.push_back(copy);
+                copies.push_back(copy);
             }
             return Some(piece);
         }
         None
     }
 
-    /// When the next copy is due.
-    pub(crate) fn copy_due(&self) -> Option<Micros> {
-        self.copies.front().map(|copy| copy.due)
+    /// What of these bytes is still to be repeated, at most `most` of them, and the rest.
+    pub(crate) fn repeat_piece(&self, range: Range<u64>, most: u32) -> Option<(Piece, Range<u64>)> {
+        let missing = self.acked.first_missing(range.clone())?;
+        let mut piece = piece_of(missing, most, self.written, 0);
+        piece.copy = Some(None);
+        Some((piece, end_of(&piece)..range.end))
     }
 
-    /// Schedules `count` copies of what went as `number`.
+    /// Stream bytes that were sent at least once; its end counts as one.
+    pub(crate) fn sent_to(&self) -> u64 {
+        self.next
+    }
+
+    /// When the next copy is due.
+    pub(crate) fn copy_due(&self) -> Option<Micros> {
+        let first = [self.urgent.front(), self.copies.front()];
+        first.into_iter().flatten().map(|copy| copy.due).min()
+    }
+
+    /// Schedules `count` copies of what went as `number`. What was lost more than once holds up
+    /// all that follows it: its copies are urgent.
     pub(crate) fn schedule_copies(&mut self, due: Micros, number: u64, piece: &Piece, count: u8) {
         if count > 0 {
             let range = piece.offset..end_of(piece);
-            self.copies.push_back(Copy { due, range, attempt: piece.attempt, of: number, left: count });
+            let copies = if piece.attempt > 1 { &mut self.urgent } else { &mut self.copies };
+            copies.push_back(Copy { due, range, attempt: piece.attempt, of: number, left: count });
         }
     }
 
@@ -295,13 +321,13 @@ mod tests {
         let piece = sending.next_piece(200).expect("there is data");
         assert!(sending.is_tail(&piece));
         sending.schedule_copies(10, 7, &piece, 3);
-        assert_eq!(sending.next_copy(9, 200, 5), None);
-        let copy = sending.next_copy(10, 200, 5).expect("due");
+        assert_eq!(sending.next_copy(9, 200, 5, false), None);
+        let copy = sending.next_copy(10, 200, 5, false).expect("due");
         assert_eq!((copy.offset, copy.len, copy.copy), (0, 100, Some(Some(7))));
         assert_eq!(sending.copy_due(), Some(15));
-        let part = sending.next_copy(15, 60, 5).expect("due");
+        let part = sending.next_copy(15, 60, 5, false).expect("due");
         assert_eq!((part.len, part.copy), (60, Some(None)), "it does not stand for the whole");
         sending.on_acked(0, 100, false);
-        assert_eq!(sending.next_copy(20, 200, 5), None);
+        assert_eq!(sending.next_copy(20, 200, 5, false), None);
     }
 }

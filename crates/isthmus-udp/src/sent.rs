@@ -32,6 +32,8 @@ pub(crate) struct Transmission {
     pub(crate) attempt: u8,
     /// Distance to the next number with the same bytes; 0 if there is none.
     pub(crate) next_copy: u32,
+    /// It repeats what is under way.
+    pub(crate) copy: bool,
     /// There was nothing more to send after it.
     pub(crate) app_limited: bool,
     /// There was nothing to send for a while before it.
@@ -145,6 +147,16 @@ impl Sent {
         let slot = self.slot(number);
         self.slots[slot] = transmission;
         self.raise_floor();
+    }
+
+    /// What went under this number, if that is known still.
+    pub(crate) fn transmission(&self, number: u64) -> Option<&Transmission> {
+        self.remembers(number).then(|| &self.slots[self.slot(number)])
+    }
+
+    /// Whether a number that is known is neither acknowledged nor lost.
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        self.flags[self.word(number / 64)].open & bit(number) != 0
     }
 
     /// There is nothing more to send for now.

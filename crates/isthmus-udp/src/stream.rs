@@ -21,6 +21,7 @@ use crate::path::{Learned, Path};
 use crate::protection::{Plain, Protection, Sealed, Session};
 use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
 use crate::redundancy::Redundancy;
+use crate::repeats::Repeats;
 use crate::sending::Sending;
 use crate::sent::{Fates, Sent};
 use crate::spec::Composition;
@@ -196,6 +197,7 @@ pub struct Stream {
     congestion: Box<dyn CongestionControl>,
     detection: Box<dyn LossDetection>,
     redundancy: Box<dyn Redundancy>,
+    repeats: Repeats,
     mtu: Box<dyn PathMtu>,
     protection: Box<dyn Protection>,
     sealed: bool,
@@ -287,6 +289,7 @@ impl Stream {
             congestion: composition.congestion(config.limits),
             detection: composition.detection(),
             redundancy: composition.redundancy(),
+            repeats: Repeats::default(),
             mtu: composition.mtu(config.payload_max, config.overhead),
             protection: Box::new(Plain),
             sealed: false,
@@ -499,7 +502,8 @@ impl Stream {
             self.arm_probe(now);
         }
         let window = self.window_is_open();
-        let sending = (window && self.sending.has_work()).then(|| self.pacer.opens_at());
+        let work = self.sending.has_work() || self.repeats.is_pending();
+        let sending = (window && work).then(|| self.pacer.opens_at());
         let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
         let quiet = self.heard_at + self.config.keepalive_us;
         let keepalive = Some(if self.awaits_answer() { self.patience_ends() } else { quiet });

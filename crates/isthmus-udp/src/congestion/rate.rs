@@ -121,8 +121,9 @@ pub struct Rate {
     round: Round,
     /// Losses by chance: lost and all packets.
     chance: (f64, f64),
-    /// Loss in excess of chance, at which less was sent to see whether it goes.
-    trial: Option<f64>,
+    /// Loss in excess of chance, at which less was sent to see whether it goes, and the
+    /// capacity that was held for true before.
+    trial: Option<(f64, f64)>,
     /// By how much the next round without a queue raises the rate.
     step: f64,
     hold: u32,
@@ -297,13 +298,19 @@ impl Rate {
     /// More is lost than by chance, and no long queue stands.
     fn try_less(&mut self, round: &Round, rate: f64) {
         let more = round.loss() - self.chance();
-        if self.trial.is_some_and(|before| more >= 0.7 * before) {
-            self.accept_chance(round);
-        } else {
-            self.trial = Some(more);
+        match self.trial {
+            // It was for nothing that less was sent.
+            Some((before, capacity)) if more >= 0.7 * before => {
+                self.accept_chance(round);
+                self.capacity = capacity.max(rate / (1.0 - self.chance()));
+                self.hold = 0;
+            }
+            _ => {
+                self.trial = Some((more, self.capacity));
+                self.capacity = rate / (1.0 - self.chance());
+                self.hold = HOLD_ROUNDS;
+            }
         }
-        self.capacity = rate / (1.0 - self.chance());
-        self.hold = HOLD_ROUNDS;
         self.reset_step();
     }
 

@@ -76,6 +76,9 @@ impl Stream {
             return Some(Load::Probe(size));
         }
         if self.window_is_open() && self.pacer.is_open(now) {
+            if let Some(piece) = self.sending.next_copy(now, room, self.copy_space_us(), true) {
+                return Some(Load::Piece(piece));
+            }
             if let Some(piece) = self.sending.next_piece(room) {
                 self.ping = false;
                 self.resumed = self.dry && now > self.pacer.opens_at() + PAUSE_US;
@@ -83,7 +86,10 @@ impl Stream {
                 return Some(Load::Piece(piece));
             }
             self.sent.note_idle();
-            if let Some(piece) = self.sending.next_copy(now, room, self.copy_space_us()) {
+            if let Some(piece) = self.sending.next_copy(now, room, self.copy_space_us(), false) {
+                return Some(Load::Piece(piece));
+            }
+            if let Some(piece) = self.next_repeat(now, room) {
                 return Some(Load::Piece(piece));
             }
         }
@@ -91,6 +97,26 @@ impl Stream {
             return Some(Load::Ping);
         }
         self.receiving.ack_due().is_some_and(|due| now >= due).then_some(Load::Nothing)
+    }
+
+    /// What of the last flight of a long transfer goes once more, while the path is idle.
+    fn next_repeat(&mut self, now: Micros, room: u32) -> Option<Piece> {
+        let sent_to = self.sending.sent_to();
+        if self.sending.is_drained() && self.repeats.is_new(sent_to) {
+            let packets = self.redundancy.packets(Matter::Flight, self.path.loss());
+            // Who uses little of the path has its copies already.
+            let is_long = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
+            let times = if is_long { packets - 1 } else { 0 };
+            let age = self.path.rtt_us().unwrap_or(0) / u64::from(packets);
+            self.repeats.begin(&self.sent, sent_to, now.saturating_sub(age), times);
+        }
+        while let Some(range) = self.repeats.next(&self.sent) {
+            if let Some((piece, rest)) = self.sending.repeat_piece(range, room) {
+                self.repeats.leave(rest);
+                return Some(piece);
+            }
+        }
+        None
     }
 
     fn copy_space_us(&self) -> Micros {
@@ -200,6 +226,7 @@ impl Stream {
             carried: carried.unwrap_or_default(),
             wire,
             attempt,
+            copy: matches!(load, Load::Piece(Piece { copy: Some(_), .. })),
             resumed: std::mem::take(&mut self.resumed),
             ..Default::default()
         };

@@ -10,4 +10,5 @@ mod hostile;
 mod latency;
 mod net;
 mod sealed;
+mod tails;
 mod trickle;
