@@ -59,18 +59,16 @@ const MISS_AMID: f64 = 0.005;
 
 impl Redundancy for Measured {
     fn packets(&self, matter: Matter, loss: f64) -> u8 {
-        let miss = match matter {
+        let (least, miss) = match matter {
             Matter::Bulk | Matter::Lost { times: 0..=1, tail: false } => return 1,
-            Matter::Flight if loss > FLIGHT_LEAST => return self.packets(Matter::Tail, loss).max(2),
-            Matter::Flight => return 1,
-            Matter::Lost { times: 2, tail: false } => MISS_AMID,
-            Matter::Tail | Matter::Lost { .. } => MISS,
+            Matter::Flight if loss < FLIGHT_LEAST => return 1,
+            Matter::Flight => (2.0, MISS),
+            Matter::Lost { times: 2, tail: false } => (1.0, MISS_AMID),
+            Matter::Tail | Matter::Lost { .. } => (1.0, MISS),
         };
-        match loss {
-            _ if loss < miss => 1,
-            _ if loss >= 1.0 => COPIES_MAX,
-            _ => (miss.ln() / loss.ln()).ceil().clamp(1.0, f64::from(COPIES_MAX)) as u8,
-        }
+        // Of a share `loss` of them each is lost: so many that all are in a share `miss` of cases.
+        let enough = if loss < 1.0 { miss.ln() / loss.max(f64::MIN_POSITIVE).ln() } else { f64::MAX };
+        enough.ceil().clamp(least, f64::from(COPIES_MAX)) as u8
     }
     fn name(&self) -> &'static str {
         "measured"

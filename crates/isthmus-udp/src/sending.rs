@@ -171,8 +171,12 @@ impl Sending {
             let Some(mut copy) = copies.pop_front() else { break };
             let Some(missing) = self.acked.first_missing(copy.range.clone()) else { continue };
             let mut piece = piece_of(missing, most, self.written, copy.attempt);
-            let is_whole = self.acked.first_missing(end_of(&piece)..copy.range.end).is_none();
+            let rest = end_of(&piece)..copy.range.end;
+            let is_whole = self.acked.first_missing(rest.clone()).is_none();
             piece.copy = Some(is_whole.then_some(copy.of));
+            if !is_whole {
+                copies.push_front(Copy { range: rest, left: 1, ..copy.clone() });
+            }
             copy.left -= 1;
             if copy.left > 0 {
                 copy.due = now + space_us;
@@ -189,6 +193,16 @@ impl Sending {
         let mut piece = piece_of(missing, most, self.written, 0);
         piece.copy = Some(None);
         Some((piece, end_of(&piece)..range.end))
+    }
+
+    /// Whether something that was lost waits to be sent again.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Bytes that were sent behind a piece.
+    pub(crate) fn sent_behind(&self, piece: &Piece) -> u64 {
+        self.next.saturating_sub(piece.offset)
     }
 
     /// Stream bytes that were sent at least once; its end counts as one.
@@ -327,6 +341,8 @@ mod tests {
         assert_eq!(sending.copy_due(), Some(15));
         let part = sending.next_copy(15, 60, 5, false).expect("due");
         assert_eq!((part.len, part.copy), (60, Some(None)), "it does not stand for the whole");
+        let rest = sending.next_copy(15, 60, 5, false).expect("due at once");
+        assert_eq!((rest.offset, rest.len), (60, 40));
         sending.on_acked(0, 100, false);
         assert_eq!(sending.next_copy(20, 200, 5, false), None);
     }

@@ -46,6 +46,10 @@ const PACKETS_MORE: u64 = 2;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
 /// guessed a round trip before.
 const RAISE_MOST: f64 = 4.5;
+/// Up to so many times the capacity at which a queue last stood it is raised in small steps.
+const NEAR: f64 = 1.25;
+/// Most that such a step adds.
+const STEP_NEAR: f64 = 0.05;
 /// Rounds without growth after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
 /// Loss beyond the known that is not taken for noise.
@@ -124,6 +128,8 @@ pub struct Rate {
     /// Loss in excess of chance, at which less was sent to see whether it goes, and the
     /// capacity that was held for true before.
     trial: Option<(f64, f64)>,
+    /// The capacity when a queue last stood. Bytes/s (wire).
+    known: f64,
     /// By how much the next round without a queue raises the rate.
     step: f64,
     hold: u32,
@@ -151,6 +157,7 @@ impl Rate {
             round: Round::default(),
             chance: (0.0, 0.0),
             trial: None,
+            known: 0.0,
             step: 0.0,
             hold: 0,
             shared_rounds: 0,
@@ -202,7 +209,7 @@ impl Rate {
     }
 
     fn reset_step(&mut self) {
-        self.step = (8_000.0 / self.rtt_least_us.max(1) as f64).min(0.05);
+        self.step = (8_000.0 / self.rtt_least_us.max(1) as f64).min(STEP_NEAR);
     }
 
     /// Start-up: looks at the flight as it arrives.
@@ -222,6 +229,9 @@ impl Rate {
             // Who comes while another's queue overflows sees next to nothing arrive.
             let flight = per_second(self.limits.first_window / 4, sample.rtt_us);
             self.capacity = if self.train.loss() > LOST_START { rate.max(flight) } else { rate };
+            self.known = self.capacity;
+            // What the first flight lost it may have lost for being fast; what follows is not.
+            self.trial = Some((self.train.loss(), self.capacity)).filter(|(loss, _)| *loss > EXCESS_LEAST);
             self.reset_step();
             self.round = Round::default();
             self.skip = FLIGHT_ROUNDS;
@@ -288,6 +298,7 @@ impl Rate {
             self.try_less(round, rate);
         } else if stands {
             self.capacity = rate / (1.0 - self.chance());
+            self.known = self.capacity;
             self.reset_step();
         } else {
             self.raise(rate);
@@ -325,7 +336,9 @@ impl Rate {
         // guess must not run away: what it then sends in a moment of leisure would be lost.
         let most = self.capacity.max(RAISE_MOST * seen);
         self.capacity = (self.capacity.max(seen) * (1.0 + self.step)).min(most);
-        self.step = (self.step * 2.0).min(1.0);
+        // What a raise does shows a round trip after the next.
+        let near = self.capacity < NEAR * self.known;
+        self.step = (self.step * 2.0).min(if near { STEP_NEAR } else { 1.0 });
     }
 
     /// A queue that our own window cannot make is somebody else's.
@@ -417,7 +430,7 @@ impl CongestionControl for Rate {
     }
 
     fn recall(&mut self, capacity: u64, rtt_us: Micros) {
-        self.capacity = capacity as f64;
+        (self.capacity, self.known) = (capacity as f64, capacity as f64);
         self.rtt_least_us = rtt_us;
         self.reset_step();
         self.phase = Phase::Cruise;

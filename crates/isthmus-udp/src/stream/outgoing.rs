@@ -17,6 +17,9 @@ const WORDS_BESIDE_DATA: usize = 24;
 /// Least time between copies of one piece. Microseconds.
 const COPY_SPACE_US: Micros = 100;
 const COPY_SPACE_MAX_US: Micros = 4_000;
+/// The share of what may be held that has to wait for a piece that was lost twice before copies
+/// of it are worth their room.
+const HOLDS_UP: u64 = 4;
 /// An application that has nothing to send for so long beyond the pace pauses. Microseconds.
 const PAUSE_US: Micros = 1_000;
 
@@ -60,13 +63,15 @@ impl Stream {
         if self.failure.is_some() {
             return None;
         }
-        let room = self.data_room(now, size);
+        // What goes again fits where it was; nothing that may wait is to take room from it.
+        let floor = !self.sending.has_lost() && !self.sending.is_drained();
+        let room = self.data_room(now, size, floor);
         if self.probes_due > 0 {
             self.probes_due -= 1;
             // One of them is small, lest large ones have ceased to get through.
             let second = self.probes_due == 0;
             let small = size.min(PAYLOAD_BASE as usize);
-            let room = if second && self.probes > 2 { self.data_room(now, small) } else { room };
+            let room = if second && self.probes > 2 { self.data_room(now, small, false) } else { room };
             return Some(self.sending.probe_piece(room, usize::from(second)).map_or(Load::Ping, Load::Piece));
         }
         if first
@@ -76,7 +81,8 @@ impl Stream {
             return Some(Load::Probe(size));
         }
         if self.window_is_open() && self.pacer.is_open(now) {
-            if let Some(piece) = self.sending.next_copy(now, room, self.copy_space_us(), true) {
+            let whole = self.data_room(now, size, false);
+            if let Some(piece) = self.sending.next_copy(now, whole, self.copy_space_us(), true) {
                 return Some(Load::Piece(piece));
             }
             if let Some(piece) = self.sending.next_piece(room) {
@@ -142,10 +148,11 @@ impl Stream {
         self.sent.floor() >= self.floor_told + FLOOR_EVERY
     }
 
-    /// Bytes of stream data that fit in a packet of `size` bytes, with what else goes along.
-    fn data_room(&self, now: Micros, size: usize) -> u32 {
+    /// Bytes of stream data that fit in a packet of `size` bytes, with what else goes along, the
+    /// floor too if so.
+    fn data_room(&self, now: Micros, size: usize, floor: bool) -> u32 {
         let ack = if self.wants_ack(now) { ACK_FIXED + 8 * WORDS_BESIDE_DATA } else { 0 };
-        let floor = if self.wants_floor() { FLOOR_BYTES } else { 0 };
+        let floor = if floor && self.wants_floor() { FLOOR_BYTES } else { 0 };
         let taken = self.header().byte_len() + ack + floor + STREAM_OVERHEAD + self.protection.overhead();
         size.saturating_sub(taken).max(1) as u32
     }
@@ -178,7 +185,13 @@ impl Stream {
             };
             self.receiving.put_ack(now, room, out);
         }
-        if self.wants_floor() && !matches!(load, Load::Probe(_)) {
+        let needs = match load {
+            Load::Piece(piece) => STREAM_OVERHEAD + piece.len as usize,
+            Load::Probe(_) => size,
+            Load::Ping | Load::Close(_) | Load::Nothing => 2,
+        };
+        let taken = out.len() - start + self.protection.overhead();
+        if self.wants_floor() && taken + FLOOR_BYTES + needs <= size {
             self.floor_told = self.sent.floor();
             put_small(out, &Frame::Floor(self.floor_told));
         }
@@ -257,7 +270,11 @@ impl Stream {
         let matter = match piece.attempt {
             0 if tail => Matter::Tail,
             0 => Matter::Bulk,
-            times => Matter::Lost { times, tail: self.sending.is_drained() },
+            times => {
+                // Until it comes, what was sent behind it is held: soon that is all there is room for.
+                let holds_up = self.sending.sent_behind(piece) >= self.config.send_max / HOLDS_UP;
+                Matter::Lost { times: if holds_up { times } else { 1 }, tail: self.sending.is_drained() }
+            }
         };
         let counter =
             if piece.attempt == 0 { &mut self.counters.bytes_fresh } else { &mut self.counters.bytes_again };

@@ -1,42 +1,57 @@
-//! Ends of long transfers.
+//! Ends of long transfers over paths that lose packets.
 
 use isthmus_lab::model::Loss;
 
 use crate::net::{Flow, Net, PathSpec};
 
-#[test]
-fn timeline() {
-    let verbose = std::env::var_os("V").is_some();
-    for (rtt_us, loss) in [(24_000, 0.1), (366_000, 0.01), (366_000, 0.05), (366_000, 0.1), (100_000, 0.05), (100_000, 0.1)] {
-        for seed in 1..4 {
-            let path = PathSpec { rtt_us, loss: Loss::Independent(loss), seed, ..Default::default() };
-            let mut net = Net::pair(&path);
-            let bytes = 500_000_000;
-            let start = net.now;
-            let mut flow = Flow::new(&mut net, 0, 1, bytes, false);
-            let (mut drained, mut read, mut half) = (0, 0, 0);
-            let limit = net.now + 60_000_000;
-            let mut next = start;
-            loop {
-                flow.feed(&mut net);
-                assert!(net.step(limit));
-                flow.on_event(&mut net);
-                flow.drain(&mut net);
-                let status = net.ports[0].stream(flow.stream()).expect("lives").status();
-                if net.now >= next && seed == 1 && verbose {
-                    println!("  {:.2} RTT read {:.1} MB pace {:.1} MB/s inflight {:.1} loss {:.3} {} again {:.1} copied {:.1}",
-                        (net.now - start) as f64 / rtt_us as f64, flow.read as f64 / 1e6, status.pace as f64 / 1e6,
-                        status.in_flight as f64/1e6, status.loss, status.phase, status.counters.bytes_again as f64/1e6, status.counters.bytes_copied as f64/1e6);
-                    next += rtt_us;
-                }
-                if half == 0 && flow.read > bytes / 2 { half = net.now; }
-                if drained == 0 && status.counters.bytes_fresh == bytes { drained = net.now; }
-                if read == 0 && flow.read == bytes { read = net.now; }
-                if flow.is_settled(&net) { break; }
-            }
-            let rtts = |from: u64, to: u64| (to - from) as f64 / rtt_us as f64;
-            println!("rtt {rtt_us} loss {loss} seed {seed}: drained {:.2} read +{:.2} settled +{:.2}; floor {:.2} took {:.2} RTT; fraction {:.3}",
-                rtts(start, drained), rtts(drained, read), rtts(drained, net.now), path.floor_s(bytes) * 1e6 / rtt_us as f64, rtts(start, net.now), path.floor_s(bytes) * 1e6 / (net.now - start) as f64);
+const RTT_US: u64 = 366_000;
+
+struct End {
+    /// From when all had been sent once until the sender knew that all had arrived. Round trips.
+    took: f64,
+    /// What was sent as copies. Bytes.
+    copied: u64,
+}
+
+fn end_of_transfer(loss: f64, seed: u64) -> End {
+    let path = PathSpec { rtt_us: RTT_US, loss: Loss::Independent(loss), seed, ..Default::default() };
+    let mut net = Net::pair(&path);
+    let bytes = 150_000_000;
+    let mut flow = Flow::new(&mut net, 0, 1, bytes, false);
+    let limit = net.now + 60_000_000;
+    let mut drained = None;
+    while !flow.is_settled(&net) {
+        flow.feed(&mut net);
+        assert!(net.step(limit), "loss {loss}, seed {seed}");
+        flow.on_event(&mut net);
+        flow.drain(&mut net);
+        let counters = net.ports[0].stream(flow.stream()).expect("it lives").status().counters;
+        if counters.bytes_fresh == bytes {
+            drained.get_or_insert(net.now);
         }
     }
+    let took = (net.now - drained.expect("all was sent")) as f64 / RTT_US as f64;
+    let status = net.ports[0].stream(flow.stream()).expect("it lives").status();
+    End { took, copied: status.counters.bytes_copied }
+}
+
+/// Without losses it takes one round trip; where each loss is repaired when it is known of, two.
+#[test]
+fn losses_of_the_last_flight_are_repaired_before_they_are_known_of() {
+    for (loss, most) in [(0.001, 1.6), (0.01, 1.75), (0.05, 1.9)] {
+        let mut ends: Vec<End> = (1..6).map(|seed| end_of_transfer(loss, seed)).collect();
+        ends.sort_by(|a, b| a.took.total_cmp(&b.took));
+        let flight = PathSpec { rtt_us: RTT_US, ..Default::default() }.goodput() * RTT_US as f64 / 1e6;
+        let copied = ends.iter().map(|end| end.copied).max().unwrap_or(0) as f64 / flight;
+        println!("loss {loss}: {:.2} RTT, at most {copied:.2} flights copied", ends[2].took);
+        assert!(ends[2].took <= most, "loss {loss}: {} RTT", ends[2].took);
+        assert!(copied <= 1.0, "loss {loss}: {copied} flights");
+    }
+}
+
+#[test]
+fn where_nothing_is_lost_no_flight_is_repeated() {
+    let end = end_of_transfer(0.0, 1);
+    assert_eq!(end.copied, 0);
+    assert!(end.took < 1.05, "{} RTT", end.took);
 }
