@@ -308,6 +308,16 @@ int isthmus_get_option(isthmus_endpoint endpoint, isthmus_connection connection,
 int isthmus_set_option(isthmus_endpoint endpoint, isthmus_connection connection,
                        enum isthmus_option option, const void *value, size_t len);
 
+/* BLAKE3 by blocks: the digest of the block at `offset` of something of `size` bytes that is
+ * taken in blocks of `block` bytes. Block is a power of two from 1024 on, offset a multiple of
+ * it, and len what is there; where all is in one block, the digest is that of the whole. */
+int isthmus_digest_block(const void *data, size_t len, uint64_t offset, uint64_t size, uint64_t block,
+                         uint8_t digest[32]);
+
+/* The digest of the whole, as b3sum prints it, from those of its `count` blocks in order. */
+int isthmus_digest_whole(const uint8_t *digests, size_t count, uint64_t size, uint64_t block,
+                         uint8_t digest[32]);
+
 /* What a status means, in general. Never null. */
 const char *isthmus_strerror(int status);
 

@@ -3,6 +3,7 @@
 //! A thin face over `isthmus-substrate`: names are looked up, pointers checked, panics
 //! caught (`door.rs`), and refusals become numbers. Everything else is there.
 
+mod digests;
 mod door;
 mod endpoints;
 mod messages;
@@ -10,6 +11,7 @@ mod options;
 mod table;
 pub mod types;
 
+pub use digests::*;
 pub use endpoints::*;
 pub use messages::*;
 pub use options::*;

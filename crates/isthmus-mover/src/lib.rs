@@ -21,7 +21,6 @@ pub mod channel;
 pub mod client;
 pub mod config;
 pub mod confine;
-pub mod digest;
 mod error;
 mod gauge;
 pub mod journal;
@@ -43,6 +42,8 @@ mod target;
 mod walk;
 pub mod watch;
 pub mod wire;
+
+pub use isthmus_digest as digest;
 
 pub use client::{Direction, Transfer};
 pub use config::{ServeConfig, Site, SitesConfig};

@@ -62,7 +62,8 @@ const USES: &[(&str, &[&str])] = &[
     ),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-substrate", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
-    ("isthmus-c", &["isthmus-substrate"]),
+    ("isthmus-digest", &[]),
+    ("isthmus-c", &["isthmus-digest", "isthmus-substrate"]),
     ("isthmus-lab", &["isthmus-units"]),
     // It runs the lab as a command: each run is a process of its own.
     ("isthmus-bench", &["isthmus-units"]),
@@ -77,7 +78,10 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-wire",
         ],
     ),
-    ("isthmus-mover", &["isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-units", "isthmus-wire"]),
+    (
+        "isthmus-mover",
+        &["isthmus-digest", "isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-units", "isthmus-wire"],
+    ),
     ("isthmus-routes", &["isthmus-units", "isthmus-wire"]),
     (
         "isthmus-router",

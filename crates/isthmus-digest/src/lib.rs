@@ -4,6 +4,7 @@
 //! one of its subtrees, whose *chaining value* is the block's digest here. Those of all blocks
 //! give the file's digest, in whatever order they came and without reading it again. A file of
 //! one block is a tree by itself: its piece's digest is the file's.
+#![forbid(unsafe_code)]
 
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};

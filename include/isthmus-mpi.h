@@ -1,0 +1,153 @@
+/*
+ * isthmus-mpi.h: files and arrays from one running MPI application to another.
+ *
+ * Two applications couple (isthmus_mpi_accept, isthmus_mpi_connect; or isthmus_mpi_couple
+ * over an inter-communicator that there is already). Then one calls isthmus_mpi_send_...
+ * and the other isthmus_mpi_receive_..., in the same order on both sides. With as many
+ * ranks on both sides rank i sends to rank i; else to those whose share it holds.
+ *
+ * All calls are collective over the communicator of their side, and return on all ranks of
+ * both sides the same status, with the same text in isthmus_mpi_last_error(). A killed or
+ * unreachable partner is told when the MPI's provider gives it up (`peer_timeout`).
+ *
+ * Every block carries a BLAKE3 digest that the receiver checks before it is written. A file
+ * appears under its name when it is whole; the sender is told when it is written. A source
+ * that changes while it is read is an error.
+ *
+ * The library is built by the mpicc of the MPI it is for (make mpi MPICC=...; pkg-config:
+ * isthmus-mpi). Its disk threads call no MPI: MPI_THREAD_SINGLE is enough. Calls may not be
+ * made from two threads at once. Lengths are in bytes, times in seconds.
+ */
+#ifndef ISTHMUS_MPI_H
+#define ISTHMUS_MPI_H
+
+#include <mpi.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* What calls return. Numbers never change their meaning. */
+enum isthmus_mpi_status {
+    ISTHMUS_MPI_SUCCESS = 0,
+    /* An argument is null, out of its range, or makes no sense with the others. */
+    ISTHMUS_MPI_INVALID = 1,
+    /* The applications did not come together. */
+    ISTHMUS_MPI_COUPLING = 2,
+    /* A file cannot be opened, read, written or named. */
+    ISTHMUS_MPI_FILE = 3,
+    /* The receiver's file system is full, or a quota is used up. */
+    ISTHMUS_MPI_SPACE = 4,
+    /* The source changed while it was read. */
+    ISTHMUS_MPI_CHANGED = 5,
+    /* The two sides' calls do not fit together, or their versions. */
+    ISTHMUS_MPI_MISMATCH = 6,
+    /* A block is not what its digest says. */
+    ISTHMUS_MPI_DAMAGED = 7,
+    /* There is no memory for a block. */
+    ISTHMUS_MPI_MEMORY = 8,
+    /* The other application is gone. Of this coupling only the end may follow. */
+    ISTHMUS_MPI_LOST = 9
+};
+
+/* By what a file is read or written. */
+enum isthmus_mpi_io {
+    ISTHMUS_MPI_POSIX = 0, /* positional reads and writes by disk threads */
+    ISTHMUS_MPI_MPIIO = 1  /* MPI_File_iread_at, MPI_File_iwrite_at */
+};
+
+/* How to transfer. Zero is the default of each; rank 0's are taken, and NULL is all defaults. */
+struct isthmus_mpi_options {
+    /* Length of a block, at most 1 GiB; the sender's counts. Default: by length of the file,
+     * path and storage, from 64 KiB to 64 MiB. Of files in blocks of other lengths than
+     * powers of two from 4 KiB on no digest of the whole is told. */
+    int64_t block;
+    /* Most memory for blocks of a file, of each rank, from one block on. Default 128 MiB. */
+    int64_t memory;
+    /* Disk threads of each rank, 1 to 16. Default 1. */
+    int32_t threads;
+    /* One of enum isthmus_mpi_io. */
+    int32_t io;
+    /* Not 0: the receiver's file is on the disk, not just with the system, before the call
+     * returns. */
+    int32_t sync;
+    /* Not 0: write past the page cache (POSIX, where the file system can). */
+    int32_t direct;
+    /* Not 0: read, send, receive and write one after the other, block by block, as a program
+     * without this library might. To measure what the overlap is worth. */
+    int32_t in_turn;
+    /* Zero. */
+    int32_t reserved[7];
+};
+
+/* What came of a transfer; the same on all ranks of a side. */
+struct isthmus_mpi_report {
+    int64_t bytes;
+    int64_t block;
+    /* Sender: from the first read to the acknowledgement that all is written (and on the
+     * disk, with `sync`). Receiver: from the sender's word to the last write. */
+    double seconds;
+    /* Sender: until all was sent. */
+    double sent_seconds;
+    /* 1 where `digest` is the BLAKE3 of the file or range, as b3sum prints it. */
+    int32_t has_digest;
+    uint8_t digest[32];
+};
+
+typedef struct isthmus_mpi_coupling isthmus_mpi_coupling;
+
+/*
+ * Couples this application with another. `port`, significant at rank 0:
+ *   "file:PATH"  accept writes its port's name to PATH, and connect waits for that file;
+ *   "env:NAME"   what the environment variable NAME has, in one of these forms;
+ *   "name:TEXT"  connect only: the name that MPI_Open_port gave somebody.
+ * NULL is "env:ISTHMUS_PORT". `patience` is how long connect waits for the file, in seconds; 0: 60.
+ * Accept waits for the other side as long as MPI_Comm_accept does. Not all MPIs can couple
+ * separate jobs; Open MPI needs a daemon of its own for it.
+ */
+int isthmus_mpi_accept(MPI_Comm comm, const char *port, isthmus_mpi_coupling **coupling);
+int isthmus_mpi_connect(MPI_Comm comm, const char *port, double patience, isthmus_mpi_coupling **coupling);
+
+/* The same over an inter-communicator, whose local group is `comm`'s. It is duplicated. */
+int isthmus_mpi_couple(MPI_Comm comm, MPI_Comm other, isthmus_mpi_coupling **coupling);
+
+/* Ends a coupling, and frees it whatever is returned. */
+int isthmus_mpi_uncouple(isthmus_mpi_coupling *coupling);
+
+/* Sends `length` bytes of a file from `offset` on; a length of -1: to its end. `path`,
+ * `offset`, `length` and `options` are significant at rank 0. `report` may be NULL. */
+int isthmus_mpi_send_file(isthmus_mpi_coupling *coupling, const char *path, int64_t offset, int64_t length,
+                          const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report);
+
+/* Receives what the other side sends, as the new file `path` if `offset` is -1: it replaces
+ * one of that name, once it is whole. Else into the file `path` from `offset` on, in place:
+ * what is there beside it stays, and a transfer that fails may have written some of it. */
+int isthmus_mpi_receive_file(isthmus_mpi_coupling *coupling, const char *path, int64_t offset,
+                             const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report);
+
+/* Sends an array of which each rank holds `bytes` bytes at `data`, one rank's after the
+ * other's; the receiving ranks hold as many in all, divided as they like. */
+int isthmus_mpi_send_array(isthmus_mpi_coupling *coupling, const void *data, int64_t bytes,
+                           const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report);
+int isthmus_mpi_receive_array(isthmus_mpi_coupling *coupling, void *data, int64_t bytes,
+                              const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report);
+
+/* What the last call that failed says of it; "" if none did. Valid until the next call. */
+const char *isthmus_mpi_last_error(void);
+
+/* Ranks of the other side. */
+int isthmus_mpi_remote_ranks(const isthmus_mpi_coupling *coupling);
+
+/* The same with communicators as Fortran names them, for Fortran and Python. */
+int isthmus_mpi_accept_f(int32_t comm, const char *port, isthmus_mpi_coupling **coupling);
+int isthmus_mpi_connect_f(int32_t comm, const char *port, double patience, isthmus_mpi_coupling **coupling);
+int isthmus_mpi_couple_f(int32_t comm, int32_t other, isthmus_mpi_coupling **coupling);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,320 @@
+// Two applications come together, and part.
+#include "internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE_S = 60, PORT_CHECK_NS = 20000000 };
+
+// What rank 0 found out, for all.
+struct meeting {
+    struct trouble trouble;
+    char port[MPI_MAX_PORT_NAME];
+    char file[PATH_MAX];
+};
+
+static void note_coupling(struct trouble *trouble, int error, const char *what)
+{
+    note_mpi(trouble, error, "%s", what);
+    trouble->code = ISTHMUS_MPI_COUPLING;
+}
+
+// --- the port's name -----------------------------------------------------------------
+
+// What follows `prefix` in a text that begins so.
+static const char *after(const char *text, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return strncmp(text, prefix, length) == 0 ? text + length : NULL;
+}
+
+static void read_spec(const char *spec, struct meeting *meeting)
+{
+    const char *part;
+    for (int depth = 0; depth < 2; depth++) {
+        if (!spec)
+            spec = "env:ISTHMUS_PORT";
+        if ((part = after(spec, "env:"))) {
+            spec = getenv(part);
+            if (!spec) {
+                note(&meeting->trouble, ISTHMUS_MPI_INVALID, "the environment variable %.100s, which is to name the port, is not set", part);
+                return;
+            }
+        }
+    }
+    if ((part = after(spec, "file:")) && part[0] && strlen(part) < sizeof meeting->file - 5)
+        strcpy(meeting->file, part);
+    else if ((part = after(spec, "name:")) && part[0] && strlen(part) < sizeof meeting->port)
+        strcpy(meeting->port, part);
+    else
+        note(&meeting->trouble, ISTHMUS_MPI_INVALID, "\"%.100s\" names no port; expected file:PATH, env:NAME or name:TEXT", spec);
+}
+
+static void publish(struct meeting *meeting)
+{
+    char temporary[PATH_MAX];
+    snprintf(temporary, sizeof temporary, "%.4090s.new", meeting->file);
+    FILE *out = fopen(temporary, "w");
+    int written = out && fputs(meeting->port, out) >= 0;
+    if (out && fclose(out) != 0)
+        written = 0;
+    if (!written || rename(temporary, meeting->file) != 0) {
+        note_errno(&meeting->trouble, errno, "cannot write the port's name to %.150s", meeting->file);
+        meeting->trouble.code = ISTHMUS_MPI_COUPLING;
+    }
+}
+
+static void open_port(struct meeting *meeting)
+{
+    int error = MPI_SUCCESS;
+    if (!meeting->trouble.code && !meeting->file[0])
+        note(&meeting->trouble, ISTHMUS_MPI_INVALID, "accept opens the port, and writes its name to a file: give file:PATH");
+    if (meeting->trouble.code)
+        return;
+    unlink(meeting->file); // of a run before
+    if ((error = MPI_Open_port(MPI_INFO_NULL, meeting->port)) != MPI_SUCCESS)
+        note_coupling(&meeting->trouble, error, "this MPI cannot open a port");
+    else
+        publish(meeting);
+    if (meeting->trouble.code && error == MPI_SUCCESS)
+        MPI_Close_port(meeting->port);
+}
+
+static void find_port(struct meeting *meeting, double patience)
+{
+    double until = now_s() + (patience > 0 ? patience : PATIENCE_S);
+    FILE *in = NULL;
+    if (meeting->trouble.code || meeting->port[0])
+        return;
+    while (!(in = fopen(meeting->file, "r")) && errno == ENOENT && now_s() < until)
+        for (int i = 0; i < PORT_CHECK_NS / REST_NS; i++)
+            rest();
+    size_t length = in ? fread(meeting->port, 1, sizeof meeting->port - 1, in) : 0;
+    meeting->port[length] = 0;
+    if (in)
+        fclose(in);
+    if (!length)
+        note(&meeting->trouble, ISTHMUS_MPI_COUPLING,
+             "no port's name in %.150s after %.0f s: is the accepting application running, and does it use this file?",
+             meeting->file, patience > 0 ? patience : PATIENCE_S);
+}
+
+// --- coming together -----------------------------------------------------------------
+
+// An empty message each way between ranks that will have blocks for each other: their
+// connections are made now.
+static int meet_partners(const struct isthmus_mpi_coupling *c)
+{
+    int64_t *mine = calloc((size_t)c->ranks + 1, sizeof *mine), *theirs = calloc((size_t)c->remote + 1, sizeof *theirs);
+    struct stream *streams = calloc((size_t)c->remote, sizeof *streams);
+    MPI_Request *requests = calloc(2 * (size_t)c->remote, sizeof(MPI_Request));
+    int error = MPI_ERR_NO_MEM, count = 0;
+    if (mine && theirs && streams && requests) {
+        int64_t all = (int64_t)c->ranks * c->remote;
+        bounds_of_blocks(mine, c->ranks, all, 1);
+        bounds_of_blocks(theirs, c->remote, all, 1);
+        count = streams_between(mine, c->rank, theirs, c->remote, streams);
+        error = MPI_SUCCESS;
+    }
+    for (int i = 0; i < 2 * count; i++)
+        requests[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < count && error == MPI_SUCCESS; i++) {
+        error = MPI_Irecv(NULL, 0, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i]);
+        if (error == MPI_SUCCESS)
+            error = MPI_Isend(NULL, 0, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i + 1]);
+    }
+    for (int i = 0; i < 2 * count && error == MPI_SUCCESS; i++)
+        error = await(&requests[i]);
+    free(mine);
+    free(theirs);
+    free(streams);
+    free(requests);
+    return error;
+}
+
+// Ranks 0 exchange three words. Whoever began, the second and third exchange take together
+// one round trip: one of them finds the other's word there already.
+static int measure_path(struct isthmus_mpi_coupling *c)
+{
+    double began = 0;
+    MPI_Request sends[3], receive;
+    int error = MPI_SUCCESS;
+    for (int i = 0; i < 3 && error == MPI_SUCCESS; i++) {
+        if (i == 1)
+            began = now_s();
+        error = MPI_Irecv(NULL, 0, MPI_BYTE, 0, TAG_PING, c->other, &receive);
+        if (error == MPI_SUCCESS)
+            error = MPI_Isend(NULL, 0, MPI_BYTE, 0, TAG_PING, c->other, &sends[i]);
+        if (error == MPI_SUCCESS)
+            error = await(&receive);
+    }
+    c->rtt_s = now_s() - began;
+    for (int i = 0; i < 3 && error == MPI_SUCCESS; i++)
+        error = await(&sends[i]);
+    return error;
+}
+
+static int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling)
+{
+    struct trouble trouble = {0}, first;
+    MPI_Comm_set_errhandler(c->other, MPI_ERRORS_RETURN);
+    MPI_Comm_remote_size(c->other, &c->remote);
+    int error = meet_partners(c), failed, any;
+    if (error == MPI_SUCCESS && c->rank == 0)
+        error = measure_path(c);
+    if (error != MPI_SUCCESS)
+        note_coupling(&trouble, error, "the other application was lost while it coupled");
+    failed = trouble.code ? c->rank : c->ranks;
+    MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MIN, c->local);
+    if (any < c->ranks) {
+        first = trouble;
+        MPI_Bcast(&first, sizeof first, MPI_BYTE, any, c->local);
+        c->lost = 1;
+        isthmus_mpi_uncouple(c);
+        return tell(&first);
+    }
+    *coupling = c;
+    return tell(&trouble);
+}
+
+static struct isthmus_mpi_coupling *new_coupling(MPI_Comm comm)
+{
+    struct isthmus_mpi_coupling *c = calloc(1, sizeof *c);
+    if (!c)
+        MPI_Abort(comm, ISTHMUS_MPI_MEMORY);
+    c->other = MPI_COMM_NULL;
+    MPI_Comm_dup(comm, &c->local);
+    MPI_Comm_rank(c->local, &c->rank);
+    MPI_Comm_size(c->local, &c->ranks);
+    return c;
+}
+
+static int come_together(MPI_Comm comm, int accepts, const char *port, double patience, isthmus_mpi_coupling **coupling)
+{
+    struct isthmus_mpi_coupling *c = new_coupling(comm);
+    struct meeting *meeting = calloc(1, sizeof *meeting);
+    MPI_Request request;
+    MPI_Errhandler before;
+    if (!meeting)
+        MPI_Abort(comm, ISTHMUS_MPI_MEMORY);
+    MPI_Comm_get_errhandler(c->local, &before);
+    MPI_Comm_set_errhandler(c->local, MPI_ERRORS_RETURN);
+    if (c->rank == 0) {
+        read_spec(port, meeting);
+        if (accepts)
+            open_port(meeting);
+        else
+            find_port(meeting, patience);
+    }
+    MPI_Ibcast(meeting, sizeof *meeting, MPI_BYTE, 0, c->local, &request);
+    await(&request);
+    if (!meeting->trouble.code) {
+        int error = accepts ? MPI_Comm_accept(meeting->port, MPI_INFO_NULL, 0, c->local, &c->other)
+                            : MPI_Comm_connect(meeting->port, MPI_INFO_NULL, 0, c->local, &c->other);
+        if (error != MPI_SUCCESS) {
+            c->other = MPI_COMM_NULL;
+            note_coupling(&meeting->trouble, error, accepts ? "nobody could connect" : "cannot connect to the accepting application; is the port's name of an earlier run?");
+        }
+        if (accepts && c->rank == 0) {
+            unlink(meeting->file);
+            MPI_Close_port(meeting->port);
+        }
+    }
+    MPI_Comm_set_errhandler(c->local, before);
+    MPI_Errhandler_free(&before);
+    struct trouble trouble = meeting->trouble;
+    free(meeting);
+    if (trouble.code) {
+        isthmus_mpi_uncouple(c);
+        return tell(&trouble);
+    }
+    c->disconnects = 1;
+    return settle(c, coupling);
+}
+
+static int refuse(const char *why)
+{
+    struct trouble trouble = {0};
+    note(&trouble, ISTHMUS_MPI_INVALID, "%s", why);
+    return tell(&trouble);
+}
+
+static int come(MPI_Comm comm, int accepts, const char *port, double patience, isthmus_mpi_coupling **coupling)
+{
+    struct handlers handlers;
+    if (!coupling)
+        return refuse("no place for the coupling");
+    return_errors(&handlers);
+    int status = come_together(comm, accepts, port, patience, coupling);
+    restore_errors(&handlers);
+    return status;
+}
+
+int isthmus_mpi_accept(MPI_Comm comm, const char *port, isthmus_mpi_coupling **coupling)
+{
+    return come(comm, 1, port, 0, coupling);
+}
+
+int isthmus_mpi_connect(MPI_Comm comm, const char *port, double patience, isthmus_mpi_coupling **coupling)
+{
+    return come(comm, 0, port, patience, coupling);
+}
+
+int isthmus_mpi_couple(MPI_Comm comm, MPI_Comm other, isthmus_mpi_coupling **coupling)
+{
+    int inter = 0;
+    if (!coupling)
+        return refuse("no place for the coupling");
+    if (other == MPI_COMM_NULL || MPI_Comm_test_inter(other, &inter) != MPI_SUCCESS || !inter)
+        return refuse("isthmus_mpi_couple takes an inter-communicator, such as MPI_Intercomm_create makes");
+    struct handlers handlers;
+    return_errors(&handlers);
+    struct isthmus_mpi_coupling *c = new_coupling(comm);
+    MPI_Comm_dup(other, &c->other);
+    int status = settle(c, coupling);
+    restore_errors(&handlers);
+    return status;
+}
+
+int isthmus_mpi_uncouple(isthmus_mpi_coupling *coupling)
+{
+    int error = MPI_SUCCESS;
+    struct trouble trouble = {0};
+    if (!coupling)
+        return refuse("no coupling");
+    struct handlers handlers;
+    return_errors(&handlers);
+    // Of a lost application there is nobody to part from.
+    if (!coupling->lost && coupling->other != MPI_COMM_NULL)
+        error = coupling->disconnects ? MPI_Comm_disconnect(&coupling->other) : MPI_Comm_free(&coupling->other);
+    restore_errors(&handlers);
+    if (error != MPI_SUCCESS)
+        note_coupling(&trouble, error, "the other application was lost at the end");
+    MPI_Comm_free(&coupling->local);
+    free(coupling->memory);
+    free(coupling);
+    return tell(&trouble);
+}
+
+int isthmus_mpi_remote_ranks(const isthmus_mpi_coupling *coupling)
+{
+    return coupling ? coupling->remote : 0;
+}
+
+int isthmus_mpi_accept_f(int32_t comm, const char *port, isthmus_mpi_coupling **coupling)
+{
+    return isthmus_mpi_accept(MPI_Comm_f2c((MPI_Fint)comm), port, coupling);
+}
+
+int isthmus_mpi_connect_f(int32_t comm, const char *port, double patience, isthmus_mpi_coupling **coupling)
+{
+    return isthmus_mpi_connect(MPI_Comm_f2c((MPI_Fint)comm), port, patience, coupling);
+}
+
+int isthmus_mpi_couple_f(int32_t comm, int32_t other, isthmus_mpi_coupling **coupling)
+{
+    return isthmus_mpi_couple(MPI_Comm_f2c((MPI_Fint)comm), MPI_Comm_f2c((MPI_Fint)other), coupling);
+}

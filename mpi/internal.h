@@ -1,0 +1,222 @@
+// What the files of this folder share.
+//
+//   couple.c    two applications come together, and part
+//   transfer.c  a transfer, from what both sides say first to the last word
+//   blocks.c    the loop that moves blocks; words.c what is said meanwhile
+//   plan.c      which rank sends which block to which
+//   store.c     files, by POSIX and MPI-IO; pool.c the disk threads
+#ifndef ISTHMUS_MPI_INTERNAL_H
+#define ISTHMUS_MPI_INTERNAL_H
+
+#include "isthmus-mpi.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+enum { PROTOCOL = 0x49534d31, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000 };
+enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS };
+enum { KIND_FILE = 1, KIND_ARRAY };
+// Of a block that is sent without its data, since something failed elsewhere.
+enum { STOPPED = 100 };
+#define MAX_BLOCK ((int64_t)1 << 30)
+#define KIB ((int64_t)1 << 10)
+#define MIB ((int64_t)1 << 20)
+
+// What went wrong first; code 0: nothing.
+struct trouble {
+    int32_t code;
+    char text[316];
+};
+
+__attribute__((format(printf, 3, 4))) void note(struct trouble *trouble, int code, const char *format, ...);
+// Of the system: ENOSPC and EDQUOT are ISTHMUS_MPI_SPACE.
+__attribute__((format(printf, 3, 4))) void note_errno(struct trouble *trouble, int error, const char *format, ...);
+__attribute__((format(printf, 3, 4))) void note_mpi(struct trouble *trouble, int error, const char *format, ...);
+// Keeps the text for isthmus_mpi_last_error; the code.
+int tell(const struct trouble *trouble);
+
+double now_s(void);
+// The waits of an MPI spin; ours leave the processor to who has something to do.
+void rest(void);
+// Waits for a request, resting. The MPI's code.
+int await(MPI_Request *request);
+
+// Errors of requests come to some MPIs' handler of the world or of the process itself, which
+// ends the program. During our calls they are returned.
+struct handlers {
+    MPI_Errhandler world, self;
+};
+void return_errors(struct handlers *before);
+void restore_errors(struct handlers *before);
+
+struct isthmus_mpi_coupling {
+    MPI_Comm local, other;
+    int rank, ranks, remote;
+    int disconnects; // the inter-communicator is of two jobs
+    int lost;
+    int32_t serial;  // of the next transfer
+    double rtt_s;    // between the ranks 0
+    double rate;     // of the transfer before; bytes a second
+    // Blocks' memory, kept for the next transfer.
+    char *memory;
+    int64_t memory_len;
+};
+
+// Said by ranks 0 to each other, and by a rank 0 to its side.
+enum word_kind { OFFER = 1, READY, STOP, DONE };
+struct word {
+    uint32_t protocol;
+    int32_t kind, serial, what, ranks;
+    int32_t has_digest;
+    int64_t bytes, block;
+    double seconds, sent_seconds;
+    uint8_t digest[DIGEST_LEN];
+    struct trouble trouble;
+};
+
+// Beside each block.
+struct record {
+    int64_t serial, offset, length;
+    uint8_t digest[DIGEST_LEN];
+    struct trouble trouble;
+};
+
+// A rank to its rank 0: something failed, or its blocks are all done.
+struct finished {
+    int32_t over;
+    struct trouble trouble;
+};
+
+// --- plan ----------------------------------------------------------------------
+
+// What goes between this rank and one of the other side: [next, end) of the whole.
+struct stream {
+    int partner;
+    int64_t first, next, end;
+};
+
+// bounds[i]..bounds[i + 1] is rank i's share of the whole.
+void bounds_of_blocks(int64_t *bounds, int ranks, int64_t bytes, int64_t block);
+int streams_between(const int64_t *mine, int rank, const int64_t *theirs, int remote, struct stream *streams);
+int64_t suggested_block(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
+
+// --- store ---------------------------------------------------------------------
+
+struct store {
+    int is_file, writes, io;
+    int fd, direct; // -1: none
+    MPI_File file;
+    char *data;     // of an array
+    int64_t base;   // of the range in the file
+    char path[PATH_MAX], temporary[PATH_MAX]; // temporary "": in place
+    struct stat first;
+};
+
+// Rank 0 of a receiver: the file under its temporary name, or the one in place.
+void store_create(struct store *store, struct trouble *trouble);
+// Every rank, after that.
+void store_open(struct store *store, MPI_Comm local, int direct, struct trouble *trouble);
+// Rank 0 of a receiver, when the length is known.
+void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble);
+void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+// Whether the source is what it was.
+void store_unchanged(const struct store *store, struct trouble *trouble);
+// Every rank; collective.
+void store_close(struct store *store, int sync, struct trouble *trouble);
+// Rank 0 of a receiver: the name, or no trace.
+void store_publish(struct store *store, int sync, struct trouble *trouble);
+void store_discard(struct store *store);
+
+// --- pool ----------------------------------------------------------------------
+
+struct transfer;
+struct pool {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    pthread_t threads[MAX_THREADS];
+    int count, ends;
+    int *jobs, *results; // rings of slots
+    int size, jobs_at, jobs_len, results_at, results_len;
+    struct transfer *transfer;
+};
+
+// Without a thread (count 0) a job is done as it is put.
+void pool_start(struct pool *pool, struct transfer *transfer, int threads, int slots, struct trouble *trouble);
+void pool_put(struct pool *pool, int slot);
+// A slot whose job is done, or -1.
+int pool_take(struct pool *pool);
+// Waits a little, or until a job is done.
+void pool_rest(struct pool *pool);
+void pool_stop(struct pool *pool);
+
+// --- transfer ------------------------------------------------------------------
+
+struct slot {
+    char *memory;
+    const struct stream *stream;
+    int pending; // requests under way: data and record
+    int last;    // of this rank's: the source is looked at again
+    int64_t offset, length, received;
+    struct record record;
+    struct trouble trouble;
+};
+
+struct transfer {
+    struct isthmus_mpi_coupling *c;
+    struct isthmus_mpi_options options;
+    struct store store;
+    int sends, what;
+    int64_t bytes, block;
+    int64_t *mine, *theirs; // bounds
+    struct stream *streams;
+    int stream_count, turn;
+    int64_t blocks, unbegun, left; // this rank's blocks; of them not begun, not done
+    struct slot *slots;
+    int count, unused_count;
+    int *unused;
+    // Of slot i: 2 i its data, 2 i + 1 its record, 2 count + i its file's; then words.c's.
+    MPI_Request *requests;
+    MPI_Status *statuses;
+    int *ended;
+    struct word from_other, from_root;
+    struct finished from_rank;
+    struct pool pool;
+    uint8_t *digests; // receiver: of this rank's blocks; rank 0: of all
+    struct trouble trouble;
+    int trouble_rank;
+    int finished; // of the other ranks of this side
+    int stopped;  // what is left goes without data
+    int told_stop, lost, gathering, gathered, reported, other_done, over;
+    double began, sent;
+    struct word verdict;
+};
+
+// blocks.c
+void slot_job(struct transfer *t, int slot); // what a disk thread does
+void move_blocks(struct transfer *t);        // all, until the last word
+int whole_digest(const struct transfer *t);
+
+// words.c
+int word_request(const struct transfer *t);
+int local_request(const struct transfer *t);
+int barrier_request(const struct transfer *t);
+int requests_of(const struct transfer *t);
+struct word word_of(const struct transfer *t, int kind);
+void words_listen(struct transfer *t);
+void other_listen(struct transfer *t);
+void on_word(struct transfer *t);
+void on_local(struct transfer *t, int source);
+void words_turn(struct transfer *t);
+void fail(struct transfer *t, const struct trouble *trouble, int rank);
+// The same of what happened at this rank.
+void fail_here(struct transfer *t, struct trouble *trouble);
+void lose(struct transfer *t, int error);
+
+// transfer.c
+void sign(const struct transfer *t, struct trouble *trouble);
+void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble);
+void skip_counts(struct transfer *t, const struct word *word);
+
+#endif

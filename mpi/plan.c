@@ -1,0 +1,46 @@
+// Which rank sends what to which: both sides come to the same plan by themselves.
+#include "internal.h"
+
+// Whole blocks, as evenly as they go, in the order of the ranks: so few ranks talk to more
+// than one, and where there are as many on both sides rank i talks to rank i.
+void bounds_of_blocks(int64_t *bounds, int ranks, int64_t bytes, int64_t block)
+{
+    int64_t all = bytes / block + (bytes % block != 0);
+    for (int i = 0; i <= ranks; i++) {
+        // all * i / ranks, which could overflow.
+        int64_t first = all / ranks * i + all % ranks * i / ranks;
+        bounds[i] = first * block < bytes ? first * block : bytes;
+    }
+}
+
+int streams_between(const int64_t *mine, int rank, const int64_t *theirs, int remote, struct stream *streams)
+{
+    int count = 0;
+    for (int i = 0; i < remote; i++) {
+        int64_t from = mine[rank] > theirs[i] ? mine[rank] : theirs[i];
+        int64_t to = mine[rank + 1] < theirs[i + 1] ? mine[rank + 1] : theirs[i + 1];
+        if (from < to)
+            streams[count++] = (struct stream){.partner = i, .first = from, .next = from, .end = to};
+    }
+    return count;
+}
+
+// Long enough for the path (a sixteenth of what is under way, shared by the ranks) and the
+// storage (what the file system calls a good size: a stripe); short enough that every rank
+// has a few, since the first read and the last write overlap with nothing.
+int64_t suggested_block(const struct isthmus_mpi_coupling *c, int64_t bytes, int64_t storage, int64_t memory)
+{
+    int64_t ranks = c->ranks > c->remote ? c->ranks : c->remote;
+    int64_t path = (int64_t)(c->rate * c->rtt_s / (double)ranks / 16), least = 64 * KIB, block = MIB;
+    while (block < path && block < 16 * MIB)
+        block *= 2;
+    while (block < storage && block < 64 * MIB)
+        block *= 2;
+    while (least < storage && least < 64 * MIB)
+        least *= 2;
+    while (block > least && bytes / ranks < 4 * block)
+        block /= 2;
+    while (block > 64 * KIB && block > memory / 4)
+        block /= 2;
+    return block;
+}

@@ -1,0 +1,110 @@
+// Disk threads: they read, write and take digests, and call no MPI.
+#include "internal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void *serve(void *argument)
+{
+    struct pool *pool = argument;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->jobs_len && !pool->ends)
+            pthread_cond_wait(&pool->work, &pool->lock);
+        if (!pool->jobs_len)
+            break;
+        int slot = pool->jobs[pool->jobs_at];
+        pool->jobs_at = (pool->jobs_at + 1) % pool->size;
+        pool->jobs_len--;
+        pthread_mutex_unlock(&pool->lock);
+        slot_job(pool->transfer, slot);
+        pthread_mutex_lock(&pool->lock);
+        pool->results[(pool->results_at + pool->results_len++) % pool->size] = slot;
+        pthread_cond_signal(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+void pool_start(struct pool *pool, struct transfer *transfer, int threads, int slots, struct trouble *trouble)
+{
+    pthread_condattr_t clock;
+    *pool = (struct pool){.transfer = transfer, .size = slots};
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&pool->done, &clock);
+    pthread_condattr_destroy(&clock);
+    pool->jobs = malloc((size_t)slots * sizeof *pool->jobs);
+    pool->results = malloc((size_t)slots * sizeof *pool->results);
+    if (!pool->jobs || !pool->results) {
+        note(trouble, ISTHMUS_MPI_MEMORY, "no memory for the names of %d blocks", slots);
+        return;
+    }
+    // The program's signals are for its own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    while (pool->count < threads && pthread_create(&pool->threads[pool->count], NULL, serve, pool) == 0)
+        pool->count++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void pool_put(struct pool *pool, int slot)
+{
+    if (!pool->count) {
+        slot_job(pool->transfer, slot);
+        pool->results[(pool->results_at + pool->results_len++) % pool->size] = slot;
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->jobs[(pool->jobs_at + pool->jobs_len++) % pool->size] = slot;
+    pthread_cond_signal(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+int pool_take(struct pool *pool)
+{
+    int slot = -1;
+    pthread_mutex_lock(&pool->lock);
+    if (pool->results_len) {
+        slot = pool->results[pool->results_at];
+        pool->results_at = (pool->results_at + 1) % pool->size;
+        pool->results_len--;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return slot;
+}
+
+void pool_rest(struct pool *pool)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += REST_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&pool->lock);
+    if (!pool->results_len)
+        pthread_cond_timedwait(&pool->done, &pool->lock, &until);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_stop(struct pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->ends = 1;
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->count; i++)
+        pthread_join(pool->threads[i], NULL);
+    free(pool->jobs);
+    free(pool->results);
+    pthread_cond_destroy(&pool->work);
+    pthread_cond_destroy(&pool->done);
+    pthread_mutex_destroy(&pool->lock);
+}

@@ -1,0 +1,219 @@
+// Files: where blocks come from and go to.
+#include "internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { ALIGNMENT = 4096 };
+
+static const char *written_path(const struct store *store)
+{
+    return store->temporary[0] ? store->temporary : store->path;
+}
+
+// The folder of a path, and what stands before a name in it.
+static int folder_len(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? (int)(slash - path + 1) : 0;
+}
+
+static void name_temporary(struct store *store, struct trouble *trouble)
+{
+    uint64_t random;
+    struct stat about;
+    if (stat(store->path, &about) == 0 && !S_ISREG(about.st_mode)) {
+        note(trouble, ISTHMUS_MPI_FILE, "cannot create %.200s: it is there, and no regular file", store->path);
+        return;
+    }
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        random = (uint64_t)getpid();
+    int folder = folder_len(store->path);
+    int length = snprintf(store->temporary, sizeof store->temporary, "%.*s.isthmus-%016" PRIx64 ".part", folder, store->path,
+                          random);
+    if (length >= (int)sizeof store->temporary)
+        note(trouble, ISTHMUS_MPI_INVALID, "the path %.200s... is too long", store->path);
+}
+
+void store_create(struct store *store, struct trouble *trouble)
+{
+    int in_place = store->base >= 0;
+    if (!in_place)
+        name_temporary(store, trouble);
+    if (trouble->code)
+        return;
+    int fd = open(written_path(store), O_WRONLY | O_CREAT | O_CLOEXEC | (in_place ? 0 : O_EXCL), 0666);
+    if (fd < 0) {
+        note_errno(trouble, errno, "cannot create %.200s", store->path);
+        store->temporary[0] = 0;
+        return;
+    }
+    close(fd);
+}
+
+static void open_posix(struct store *store, int direct, struct trouble *trouble)
+{
+    store->fd = open(store->writes ? written_path(store) : store->path, (store->writes ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+    if (store->fd < 0)
+        note_errno(trouble, errno, "cannot open %.200s", store->path);
+    // File systems that know no direct writes refuse to open; then the cache does.
+    else if (direct && store->writes)
+        store->direct = open(written_path(store), O_WRONLY | O_DIRECT | O_CLOEXEC);
+}
+
+// By MPI-IO the opening is collective: who could not look at the file comes along.
+void store_open(struct store *store, MPI_Comm local, int direct, struct trouble *trouble)
+{
+    int error;
+    const char *path = store->writes ? written_path(store) : store->path;
+    if (!store->is_file)
+        return;
+    if (stat(path, &store->first) < 0)
+        note_errno(trouble, errno, "cannot open %.200s", store->path);
+    else if (!S_ISREG(store->first.st_mode))
+        note(trouble, ISTHMUS_MPI_FILE, "%.200s is not a regular file", store->path);
+    if (store->io == ISTHMUS_MPI_POSIX) {
+        if (!trouble->code)
+            open_posix(store, direct, trouble);
+        return;
+    }
+    int mine = trouble->code != 0, any = 0;
+    MPI_Request request;
+    MPI_Iallreduce(&mine, &any, 1, MPI_INT, MPI_MAX, local, &request);
+    await(&request);
+    if (any) {
+        // The rank that knows why tells.
+        return;
+    }
+    error = MPI_File_open(local, path, store->writes ? MPI_MODE_WRONLY : MPI_MODE_RDONLY, MPI_INFO_NULL, &store->file);
+    if (error != MPI_SUCCESS) {
+        store->file = MPI_FILE_NULL;
+        note_mpi(trouble, error, "cannot open %.200s", store->path);
+    }
+}
+
+void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble)
+{
+    struct statvfs system;
+    const char *path = written_path(store);
+    int64_t end = (store->base > 0 ? store->base : 0) + bytes;
+    struct stat about;
+    if (stat(path, &about) < 0) {
+        note_errno(trouble, errno, "cannot look at %.200s", store->path);
+        return;
+    }
+    int64_t more = end - (int64_t)about.st_blocks * 512;
+    if (statvfs(path, &system) == 0 && system.f_blocks && more > 0 &&
+        (uint64_t)more / (system.f_frsize ? system.f_frsize : 1) > system.f_bavail)
+        note(trouble, ISTHMUS_MPI_SPACE, "cannot write %.200s: it needs %" PRId64 " bytes, and %" PRIu64 " are free; free some space",
+             store->path, more, (uint64_t)system.f_bavail * system.f_frsize);
+    else if (about.st_size < end && truncate(path, end) < 0)
+        note_errno(trouble, errno, "cannot give %.200s its length of %" PRId64 " bytes", store->path, end);
+}
+
+void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble)
+{
+    for (int64_t done = 0; done < length;) {
+        ssize_t got = pread(store->fd, memory + done, (size_t)(length - done), store->base + offset + done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            note_errno(trouble, errno, "cannot read %.200s at byte %" PRId64, store->path, store->base + offset + done);
+        else if (got == 0)
+            note(trouble, ISTHMUS_MPI_CHANGED, "%.200s became shorter while it was read", store->path);
+        if (got <= 0)
+            return;
+        done += got;
+    }
+}
+
+void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
+{
+    int64_t base = store->base > 0 ? store->base : 0;
+    for (int64_t done = 0; done < length;) {
+        int64_t left = length - done, at = base + offset + done;
+        int aligned = at % ALIGNMENT == 0 && (uintptr_t)(memory + done) % ALIGNMENT == 0;
+        int direct = store->direct >= 0 && aligned && left >= ALIGNMENT;
+        size_t now = (size_t)(direct ? left / ALIGNMENT * ALIGNMENT : left);
+        ssize_t put = pwrite(direct ? store->direct : store->fd, memory + done, now, at);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0) {
+            note_errno(trouble, put < 0 ? errno : EIO, "cannot write %.200s at byte %" PRId64, store->path, at);
+            return;
+        }
+        done += put;
+    }
+}
+
+void store_unchanged(const struct store *store, struct trouble *trouble)
+{
+    struct stat now, by_name;
+    const struct stat *then = &store->first;
+    int error = store->fd >= 0 ? fstat(store->fd, &now) : stat(store->path, &now);
+    int same = error == 0 && now.st_size == then->st_size && now.st_mtim.tv_sec == then->st_mtim.tv_sec &&
+               now.st_mtim.tv_nsec == then->st_mtim.tv_nsec && now.st_dev == then->st_dev && now.st_ino == then->st_ino;
+    // Another file under the name: what was read is not what is there.
+    if (!same || stat(store->path, &by_name) < 0 || by_name.st_ino != then->st_ino || by_name.st_dev != then->st_dev)
+        note(trouble, ISTHMUS_MPI_CHANGED, "%.200s changed while it was read; send it again when nobody writes to it",
+             store->path);
+}
+
+void store_close(struct store *store, int sync, struct trouble *trouble)
+{
+    int error;
+    if (store->file != MPI_FILE_NULL) {
+        if (sync && store->writes && (error = MPI_File_sync(store->file)) != MPI_SUCCESS)
+            note_mpi(trouble, error, "cannot bring %.200s to the disk", store->path);
+        if ((error = MPI_File_close(&store->file)) != MPI_SUCCESS && store->writes)
+            note_mpi(trouble, error, "cannot finish %.200s", store->path);
+    }
+    if (store->direct >= 0 && close(store->direct) < 0)
+        note_errno(trouble, errno, "cannot finish %.200s", store->path);
+    if (store->fd >= 0) {
+        if (sync && store->writes && fsync(store->fd) < 0)
+            note_errno(trouble, errno, "cannot bring %.200s to the disk", store->path);
+        if (close(store->fd) < 0 && store->writes)
+            note_errno(trouble, errno, "cannot finish %.200s", store->path);
+    }
+    store->fd = store->direct = -1;
+}
+
+static void sync_folder(const struct store *store, struct trouble *trouble)
+{
+    char folder[PATH_MAX] = ".";
+    int length = folder_len(store->path);
+    if (length)
+        snprintf(folder, sizeof folder, "%.*s", length, store->path);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    // Some file systems cannot sync a folder, and need not.
+    if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
+        note_errno(trouble, errno, "cannot bring the folder of %.200s to the disk", store->path);
+    if (fd >= 0)
+        close(fd);
+}
+
+void store_publish(struct store *store, int sync, struct trouble *trouble)
+{
+    if (store->temporary[0] && rename(store->temporary, store->path) < 0) {
+        note_errno(trouble, errno, "cannot give %.200s its name", store->path);
+        return;
+    }
+    store->temporary[0] = 0;
+    if (sync)
+        sync_folder(store, trouble);
+}
+
+void store_discard(struct store *store)
+{
+    if (store->writes && store->temporary[0])
+        unlink(store->temporary);
+    store->temporary[0] = 0;
+}

@@ -1,0 +1,468 @@
+// A transfer: the two sides tell each other what they are about to do, make the same plan of
+// it, move the blocks, and hear how it went.
+#include "internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// What rank 0 was called with, for all of its side.
+struct opening {
+    struct isthmus_mpi_options options;
+    int64_t offset, length;
+    char path[PATH_MAX], temporary[PATH_MAX];
+    struct trouble trouble;
+};
+
+// What each rank of a side has to say of itself.
+struct share {
+    int64_t bytes; // of its file, of its part of the array
+    int64_t failed;
+};
+
+// Says whose trouble it is.
+void sign(const struct transfer *t, struct trouble *trouble)
+{
+    struct trouble signed_by = {0};
+    if (!trouble->code || trouble->code == STOPPED)
+        return;
+    note(&signed_by, trouble->code, "rank %d of the %s: %.280s", t->c->rank, t->sends ? "sender" : "receiver",
+         trouble->text);
+    *trouble = signed_by;
+}
+
+static void bcast(const struct transfer *t, void *data, int64_t bytes, int root)
+{
+    MPI_Request request;
+    MPI_Ibcast(data, (int)bytes, MPI_BYTE, root, t->c->local, &request);
+    await(&request);
+}
+
+// --- before anything is said -------------------------------------------------------
+
+static void check(const struct transfer *t, const struct opening *opening, struct trouble *trouble)
+{
+    const struct isthmus_mpi_options *o = &opening->options;
+    if (t->what == KIND_FILE && !opening->path[0])
+        note(trouble, ISTHMUS_MPI_INVALID, "no path of a file, or one of more than %d bytes", PATH_MAX - 1);
+    else if (opening->offset < (t->sends ? 0 : -1) || opening->length < -1)
+        note(trouble, ISTHMUS_MPI_INVALID, "there is no range of %" PRId64 " bytes from byte %" PRId64 " on", opening->length,
+             opening->offset);
+    else if (o->block < 0 || o->block > MAX_BLOCK)
+        note(trouble, ISTHMUS_MPI_INVALID, "a block of %" PRId64 " bytes; 1 to 1073741824 are possible", o->block);
+    else if (o->memory < 0 || o->threads < 0 || o->threads > MAX_THREADS)
+        note(trouble, ISTHMUS_MPI_INVALID, "%" PRId64 " bytes of memory and %d threads; threads are 1 to %d", o->memory,
+             o->threads, MAX_THREADS);
+    else if (o->io != ISTHMUS_MPI_POSIX && o->io != ISTHMUS_MPI_MPIIO)
+        note(trouble, ISTHMUS_MPI_INVALID, "io = %d; it is ISTHMUS_MPI_POSIX or ISTHMUS_MPI_MPIIO", o->io);
+}
+
+// Rank 0's arguments become everybody's; a receiver's file is made.
+static void agree(struct transfer *t, struct opening *opening)
+{
+    if (t->c->rank == 0) {
+        check(t, opening, &opening->trouble);
+        strcpy(t->store.path, opening->path);
+        t->store.base = opening->offset;
+        if (t->what == KIND_FILE && !t->sends && !opening->trouble.code)
+            store_create(&t->store, &opening->trouble);
+        strcpy(opening->temporary, t->store.temporary);
+    }
+    bcast(t, opening, sizeof *opening, 0);
+    strcpy(t->store.path, opening->path);
+    strcpy(t->store.temporary, opening->temporary);
+    t->store.base = opening->offset;
+    t->store.io = opening->options.io;
+    t->options = opening->options;
+    t->trouble = opening->trouble;
+    if (!t->options.memory)
+        t->options.memory = 128 * MIB;
+    if (!t->options.threads)
+        t->options.threads = 1;
+}
+
+// Every rank opens. The lowest rank's trouble, if any, is everybody's.
+static void open_all(struct transfer *t, int64_t bytes, struct share *shares)
+{
+    struct share mine = {.bytes = bytes};
+    struct trouble trouble = {0};
+    MPI_Request request;
+    if (!t->trouble.code)
+        store_open(&t->store, t->c->local, t->options.direct, &trouble);
+    if (t->store.is_file)
+        mine.bytes = t->store.first.st_size;
+    else if (bytes < 0 || (bytes > 0 && !t->store.data))
+        note(&trouble, ISTHMUS_MPI_INVALID, "%" PRId64 " bytes at address %p are no part of an array", bytes,
+             (void *)t->store.data);
+    sign(t, &trouble);
+    mine.failed = trouble.code != 0;
+    MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, shares, sizeof mine, MPI_BYTE, t->c->local, &request);
+    await(&request);
+    for (int i = 0; i < t->c->ranks && !t->trouble.code; i++) {
+        if (shares[i].failed) {
+            t->trouble = trouble;
+            t->trouble_rank = i;
+            bcast(t, &t->trouble, sizeof t->trouble, i);
+        } else if (t->store.is_file && t->sends && shares[i].bytes != shares[0].bytes) {
+            t->trouble_rank = i;
+            note(&t->trouble, ISTHMUS_MPI_FILE, "%.200s has %" PRId64 " bytes as rank 0 sees it, and %" PRId64 " as rank %d does",
+                 t->store.path, shares[0].bytes, shares[i].bytes, i);
+        }
+    }
+}
+
+// The length of what a sender sends.
+static void measure(struct transfer *t, const struct opening *opening, const struct share *shares)
+{
+    if (t->what == KIND_ARRAY) {
+        for (int i = 0; i < t->c->ranks; i++)
+            t->bytes += shares[i].bytes;
+    } else if (t->sends && !t->trouble.code) {
+        int64_t rest = shares[0].bytes - opening->offset;
+        t->bytes = opening->length < 0 ? rest : opening->length;
+        if (rest < 0 || t->bytes > rest)
+            note(&t->trouble, ISTHMUS_MPI_FILE, "%.200s has %" PRId64 " bytes, and no range of %" PRId64 " from byte %" PRId64 " on",
+                 t->store.path, shares[0].bytes, opening->length, opening->offset);
+    }
+    if (!t->sends || t->trouble.code)
+        return;
+    int64_t storage = t->store.is_file ? t->store.first.st_blksize : 0;
+    t->block = t->options.block ? t->options.block : suggested_block(t->c, t->bytes, storage, t->options.memory);
+}
+
+// --- what both sides say first -----------------------------------------------------
+
+static const char *deed(const struct word *word)
+{
+    static const char *const names[2][2] = {{"sends a file", "sends an array"}, {"receives a file", "receives an array"}};
+    return names[word->kind != OFFER][word->what == KIND_ARRAY];
+}
+
+void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble)
+{
+    struct word mine = word_of(t, t->sends ? OFFER : READY);
+    if (word->protocol != PROTOCOL)
+        note(trouble, ISTHMUS_MPI_MISMATCH, "the other application has another version of this library; install the same on both sides");
+    else if ((word->kind == OFFER) == t->sends || word->what != t->what)
+        note(trouble, ISTHMUS_MPI_MISMATCH, "the calls of the two applications do not fit: one %s, the other %s",
+             deed(word->kind == OFFER || t->sends ? (t->sends ? &mine : word) : &mine),
+             deed(word->kind == OFFER || t->sends ? (t->sends ? word : &mine) : word));
+    else if (t->what == KIND_ARRAY && word->bytes != t->bytes)
+        note(trouble, ISTHMUS_MPI_MISMATCH, "the sender's array has %" PRId64 " bytes, the receiver's %" PRId64,
+             t->sends ? t->bytes : word->bytes, t->sends ? word->bytes : t->bytes);
+}
+
+void skip_counts(struct transfer *t, const struct word *word)
+{
+    int64_t *counts = malloc((size_t)word->ranks * sizeof *counts);
+    if (counts && word->ranks == t->c->remote)
+        MPI_Recv(counts, word->ranks, MPI_INT64_T, 0, TAG_COUNTS, t->c->other, MPI_STATUS_IGNORE);
+    free(counts);
+}
+
+// Ranks 0 exchange words, and the shares of arrays. The sender of a file does not wait.
+static void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard)
+{
+    const struct isthmus_mpi_coupling *c = t->c;
+    struct word word = word_of(t, t->sends ? OFFER : READY);
+    int error = MPI_SUCCESS, waits = !t->sends || t->what == KIND_ARRAY || t->trouble.code;
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL}, in;
+    int64_t *own = calloc((size_t)c->ranks, sizeof *own);
+    word.trouble = t->trouble;
+    *heard = (struct word){0};
+    if (c->rank == 0) {
+        error = MPI_Isend(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, c->other, &requests[0]);
+        for (int i = 0; own && i < c->ranks; i++)
+            own[i] = shares[i].bytes;
+        if (t->what == KIND_ARRAY && error == MPI_SUCCESS)
+            error = MPI_Isend(own, c->ranks, MPI_INT64_T, 0, TAG_COUNTS, c->other, &requests[1]);
+        if (waits && error == MPI_SUCCESS)
+            error = MPI_Irecv(heard, sizeof *heard, MPI_BYTE, 0, TAG_WORD, c->other, &in);
+        if (waits && error == MPI_SUCCESS)
+            error = await(&in);
+        t->began = t->sends ? t->began : now_s();
+        if (waits && error == MPI_SUCCESS && heard->what == KIND_ARRAY && heard->ranks == c->remote)
+            error = MPI_Recv(counts, c->remote, MPI_INT64_T, 0, TAG_COUNTS, c->other, MPI_STATUS_IGNORE);
+        for (int i = 0; i < 2 && error == MPI_SUCCESS; i++)
+            error = await(&requests[i]);
+        if (error != MPI_SUCCESS) {
+            heard->kind = DONE;
+            note_mpi(&heard->trouble, error, "the other application is lost");
+            heard->trouble.code = ISTHMUS_MPI_LOST;
+        }
+    }
+    free(own);
+    bcast(t, heard, sizeof *heard, 0);
+    if (heard->kind && heard->what == KIND_ARRAY)
+        bcast(t, counts, (int64_t)c->remote * (int64_t)sizeof *counts, 0);
+}
+
+// What the two words come to: whether there is anything to move.
+static int is_on(struct transfer *t, const struct word *heard)
+{
+    struct trouble odd = {0};
+    if (!heard->kind)
+        return 1; // the sender of a file
+    if (heard->trouble.code == ISTHMUS_MPI_LOST) {
+        t->c->lost = 1;
+        t->trouble = heard->trouble;
+        return 0;
+    }
+    mismatch(t, heard, &odd);
+    if (odd.code && heard->kind == OFFER && t->sends)
+        t->c->lost = 1;
+    // A sender's own trouble is everybody's; a receiver's counts after it.
+    if (t->sends ? !t->trouble.code : heard->kind == OFFER && heard->trouble.code)
+        t->trouble = heard->trouble;
+    if (odd.code && !t->trouble.code)
+        t->trouble = odd;
+    if (t->sends)
+        return !t->trouble.code;
+    t->bytes = heard->bytes;
+    t->block = heard->block;
+    if (heard->kind != OFFER || heard->trouble.code || heard->protocol != PROTOCOL)
+        return 0;
+    // The sender of a file has begun: whatever is wrong here, what it sends is taken.
+    t->what = heard->what;
+    return heard->what == KIND_FILE || !t->trouble.code;
+}
+
+// --- making ready ------------------------------------------------------------------
+
+static void sums(int64_t *bounds, int ranks, const int64_t *counts)
+{
+    bounds[0] = 0;
+    for (int i = 0; i < ranks; i++)
+        bounds[i + 1] = bounds[i] + counts[i];
+}
+
+static int64_t blocks_of(const struct transfer *t)
+{
+    int64_t blocks = 0;
+    for (int i = 0; i < t->stream_count; i++)
+        blocks += (t->streams[i].end - t->streams[i].next + t->block - 1) / t->block;
+    return blocks;
+}
+
+// Blocks' memory; less of it where there is not as much.
+static int64_t get_memory(struct isthmus_mpi_coupling *c, int64_t slots, int64_t block)
+{
+    for (; slots > 0; slots /= 2) {
+        int64_t wanted = slots * block;
+        if (c->memory_len >= wanted)
+            return slots;
+        free(c->memory);
+        c->memory_len = 0;
+        void *memory = NULL;
+        c->memory = posix_memalign(&memory, 4096, (size_t)wanted) == 0 ? memory : NULL;
+        if (c->memory) {
+            c->memory_len = wanted;
+            return slots;
+        }
+    }
+    return 0;
+}
+
+static int make_slots(struct transfer *t)
+{
+    // Aligned within the memory, for direct writes.
+    int64_t stride = (t->block + 4095) / 4096 * 4096, most = t->options.memory / stride, slots = t->blocks;
+    int least = t->options.in_turn ? 1 : 2;
+    if (t->options.in_turn || most < least)
+        most = least;
+    if (most > 4096)
+        most = 4096;
+    if (slots > most)
+        slots = most;
+    if (t->what == KIND_FILE && slots > 0 && (slots = get_memory(t->c, slots, stride)) == 0)
+        return 0;
+    t->count = (int)slots;
+    size_t count = (size_t)slots + 1, requests = (size_t)requests_of(t);
+    t->slots = calloc(count, sizeof *t->slots);
+    t->unused = malloc(count * sizeof *t->unused);
+    t->requests = malloc(requests * sizeof *t->requests);
+    t->statuses = malloc(requests * sizeof *t->statuses);
+    t->ended = malloc(requests * sizeof *t->ended);
+    if (!t->slots || !t->unused || !t->requests || !t->statuses || !t->ended)
+        return 0;
+    for (size_t i = 0; i < requests; i++)
+        t->requests[i] = MPI_REQUEST_NULL;
+    // The last that became free is used first: its memory is warm.
+    for (t->unused_count = 0; t->unused_count < t->count; t->unused_count++)
+        t->unused[t->unused_count] = t->count - 1 - t->unused_count;
+    for (int i = 0; t->what == KIND_FILE && i < t->count; i++)
+        t->slots[i].memory = t->c->memory + i * stride;
+    return 1;
+}
+
+static int make_plan(struct transfer *t, const int64_t *counts)
+{
+    struct isthmus_mpi_coupling *c = t->c;
+    if (t->what == KIND_FILE) {
+        bounds_of_blocks(t->mine, c->ranks, t->bytes, t->block);
+        bounds_of_blocks(t->theirs, c->remote, t->bytes, t->block);
+    } else {
+        sums(t->theirs, c->remote, counts);
+    }
+    t->stream_count = streams_between(t->mine, c->rank, t->theirs, c->remote, t->streams);
+    t->blocks = t->unbegun = t->left = blocks_of(t);
+    if (!t->sends && whole_digest(t)) {
+        int64_t blocks = c->rank == 0 ? (t->bytes + t->block - 1) / t->block : t->blocks;
+        t->digests = malloc((size_t)(blocks + 1) * DIGEST_LEN);
+    }
+    return (t->sends || !whole_digest(t) || t->digests) && make_slots(t);
+}
+
+static void release(struct transfer *t)
+{
+    struct trouble ignored = {0};
+    store_close(&t->store, 0, &ignored);
+    if (t->c->rank == 0)
+        store_discard(&t->store);
+    free(t->mine);
+    free(t->theirs);
+    free(t->streams);
+    free(t->slots);
+    free(t->unused);
+    free(t->requests);
+    free(t->statuses);
+    free(t->ended);
+    free(t->digests);
+    free(t);
+}
+
+// --- the call ----------------------------------------------------------------------
+
+static void move_all(struct transfer *t, const int64_t *counts)
+{
+    struct trouble trouble = {0};
+    if (t->c->rank == 0 && !t->sends && t->store.is_file && !t->trouble.code)
+        store_reserve(&t->store, t->bytes, &trouble);
+    int ready = make_plan(t, counts), all = 0;
+    MPI_Request request;
+    MPI_Iallreduce(&ready, &all, 1, MPI_INT, MPI_MIN, t->c->local, &request);
+    await(&request);
+    if (!all) {
+        // The other side may be sending already: there is no way to part in order.
+        t->c->lost = 1;
+        note(&t->trouble, ISTHMUS_MPI_MEMORY, "no memory for a block of %" PRId64 " bytes; give a smaller one", t->block);
+        return;
+    }
+    pool_start(&t->pool, t, t->options.in_turn ? 0 : t->options.threads, t->count + 1, &trouble);
+    words_listen(t);
+    if (t->c->rank == 0 && t->sends)
+        other_listen(t);
+    if (t->trouble.code) {
+        struct trouble known = t->trouble;
+        t->trouble.code = 0;
+        fail(t, &known, t->trouble_rank);
+    }
+    if (trouble.code)
+        fail_here(t, &trouble);
+    move_blocks(t);
+    pool_stop(&t->pool);
+    t->trouble = t->verdict.trouble;
+    if (!t->trouble.code && t->c->rank == 0 && t->bytes > 0 && t->verdict.seconds > 0)
+        t->c->rate = (double)t->bytes / t->verdict.seconds;
+}
+
+static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, struct isthmus_mpi_report *report)
+{
+    struct isthmus_mpi_coupling *c = t->c;
+    struct share *shares = calloc((size_t)c->ranks + 1, sizeof *shares);
+    int64_t *counts = calloc((size_t)c->remote + 1, sizeof *counts);
+    struct word heard;
+    t->mine = calloc((size_t)c->ranks + 1, sizeof *t->mine);
+    t->theirs = calloc((size_t)c->remote + 1, sizeof *t->theirs);
+    t->streams = calloc((size_t)c->remote + 1, sizeof *t->streams);
+    if (!shares || !counts || !t->mine || !t->theirs || !t->streams)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // some kilobytes: what could follow?
+    agree(t, opening);
+    open_all(t, bytes, shares);
+    measure(t, opening, shares);
+    // What rank 0 says of the length and of itself, all go by.
+    bcast(t, &t->block, sizeof t->block, 0);
+    t->began = now_s();
+    for (int i = 0; i < c->ranks; i++)
+        t->mine[i + 1] = t->mine[i] + shares[i].bytes;
+    greet(t, shares, counts, &heard);
+    if (is_on(t, &heard))
+        move_all(t, counts);
+    else
+        t->verdict.seconds = now_s() - t->began;
+    c->serial++;
+    if (report) {
+        *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->block, .seconds = t->verdict.seconds,
+                                              .sent_seconds = t->verdict.sent_seconds, .has_digest = t->verdict.has_digest};
+        memcpy(report->digest, t->verdict.digest, DIGEST_LEN);
+    }
+    free(shares);
+    free(counts);
+    struct trouble all = {0};
+    if (t->trouble.code)
+        note(&all, t->trouble.code, "%s", t->trouble.text);
+    release(t);
+    free(opening);
+    return tell(&all);
+}
+
+static int begin(struct isthmus_mpi_coupling *c, int sends, int what, const char *path, int64_t offset, int64_t length,
+                 void *data, int64_t bytes, const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
+{
+    struct trouble trouble = {0};
+    struct transfer *t = calloc(1, sizeof *t);
+    struct opening *opening = calloc(1, sizeof *opening);
+    if (!c)
+        note(&trouble, ISTHMUS_MPI_INVALID, "no coupling");
+    else if (c->lost)
+        note(&trouble, ISTHMUS_MPI_LOST, "the other application was lost before; couple again");
+    else if (!t || !opening)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY);
+    if (trouble.code) {
+        free(t);
+        free(opening);
+        return tell(&trouble);
+    }
+    t->c = c;
+    t->sends = sends;
+    t->what = what;
+    t->store = (struct store){.is_file = what == KIND_FILE, .writes = !sends, .fd = -1, .direct = -1,
+                              .file = MPI_FILE_NULL, .data = data};
+    if (options)
+        opening->options = *options;
+    opening->offset = offset;
+    opening->length = length;
+    if (path && strlen(path) < sizeof opening->path)
+        strcpy(opening->path, path);
+    struct handlers handlers;
+    return_errors(&handlers);
+    int status = transfer(t, opening, bytes, report);
+    restore_errors(&handlers);
+    return status;
+}
+
+int isthmus_mpi_send_file(isthmus_mpi_coupling *coupling, const char *path, int64_t offset, int64_t length,
+                          const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
+{
+    return begin(coupling, 1, KIND_FILE, path, offset, length, NULL, 0, options, report);
+}
+
+int isthmus_mpi_receive_file(isthmus_mpi_coupling *coupling, const char *path, int64_t offset,
+                             const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
+{
+    return begin(coupling, 0, KIND_FILE, path, offset, -1, NULL, 0, options, report);
+}
+
+int isthmus_mpi_send_array(isthmus_mpi_coupling *coupling, const void *data, int64_t bytes,
+                           const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
+{
+    // Only read: the two directions share what leads to the memory.
+    return begin(coupling, 1, KIND_ARRAY, NULL, 0, -1, (void *)(uintptr_t)data, bytes, options, report);
+}
+
+int isthmus_mpi_receive_array(isthmus_mpi_coupling *coupling, void *data, int64_t bytes,
+                              const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
+{
+    return begin(coupling, 0, KIND_ARRAY, NULL, 0, -1, data, bytes, options, report);
+}

@@ -1,0 +1,261 @@
+// What is said while blocks move. Each rank tells its rank 0 of a failure, and when its
+// blocks are done; the receiver's rank 0 tells the sender's to stop, and last how it went;
+// the sender's rank 0 passes that on. So every rank hears exactly one last word.
+#include "internal.h"
+#include "isthmus.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int word_request(const struct transfer *t)
+{
+    return 3 * t->count;
+}
+
+int local_request(const struct transfer *t)
+{
+    return 3 * t->count + 1;
+}
+
+int barrier_request(const struct transfer *t)
+{
+    return 3 * t->count + 2;
+}
+
+int requests_of(const struct transfer *t)
+{
+    return 3 * t->count + 3;
+}
+
+struct word word_of(const struct transfer *t, int kind)
+{
+    return (struct word){.protocol = PROTOCOL, .kind = kind, .serial = t->c->serial, .what = t->what,
+                         .ranks = t->c->ranks, .bytes = t->bytes, .block = t->block};
+}
+
+// Nothing more is said to the other side. Memory that the MPI may still write to is left to it.
+static void abandon(struct transfer *t)
+{
+    t->lost = t->c->lost = t->stopped = 1;
+    for (int i = 0; i <= word_request(t); i++) {
+        int is_file = i >= 2 * t->count && i < 3 * t->count, receives = i == word_request(t) || (!t->sends && !is_file);
+        if (t->requests[i] == MPI_REQUEST_NULL)
+            continue;
+        if (is_file) {
+            MPI_Wait(&t->requests[i], MPI_STATUS_IGNORE);
+            continue;
+        }
+        if (receives)
+            MPI_Cancel(&t->requests[i]);
+        MPI_Request_free(&t->requests[i]);
+    }
+    t->c->memory = NULL;
+    t->c->memory_len = 0;
+    t->left = 0;
+}
+
+// The provider gives the other side up, or what it sent is none of ours.
+void lose(struct transfer *t, int error)
+{
+    struct trouble trouble = {0};
+    if (t->lost)
+        return;
+    note_mpi(&trouble, error, "the other application is lost");
+    trouble.code = ISTHMUS_MPI_LOST;
+    fail(t, &trouble, t->c->rank);
+}
+
+static void tell_ranks(struct transfer *t, const struct word *word)
+{
+    for (int i = 1; i < t->c->ranks; i++)
+        MPI_Send(word, sizeof *word, MPI_BYTE, i, TAG_WORD, t->c->local);
+}
+
+// Once: the others need not read or send what nobody will use.
+static void stop_others(struct transfer *t)
+{
+    struct word word = word_of(t, STOP);
+    if (t->c->rank != 0 || t->told_stop)
+        return;
+    t->told_stop = 1;
+    if (t->sends)
+        tell_ranks(t, &word);
+    else if (!t->lost && MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, t->c->other) != MPI_SUCCESS)
+        lose(t, MPI_ERR_OTHER);
+}
+
+// Of several failures that of the lowest rank is told, whatever came first.
+void fail(struct transfer *t, const struct trouble *trouble, int rank)
+{
+    int first = !t->trouble.code, mine = rank == t->c->rank;
+    if (first || rank < t->trouble_rank) {
+        t->trouble_rank = rank;
+        t->trouble = *trouble;
+    }
+    // A sender's own failure travels with its block, and comes back as the last word.
+    if (t->sends && trouble->code != ISTHMUS_MPI_LOST)
+        return;
+    if (trouble->code == ISTHMUS_MPI_LOST && !t->lost)
+        abandon(t);
+    if (t->c->rank == 0) {
+        stop_others(t);
+    } else if (first && mine) {
+        struct finished word = {.trouble = *trouble};
+        MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_FINISHED, t->c->local);
+    }
+}
+
+void fail_here(struct transfer *t, struct trouble *trouble)
+{
+    sign(t, trouble);
+    fail(t, trouble, t->c->rank);
+}
+
+void words_listen(struct transfer *t)
+{
+    const struct isthmus_mpi_coupling *c = t->c;
+    if (c->rank != 0)
+        MPI_Irecv(&t->from_root, sizeof t->from_root, MPI_BYTE, 0, TAG_WORD, c->local, &t->requests[local_request(t)]);
+    else if (t->finished < c->ranks - 1)
+        MPI_Irecv(&t->from_rank, sizeof t->from_rank, MPI_BYTE, MPI_ANY_SOURCE, TAG_FINISHED, c->local,
+                  &t->requests[local_request(t)]);
+}
+
+void other_listen(struct transfer *t)
+{
+    int error = MPI_Irecv(&t->from_other, sizeof t->from_other, MPI_BYTE, 0, TAG_WORD, t->c->other,
+                          &t->requests[word_request(t)]);
+    if (error != MPI_SUCCESS)
+        lose(t, error);
+}
+
+// At a sender's rank 0, of the receiver's.
+void on_word(struct transfer *t)
+{
+    const struct word *word = &t->from_other;
+    if (word->kind == OFFER || word->protocol != PROTOCOL) {
+        struct trouble trouble = {0};
+        mismatch(t, word, &trouble);
+        lose(t, MPI_ERR_OTHER);
+        t->trouble = trouble;
+        return;
+    }
+    if (word->kind == READY && word->what == KIND_ARRAY)
+        skip_counts(t, word);
+    if (word->kind == STOP || (word->kind == READY && word->trouble.code)) {
+        t->stopped = 1;
+        stop_others(t);
+    }
+    if (word->kind == DONE) {
+        t->other_done = 1;
+        t->verdict = *word;
+    } else {
+        other_listen(t);
+    }
+}
+
+static void take_digests(struct transfer *t, int source)
+{
+    int64_t first = t->mine[source], blocks = (t->mine[source + 1] - first + t->block - 1) / t->block;
+    if (blocks > 0)
+        MPI_Recv(t->digests + first / t->block * DIGEST_LEN, (int)(blocks * DIGEST_LEN), MPI_BYTE, source, TAG_DIGESTS,
+                 t->c->local, MPI_STATUS_IGNORE);
+}
+
+void on_local(struct transfer *t, int source)
+{
+    if (t->c->rank != 0) {
+        if (t->from_root.kind == DONE) {
+            t->verdict = t->from_root;
+            t->over = 1;
+        } else {
+            t->stopped = 1;
+            words_listen(t);
+        }
+        return;
+    }
+    struct finished word = t->from_rank;
+    if (word.over) {
+        t->finished++;
+        if (t->digests && !word.trouble.code)
+            take_digests(t, source);
+    }
+    words_listen(t);
+    if (word.trouble.code)
+        fail(t, &word.trouble, source);
+}
+
+// This rank's blocks are done. By MPI-IO the file is closed by all at once.
+static void report(struct transfer *t)
+{
+    struct trouble trouble = {0};
+    if (t->store.file != MPI_FILE_NULL && !t->gathered) {
+        if (!t->gathering)
+            MPI_Ibarrier(t->c->local, &t->requests[barrier_request(t)]);
+        t->gathering = 1;
+        return;
+    }
+    store_close(&t->store, t->options.sync && !t->trouble.code, &trouble);
+    if (trouble.code && !t->sends)
+        fail_here(t, &trouble);
+    t->reported = 1;
+    if (t->c->rank == 0)
+        return;
+    struct finished word = {.over = 1};
+    if (!t->sends || t->lost)
+        word.trouble = t->trouble;
+    MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_FINISHED, t->c->local);
+    int64_t blocks = t->blocks;
+    if (t->digests && !word.trouble.code && blocks > 0)
+        MPI_Send(t->digests, (int)(blocks * DIGEST_LEN), MPI_BYTE, 0, TAG_DIGESTS, t->c->local);
+}
+
+// Rank 0 of the receiver, when all ranks have written what is theirs.
+static void conclude(struct transfer *t)
+{
+    struct word word = word_of(t, DONE);
+    if (!t->trouble.code)
+        store_publish(&t->store, t->options.sync, &t->trouble);
+    store_discard(&t->store);
+    word.trouble = t->trouble;
+    word.has_digest = t->digests && !t->trouble.code;
+    if (word.has_digest)
+        isthmus_digest_whole(t->digests, (size_t)((t->bytes + t->block - 1) / t->block), (uint64_t)t->bytes,
+                             (uint64_t)t->block, word.digest);
+    word.seconds = now_s() - t->began;
+    t->verdict = word;
+    if (!t->lost && MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, t->c->other) != MPI_SUCCESS)
+        lose(t, MPI_ERR_OTHER);
+}
+
+// Rank 0 of the sender, after the receiver's last word.
+static void acknowledge(struct transfer *t)
+{
+    t->verdict.kind = DONE;
+    t->verdict.seconds = now_s() - t->began;
+    t->verdict.sent_seconds = t->sent - t->began;
+    if (t->lost)
+        t->verdict.trouble = t->trouble;
+}
+
+void words_turn(struct transfer *t)
+{
+    if (t->left == 0 && !t->reported)
+        report(t);
+    if (t->c->rank != 0 || !t->reported || t->finished < t->c->ranks - 1)
+        return;
+    if (t->sent == 0)
+        t->sent = now_s();
+    if (t->sends && !t->other_done && !t->lost)
+        return;
+    if (t->sends)
+        acknowledge(t);
+    else
+        conclude(t);
+    if (t->requests[word_request(t)] != MPI_REQUEST_NULL) {
+        MPI_Cancel(&t->requests[word_request(t)]);
+        MPI_Request_free(&t->requests[word_request(t)]);
+    }
+    tell_ranks(t, &t->verdict);
+    t->over = 1;
+}
