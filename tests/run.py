@@ -21,10 +21,12 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from harness import cases, demo, five_cases, mpis, routed, routed_cases, soak_cases, suite  # noqa: E402
+from harness import cases, demo, five_cases, mover_cases, mpis, routed, routed_cases, soak_cases, suite  # noqa: E402
 from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
 
 PLACEMENTS = ("host", "sites", "lossy", "routed", "five", "soak", "demo")
+# Cases of one job or two.
+JOBS = {**cases.CASES, **mover_cases.CASES}
 # Cases with a lab and routers of their own, by placement.
 ROUTED = {"routed": routed_cases.CASES, "five": five_cases.CASES, "soak": soak_cases.CASES}
 LAB = ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"]
@@ -49,7 +51,7 @@ def options_of(words):
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(words)
     routed_names = [name for some in ROUTED.values() for name in some]
-    known = [*cases.CASES, *routed_names, *demo.NAMES, *suite.NAMES, *suite.FULL]
+    known = [*JOBS, *routed_names, *demo.NAMES, *suite.NAMES, *suite.FULL]
     for name in options.only or []:
         if name not in known:
             parser.error(f'no test "{name}"; there are: {", ".join(known)}')
@@ -62,8 +64,8 @@ def plan(options):
     for placement in options.placement or PLACEMENTS:
         for transport in options.transport or ["isthmus"]:
             for mpi in options.mpi or mpis.MPIS:
-                for name in cases.CASES:
-                    if placement in cases.CASES[name].places and (not options.only or name in options.only):
+                for name in JOBS:
+                    if placement in JOBS[name].places and (not options.only or name in options.only):
                         rows.append((mpi, transport, placement, name))
                 for name, case in ROUTED.get(placement, {}).items():
                     wanted = name in options.only if options.only else not case.long
@@ -117,7 +119,7 @@ def prepare(names, logs):
         if missing:
             unusable[name] = Outcome(SKIPPED, missing)
             continue
-        words = mpis.compile_programs(mpi, sources, logs / f"{name}.compile.log")
+        words = mpis.compile_programs(mpi, sources, logs / f"{name}.compile.log") or mpis.compile_mover(mpi, logs / f"{name}.mover.log")
         if words:
             unusable[name] = Outcome(FAILED, f"does not compile: {cases.last_words(words)}")
     return unusable
@@ -135,7 +137,7 @@ def perform(row, logs):
         return demo.perform(context)
     if name in suite.NAMES + suite.FULL:
         return suite.perform(context)
-    return cases.perform(context)
+    return cases.perform(context, JOBS[name])
 
 
 def run_rows(rows, table, logs):

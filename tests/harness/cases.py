@@ -491,8 +491,7 @@ CASES = {
 }
 
 
-def perform(context) -> Outcome:
-    case = CASES[context.case]
+def perform(context, case) -> Outcome:
     if context.place.name not in case.places:
         return Outcome(SKIPPED, f"not for {context.place.name}")
     try:

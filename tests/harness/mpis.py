@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,8 +90,11 @@ class Mpi:
     def python(self):
         return str(self.folder / "bin" / "python")
 
-    def compile_command(self, source, output):
-        return [str(self.folder / "bin" / "mpicc"), *C_FLAGS, "-o", str(output), str(source)]
+    def mpicc(self):
+        return [str(self.folder / "bin" / "mpicc")]
+
+    def compile_command(self, source, output, *more):
+        return [*self.mpicc(), *C_FLAGS, "-o", str(output), str(source), *more]
 
     def compile_env(self):
         return {}
@@ -137,8 +141,8 @@ class Intel(Hydra):
     def compile_env(self):
         return {"I_MPI_ROOT": str(self.folder)}
 
-    def compile_command(self, source, output):
-        return [str(self.folder / "bin" / "mpicc"), "-cc=gcc", *C_FLAGS, "-o", str(output), str(source)]
+    def mpicc(self):
+        return [str(self.folder / "bin" / "mpicc"), "-cc=gcc"]
 
     def launch_env(self):
         return {"I_MPI_ROOT": str(self.folder)}
@@ -200,8 +204,8 @@ class DebianOpenMpi(OpenMpi):
     def python(self):
         return "/usr/bin/python3"
 
-    def compile_command(self, source, output):
-        return [shutil.which("mpicc.openmpi") or "mpicc.openmpi", *C_FLAGS, "-o", str(output), str(source)]
+    def mpicc(self):
+        return [shutil.which("mpicc.openmpi") or "mpicc.openmpi"]
 
     def one_sided(self, transport):
         return ["--mca", "osc", "pt2pt", "--mca", "btl", "^openib,vader,ofi"]
@@ -247,6 +251,41 @@ def compile_programs(mpi, sources, log):
         if output.exists() and output.stat().st_mtime > newest:
             continue
         ended = process.run(mpi.compile_command(source, output), mpi.compile_env(), log, 120)
+        if ended.status != 0:
+            return ended.output
+    return None
+
+
+# --- the mover for MPI programs ----------------------------------------------
+
+
+def mover_folder(mpi):
+    """Where its library for this MPI is."""
+    return BUILD / "lib" / "mpi" / mpi.name
+
+
+def mover_flags(mpi):
+    """What compiles and links a program with it, as pkg-config says."""
+    env = {**os.environ, "PKG_CONFIG_PATH": str(mover_folder(mpi) / "pkgconfig")}
+    return subprocess.run(["pkg-config", "--cflags", "--libs", "isthmus-mpi"], env=env, check=True, capture_output=True, text=True).stdout.split()
+
+
+def compile_mover(mpi, log, sources=("tests/mover/mover.c", "examples/mpi/copy.c")):
+    """Builds its library and programs, where they are older. Returns the compiler's words on failure."""
+    from . import process
+
+    command = [str(ROOT / "tools" / "build-mpi.sh"), mpi.name, *mpi.mpicc()]
+    library = mover_folder(mpi) / "libisthmus-mpi.so"
+    ended = process.run(command, mpi.compile_env(), log, 120)
+    if ended.status != 0:
+        return ended.output
+    mpi.programs.mkdir(parents=True, exist_ok=True)
+    for source in (ROOT / name for name in sources):
+        output = mpi.programs / source.stem
+        newest = max(path.stat().st_mtime for path in (source, library, ROOT / "tests" / "mpi" / "check.h"))
+        if output.exists() and output.stat().st_mtime > newest:
+            continue
+        ended = process.run(mpi.compile_command(source, output, "-pthread", *mover_flags(mpi)), mpi.compile_env(), log, 120)
         if ended.status != 0:
             return ended.output
     return None

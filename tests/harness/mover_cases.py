@@ -1,0 +1,149 @@
+"""The mover between MPI applications: within one job, between two, in Fortran and Python."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from . import mpis, process
+from .cases import Case, Failure, Skip, last_words, must_pass, sides
+
+
+def folder_of(c):
+    """A fresh folder for a case's files."""
+    folder = c.logs / f"{c.label}.{c.case}.files"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+# Little may go ahead of the receives: a source is changed before it is all sent.
+SETTINGS = {"FI_ISTHMUS_CREDIT": "1MiB"}
+
+
+def kinds(c, ranks, senders):
+    """Every kind of transfer and failure, between the halves of a job."""
+    return c.run(ranks, "mover", "split", folder_of(c), senders, seconds=120, env=SETTINGS)
+
+
+def only_coupling(c):
+    if not c.mpi.couples:
+        raise Skip(f"{c.mpi.title} couples jobs through a common daemon only")
+
+
+def jobs(c):
+    """The same between two jobs of 3 and 2 ranks, which come together by a file."""
+    only_coupling(c)
+    folder, (here, there) = folder_of(c), sides(c)
+    accepting = c.start(2, "mover", "accept", folder, suffix=".accept", place=here, env=SETTINGS)
+    connecting = c.start(3, "mover", "connect", folder, suffix=".connect", place=there, env=SETTINGS)
+    try:
+        return must_pass(connecting.wait(120)) + "; " + must_pass(accepting.wait(120))
+    finally:
+        accepting.end()
+        connecting.end()
+
+
+def small_disk(c):
+    """The receiver's disk is a memory file system of 8 MB: both sides are told so."""
+    only_coupling(c)
+    folder = folder_of(c)
+    small, source = folder / "small", folder / "source"
+    small.mkdir()
+    source.write_bytes(os.urandom(1 << 20) * 40)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(small)], capture_output=True).returncode != 0:
+        raise Skip("making a small file system needs the right to mount")
+    try:
+        receiver = c.start(2, "copy", "receive", f"file:{folder}/port", small / "copy", suffix=".receive")
+        sender = c.start(2, "copy", "send", f"file:{folder}/port", source, suffix=".send")
+        try:
+            ended = [job.wait(60) for job in (sender, receiver)]
+        finally:
+            sender.end()
+            receiver.end()
+        left = os.listdir(small)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    words = r"^copy: rank 0 of the receiver: cannot write .*; free some space$"
+    for one in ended:
+        if one.timed_out or one.status == 0 or not re.search(words, one.output, re.M):
+            raise Failure(f"exit {one.status}: {last_words(one.output)}")
+    if left:
+        raise Failure(f"left on the full disk: {left}")
+    return re.search(words, ended[0].output, re.M).group(0)
+
+
+def killed_partner(c, killed):
+    """One of the two jobs is killed in mid-transfer: the other is told, and leaves nothing."""
+    only_coupling(c)
+    folder = folder_of(c)
+    source, copy, port = folder / "source", folder / "copy", folder / "port"
+    with open(source, "wb") as file:
+        file.truncate(1 << 30)
+    # Block by block, so that it lasts.
+    slow = ("block=4096", "in_turn=1")
+    job = {"receiver": c.start(2, "copy", "receive", f"file:{port}", copy, *slow, suffix=".receive"),
+           "sender": c.start(2, "copy", "send", f"file:{port}", source, *slow, suffix=".send")}
+    other = "sender" if killed == "receiver" else "receiver"
+    try:
+        until = time.monotonic() + 30
+        while not any(part.stat().st_blocks > 0 for part in folder.glob(".isthmus-*.part")):
+            if time.monotonic() > until or any(one.process.poll() is not None for one in job.values()):
+                raise Failure(f"it never got going: {last_words(job['receiver'].output())}")
+            time.sleep(0.02)
+        for pid in job[killed].pids():
+            os.kill(pid, signal.SIGKILL)
+        at = time.monotonic()
+        ended = job[other].wait(at - job[other].began + 90)
+    finally:
+        for one in job.values():
+            one.end()
+    told = re.search(r"^copy: the other application is lost.*", ended.output, re.M)
+    if ended.timed_out or ended.status == 0 or not told:
+        raise Failure(f"the {other}: exit {ended.status}, {last_words(ended.output)}")
+    if copy.exists() or (other == "receiver" and list(folder.glob(".isthmus-*"))):
+        raise Failure(f"left: {os.listdir(folder)}")
+    return f"after {time.monotonic() - at:.1f} s: {told.group(0)}"[:150]
+
+
+def python(c):
+    """The example for mpi4py."""
+    folder = folder_of(c)
+    if c.mpi.name == "debian-openmpi":
+        raise Skip("Debian's mpi4py is not among what is installed")
+    program = [c.mpi.python(), str(mpis.ROOT / "examples" / "mpi" / "halves.py"), str(folder)]
+    command, env = c.mpi.command(3, program, c.transport, c.place, {"PYTHONPATH": str(mpis.mover_folder(c.mpi))})
+    return must_pass(process.run(command, env, c.log(), 60))
+
+
+def fortran(c):
+    """The example for Fortran, by the one MPI here that has Fortran bindings."""
+    compiler = shutil.which("mpif90.openmpi")
+    real = next((name for name in ("gfortran", "gfortran-12", "gfortran-14") if shutil.which(name)), None)
+    if c.mpi.name != "debian-openmpi":
+        raise Skip(f"{c.mpi.title} comes without Fortran here")
+    if not compiler or not real:
+        raise Skip("no Fortran compiler: apt-get install gfortran")
+    folder, program = folder_of(c), c.mpi.programs / "halves_f90"
+    build = process.run([compiler, "-O1", "-Wall", "-Werror", "-J", str(folder), "-o", str(program),
+                         str(mpis.BUILD / "include" / "isthmus_mpi.f90"), str(mpis.ROOT / "examples" / "mpi" / "halves.f90"),
+                         *mpis.mover_flags(c.mpi)], {"OMPI_FC": real}, c.log(".compile"), 60)
+    if build.status != 0:
+        raise Failure(f"it does not compile: {last_words(build.output)}")
+    return c.run(3, "halves_f90", folder, seconds=60)
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("mover-3-to-2", lambda c: kinds(c, 5, 3), places=("host",)),
+        Case("mover-jobs", jobs, places=("host", "sites")),
+        Case("mover-full-disk", small_disk, places=("host",)),
+        Case("mover-killed-sender", lambda c: killed_partner(c, "sender"), places=("host",)),
+        Case("mover-killed-receiver", lambda c: killed_partner(c, "receiver"), places=("host",)),
+        Case("mover-python", python, places=("host",)),
+        Case("mover-fortran", fortran, places=("host",)),
+    )
+}
