@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies a file between two MPI applications at two sites of a lab, over
+"""Copies a file between two MPI applications (examples/mpi/copy.c) at two sites of a lab, over
 Isthmus and then over the same MPI's stock tcp, on the same emulated link.
 
     demo/run.py [--file FILE | --size 500M] [--rate 1Gbit] [--rtt 24ms] ...
@@ -146,20 +146,32 @@ def run_pair(spec, net):
     mpi, logs = mpis.MPIS[spec["mpi"]], Path(spec["logs"])
     port = logs / f"{spec['transport']}.port"
     port.unlink(missing_ok=True)
-    program, window = str(Path(spec["program"])), str(spec["window"])
+    program, memory = str(Path(spec["program"])), f"memory={spec['window']}"
 
     def job(site, *words):
         place = net.place(site) if net else mpis.Place("sites", (site,))
-        command, env = mpi.command(spec["ranks"], [program, words[0], str(port), *words[1:]], spec["transport"], place)
+        command, env = mpi.command(spec["ranks"], [program, words[0], f"file:{port}", *words[1:], memory], spec["transport"], place)
         return process.Running(command, env, logs / f"{spec['transport']}.{words[0]}.log")
 
-    jobs = {"receiver": job("b", "receive", spec["output"], window, *spec["receive"]), "sender": job("a", "send", spec["input"], window, str(spec["block"]))}
+    jobs = {"receiver": job("b", "receive", spec["output"], *spec["receive"]), "sender": job("a", "send", spec["input"], f"block={spec['block']}")}
     kill = Kill(net.one_of_each("a"), Path(spec["output"]), spec["bytes"] / 3) if spec["kill"] else None
     try:
         return watch(jobs, spec["limit"], kill)
     finally:
         for one in jobs.values():
             one.end()
+
+
+def parts_in(folder):
+    """Copies that are not whole have names of their own."""
+    return list(folder.glob(".isthmus-*.part"))
+
+
+def written_of(part):
+    try:
+        return part.stat().st_blocks * 512
+    except FileNotFoundError:  # it became whole
+        return 0
 
 
 class Kill:
@@ -169,7 +181,7 @@ class Kill:
         self.routers, self.output, self.at, self.done = routers, output, at, None
 
     def look(self):
-        if self.done is None and self.output.exists() and (written := self.output.stat().st_blocks * 512) >= self.at:
+        if self.done is None and (written := max(map(written_of, parts_in(self.output.parent)), default=0)) >= self.at:
             for router in self.routers:
                 router.send(signal.SIGKILL)
             self.done = f"{' and '.join(router.title for router in self.routers)} killed after {written / 1e6:.0f} MB"
@@ -196,7 +208,7 @@ def watch(jobs, limit, kill=None, grace=20.0):
     took = time.monotonic() - began
     hung = [name for name, status in states.items() if status is None]
     if failed:
-        said = [line.split("coupled_copy: ", 1)[-1] for job in jobs.values() for line in job.output().splitlines() if "coupled_copy: " in line]
+        said = [line.split("copy: ", 1)[-1] for job in jobs.values() for line in job.output().splitlines() if "copy: " in line]
         why = said[0] if said else reason_of(jobs[failed].output())
         ended = f"; the {hung[0]} did not notice within {grace:.0f} s and was ended" if hung else ""
         return {"error": f"the {failed} ended with status {states[failed]}: {why}{ended}"}
@@ -253,7 +265,7 @@ def generated(size):
 
 
 def prepare(options):
-    """Checks what the demo needs, and compiles the program."""
+    """Checks what the demo needs, and compiles the example that it runs."""
     if not mpis.ISTHMUS.exists() or not mpis.PROVIDER.exists():
         raise Trouble("Isthmus is not built here: make build")
     mpi = mpis.MPIS[options.mpi]
@@ -262,14 +274,10 @@ def prepare(options):
     check = subprocess.run([str(mpis.ISTHMUS), "lab", "check"], capture_output=True, text=True)
     if check.returncode != 0:
         raise Trouble(f"this machine cannot make a lab of two sites:\n{(check.stdout + check.stderr).strip()}")
-    program = mpis.BUILD / "demo" / f"coupled_copy.{options.mpi}"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    source = ROOT / "demo" / "coupled_copy.c"
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
-        ended = process.run(mpi.compile_command(source, program), mpi.compile_env(), mpis.BUILD / "logs" / "demo.compile.log", 120)
-        if ended.status != 0:
-            raise Trouble(f"the demo's program does not compile:\n{ended.output}")
-    return program
+    words = mpis.compile_mover(mpi, mpis.BUILD / "logs" / "demo.compile.log", ("examples/mpi/copy.c",))
+    if words:
+        raise Trouble(f"the demo's program does not compile:\n{words}")
+    return mpi.programs / "copy"
 
 
 def warm_pages(path, size):
@@ -305,12 +313,12 @@ def measure(transport, source, program, options, limit):
         raise Trouble(f"cannot make the folder {options.out}: {error.strerror}") from error
     output = options.out.resolve() / f"received-{transport}.bin"
     result, report = logs / f"{transport}.result.json", logs / f"{transport}.report.json"
-    for old in (output, result, report):
+    for old in (output, result, report, *parts_in(options.out)):
         old.unlink(missing_ok=True)
     warm_pages(output, source.stat().st_size)
     spec = {"mpi": options.mpi, "transport": transport, "ranks": options.ranks, "program": str(program),
             "input": str(source.resolve()), "output": str(output), "window": size_of(options.window),
-            "block": size_of(options.block), "receive": [] if options.cached else ["direct"], "limit": limit, "logs": str(logs), "result": str(result),
+            "block": size_of(options.block), "receive": [] if options.cached else ["direct=1"], "limit": limit, "logs": str(logs), "result": str(result),
             "bytes": source.stat().st_size, "routed": options.routed, "links": options.links, "folder": str(logs / "routed"),
             "kill": options.routed and not options.no_kill}
     lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", *lab_options(options, logs / "routed"), "--report", str(report),

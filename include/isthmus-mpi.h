@@ -64,7 +64,8 @@ struct isthmus_mpi_options {
      * path and storage, from 64 KiB to 64 MiB. Of files in blocks of other lengths than
      * powers of two from 4 KiB on no digest of the whole is told. */
     int64_t block;
-    /* Most memory for blocks of a file, of each rank, from one block on. Default 128 MiB. */
+    /* Most memory for blocks of a file, of each rank, though two blocks at least; of it as much
+     * is used as the path needs. Default 128 MiB. */
     int64_t memory;
     /* Disk threads of each rank, 1 to 16. Default 1. */
     int32_t threads;

@@ -176,6 +176,7 @@ static int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **couplin
         isthmus_mpi_uncouple(c);
         return tell(&first);
     }
+    MPI_Bcast(&c->rtt_s, 1, MPI_DOUBLE, 0, c->local);
     *coupling = c;
     return tell(&trouble);
 }

@@ -99,6 +99,7 @@ struct stream {
 // bounds[i]..bounds[i + 1] is rank i's share of the whole.
 void bounds_of_blocks(int64_t *bounds, int ranks, int64_t bytes, int64_t block);
 int streams_between(const int64_t *mine, int rank, const int64_t *theirs, int remote, struct stream *streams);
+int64_t window_of(const struct isthmus_mpi_coupling *coupling, int64_t block, int64_t memory);
 int64_t suggested_block(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
 
 // --- store ---------------------------------------------------------------------

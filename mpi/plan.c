@@ -1,6 +1,9 @@
 // Which rank sends what to which: both sides come to the same plan by themselves.
 #include "internal.h"
 
+// Bytes a second.
+#define USUAL_RATE 1.25e9
+
 // Whole blocks, as evenly as they go, in the order of the ranks: so few ranks talk to more
 // than one, and where there are as many on both sides rank i talks to rank i.
 void bounds_of_blocks(int64_t *bounds, int ranks, int64_t bytes, int64_t block)
@@ -43,4 +46,17 @@ int64_t suggested_block(const struct isthmus_mpi_coupling *c, int64_t bytes, int
     while (block > 64 * KIB && block > memory / 4)
         block /= 2;
     return block;
+}
+
+// What a rank has under way: twice what the path holds of its share, of a path of 10 Gb/s
+// where no transfer has shown it. More would only be memory touched for the first time.
+int64_t window_of(const struct isthmus_mpi_coupling *c, int64_t block, int64_t memory)
+{
+    double ranks = c->ranks < c->remote ? c->ranks : c->remote, rate = c->rate > USUAL_RATE ? c->rate : USUAL_RATE;
+    int64_t window = (int64_t)(2 * rate * c->rtt_s / ranks);
+    if (window < 16 * MIB)
+        window = 16 * MIB;
+    if (window < 4 * block)
+        window = 4 * block;
+    return window < memory ? window : memory;
 }

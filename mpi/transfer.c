@@ -267,7 +267,8 @@ static int64_t get_memory(struct isthmus_mpi_coupling *c, int64_t slots, int64_t
 static int make_slots(struct transfer *t)
 {
     // Aligned within the memory, for direct writes.
-    int64_t stride = (t->block + 4095) / 4096 * 4096, most = t->options.memory / stride, slots = t->blocks;
+    int64_t stride = (t->block + 4095) / 4096 * 4096, slots = t->blocks;
+    int64_t most = window_of(t->c, t->block, t->options.memory) / stride;
     int least = t->options.in_turn ? 1 : 2;
     if (t->options.in_turn || most < least)
         most = least;
@@ -363,7 +364,7 @@ static void move_all(struct transfer *t, const int64_t *counts)
     move_blocks(t);
     pool_stop(&t->pool);
     t->trouble = t->verdict.trouble;
-    if (!t->trouble.code && t->c->rank == 0 && t->bytes > 0 && t->verdict.seconds > 0)
+    if (!t->trouble.code && t->bytes > 0 && t->verdict.seconds > 0)
         t->c->rate = (double)t->bytes / t->verdict.seconds;
 }
 
