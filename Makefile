@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
+.PHONY: help build mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -16,6 +16,9 @@ LOSS ?= 0%
 MTU ?= 9000
 RANKS ?= 4
 BLOCK ?= 4MiB
+# The MPI for which the mover is built, and what its folder is called.
+MPICC ?= mpicc
+NAME ?= mpi
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
 # More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
@@ -33,6 +36,8 @@ help:
 	  '             and some of MPICH own' \
 	  'make build   build/lib/libisthmus-fi.so (FI_PROVIDER_PATH), build/bin/isthmus, and for C' \
   '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
+	  'make mpi     the mover for programs of one MPI, into build/lib/mpi/NAME (docs/mover-mpi.md):' \
+	  '             variables: MPICC=mpicc NAME=mpi' \
 	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
 	  'make lint    formatting, clippy, shellcheck' \
@@ -46,6 +51,9 @@ bootstrap:
 build:
 	@tools/bootstrap.sh base rust
 	@tools/build.sh
+
+mpi: build
+	@tools/build-mpi.sh '$(NAME)' $(MPICC)
 
 demo-routed: ROUTED := --routed
 demo-five: ROUTED := --routed five

@@ -1,7 +1,7 @@
 // What the files of this folder share.
 //
 //   couple.c    two applications come together, and part
-//   transfer.c  a transfer, from what both sides say first to the last word
+//   transfer.c  a transfer, from the call to the report; greeting.c what both sides say first
 //   blocks.c    the loop that moves blocks; words.c what is said meanwhile
 //   plan.c      which rank sends which block to which
 //   store.c     files, by POSIX and MPI-IO; pool.c the disk threads
@@ -215,9 +215,19 @@ void fail(struct transfer *t, const struct trouble *trouble, int rank);
 void fail_here(struct transfer *t, struct trouble *trouble);
 void lose(struct transfer *t, int error);
 
-// transfer.c
-void sign(const struct transfer *t, struct trouble *trouble);
+// greeting.c
+// What each rank of a side has to say of itself.
+struct share {
+    int64_t bytes; // of its file, of its part of the array
+    int64_t failed;
+};
+void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard);
+int is_on(struct transfer *t, const struct word *heard);
 void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble);
 void skip_counts(struct transfer *t, const struct word *word);
+
+// transfer.c
+void bcast(const struct transfer *t, void *data, int64_t bytes, int root);
+void sign(const struct transfer *t, struct trouble *trouble);
 
 #endif

@@ -18,6 +18,8 @@ put() {
 # Cargo cannot name a library with a hyphen; libfabric wants NAME-fi.so.
 put "$target/release/libisthmus_fi.so" build/lib/libisthmus-fi.so
 put "$target/release/isthmus" build/bin/isthmus
+# For launchers: mpiexec -n 4 isthmus-cp ...
+ln -sfn isthmus build/bin/isthmus-cp
 
 # The number of the soname is ISTHMUS_ABI_VERSION of the header; C programs are linked
 # against the name without it, and load the one with it.

@@ -12,10 +12,15 @@ use blake3::hazmat::{HasherExt, Mode, left_subtree_len, merge_subtrees_non_root,
 /// A digest, of a piece or of a file.
 pub type Digest = [u8; 32];
 
+/// The digest of bytes by themselves.
+pub fn of(bytes: &[u8]) -> Digest {
+    *blake3::hash(bytes).as_bytes()
+}
+
 /// The digest of the piece at `offset` of a file of `size` bytes, sent in blocks of `block`.
 pub fn piece(bytes: &[u8], offset: u64, size: u64, block: u64) -> Digest {
     if size <= block {
-        return *blake3::hash(bytes).as_bytes();
+        return of(bytes);
     }
     let mut hasher = Hasher::new();
     hasher.set_input_offset(offset);

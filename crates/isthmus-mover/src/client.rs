@@ -126,7 +126,10 @@ impl Transfer {
             Direction::Get { paths, .. } => Way::Get { paths: paths.clone(), choice: self.choice.clone() },
         };
         let host = rustix::system::uname();
-        let what = format!("{:?} {:?} {:?} {way:?}", host.nodename(), self.export, self.local_paths());
+        let (share, paths) = (self.choice.share, self.local_paths());
+        // The processes that share a copy are other transfers, on whatever host each runs next.
+        let host = if share.ranks > 1 { None } else { Some(host.nodename()) };
+        let what = format!("{host:?} {share:?} {:?} {paths:?} {way:?}", self.export);
         let mut transfer = [0; 16];
         transfer.copy_from_slice(&blake3::hash(what.as_bytes()).as_bytes()[..16]);
         let (export, rules, block, rate) = (self.export.clone(), self.rules, self.block, self.rate);

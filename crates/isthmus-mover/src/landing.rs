@@ -84,7 +84,7 @@ impl Landing {
             _ => error,
         })?;
         if into && !rules.dry_run {
-            mkdirat(&above, name, Mode::from_raw_mode(0o777))?;
+            make_folder(&above, name, 0o777)?;
             return Ok(at(Arc::new(confine::open_folder(&above, name)?), None));
         }
         Ok(at(above, Some(name.to_vec())))
@@ -123,7 +123,7 @@ impl Landing {
             _ if self.rules.dry_run => Ok(dry(&entry, there.as_ref())),
             Kind::Folder => {
                 if there.is_none() {
-                    mkdirat(&parent, name, Mode::from_raw_mode(entry.meta.mode | 0o700))?;
+                    make_folder(&parent, name, entry.meta.mode | 0o700)?;
                 }
                 // It is a folder, and no symbolic link to one.
                 self.folder(&path)?;
@@ -252,4 +252,12 @@ fn link(parent: &OwnedFd, name: &[u8], text: &[u8], entry: &Entry, there: bool) 
         let _ = unlinkat(parent, &temporary, AtFlags::empty());
     }
     Ok(renamed?)
+}
+
+/// Makes a folder, unless another session that copies the same tree just did.
+fn make_folder(parent: &OwnedFd, name: &[u8], mode: u32) -> io::Result<()> {
+    match mkdirat(parent, name, Mode::from_raw_mode(mode)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
 
-use crate::wire::{Choice, Kind, Meta};
+use crate::wire::{Choice, Kind, Meta, Share};
 use crate::{confine, meta, names};
 
 /// Most patterns of a choice, and the longest.
@@ -58,6 +58,7 @@ pub(crate) struct Filter {
     exclude: GlobSet,
     include: GlobSet,
     recursive: bool,
+    share: Share,
 }
 
 impl Filter {
@@ -66,10 +67,15 @@ impl Filter {
     /// # Errors
     /// Which pattern is none, and why.
     pub(crate) fn new(choice: &Choice) -> Result<Self, String> {
+        let Share { rank, ranks } = choice.share;
+        if rank >= ranks {
+            return Err(format!("there is no process {rank} of {ranks}"));
+        }
         Ok(Self {
             exclude: patterns(&choice.exclude)?,
             include: patterns(&choice.include)?,
             recursive: choice.recursive,
+            share: choice.share,
         })
     }
 
@@ -153,7 +159,11 @@ impl Walker<'_> {
         };
         let open =
             |flags| confine::open(within, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty());
-        match FileType::from_raw_mode(stat.st_mode) {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::Directory && !self.filter.share.takes(path) {
+            return Ok(());
+        }
+        match kind {
             FileType::RegularFile => match open(OFlags::empty()) {
                 Ok(file) => self.file(&file, at, path),
                 Err(error) => self.trouble(at, &error),
@@ -206,7 +216,11 @@ impl Walker<'_> {
         path: &[u8],
         depth: usize,
     ) -> Result<(), Gone> {
-        let meta = self.with_xattrs(&folder, stat, at)?;
+        let mut meta = self.with_xattrs(&folder, stat, at)?;
+        if self.filter.share.ranks > 1 {
+            // Who is done first must not lock the others out.
+            meta.mode |= 0o700;
+        }
         self.item(at, path, Kind::Folder, meta.clone())?;
         let entries = match Dir::read_from(&folder) {
             Ok(entries) => entries,

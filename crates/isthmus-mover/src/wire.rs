@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -97,6 +97,37 @@ pub struct Choice {
     pub exclude: Vec<String>,
     /// Patterns of what is taken all the same.
     pub include: Vec<String>,
+    /// Which share of the files, where several processes copy one tree.
+    pub share: Share,
+}
+
+/// One process's share of the files of a tree: folders are everybody's. A file's path decides
+/// whose it is, so that the processes need not talk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Which one, from 0 on.
+    pub rank: u32,
+    /// Of how many.
+    pub ranks: u32,
+}
+
+impl Default for Share {
+    /// All files.
+    fn default() -> Self {
+        Self { rank: 0, ranks: 1 }
+    }
+}
+
+impl Share {
+    /// Whether something at this path of the destination belongs to it.
+    pub fn takes(self, path: &[u8]) -> bool {
+        if self.ranks <= 1 {
+            return true;
+        }
+        let hash = isthmus_digest::of(path);
+        let number = hash.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        number % u64::from(self.ranks) == u64::from(self.rank)
+    }
 }
 
 /// How to treat what is there already, and when a file counts as done.

@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use isthmus_mover::Notice;
-use isthmus_mover::wire::{Choice, Rules};
+use isthmus_mover::wire::{Choice, Rules, Share};
+use isthmus_mover::{Direction, MoverError, Notice, Transfer};
 use support::*;
 
 #[test]
@@ -124,6 +124,7 @@ fn choices_and_rules_hold() {
         recursive: true,
         exclude: vec!["*.tmp".to_owned(), "/cache".to_owned()],
         include: vec!["keep*".to_owned()],
+        ..Choice::default()
     };
     let mut transfer = place.put(&["t"], "");
     transfer.choice = choice.clone();
@@ -208,4 +209,42 @@ fn a_folder_without_r_is_no_source() {
     let (done, notices) = run(&transfer);
     assert_eq!(done.expect("it ends").failed, 1);
     assert!(matches!(&notices[..], [Notice::Failed { text }] if text.contains("add -r")), "{notices:?}");
+}
+
+#[test]
+fn several_processes_share_a_tree() {
+    let place = Place::writable();
+    for number in 0..60 {
+        let path = place.here("tree").join(format!("{}/{number}", number % 3));
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, pattern(1000 * number, number as u8)).expect("written");
+    }
+    symlink("0/3", place.here("tree/link")).expect("made");
+    let ranks = 4;
+    let share = |mut transfer: Transfer, rank| {
+        transfer.choice.share = Share { rank, ranks };
+        transfer
+    };
+    // At once, as a launcher starts them: each makes the folders, and takes its own files.
+    let all = |of: &(dyn Fn() -> Transfer + Sync)| {
+        std::thread::scope(|scope| {
+            let runs: Vec<_> =
+                (0..ranks).map(|rank| scope.spawn(move || complete(&share(of(), rank)).0.files)).collect();
+            runs.into_iter().map(|run| run.join().expect("no panic")).collect::<Vec<_>>()
+        })
+    };
+    let into_new = || {
+        let (sources, path) = (vec![place.here("tree")], b"new".to_vec());
+        place.transfer(Direction::Put { sources, path, folder: true })
+    };
+    let sent = all(&into_new);
+    assert_eq!(sent.iter().sum::<u64>(), 60, "{sent:?}");
+    assert!(sent.iter().all(|files| *files > 0), "{sent:?}");
+    assert_eq!(tree(&place.export("new/tree")), tree(&place.here("tree")));
+    fs::create_dir(place.here("back")).expect("made");
+    let fetched = all(&|| place.get(&["new/tree"], "back/"));
+    assert_eq!(fetched.iter().sum::<u64>(), 60, "{fetched:?}");
+    assert_eq!(tree(&place.here("back/tree")), tree(&place.here("tree")));
+    let (none, _) = run(&share(place.put(&["tree"], ""), ranks));
+    assert!(matches!(none, Err(MoverError::Usage(_))), "{none:?}");
 }

@@ -2,6 +2,7 @@
 
 mod place;
 mod report;
+mod share;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 use isthmus_io::{Settings, Streams};
 use isthmus_mover::config::with_credit;
-use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules};
+use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
 use isthmus_mover::{Direction, MoverError, SitesConfig, Summary, Transfer};
 use isthmus_units::{Rate, Size};
 
@@ -81,11 +82,29 @@ pub(crate) struct Args {
     /// Neither encrypt nor authenticate: where the network is trusted, and the service agrees
     #[arg(long)]
     plain: bool,
+    /// Copy only the files of process R of N, which share the work; isthmus-cp takes it from
+    /// mpiexec and srun
+    #[arg(long, value_name = "R/N", value_parser = share::parse)]
+    share: Option<Share>,
+}
+
+/// `isthmus-cp`: the same, for launchers: what they started shares the work.
+pub(crate) fn main_shared(mut args: Args) -> ExitCode {
+    if args.share.is_none() {
+        args.share = match share::of_launcher(|name| std::env::var(name).ok()) {
+            Ok(share) => share,
+            Err(text) => {
+                eprintln!("isthmus cp: {text}");
+                return ExitCode::from(2);
+            }
+        };
+    }
+    main(args)
 }
 
 pub(crate) fn main(args: Args) -> ExitCode {
     let start = Instant::now();
-    let mut report = Report::new(args.json, args.verbose, args.dry_run);
+    let mut report = Report::new(args.json, args.verbose, args.dry_run, args.share.unwrap_or_default());
     let done = transfer(&args).and_then(|transfer| transfer.run(&mut |notice| report.note(notice)));
     report.end(&done, start.elapsed());
     ExitCode::from(match done {
@@ -104,6 +123,11 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
         return Err(usage(format!("--block {}: expected a power of two from 64KiB to 16MiB", args.block)));
     }
     let (remote, direction) = direction(&args.places)?;
+    let share = args.share.unwrap_or_default();
+    if share.ranks > 1 && !args.places.last().is_some_and(|destination| destination.ends_with('/')) {
+        let text = "several processes copy into a folder, which one of them makes: end the destination in \"/\"";
+        return Err(usage(text.to_owned()));
+    }
     let sites = sites(args.sites.as_ref())?;
     let mut settings = Settings::load().map_err(|error| usage(error.to_string()))?;
     if let Some(streams) = args.streams {
@@ -114,8 +138,8 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
         settings.routers = routers;
     }
     let trust = if args.plain || plain { None } else { Some(sites.trust(service.as_id.0)?) };
-    let choice =
-        Choice { recursive: args.recursive, exclude: args.exclude.clone(), include: args.include.clone() };
+    let (exclude, include) = (args.exclude.clone(), args.include.clone());
+    let choice = Choice { recursive: args.recursive, exclude, include, share };
     let rules = Rules { update: args.update, all: args.all, sync: args.sync, dry_run: args.dry_run };
     Ok(Transfer {
         service,

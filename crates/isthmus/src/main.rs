@@ -38,8 +38,20 @@ enum Command {
     Serve(serve::Args),
 }
 
+/// The name under which this program is `isthmus cp` for launchers.
+const SHARED_CP: &str = "isthmus-cp";
+
+/// Copy files with several processes: mpiexec -n 4 isthmus-cp ...
+#[derive(Parser)]
+#[command(name = SHARED_CP, version)]
+struct SharedCp {
+    #[command(flatten)]
+    args: cp::Args,
+}
+
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let shares = std::env::args_os().next().is_some_and(|name| std::path::Path::new(&name).ends_with(SHARED_CP));
+    let command = if shares { Command::Cp(SharedCp::parse().args) } else { Cli::parse().command };
     // A daemon's starts and reloads belong in the journal.
     let daemon = matches!(command, Command::Router(_) | Command::Serve(_));
     log_to_stderr(if daemon { LevelFilter::INFO } else { LevelFilter::WARN });
@@ -51,6 +63,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::main(args),
         Command::Router(args) => router::main(args),
         Command::Routes(args) => routes::main(args),
+        Command::Cp(args) if shares => cp::main_shared(args),
         Command::Cp(args) => cp::main(args),
         Command::Serve(args) => serve::main(args),
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use isthmus_mover::watch::{Bottleneck, Progress};
+use isthmus_mover::wire::Share;
 use isthmus_mover::{MoverError, Notice, Summary};
 
 /// The rate that is shown is that of so long. An older sample weighs less.
@@ -15,20 +16,22 @@ pub(crate) struct Report {
     verbose: bool,
     dry_run: bool,
     bar: Option<ProgressBar>,
+    share: Share,
     last: (Instant, u64),
     /// Bytes a second.
     rate: f64,
 }
 
 impl Report {
-    pub(crate) fn new(json: bool, verbose: bool, dry_run: bool) -> Self {
-        let bar = (!json && !dry_run && std::io::stderr().is_terminal()).then(|| {
+    pub(crate) fn new(json: bool, verbose: bool, dry_run: bool, share: Share) -> Self {
+        // Of processes that share the work one shows how far its own part is.
+        let bar = (!json && !dry_run && share.rank == 0 && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { json, verbose, dry_run, bar, last: (Instant::now(), 0), rate: 0.0 }
+        Self { json, verbose, dry_run, bar, share, last: (Instant::now(), 0), rate: 0.0 }
     }
 
     pub(crate) fn note(&mut self, notice: Notice) {
@@ -124,6 +127,10 @@ impl Report {
                 let mut value = serde_json::to_value(summary).unwrap_or_default();
                 value["event"] = "end".into();
                 value["seconds"] = took.as_secs_f64().into();
+                if self.share.ranks > 1 {
+                    value["process"] = self.share.rank.into();
+                    value["processes"] = self.share.ranks.into();
+                }
                 print_line(&value.to_string());
             }
             Err(error) if self.json => {
@@ -148,6 +155,9 @@ impl Report {
         }
         if failed > 0 {
             line += &format!("; {failed} not copied");
+        }
+        if self.share.ranks > 1 {
+            line = format!("process {} of {}: {line}", self.share.rank, self.share.ranks);
         }
         print_line(&line);
     }

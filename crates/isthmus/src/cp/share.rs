@@ -1,0 +1,61 @@
+//! Which share of a copy is this process's.
+
+use isthmus_mover::wire::Share;
+
+/// Where launchers tell a process its number and how many there are. Of Slurm's variables those
+/// of the step: a batch script that starts one process has the others too.
+const LAUNCHERS: &[(&str, &str)] = &[
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+];
+
+/// Reads R/N.
+pub(super) fn parse(text: &str) -> Result<Share, String> {
+    let read = || {
+        let (rank, ranks) = text.split_once('/')?;
+        checked(rank, ranks)
+    };
+    read().ok_or_else(|| "expected R/N, of which R is from 0 to N - 1, such as 0/4".to_owned())
+}
+
+fn checked(rank: &str, ranks: &str) -> Option<Share> {
+    let share = Share { rank: rank.parse().ok()?, ranks: ranks.parse().ok()? };
+    (share.rank < share.ranks).then_some(share)
+}
+
+/// What a launcher says in the environment; none, where there is none.
+pub(super) fn of_launcher(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Share>, String> {
+    for (rank, ranks) in LAUNCHERS {
+        if let (Some(number), Some(count)) = (variable(rank), variable(ranks)) {
+            let share = checked(&number, &count);
+            let text = || format!("{rank}={number} and {ranks}={count} name no share of the work; give --share R/N");
+            return share.ok_or_else(text).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_come_from_the_launcher() {
+        let of = |pairs: &'static [(&str, &str)]| {
+            of_launcher(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        };
+        let share = |rank, ranks| Ok(Some(Share { rank, ranks }));
+        assert_eq!(of(&[]), Ok(None));
+        assert_eq!(of(&[("PMI_RANK", "1"), ("PMI_SIZE", "4")]), share(1, 4));
+        assert_eq!(of(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")]), share(0, 2));
+        assert_eq!(of(&[("SLURM_PROCID", "7"), ("SLURM_STEP_NUM_TASKS", "8")]), share(7, 8));
+        // A batch script, in which nothing was started by srun.
+        assert_eq!(of(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]), Ok(None));
+        assert!(of(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]).is_err());
+        assert_eq!(parse("0/4"), Ok(Share { rank: 0, ranks: 4 }));
+        for bad in ["", "4", "4/4", "-1/4", "a/b", "0/0"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

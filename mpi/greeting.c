@@ -1,0 +1,100 @@
+// What both sides say first: who sends what to whom, and whether that fits together.
+#include "internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static const char *deed(const struct word *word)
+{
+    static const char *const names[2][2] = {{"sends a file", "sends an array"}, {"receives a file", "receives an array"}};
+    return names[word->kind != OFFER][word->what == KIND_ARRAY];
+}
+
+void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble)
+{
+    struct word mine = word_of(t, t->sends ? OFFER : READY);
+    if (word->protocol != PROTOCOL)
+        note(trouble, ISTHMUS_MPI_MISMATCH, "the other application has another version of this library; install the same on both sides");
+    else if ((word->kind == OFFER) == t->sends || word->what != t->what)
+        note(trouble, ISTHMUS_MPI_MISMATCH, "the calls of the two applications do not fit: one %s, the other %s",
+             deed(word->kind == OFFER || t->sends ? (t->sends ? &mine : word) : &mine),
+             deed(word->kind == OFFER || t->sends ? (t->sends ? word : &mine) : word));
+    else if (t->what == KIND_ARRAY && word->bytes != t->bytes)
+        note(trouble, ISTHMUS_MPI_MISMATCH, "the sender's array has %" PRId64 " bytes, the receiver's %" PRId64,
+             t->sends ? t->bytes : word->bytes, t->sends ? word->bytes : t->bytes);
+}
+
+void skip_counts(struct transfer *t, const struct word *word)
+{
+    int64_t *counts = malloc((size_t)word->ranks * sizeof *counts);
+    if (counts && word->ranks == t->c->remote)
+        MPI_Recv(counts, word->ranks, MPI_INT64_T, 0, TAG_COUNTS, t->c->other, MPI_STATUS_IGNORE);
+    free(counts);
+}
+
+// Ranks 0 exchange words, and the shares of arrays. The sender of a file does not wait.
+void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard)
+{
+    const struct isthmus_mpi_coupling *c = t->c;
+    struct word word = word_of(t, t->sends ? OFFER : READY);
+    int error = MPI_SUCCESS, waits = !t->sends || t->what == KIND_ARRAY || t->trouble.code;
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL}, in;
+    int64_t *own = calloc((size_t)c->ranks, sizeof *own);
+    word.trouble = t->trouble;
+    *heard = (struct word){0};
+    if (c->rank == 0) {
+        error = MPI_Isend(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, c->other, &requests[0]);
+        for (int i = 0; own && i < c->ranks; i++)
+            own[i] = shares[i].bytes;
+        if (t->what == KIND_ARRAY && error == MPI_SUCCESS)
+            error = MPI_Isend(own, c->ranks, MPI_INT64_T, 0, TAG_COUNTS, c->other, &requests[1]);
+        if (waits && error == MPI_SUCCESS)
+            error = MPI_Irecv(heard, sizeof *heard, MPI_BYTE, 0, TAG_WORD, c->other, &in);
+        if (waits && error == MPI_SUCCESS)
+            error = await(&in);
+        t->began = t->sends ? t->began : now_s();
+        if (waits && error == MPI_SUCCESS && heard->what == KIND_ARRAY && heard->ranks == c->remote)
+            error = MPI_Recv(counts, c->remote, MPI_INT64_T, 0, TAG_COUNTS, c->other, MPI_STATUS_IGNORE);
+        for (int i = 0; i < 2 && error == MPI_SUCCESS; i++)
+            error = await(&requests[i]);
+        if (error != MPI_SUCCESS) {
+            heard->kind = DONE;
+            note_mpi(&heard->trouble, error, "the other application is lost");
+            heard->trouble.code = ISTHMUS_MPI_LOST;
+        }
+    }
+    free(own);
+    bcast(t, heard, sizeof *heard, 0);
+    if (heard->kind && heard->what == KIND_ARRAY)
+        bcast(t, counts, (int64_t)c->remote * (int64_t)sizeof *counts, 0);
+}
+
+// What the two words come to: whether there is anything to move.
+int is_on(struct transfer *t, const struct word *heard)
+{
+    struct trouble odd = {0};
+    if (!heard->kind)
+        return 1; // the sender of a file
+    if (heard->trouble.code == ISTHMUS_MPI_LOST) {
+        t->c->lost = 1;
+        t->trouble = heard->trouble;
+        return 0;
+    }
+    mismatch(t, heard, &odd);
+    if (odd.code && heard->kind == OFFER && t->sends)
+        t->c->lost = 1;
+    // A sender's own trouble is everybody's; a receiver's counts after it.
+    if (t->sends ? !t->trouble.code : heard->kind == OFFER && heard->trouble.code)
+        t->trouble = heard->trouble;
+    if (odd.code && !t->trouble.code)
+        t->trouble = odd;
+    if (t->sends)
+        return !t->trouble.code;
+    t->bytes = heard->bytes;
+    t->block = heard->block;
+    if (heard->kind != OFFER || heard->trouble.code || heard->protocol != PROTOCOL)
+        return 0;
+    // The sender of a file has begun: whatever is wrong here, what it sends is taken.
+    t->what = heard->what;
+    return heard->what == KIND_FILE || !t->trouble.code;
+}
