@@ -4,21 +4,22 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const char *deed(const struct word *word)
+// In the order in which calls are told: senders first, so that both sides tell the same.
+static int call_of(const struct word *word)
 {
-    static const char *const names[2][2] = {{"sends a file", "sends an array"}, {"receives a file", "receives an array"}};
-    return names[word->kind != OFFER][word->what == KIND_ARRAY];
+    return 2 * (word->kind != OFFER) + (word->what == KIND_ARRAY);
 }
 
 void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble)
 {
-    struct word mine = word_of(t, t->sends ? OFFER : READY);
+    static const char *const calls[] = {"sends a file", "sends an array", "receives a file", "receives an array"};
+    struct word own = word_of(t, t->sends ? OFFER : READY);
+    int mine = call_of(&own), theirs = call_of(word);
     if (word->protocol != PROTOCOL)
         note(trouble, ISTHMUS_MPI_MISMATCH, "the other application has another version of this library; install the same on both sides");
     else if ((word->kind == OFFER) == t->sends || word->what != t->what)
         note(trouble, ISTHMUS_MPI_MISMATCH, "the calls of the two applications do not fit: one %s, the other %s",
-             deed(word->kind == OFFER || t->sends ? (t->sends ? &mine : word) : &mine),
-             deed(word->kind == OFFER || t->sends ? (t->sends ? word : &mine) : word));
+             calls[mine < theirs ? mine : theirs], calls[mine < theirs ? theirs : mine]);
     else if (t->what == KIND_ARRAY && word->bytes != t->bytes)
         note(trouble, ISTHMUS_MPI_MISMATCH, "the sender's array has %" PRId64 " bytes, the receiver's %" PRId64,
              t->sends ? t->bytes : word->bytes, t->sends ? word->bytes : t->bytes);

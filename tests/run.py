@@ -65,7 +65,8 @@ def plan(options):
         for transport in options.transport or ["isthmus"]:
             for mpi in options.mpi or mpis.MPIS:
                 for name in JOBS:
-                    if placement in JOBS[name].places and (not options.only or name in options.only):
+                    suits = placement in JOBS[name].places and mpi in JOBS[name].mpis
+                    if suits and (not options.only or name in options.only):
                         rows.append((mpi, transport, placement, name))
                 for name, case in ROUTED.get(placement, {}).items():
                     wanted = name in options.only if options.only else not case.long

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from . import process
-from .mpis import HOST, LIBFABRIC_NAME, ROOT, Mpi, Place
+from .mpis import HOST, LIBFABRIC_NAME, MPIS, ROOT, Mpi, Place
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 import cut_connections  # noqa: E402
@@ -71,6 +71,7 @@ class Case:
     name: str
     body: Callable[[Context], str]
     places: tuple = ("host", "sites")
+    mpis: tuple = tuple(MPIS)
 
 
 # The placements of cases that also have to do with how lanes go.

@@ -4,8 +4,9 @@ use isthmus_mover::journal::{self, HEAD_LEN, Head, RECORD_LEN};
 use isthmus_mover::names;
 use isthmus_mover::server::Opening;
 use isthmus_mover::wire::{
-    Answer, Choice, Control, Entry, Header, Kind, Meta, Open, Outcome, PIECES_MAX, Piece, Rules, Status,
-    VERSION, Verdict, Way, Share};
+    Answer, Choice, Control, Entry, Header, Kind, Meta, Open, Outcome, PIECES_MAX, Piece, Rules, Share,
+    Status, VERSION, Verdict, Way,
+};
 
 /// Room of a block, for the target's sake.
 const ROOM: u64 = 1 << 20;
@@ -38,7 +39,12 @@ fn controls() -> Vec<Control> {
     let meta =
         Meta { mode: 0o644, mtime: (1, 2), atime: (3, 4), xattrs: vec![(b"user.a".to_vec(), vec![0])] };
     let entry = |id, path: &[u8], kind| Entry { id, path: path.to_vec(), kind, meta: meta.clone() };
-    let choice = Choice { recursive: true, exclude: vec!["*.tmp".to_owned()], include: Vec::new(), share: Share { rank: 1, ranks: 4 } };
+    let choice = Choice {
+        recursive: true,
+        exclude: vec!["*.tmp".to_owned()],
+        include: Vec::new(),
+        share: Share { rank: 1, ranks: 4 },
+    };
     let open = |way| Open {
         version: VERSION,
         export: "data".to_owned(),

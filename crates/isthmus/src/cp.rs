@@ -125,7 +125,8 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
     let (remote, direction) = direction(&args.places)?;
     let share = args.share.unwrap_or_default();
     if share.ranks > 1 && !args.places.last().is_some_and(|destination| destination.ends_with('/')) {
-        let text = "several processes copy into a folder, which one of them makes: end the destination in \"/\"";
+        let text =
+            "several processes copy into a folder, which one of them makes: end the destination in \"/\"";
         return Err(usage(text.to_owned()));
     }
     let sites = sites(args.sites.as_ref())?;

@@ -50,7 +50,8 @@ struct SharedCp {
 }
 
 fn main() -> ExitCode {
-    let shares = std::env::args_os().next().is_some_and(|name| std::path::Path::new(&name).ends_with(SHARED_CP));
+    let shares =
+        std::env::args_os().next().is_some_and(|name| std::path::Path::new(&name).ends_with(SHARED_CP));
     let command = if shares { Command::Cp(SharedCp::parse().args) } else { Cli::parse().command };
     // A daemon's starts and reloads belong in the journal.
     let daemon = matches!(command, Command::Router(_) | Command::Serve(_));

@@ -304,3 +304,48 @@ fn a_cut_link_delays_a_copy_and_does_not_end_it() {
     assert!(text(&done.stderr).contains(" down"), "the lab tells what it dropped: {}", text(&done.stderr));
     assert!(fs::read(sites.path("export/copy")).expect("whole") == pattern(150 * MIB));
 }
+
+#[test]
+fn what_a_launcher_starts_shares_a_copy() {
+    let sites = Sites::new();
+    let _service = sites.serve();
+    fs::create_dir(sites.path("run")).expect("made");
+    for number in 0..40 {
+        fs::write(sites.path(&format!("run/{number}")), pattern(1000 * number)).expect("written");
+    }
+    let program = sites.path("isthmus-cp");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_isthmus"), &program).expect("made");
+    let shared = |words: &[&str], rank: usize, ranks: usize| {
+        let mut command = Command::new(&program);
+        command
+            .current_dir(sites.folder.path())
+            .env("FI_ISTHMUS_INTERFACE", "127.0.0.1")
+            .stdin(Stdio::null());
+        command.args(["--sites", "sites.toml", "--json"]).args(words);
+        command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", ranks.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    for (words, there) in
+        [(["-r", "run", "b:data/"], "export/run"), (["-r", "b:data/run", "back/"], "back/run")]
+    {
+        fs::create_dir_all(sites.path("back")).expect("made");
+        let started: Vec<Child> = (0..3).map(|rank| shared(&words, rank, 3)).collect();
+        let mut copied = 0;
+        for (rank, child) in started.into_iter().enumerate() {
+            let done = child.wait_with_output().expect("it ends");
+            assert_eq!(done.status.code(), Some(0), "{}{}", text(&done.stdout), text(&done.stderr));
+            let end = &events(&done, "end")[0];
+            assert_eq!((&end["process"], &end["processes"]), (&rank.into(), &3.into()), "{end}");
+            copied += end["files"].as_u64().expect("a number");
+        }
+        assert_eq!(copied, 40);
+        for number in 0..40 {
+            let bytes = fs::read(sites.path(there).join(number.to_string())).expect("there");
+            assert!(bytes == pattern(1000 * number), "{there}/{number} differs");
+        }
+    }
+    // Whether the destination is a folder must not depend on who is first.
+    let refused = shared(&["-r", "run", "b:data/new"], 0, 3).wait_with_output().expect("it ends");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
+    assert!(text(&refused.stdout).contains("end the destination in"), "{}", text(&refused.stdout));
+}

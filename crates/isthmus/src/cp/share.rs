@@ -29,7 +29,8 @@ pub(super) fn of_launcher(variable: impl Fn(&str) -> Option<String>) -> Result<O
     for (rank, ranks) in LAUNCHERS {
         if let (Some(number), Some(count)) = (variable(rank), variable(ranks)) {
             let share = checked(&number, &count);
-            let text = || format!("{rank}={number} and {ranks}={count} name no share of the work; give --share R/N");
+            let text =
+                || format!("{rank}={number} and {ranks}={count} name no share of the work; give --share R/N");
             return share.ok_or_else(text).map(Some);
         }
     }
@@ -43,7 +44,9 @@ mod tests {
     #[test]
     fn shares_come_from_the_launcher() {
         let of = |pairs: &'static [(&str, &str)]| {
-            of_launcher(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+            of_launcher(|name| {
+                pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            })
         };
         let share = |rank, ranks| Ok(Some(Share { rank, ranks }));
         assert_eq!(of(&[]), Ok(None));
