@@ -37,18 +37,18 @@ void skip_counts(struct transfer *t, const struct word *word)
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard)
 {
     const struct isthmus_mpi_coupling *c = t->c;
-    struct word word = word_of(t, t->sends ? OFFER : READY);
     int error = MPI_SUCCESS, waits = !t->sends || t->what == KIND_ARRAY || t->trouble.code;
-    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL}, in;
-    int64_t *own = calloc((size_t)c->ranks, sizeof *own);
-    word.trouble = t->trouble;
+    struct greeting *said = t->said;
+    MPI_Request in;
     *heard = (struct word){0};
     if (c->rank == 0) {
-        error = MPI_Isend(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, c->other, &requests[0]);
-        for (int i = 0; own && i < c->ranks; i++)
-            own[i] = shares[i].bytes;
+        said->word = word_of(t, t->sends ? OFFER : READY);
+        said->word.trouble = t->trouble;
+        for (int i = 0; i < c->ranks; i++)
+            said->counts[i] = shares[i].bytes;
+        error = MPI_Isend(&said->word, sizeof said->word, MPI_BYTE, 0, TAG_WORD, c->other, &said->requests[0]);
         if (t->what == KIND_ARRAY && error == MPI_SUCCESS)
-            error = MPI_Isend(own, c->ranks, MPI_INT64_T, 0, TAG_COUNTS, c->other, &requests[1]);
+            error = MPI_Isend(said->counts, c->ranks, MPI_INT64_T, 0, TAG_COUNTS, c->other, &said->requests[1]);
         if (waits && error == MPI_SUCCESS)
             error = MPI_Irecv(heard, sizeof *heard, MPI_BYTE, 0, TAG_WORD, c->other, &in);
         if (waits && error == MPI_SUCCESS)
@@ -56,15 +56,12 @@ void greet(struct transfer *t, const struct share *shares, int64_t *counts, stru
         t->began = t->sends ? t->began : now_s();
         if (waits && error == MPI_SUCCESS && heard->what == KIND_ARRAY && heard->ranks == c->remote)
             error = MPI_Recv(counts, c->remote, MPI_INT64_T, 0, TAG_COUNTS, c->other, MPI_STATUS_IGNORE);
-        for (int i = 0; i < 2 && error == MPI_SUCCESS; i++)
-            error = await(&requests[i]);
         if (error != MPI_SUCCESS) {
             heard->kind = DONE;
             note_mpi(&heard->trouble, error, "the other application is lost");
             heard->trouble.code = ISTHMUS_MPI_LOST;
         }
     }
-    free(own);
     bcast(t, heard, sizeof *heard, 0);
     if (heard->kind && heard->what == KIND_ARRAY)
         bcast(t, counts, (int64_t)c->remote * (int64_t)sizeof *counts, 0);
@@ -98,4 +95,15 @@ int is_on(struct transfer *t, const struct word *heard)
     // The sender of a file has begun: whatever is wrong here, what it sends is taken.
     t->what = heard->what;
     return heard->what == KIND_FILE || !t->trouble.code;
+}
+
+// After all: what was said first has long arrived. To who is gone nothing will; the memory is the
+// MPI's then.
+void end_greeting(struct transfer *t)
+{
+    for (int i = 0; i < 2 && !t->c->lost; i++)
+        if (await(&t->said->requests[i]) != MPI_SUCCESS)
+            t->c->lost = 1;
+    if (!t->c->lost)
+        free(t->said);
 }

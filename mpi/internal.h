@@ -69,6 +69,7 @@ struct word {
     uint32_t protocol;
     int32_t kind, serial, what, ranks;
     int32_t has_digest;
+    int32_t lost; // to a rank of the same side: the coupling is over
     int64_t bytes, block;
     double seconds, sent_seconds;
     uint8_t digest[DIGEST_LEN];
@@ -133,6 +134,7 @@ void store_discard(struct store *store);
 // --- pool ----------------------------------------------------------------------
 
 struct transfer;
+struct greeting;
 struct pool {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -168,6 +170,7 @@ struct transfer {
     struct isthmus_mpi_coupling *c;
     struct isthmus_mpi_options options;
     struct store store;
+    struct greeting *said;
     int sends, what;
     int64_t bytes, block;
     int64_t *mine, *theirs; // bounds
@@ -221,6 +224,13 @@ struct share {
     int64_t bytes; // of its file, of its part of the array
     int64_t failed;
 };
+// What rank 0 says first, while it is under way.
+struct greeting {
+    struct word word;
+    MPI_Request requests[2];
+    int64_t counts[];
+};
+void end_greeting(struct transfer *t);
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard);
 int is_on(struct transfer *t, const struct word *heard);
 void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble);

@@ -261,6 +261,7 @@ static void move_all(struct transfer *t, const int64_t *counts)
     move_blocks(t);
     pool_stop(&t->pool);
     t->trouble = t->verdict.trouble;
+    t->c->lost |= t->verdict.lost;
     if (!t->trouble.code && t->bytes > 0 && t->verdict.seconds > 0)
         t->c->rate = (double)t->bytes / t->verdict.seconds;
 }
@@ -274,8 +275,10 @@ static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, 
     t->mine = calloc((size_t)c->ranks + 1, sizeof *t->mine);
     t->theirs = calloc((size_t)c->remote + 1, sizeof *t->theirs);
     t->streams = calloc((size_t)c->remote + 1, sizeof *t->streams);
-    if (!shares || !counts || !t->mine || !t->theirs || !t->streams)
+    t->said = calloc(1, sizeof *t->said + (size_t)c->ranks * sizeof *t->said->counts);
+    if (!t->said || !shares || !counts || !t->mine || !t->theirs || !t->streams)
         MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // some kilobytes: what could follow?
+    t->said->requests[0] = t->said->requests[1] = MPI_REQUEST_NULL;
     agree(t, opening);
     open_all(t, bytes, shares);
     measure(t, opening, shares);
@@ -289,6 +292,7 @@ static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, 
         move_all(t, counts);
     else
         t->verdict.seconds = now_s() - t->began;
+    end_greeting(t);
     c->serial++;
     if (report) {
         *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->block, .seconds = t->verdict.seconds,

@@ -78,6 +78,8 @@ static void stop_others(struct transfer *t)
     if (t->c->rank != 0 || t->told_stop)
         return;
     t->told_stop = 1;
+    if (t->lost)
+        word.trouble = t->trouble;
     if (t->sends)
         tell_ranks(t, &word);
     else if (!t->lost && MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, t->c->other) != MPI_SUCCESS)
@@ -169,8 +171,12 @@ void on_local(struct transfer *t, int source)
             t->verdict = t->from_root;
             t->over = 1;
         } else {
+            struct trouble lost = t->from_root.trouble;
             t->stopped = 1;
             words_listen(t);
+            // Nobody will receive what this rank has under way.
+            if (lost.code)
+                fail(t, &lost, 0);
         }
         return;
     }
@@ -226,6 +232,9 @@ static void conclude(struct transfer *t)
     t->verdict = word;
     if (!t->lost && MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, t->c->other) != MPI_SUCCESS)
         lose(t, MPI_ERR_OTHER);
+    t->verdict.lost = t->lost;
+    if (t->lost)
+        t->verdict.trouble = t->trouble;
 }
 
 // Rank 0 of the sender, after the receiver's last word.
@@ -234,6 +243,7 @@ static void acknowledge(struct transfer *t)
     t->verdict.kind = DONE;
     t->verdict.seconds = now_s() - t->began;
     t->verdict.sent_seconds = t->sent - t->began;
+    t->verdict.lost = t->lost;
     if (t->lost)
         t->verdict.trouble = t->trouble;
 }
