@@ -87,8 +87,8 @@ struct isthmus_mpi_options {
 struct isthmus_mpi_report {
     int64_t bytes;
     int64_t block;
-    /* Sender: from the first read to the acknowledgement that all is written (and on the
-     * disk, with `sync`). Receiver: from the sender's word to the last write. */
+    /* From when both sides had called. Sender: to the acknowledgement that all is written (and on
+     * the disk, with `sync`). Receiver: to the last write. */
     double seconds;
     /* Sender: until all was sent. */
     double sent_seconds;

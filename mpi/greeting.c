@@ -10,7 +10,7 @@ static int call_of(const struct word *word)
     return 2 * (word->kind != OFFER) + (word->what == KIND_ARRAY);
 }
 
-void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble)
+static void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble)
 {
     static const char *const calls[] = {"sends a file", "sends an array", "receives a file", "receives an array"};
     struct word own = word_of(t, t->sends ? OFFER : READY);
@@ -25,19 +25,12 @@ void mismatch(const struct transfer *t, const struct word *word, struct trouble 
              t->sends ? t->bytes : word->bytes, t->sends ? word->bytes : t->bytes);
 }
 
-void skip_counts(struct transfer *t, const struct word *word)
-{
-    int64_t *counts = malloc((size_t)word->ranks * sizeof *counts);
-    if (counts && word->ranks == t->c->remote)
-        MPI_Recv(counts, word->ranks, MPI_INT64_T, 0, TAG_COUNTS, t->c->other, MPI_STATUS_IGNORE);
-    free(counts);
-}
-
-// Ranks 0 exchange words, and the shares of arrays. The sender of a file does not wait.
+// Ranks 0 exchange words, and the shares of arrays. Nothing is sent before the other side is
+// ready: so what cannot go together leaves nothing under way, and receives are posted in time.
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard)
 {
     const struct isthmus_mpi_coupling *c = t->c;
-    int error = MPI_SUCCESS, waits = !t->sends || t->what == KIND_ARRAY || t->trouble.code;
+    int error = MPI_SUCCESS;
     struct greeting *said = t->said;
     MPI_Request in;
     *heard = (struct word){0};
@@ -49,12 +42,11 @@ void greet(struct transfer *t, const struct share *shares, int64_t *counts, stru
         error = MPI_Isend(&said->word, sizeof said->word, MPI_BYTE, 0, TAG_WORD, c->other, &said->requests[0]);
         if (t->what == KIND_ARRAY && error == MPI_SUCCESS)
             error = MPI_Isend(said->counts, c->ranks, MPI_INT64_T, 0, TAG_COUNTS, c->other, &said->requests[1]);
-        if (waits && error == MPI_SUCCESS)
+        if (error == MPI_SUCCESS)
             error = MPI_Irecv(heard, sizeof *heard, MPI_BYTE, 0, TAG_WORD, c->other, &in);
-        if (waits && error == MPI_SUCCESS)
+        if (error == MPI_SUCCESS)
             error = await(&in);
-        t->began = t->sends ? t->began : now_s();
-        if (waits && error == MPI_SUCCESS && heard->what == KIND_ARRAY && heard->ranks == c->remote)
+        if (error == MPI_SUCCESS && heard->what == KIND_ARRAY && heard->ranks == c->remote)
             error = MPI_Recv(counts, c->remote, MPI_INT64_T, 0, TAG_COUNTS, c->other, MPI_STATUS_IGNORE);
         if (error != MPI_SUCCESS) {
             heard->kind = DONE;
@@ -63,38 +55,27 @@ void greet(struct transfer *t, const struct share *shares, int64_t *counts, stru
         }
     }
     bcast(t, heard, sizeof *heard, 0);
-    if (heard->kind && heard->what == KIND_ARRAY)
+    if (heard->what == KIND_ARRAY)
         bcast(t, counts, (int64_t)c->remote * (int64_t)sizeof *counts, 0);
 }
 
-// What the two words come to: whether there is anything to move.
+// What the two words come to: whether there is anything to move. Of two troubles both sides
+// tell the sender's.
 int is_on(struct transfer *t, const struct word *heard)
 {
-    struct trouble odd = {0};
-    if (!heard->kind)
-        return 1; // the sender of a file
     if (heard->trouble.code == ISTHMUS_MPI_LOST) {
         t->c->lost = 1;
         t->trouble = heard->trouble;
-        return 0;
     }
-    mismatch(t, heard, &odd);
-    if (odd.code && heard->kind == OFFER && t->sends)
-        t->c->lost = 1;
-    // A sender's own trouble is everybody's; a receiver's counts after it.
-    if (t->sends ? !t->trouble.code : heard->kind == OFFER && heard->trouble.code)
+    if (heard->trouble.code && (heard->kind == OFFER || !t->trouble.code))
         t->trouble = heard->trouble;
-    if (odd.code && !t->trouble.code)
-        t->trouble = odd;
-    if (t->sends)
-        return !t->trouble.code;
-    t->bytes = heard->bytes;
-    t->block = heard->block;
-    if (heard->kind != OFFER || heard->trouble.code || heard->protocol != PROTOCOL)
-        return 0;
-    // The sender of a file has begun: whatever is wrong here, what it sends is taken.
-    t->what = heard->what;
-    return heard->what == KIND_FILE || !t->trouble.code;
+    if (!t->trouble.code)
+        mismatch(t, heard, &t->trouble);
+    if (!t->sends) {
+        t->bytes = heard->bytes;
+        t->block = heard->block;
+    }
+    return !t->trouble.code;
 }
 
 // After all: what was said first has long arrived. To who is gone nothing will; the memory is the

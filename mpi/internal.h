@@ -233,8 +233,6 @@ struct greeting {
 void end_greeting(struct transfer *t);
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard);
 int is_on(struct transfer *t, const struct word *heard);
-void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble);
-void skip_counts(struct transfer *t, const struct word *word);
 
 // transfer.c
 void bcast(const struct transfer *t, void *data, int64_t bytes, int root);

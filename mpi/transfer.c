@@ -235,14 +235,14 @@ static void release(struct transfer *t)
 static void move_all(struct transfer *t, const int64_t *counts)
 {
     struct trouble trouble = {0};
-    if (t->c->rank == 0 && !t->sends && t->store.is_file && !t->trouble.code)
+    if (t->c->rank == 0 && !t->sends && t->store.is_file)
         store_reserve(&t->store, t->bytes, &trouble);
     int ready = make_plan(t, counts), all = 0;
     MPI_Request request;
     MPI_Iallreduce(&ready, &all, 1, MPI_INT, MPI_MIN, t->c->local, &request);
     await(&request);
     if (!all) {
-        // The other side may be sending already: there is no way to part in order.
+        // The other side moves already: there is no way to part in order.
         t->c->lost = 1;
         note(&t->trouble, ISTHMUS_MPI_MEMORY, "no memory for a block of %" PRId64 " bytes; give a smaller one", t->block);
         return;
@@ -251,11 +251,6 @@ static void move_all(struct transfer *t, const int64_t *counts)
     words_listen(t);
     if (t->c->rank == 0 && t->sends)
         other_listen(t);
-    if (t->trouble.code) {
-        struct trouble known = t->trouble;
-        t->trouble.code = 0;
-        fail(t, &known, t->trouble_rank);
-    }
     if (trouble.code)
         fail_here(t, &trouble);
     move_blocks(t);
@@ -284,10 +279,10 @@ static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, 
     measure(t, opening, shares);
     // What rank 0 says of the length and of itself, all go by.
     bcast(t, &t->block, sizeof t->block, 0);
-    t->began = now_s();
     for (int i = 0; i < c->ranks; i++)
         t->mine[i + 1] = t->mine[i] + shares[i].bytes;
     greet(t, shares, counts, &heard);
+    t->began = now_s();
     if (is_on(t, &heard))
         move_all(t, counts);
     else

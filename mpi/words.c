@@ -54,7 +54,7 @@ static void abandon(struct transfer *t)
     t->left = 0;
 }
 
-// The provider gives the other side up, or what it sent is none of ours.
+// The provider gives the other side up.
 void lose(struct transfer *t, int error)
 {
     struct trouble trouble = {0};
@@ -135,16 +135,7 @@ void other_listen(struct transfer *t)
 void on_word(struct transfer *t)
 {
     const struct word *word = &t->from_other;
-    if (word->kind == OFFER || word->protocol != PROTOCOL) {
-        struct trouble trouble = {0};
-        mismatch(t, word, &trouble);
-        lose(t, MPI_ERR_OTHER);
-        t->trouble = trouble;
-        return;
-    }
-    if (word->kind == READY && word->what == KIND_ARRAY)
-        skip_counts(t, word);
-    if (word->kind == STOP || (word->kind == READY && word->trouble.code)) {
+    if (word->kind == STOP) {
         t->stopped = 1;
         stop_others(t);
     }
