@@ -219,8 +219,8 @@ static void on_file(struct transfer *t, int index, const MPI_Status *status, int
         note(&slot->trouble, ISTHMUS_MPI_CHANGED, "%.200s became shorter while it was read", t->store.path);
     else if (count != slot->length)
         // What MPI-IO tells of a full disk, where it tells nothing.
-        note(&slot->trouble, ISTHMUS_MPI_SPACE, "cannot write %.200s: %d of %" PRId64 " bytes were taken; free some space",
-             t->store.path, count, slot->length);
+        note(&slot->trouble, ISTHMUS_MPI_SPACE,
+             "cannot write %.200s: %d of %" PRId64 " bytes were taken; free some space", t->store.path, count, slot->length);
     if (t->sends && !slot->trouble.code)
         pool_put(&t->pool, index);
     else if (t->sends)

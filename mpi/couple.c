@@ -9,6 +9,8 @@
 
 enum { PATIENCE_S = 60, PORT_CHECK_NS = 20000000 };
 
+static const char NOT_THERE[] = "cannot connect to the accepting application; is the port's name of an earlier run?";
+
 // What rank 0 found out, for all.
 struct meeting {
     struct trouble trouble;
@@ -40,7 +42,8 @@ static void read_spec(const char *spec, struct meeting *meeting)
         if ((part = after(spec, "env:"))) {
             spec = getenv(part);
             if (!spec) {
-                note(&meeting->trouble, ISTHMUS_MPI_INVALID, "the environment variable %.100s, which is to name the port, is not set", part);
+                note(&meeting->trouble, ISTHMUS_MPI_INVALID,
+                     "the environment variable %.100s, which is to name the port, is not set", part);
                 return;
             }
         }
@@ -50,7 +53,8 @@ static void read_spec(const char *spec, struct meeting *meeting)
     else if ((part = after(spec, "name:")) && part[0] && strlen(part) < sizeof meeting->port)
         strcpy(meeting->port, part);
     else
-        note(&meeting->trouble, ISTHMUS_MPI_INVALID, "\"%.100s\" names no port; expected file:PATH, env:NAME or name:TEXT", spec);
+        note(&meeting->trouble, ISTHMUS_MPI_INVALID,
+             "\"%.100s\" names no port; expected file:PATH, env:NAME or name:TEXT", spec);
 }
 
 static void publish(struct meeting *meeting)
@@ -71,7 +75,8 @@ static void open_port(struct meeting *meeting)
 {
     int error = MPI_SUCCESS;
     if (!meeting->trouble.code && !meeting->file[0])
-        note(&meeting->trouble, ISTHMUS_MPI_INVALID, "accept opens the port, and writes its name to a file: give file:PATH");
+        note(&meeting->trouble, ISTHMUS_MPI_INVALID,
+             "accept opens the port, and writes its name to a file: give file:PATH");
     if (meeting->trouble.code)
         return;
     unlink(meeting->file); // of a run before
@@ -217,7 +222,7 @@ static int come_together(MPI_Comm comm, int accepts, const char *port, double pa
                             : MPI_Comm_connect(meeting->port, MPI_INFO_NULL, 0, c->local, &c->other);
         if (error != MPI_SUCCESS) {
             c->other = MPI_COMM_NULL;
-            note_coupling(&meeting->trouble, error, accepts ? "nobody could connect" : "cannot connect to the accepting application; is the port's name of an earlier run?");
+            note_coupling(&meeting->trouble, error, accepts ? "nobody could connect" : NOT_THERE);
         }
         if (accepts && c->rank == 0) {
             unlink(meeting->file);

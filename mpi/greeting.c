@@ -16,7 +16,8 @@ static void mismatch(const struct transfer *t, const struct word *word, struct t
     struct word own = word_of(t, t->sends ? OFFER : READY);
     int mine = call_of(&own), theirs = call_of(word);
     if (word->protocol != PROTOCOL)
-        note(trouble, ISTHMUS_MPI_MISMATCH, "the other application has another version of this library; install the same on both sides");
+        note(trouble, ISTHMUS_MPI_MISMATCH,
+             "the other application has another version of this library; install the same on both sides");
     else if ((word->kind == OFFER) == t->sends || word->what != t->what)
         note(trouble, ISTHMUS_MPI_MISMATCH, "the calls of the two applications do not fit: one %s, the other %s",
              calls[mine < theirs ? mine : theirs], calls[mine < theirs ? theirs : mine]);

@@ -145,8 +145,10 @@ struct pool {
     struct transfer *transfer;
 };
 
+// Whether there is memory for it; the transfer frees it.
+int pool_room(struct pool *pool, int slots);
 // Without a thread (count 0) a job is done as it is put.
-void pool_start(struct pool *pool, struct transfer *transfer, int threads, int slots, struct trouble *trouble);
+void pool_start(struct pool *pool, struct transfer *transfer, int threads);
 void pool_put(struct pool *pool, int slot);
 // A slot whose job is done, or -1.
 int pool_take(struct pool *pool);

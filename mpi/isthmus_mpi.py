@@ -13,6 +13,8 @@ those of struct isthmus_mpi_options (isthmus-mpi.h), as keywords: block, memory,
 be the one that was built for the MPI that mpi4py uses.
 """
 
+from __future__ import annotations
+
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path

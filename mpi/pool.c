@@ -3,7 +3,6 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 static void *serve(void *argument)
@@ -28,22 +27,24 @@ static void *serve(void *argument)
     return NULL;
 }
 
-void pool_start(struct pool *pool, struct transfer *transfer, int threads, int slots, struct trouble *trouble)
+int pool_room(struct pool *pool, int slots)
+{
+    *pool = (struct pool){.size = slots};
+    pool->jobs = malloc((size_t)slots * sizeof *pool->jobs);
+    pool->results = malloc((size_t)slots * sizeof *pool->results);
+    return pool->jobs && pool->results;
+}
+
+void pool_start(struct pool *pool, struct transfer *transfer, int threads)
 {
     pthread_condattr_t clock;
-    *pool = (struct pool){.transfer = transfer, .size = slots};
+    pool->transfer = transfer;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&pool->done, &clock);
     pthread_condattr_destroy(&clock);
-    pool->jobs = malloc((size_t)slots * sizeof *pool->jobs);
-    pool->results = malloc((size_t)slots * sizeof *pool->results);
-    if (!pool->jobs || !pool->results) {
-        note(trouble, ISTHMUS_MPI_MEMORY, "no memory for the names of %d blocks", slots);
-        return;
-    }
     // The program's signals are for its own threads.
     sigset_t all, before;
     sigfillset(&all);
@@ -102,8 +103,6 @@ void pool_stop(struct pool *pool)
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < pool->count; i++)
         pthread_join(pool->threads[i], NULL);
-    free(pool->jobs);
-    free(pool->results);
     pthread_cond_destroy(&pool->work);
     pthread_cond_destroy(&pool->done);
     pthread_mutex_destroy(&pool->lock);

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
@@ -36,8 +35,8 @@ static void name_temporary(struct store *store, struct trouble *trouble)
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         random = (uint64_t)getpid();
     int folder = folder_len(store->path);
-    int length = snprintf(store->temporary, sizeof store->temporary, "%.*s.isthmus-%016" PRIx64 ".part", folder, store->path,
-                          random);
+    int length = snprintf(store->temporary, sizeof store->temporary, "%.*s.isthmus-%016" PRIx64 ".part", folder,
+                          store->path, random);
     if (length >= (int)sizeof store->temporary)
         note(trouble, ISTHMUS_MPI_INVALID, "the path %.200s... is too long", store->path);
 }
@@ -60,12 +59,13 @@ void store_create(struct store *store, struct trouble *trouble)
 
 static void open_posix(struct store *store, int direct, struct trouble *trouble)
 {
-    store->fd = open(store->writes ? written_path(store) : store->path, (store->writes ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+    const char *path = store->writes ? written_path(store) : store->path;
+    store->fd = open(path, (store->writes ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
     if (store->fd < 0)
         note_errno(trouble, errno, "cannot open %.200s", store->path);
     // File systems that know no direct writes refuse to open; then the cache does.
     else if (direct && store->writes)
-        store->direct = open(written_path(store), O_WRONLY | O_DIRECT | O_CLOEXEC);
+        store->direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
 }
 
 // By MPI-IO the opening is collective: who could not look at the file comes along.
@@ -112,8 +112,8 @@ void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble)
     int64_t more = end - (int64_t)about.st_blocks * 512;
     if (statvfs(path, &system) == 0 && system.f_blocks && more > 0 &&
         (uint64_t)more / (system.f_frsize ? system.f_frsize : 1) > system.f_bavail)
-        note(trouble, ISTHMUS_MPI_SPACE, "cannot write %.200s: it needs %" PRId64 " bytes, and %" PRIu64 " are free; free some space",
-             store->path, more, (uint64_t)system.f_bavail * system.f_frsize);
+        note(trouble, ISTHMUS_MPI_SPACE,
+             "cannot write %.200s: it needs %" PRId64 " bytes, and %" PRIu64 " are free; free some space", store->path, more, (uint64_t)system.f_bavail * system.f_frsize);
     else if (about.st_size < end && truncate(path, end) < 0)
         note_errno(trouble, errno, "cannot give %.200s its length of %" PRId64 " bytes", store->path, end);
 }

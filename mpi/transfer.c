@@ -41,8 +41,8 @@ static void check(const struct transfer *t, const struct opening *opening, struc
     if (t->what == KIND_FILE && !opening->path[0])
         note(trouble, ISTHMUS_MPI_INVALID, "no path of a file, or one of more than %d bytes", PATH_MAX - 1);
     else if (opening->offset < (t->sends ? 0 : -1) || opening->length < -1)
-        note(trouble, ISTHMUS_MPI_INVALID, "there is no range of %" PRId64 " bytes from byte %" PRId64 " on", opening->length,
-             opening->offset);
+        note(trouble, ISTHMUS_MPI_INVALID, "there is no range of %" PRId64 " bytes from byte %" PRId64 " on",
+             opening->length, opening->offset);
     else if (o->block < 0 || o->block > MAX_BLOCK)
         note(trouble, ISTHMUS_MPI_INVALID, "a block of %" PRId64 " bytes; 1 to 1073741824 are possible", o->block);
     else if (o->memory < 0 || o->threads < 0 || o->threads > MAX_THREADS)
@@ -100,8 +100,8 @@ static void open_all(struct transfer *t, int64_t bytes, struct share *shares)
             bcast(t, &t->trouble, sizeof t->trouble, i);
         } else if (t->store.is_file && t->sends && shares[i].bytes != shares[0].bytes) {
             t->trouble_rank = i;
-            note(&t->trouble, ISTHMUS_MPI_FILE, "%.200s has %" PRId64 " bytes as rank 0 sees it, and %" PRId64 " as rank %d does",
-                 t->store.path, shares[0].bytes, shares[i].bytes, i);
+            note(&t->trouble, ISTHMUS_MPI_FILE,
+                 "%.200s has %" PRId64 " bytes as rank 0 sees it, and %" PRId64 " as rank %d does", t->store.path, shares[0].bytes, shares[i].bytes, i);
         }
     }
 }
@@ -116,8 +116,8 @@ static void measure(struct transfer *t, const struct opening *opening, const str
         int64_t rest = shares[0].bytes - opening->offset;
         t->bytes = opening->length < 0 ? rest : opening->length;
         if (rest < 0 || t->bytes > rest)
-            note(&t->trouble, ISTHMUS_MPI_FILE, "%.200s has %" PRId64 " bytes, and no range of %" PRId64 " from byte %" PRId64 " on",
-                 t->store.path, shares[0].bytes, opening->length, opening->offset);
+            note(&t->trouble, ISTHMUS_MPI_FILE,
+                 "%.200s has %" PRId64 " bytes, and no range of %" PRId64 " from byte %" PRId64 " on", t->store.path, shares[0].bytes, opening->length, opening->offset);
     }
     if (!t->sends || t->trouble.code)
         return;
@@ -182,7 +182,7 @@ static int make_slots(struct transfer *t)
     t->requests = malloc(requests * sizeof *t->requests);
     t->statuses = malloc(requests * sizeof *t->statuses);
     t->ended = malloc(requests * sizeof *t->ended);
-    if (!t->slots || !t->unused || !t->requests || !t->statuses || !t->ended)
+    if (!pool_room(&t->pool, (int)count) || !t->slots || !t->unused || !t->requests || !t->statuses || !t->ended)
         return 0;
     for (size_t i = 0; i < requests; i++)
         t->requests[i] = MPI_REQUEST_NULL;
@@ -227,6 +227,8 @@ static void release(struct transfer *t)
     free(t->statuses);
     free(t->ended);
     free(t->digests);
+    free(t->pool.jobs);
+    free(t->pool.results);
     free(t);
 }
 
@@ -247,7 +249,7 @@ static void move_all(struct transfer *t, const int64_t *counts)
         note(&t->trouble, ISTHMUS_MPI_MEMORY, "no memory for a block of %" PRId64 " bytes; give a smaller one", t->block);
         return;
     }
-    pool_start(&t->pool, t, t->options.in_turn ? 0 : t->options.threads, t->count + 1, &trouble);
+    pool_start(&t->pool, t, t->options.in_turn ? 0 : t->options.threads);
     words_listen(t);
     if (t->c->rank == 0 && t->sends)
         other_listen(t);
@@ -291,7 +293,8 @@ static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, 
     c->serial++;
     if (report) {
         *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->block, .seconds = t->verdict.seconds,
-                                              .sent_seconds = t->verdict.sent_seconds, .has_digest = t->verdict.has_digest};
+                                              .sent_seconds = t->verdict.sent_seconds,
+                                              .has_digest = t->verdict.has_digest};
         memcpy(report->digest, t->verdict.digest, DIGEST_LEN);
     }
     free(shares);

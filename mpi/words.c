@@ -4,7 +4,6 @@
 #include "internal.h"
 #include "isthmus.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 int word_request(const struct transfer *t)

@@ -50,8 +50,8 @@ static int take(struct arguments *to, char *word)
     if (*end || !*value)
         return 0;
     struct { const char *name; int64_t *wide; int32_t *narrow; } const names[] = {
-        {"block", &to->options.block, NULL}, {"memory", &to->options.memory, NULL}, {"threads", NULL, &to->options.threads},
-        {"sync", NULL, &to->options.sync}, {"direct", NULL, &to->options.direct}, {"in_turn", NULL, &to->options.in_turn},
+        {"block", &to->options.block, NULL}, {"memory", &to->options.memory, NULL},
+        {"threads", NULL, &to->options.threads}, {"sync", NULL, &to->options.sync}, {"direct", NULL, &to->options.direct}, {"in_turn", NULL, &to->options.in_turn},
         {"offset", &to->offset, NULL}, {"length", &to->length, NULL},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

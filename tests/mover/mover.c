@@ -295,13 +295,15 @@ static void source_that_changes(void)
         sleep_ms(50); // longer than a tick of the file system's clock
         CHECK(realpath(from, real), "no %s", from);
         CHECK(rank != 0 || pthread_create(&writer, NULL, change_when_open, real) == 0, "no thread");
-        expect(isthmus_mpi_send_file(coupling, from, 0, -1, &options, NULL), ISTHMUS_MPI_CHANGED, "changed while it was read");
+        expect(isthmus_mpi_send_file(coupling, from, 0, -1, &options, NULL), ISTHMUS_MPI_CHANGED,
+               "changed while it was read");
         if (rank == 0)
             pthread_join(writer, NULL);
     } else {
         while (access(mark, F_OK) != 0)
             sleep_ms(2);
-        expect(isthmus_mpi_receive_file(coupling, to, -1, &options, NULL), ISTHMUS_MPI_CHANGED, "changed while it was read");
+        expect(isthmus_mpi_receive_file(coupling, to, -1, &options, NULL), ISTHMUS_MPI_CHANGED,
+               "changed while it was read");
         CHECK(access(to, F_OK) != 0, "a file that changed was published");
         check_clean();
     }
@@ -335,8 +337,8 @@ static void calls_that_do_not_fit(void)
     // The sender in a folder of its own, that its file is not taken for one that was left.
     if (sends && rank == 0)
         mkdir(path_of("sender", 0), 0777);
-    expect(isthmus_mpi_receive_file(coupling, path_of(sends ? "sender-0/bad" : "bad", 0), -1, NULL, NULL), ISTHMUS_MPI_MISMATCH,
-           "receives a file, the other receives a file");
+    expect(isthmus_mpi_receive_file(coupling, path_of(sends ? "sender-0/bad" : "bad", 0), -1, NULL, NULL),
+           ISTHMUS_MPI_MISMATCH, "receives a file, the other receives a file");
     number++;
     whole(100003, 53, (struct isthmus_mpi_options){0});
     if (!sends)
