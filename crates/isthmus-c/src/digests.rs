@@ -34,7 +34,7 @@ pub unsafe extern "C" fn isthmus_digest_block(
         let data = unsafe { bytes(data, len) }?;
         if size > block {
             check_block(block)?;
-            if offset % block != 0 || offset >= size {
+            if !offset.is_multiple_of(block) || offset >= size {
                 return Err(invalid("no block begins at this offset"));
             }
         }
