@@ -12,7 +12,7 @@ use isthmus_proto::{
     RmaRequest, SendRequest,
 };
 use isthmus_trust::TrustError;
-use isthmus_udp::Dropped;
+use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
 use socket2::Socket;
@@ -172,6 +172,12 @@ impl Endpoint {
     /// What each lane goes by, for diagnosis: "TCP", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
         self.shell.lock().carriers()
+    }
+
+    /// What lanes by UDP were made up of, and how many, in the order in which each was first
+    /// chosen.
+    pub fn udp_protocols(&self) -> Vec<(Composition, u64)> {
+        self.shell.lock().udp_protocols()
     }
 
     /// UDP packets that were passed over: garbled, of strangers, altered on the way.
@@ -556,7 +562,7 @@ fn listen(at: SocketAddr, settings: &Settings) -> io::Result<(Socket, SocketAddr
             return Ok((listener, bound, None));
         }
         tries += 1;
-        match Udp::open(bound, settings.peer_timeout.to_duration(), settings.tls == TlsMode::Required) {
+        match Udp::open(bound, settings) {
             Ok(udp) => return Ok((listener, bound, Some(udp))),
             Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(error),
             Err(_) => {} // the port is taken for UDP: another one

@@ -20,9 +20,9 @@ mod signals;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml, interface_of};
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::InterfaceError;
-pub use isthmus_udp::Dropped;
+pub use isthmus_udp::{Composition, Dropped};
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{
-    KeyFiles, PARAMETERS, Parameter, Routers, Settings, SettingsError, Streams, TlsMode, Transport,
-    environment_name,
+    KeyFiles, PARAMETERS, Parameter, Protocols, Routers, Settings, SettingsError, Streams, TlsMode,
+    Transport, environment_name,
 };

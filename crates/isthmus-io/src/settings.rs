@@ -1,6 +1,7 @@
 //! Settings: one table, from which the file's keys, the environment's names and the
 //! provider's declared parameters come.
 
+mod protocols;
 mod trust;
 
 use std::env;
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::interface::{self, InterfaceError};
+pub use protocols::Protocols;
 pub use trust::{KeyFiles, TlsMode};
 
 /// One setting, as shown to users.
@@ -74,6 +76,7 @@ settings! {
     routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
     transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\" or \"auto\", which takes UDP where the round trip is 150 ms or more. The latter need it at both ends, and firewalls that let UDP through at the port that TCP listens at; to a host that gives no answer by UDP, TCP. Default auto.";
+    udp_protocols: Protocols = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given); of those left out, the first. After an IP address and =, for lanes with that host only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Default: the first of each.";
     tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. Default off.";
     tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
     tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
@@ -329,6 +332,7 @@ text_value! {
     Streams, Self(1);
     Transport, Self::Tcp;
     Routers, Self::default();
+    Protocols, Self::default();
     TlsMode, Self::default();
     KeyFiles, Self::default();
     Size, Self(0);

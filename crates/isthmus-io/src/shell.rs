@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
-use isthmus_udp::Dropped;
+use isthmus_udp::{Composition, Dropped};
 use parking_lot::Mutex;
 use socket2::Socket;
 
@@ -637,6 +637,11 @@ impl Shell {
     /// What each lane goes by.
     pub(crate) fn carriers(&self) -> Vec<String> {
         self.lanes.iter().flatten().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
+    }
+
+    /// What lanes by UDP were made up of, and how many.
+    pub(crate) fn udp_protocols(&self) -> Vec<(Composition, u64)> {
+        self.carriers.udp_protocols()
     }
 
     /// UDP packets that were passed over.

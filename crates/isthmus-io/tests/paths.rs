@@ -195,6 +195,30 @@ fn udp_gives_way_to_tcp_where_it_does_not_get_through() {
     b.close();
 }
 
+#[test]
+fn lanes_by_udp_are_made_up_as_is_set_for_the_peers_host() {
+    let made = |protocols: &str| {
+        let udp_protocols = protocols.parse().expect("valid");
+        let settings = Settings { transport: Transport::UdpEverywhere, udp_protocols, ..settings() };
+        Endpoint::open(&settings, None, Arc::default()).expect("loopback")
+    };
+    let (a, b) = (made("127.0.0.1=cubic+once, reno"), made("127.0.0.2=cubic, reno"));
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut sent = pattern(4 << 20, 5);
+    let mut got = vec![0; 4 << 20];
+    recv(&b, None, 1, &mut got);
+    send(&a, to_b, 1, &mut sent);
+    complete(&[&a, &b], 2);
+    assert!(sent == got);
+    let names = |endpoint: &Endpoint| -> Vec<String> {
+        endpoint.udp_protocols().iter().map(|(composition, _)| composition.to_string()).collect()
+    };
+    assert_eq!(names(&a), ["cubic+adaptive+once+search"]);
+    assert_eq!(names(&b), ["reno+adaptive+measured+search"]);
+    a.close();
+    b.close();
+}
+
 by_each_transport! {
     a_killed_peer_fails_the_operations_on_it,
 }

@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use isthmus_fabric::{Hubs, News};
-use isthmus_udp::Dropped;
+use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
 use socket2::Socket;
 
@@ -339,6 +339,11 @@ impl Carriers {
 
     fn is_router(&self, host: IpAddr) -> bool {
         self.routers.iter().any(|router| router.ip() == host)
+    }
+
+    /// What lanes by UDP were made up of, and how many.
+    pub(crate) fn udp_protocols(&self) -> Vec<(Composition, u64)> {
+        self.udp.as_ref().map_or_else(Vec::new, |udp| udp.chosen().to_vec())
     }
 
     /// Packets that were passed over.

@@ -47,7 +47,7 @@ const PACKETS_MORE: u64 = 2;
 /// guessed a round trip before.
 const RAISE_MOST: f64 = 4.5;
 /// Up to so many times the capacity at which a queue last stood it is raised in small steps.
-const NEAR: f64 = 1.25;
+const NEAR: f64 = 1.1;
 /// Most that such a step adds.
 const STEP_NEAR: f64 = 0.05;
 /// Rounds without growth after one that cost packets.

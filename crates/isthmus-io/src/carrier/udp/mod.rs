@@ -16,11 +16,14 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
-use isthmus_udp::{Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit};
+use isthmus_udp::{
+    Composition, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
+};
 use isthmus_wire::AsId;
 
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
+use crate::settings::{Protocols, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
 use question::Questions;
 
@@ -118,15 +121,18 @@ pub(crate) struct Udp {
     known: HashMap<IpAddr, (Known, Micros)>,
     /// The socket has shown to be readable.
     stirred: bool,
+    /// What streams are to be made up of, and what was chosen for how many.
+    protocols: Protocols,
+    chosen: Vec<(Composition, u64)>,
 }
 
 impl Udp {
-    /// Streams at `at`, given up when nothing is heard for `patience`; others open them within
-    /// sessions only, if so.
-    pub(crate) fn open(at: SocketAddr, patience: Duration, sessions_only: bool) -> io::Result<Self> {
+    /// Streams at `at`, given up when nothing is heard for as long as peers have.
+    pub(crate) fn open(at: SocketAddr, settings: &Settings) -> io::Result<Self> {
+        let patience = settings.peer_timeout.to_duration();
         let socket = UdpSocket::bind(at, |what: Arguments<'_>| info_log!("{what}"))?;
         let mut config = PortConfig::at(at);
-        config.sessions_only = sessions_only;
+        config.sessions_only = settings.tls == TlsMode::Required;
         config.stream.keepalive_us = KEEPALIVE_US;
         config.stream.patience_us =
             (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
@@ -147,6 +153,8 @@ impl Udp {
             refused: HashMap::new(),
             known: HashMap::new(),
             stirred: false,
+            protocols: settings.udp_protocols.clone(),
+            chosen: Vec::new(),
         })
     }
 
@@ -187,13 +195,32 @@ impl Udp {
     /// Opens a lane.
     pub(super) fn dial(&mut self, to: SocketAddr) -> UdpLane {
         let stream = self.port.open(self.now(), to);
+        self.compose(stream, to.ip());
         UdpLane::new(stream, to, true)
     }
 
     /// Opens a lane within a session.
     pub(super) fn dial_within(&mut self, to: SocketAddr, session: &Session) -> UdpLane {
         let stream = self.port.open_within(self.now(), to, session);
+        self.compose(stream, to.ip());
         UdpLane::new(stream, to, true)
+    }
+
+    /// Makes a stream up of what the settings say.
+    fn compose(&mut self, stream: StreamId, host: IpAddr) {
+        let (composition, why) = self.protocols.of(host);
+        self.port
+            .with(self.epoch.elapsed().as_micros() as Micros, stream, |stream| stream.compose(composition));
+        info_log!("a lane by UDP with {host} is {composition}, {why}");
+        match self.chosen.iter_mut().find(|(before, _)| *before == composition) {
+            Some((_, count)) => *count += 1,
+            None => self.chosen.push((composition, 1)),
+        }
+    }
+
+    /// What streams were made up of, and how many.
+    pub(super) fn chosen(&self) -> &[(Composition, u64)] {
+        &self.chosen
     }
 
     /// A lane may be opened within this session from now on.
@@ -356,6 +383,7 @@ impl Udp {
         while let Some(event) = self.port.poll_event() {
             let (stream, readable, writable) = match event {
                 Event::Accepted(stream, from) => {
+                    self.compose(stream, from.ip());
                     self.accepted.push((stream, from));
                     continue;
                 }
