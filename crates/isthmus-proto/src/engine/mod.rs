@@ -117,6 +117,8 @@ pub struct Counters {
     pub fragments_received: u64,
     /// Fragments received again and dropped.
     pub duplicates: u64,
+    /// Acknowledgements that found no company.
+    pub acks_alone: u64,
     /// Lanes that broke.
     pub lanes_lost: u64,
     /// Lanes that came up.

@@ -120,14 +120,17 @@ impl Engine {
         if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
             let connection = self.connection(peer);
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
-            let mut any = false;
+            let owed = connection.ack_owed;
+            let mut frames = 0;
             while ours && !batch.is_full() && self.next_frame(peer, lane, batch, mem) {
-                any = true;
+                frames += 1;
             }
             self.spread(peer);
-            if any {
+            if frames > 0 {
                 self.watch(peer);
             }
+            let alone = frames == 1 && owed && !self.connection(peer).ack_owed;
+            self.counters.acks_alone += u64::from(alone);
         }
         let filled = !batch.is_empty();
         if filled {
