@@ -40,6 +40,31 @@ fi
 wait $server
 echo "status $? $client"
 """
+# A test whose client alone has the plan of what is tried; the provider is named in it.
+PLANNED = r"""
+ip link set lo up
+"$0" -x >"$OUT.server" 2>&1 & server=$!
+n=0
+while ! grep -q ' 0A ' /proc/net/tcp && [ $n -lt 20 ]; do sleep 0.1; n=$((n + 1)); done
+"$0" "$@" 127.0.0.1 >"$OUT.client" 2>&1; client=$?
+[ $client -eq 0 ] || { sleep 2; kill -9 $server 2>/dev/null; }
+wait $server
+echo "status $? $client"
+"""
+# A test of several equal processes (-n), the first of which the others look for.
+RANKS = r"""
+ip link set lo up
+"$0" "$@" -s 127.0.0.1 >"$OUT.server" 2>&1 & server=$!
+sleep 1
+others=
+while [ $(echo $others | wc -w) -lt $((COUNT - 1)) ]; do
+    "$0" "$@" -s 127.0.0.1 >>"$OUT.client" 2>&1 & others="$others $!"
+done
+client=0
+for other in $others; do wait $other || client=$?; done
+wait $server
+echo "status $? $client"
+"""
 ALONE = r"""
 ip link set lo up
 "$0" "$@" >"$OUT.server" 2>&1; status=$?
@@ -86,6 +111,7 @@ def array(script, name):
 
 def perform(case, provider, programs, generation, options):
     words = shlex.split(case.name.replace("SERVER_ADDR", "127.0.0.1").replace("GOOD_ADDR", "127.0.0.1"))
+    words = [planned(word, provider, generation, options) if word.startswith("CONFIGS/") else word for word in words]
     program = programs / words[0]
     if not program.exists():
         return Outcome(ABSENT, "does not build")
@@ -97,8 +123,12 @@ def perform(case, provider, programs, generation, options):
     if generation.library:
         env["LD_LIBRARY_PATH"] = str(programs)
     isolate = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
-    script = PAIR if case.body else ALONE
-    command = [*isolate, "sh", "-c", script, str(program), *words[1:], "-p", provider]
+    script, arguments = PAIR if case.body else ALONE, [*words[1:], "-p", provider]
+    if words[0] == "fi_ubertest":
+        script, arguments = PLANNED, words[1:]
+    elif words[0] == "fi_multinode":
+        script, env["COUNT"] = RANKS, words[words.index("-n") + 1]
+    command = [*isolate, "sh", "-c", script, str(program), *arguments]
     ended = process.run(command, env, out.with_name(label + ".log"), options.seconds)
     match = re.search(r"^status (\d+) (\d+)$", ended.output, re.M)
     if ended.timed_out:
@@ -110,6 +140,15 @@ def perform(case, provider, programs, generation, options):
         return Outcome(PASS)
     # The client of the newer generation only sees that its server is gone.
     return Outcome(ABSENT if server in NOT_OFFERED and client else FAIL, f"status {server} and {client}")
+
+
+def planned(path, provider, generation, options):
+    """A copy of one of their test_configs in which the provider is this one."""
+    source = debian.source(generation.package, generation.folder, generation.release)
+    text = (source / "test_configs" / path.removeprefix("CONFIGS/")).read_text()
+    copy = options.logs / f"{path.replace('/', '_')}.{provider}"
+    copy.write_text(re.sub(r"(prov_name: *)[^,]+", rf"\g<1>{provider}", text))
+    return str(copy)
 
 
 # --- building ------------------------------------------------------------------

@@ -463,6 +463,8 @@ pub mod flags {
     pub const DATA: u8 = 2;
     /// Answer with Accept when the message is matched, even if all of it came eagerly.
     pub const ACCEPT: u8 = 4;
+    /// The acknowledgement may wait for company: the sender needs it for nothing but room.
+    pub const LAZY: u8 = 8;
 }
 
 /// What a [`Packet`] is.

@@ -23,6 +23,9 @@ pub(crate) struct Offer {
     pub(crate) rx_flags: u64,
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,
+    /// Most pieces of a buffer.
+    pub(crate) tx_pieces: usize,
+    pub(crate) rx_pieces: usize,
     pub(crate) threading: u32,
     pub(crate) control_progress: u32,
     pub(crate) data_progress: u32,
@@ -44,6 +47,8 @@ impl Default for Offer {
             rx_flags: 0,
             tx_size: QUEUE_SIZE,
             rx_size: QUEUE_SIZE,
+            tx_pieces: IOV_LIMIT,
+            rx_pieces: IOV_LIMIT,
             threading: FI_THREAD_SAFE,
             control_progress: FI_PROGRESS_AUTO,
             data_progress: FI_PROGRESS_AUTO,
@@ -101,7 +106,7 @@ impl Offer {
         tx.msg_order = MSG_ORDER;
         tx.inject_size = Endpoint::INJECT_MAX;
         tx.size = self.tx_size;
-        tx.iov_limit = Endpoint::IOV_MAX;
+        tx.iov_limit = self.tx_pieces;
         tx.rma_iov_limit = 1;
         Ok(tx)
     }
@@ -112,7 +117,7 @@ impl Offer {
         rx.op_flags = self.rx_flags;
         rx.msg_order = MSG_ORDER;
         rx.size = self.rx_size;
-        rx.iov_limit = Endpoint::IOV_MAX;
+        rx.iov_limit = self.rx_pieces;
         Ok(rx)
     }
 

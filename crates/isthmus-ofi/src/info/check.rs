@@ -105,6 +105,8 @@ fn accept(version: u32, hints: &Hints) -> Offer {
         rx_flags: hints.rx.op_flags,
         tx_size: if hints.tx.size == 0 { QUEUE_SIZE } else { hints.tx.size },
         rx_size: if hints.rx.size == 0 { QUEUE_SIZE } else { hints.rx.size },
+        tx_pieces: hints.tx.iov_limit.max(IOV_LIMIT),
+        rx_pieces: hints.rx.iov_limit.max(IOV_LIMIT),
         threading: or(domain.threading, FI_THREAD_UNSPEC, FI_THREAD_SAFE),
         control_progress: or(domain.control_progress, FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO),
         data_progress: or(data_progress(domain), FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO),

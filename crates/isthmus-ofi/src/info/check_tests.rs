@@ -126,6 +126,15 @@ fn what_we_have_not_is_refused_and_not_claimed() {
 }
 
 #[test]
+fn more_pieces_are_for_those_who_ask() {
+    let mut hints = openmpi();
+    assert_eq!((offer(&hints).tx_pieces, offer(&hints).rx_pieces), (IOV_LIMIT, IOV_LIMIT));
+    (hints.tx.iov_limit, hints.rx.iov_limit) = (2, Endpoint::IOV_MAX);
+    assert_eq!((offer(&hints).tx_pieces, offer(&hints).rx_pieces), (IOV_LIMIT, Endpoint::IOV_MAX));
+    assert!(refused(|hints| hints.tx.iov_limit = Endpoint::IOV_MAX + 1));
+}
+
+#[test]
 fn socket_addresses_are_of_the_endpoints_family() {
     let v4 = std::net::SocketAddr::from(([10, 0, 0, 1], 0));
     let format = |wanted| format(wanted, v4).ok();

@@ -54,6 +54,10 @@ pub(super) const QUEUE_SIZE_MAX: usize = 1 << 20;
 pub(super) const CQ_DATA_SIZE: usize = 8;
 /// Bytes of a memory key.
 pub(super) const MR_KEY_SIZE: usize = 8;
+/// Pieces of a buffer that a program is told of which does not ask for more
+/// ([`Endpoint::IOV_MAX`]): as many as libfabric's `tcp` has, since programs exist that make
+/// the most of the number and were never run with a larger one (fabtests' `fi_ubertest`).
+pub(super) const IOV_LIMIT: usize = 4;
 /// Pieces of one memory registration.
 pub(crate) const MR_IOV_LIMIT: usize = 1;
 /// Objects of each kind in a domain; only memory limits them.

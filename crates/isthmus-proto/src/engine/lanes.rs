@@ -470,6 +470,7 @@ impl Engine {
     /// Does what has come due.
     pub fn handle_timeout(&mut self, now: Micros, mem: &mut dyn Memory) {
         self.clock = now;
+        self.send_late_acks(now);
         while let Some(&(at, peer)) = self.timers.first() {
             if at > now {
                 break;

@@ -6,6 +6,7 @@
 //! [`Engine::transmit`], [`Engine::poll_action`], [`Engine::poll_timeout`],
 //! [`Engine::poll_completion`].
 
+mod acks;
 mod lanes;
 mod messages;
 mod post;
@@ -24,6 +25,7 @@ use slab::Slab;
 use crate::matching::{Matcher, Posted};
 use crate::memory::{Memory, Place};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
+use acks::Owed;
 use routed::Routers;
 use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, Pool, Stage};
 
@@ -115,6 +117,8 @@ pub struct Counters {
     pub fragments_received: u64,
     /// Fragments received again and dropped.
     pub duplicates: u64,
+    /// Acknowledgements that found no company.
+    pub acks_alone: u64,
     /// Lanes that broke.
     pub lanes_lost: u64,
     /// Lanes that came up.
@@ -137,7 +141,7 @@ pub struct Engine {
     completions: VecDeque<Completion>,
     actions: VecDeque<Action>,
     ready: VecDeque<LaneId>,
-    owing: Vec<PeerId>,
+    owed: Owed,
     timers: BTreeSet<(Micros, PeerId)>,
     pool: Pool,
     /// What is complete but for a lane that still writes into its buffer.
@@ -181,7 +185,7 @@ impl Engine {
             completions: VecDeque::new(),
             actions: VecDeque::new(),
             ready: VecDeque::new(),
-            owing: Vec::new(),
+            owed: Owed::default(),
             timers: BTreeSet::new(),
             pool: Pool::default(),
             lingering: Vec::new(),
@@ -295,25 +299,8 @@ impl Engine {
 
     /// When [`Engine::handle_timeout`] is next due.
     pub fn poll_timeout(&self) -> Option<Micros> {
-        self.timers.first().map(|(at, _)| *at)
-    }
-
-    /// The shell found nothing more to read: acknowledgements that waited for company
-    /// are sent alone.
-    pub fn flush_acks(&mut self) {
-        while let Some(peer) = self.owing.pop() {
-            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            connection.owing = false;
-            if connection.ack_owed {
-                connection.ack_due = true;
-                self.kick(peer);
-            }
-        }
-    }
-
-    /// Whether acknowledgements wait for company.
-    pub fn owes_acks(&self) -> bool {
-        !self.owing.is_empty()
+        let timer = self.timers.first().map(|(at, _)| *at);
+        timer.into_iter().chain(self.owed.due()).min()
     }
 
     fn report(&mut self, completion: Completion) {
@@ -562,7 +549,7 @@ impl Engine {
         note("claims", self.claimed.len());
         note("multi-receive buffers", self.multi_buffers.len());
         note("lingering ends", self.lingering.len());
-        note("peers owed acknowledgements", self.owing.len());
+        note("peers owed acknowledgements", self.owed.len());
         for connection in self.peers.iter().filter_map(|peer| peer.connection.as_deref()) {
             connection.leftovers(&mut note);
         }

@@ -10,8 +10,6 @@ use crate::PeerId;
 use crate::memory::{Memory, Place};
 use crate::window::Receipt;
 
-/// Fragments after which an acknowledgement no longer waits for company.
-const ACK_EVERY: u32 = 16;
 /// Most requests of a peer that wait for an end, of each kind. A peer may think that some
 /// of them have ended that have not; hence more than it may have outstanding.
 pub(super) const WAITING_MAX: usize = 4 * REQUESTS_MAX as usize;
@@ -265,7 +263,7 @@ impl Engine {
             return Ok(());
         }
         let new = self.connection(peer).received.insert(seq) == Receipt::New;
-        self.owe_ack(peer);
+        self.owe_ack(peer, frame);
         if !new {
             self.counters.duplicates += 1;
             if let Target::Bounce { bytes, .. } = target {
@@ -304,20 +302,6 @@ impl Engine {
             }
         }
         busy
-    }
-
-    fn owe_ack(&mut self, peer: PeerId) {
-        let connection = self.connection(peer);
-        connection.unacked += 1;
-        connection.ack_owed = true;
-        let full = connection.unacked >= ACK_EVERY;
-        if !std::mem::replace(&mut connection.owing, true) {
-            self.owing.push(peer);
-        }
-        if full {
-            self.connection(peer).ack_due = true;
-            self.kick(peer);
-        }
     }
 
     pub(super) fn push_urgent(&mut self, peer: PeerId, frame: Frame) -> Result<(), PeerFault> {

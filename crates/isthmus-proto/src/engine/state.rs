@@ -424,8 +424,11 @@ pub(crate) struct Connection {
     pub(crate) advertised: u64,
 
     pub(crate) ack_owed: bool,
-    /// Already among those that the engine owes acknowledgements.
+    /// When it first was, of those not yet sent.
+    pub(crate) owed_since: Micros,
+    /// Already among those that the engine owes acknowledgements: soon, and later.
     pub(crate) owing: bool,
+    pub(crate) owing_later: bool,
     pub(crate) ack_due: bool,
     pub(crate) unacked: u32,
 

@@ -120,14 +120,17 @@ impl Engine {
         if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
             let connection = self.connection(peer);
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
-            let mut any = false;
+            let owed = connection.ack_owed;
+            let mut frames = 0;
             while ours && !batch.is_full() && self.next_frame(peer, lane, batch, mem) {
-                any = true;
+                frames += 1;
             }
             self.spread(peer);
-            if any {
+            if frames > 0 {
                 self.watch(peer);
             }
+            let alone = frames == 1 && owed && !self.connection(peer).ack_owed;
+            self.counters.acks_alone += u64::from(alone);
         }
         let filled = !batch.is_empty();
         if filled {
@@ -468,7 +471,7 @@ fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) ->
     let token = operation.token();
     match operation.kind {
         Kind::Message { tag, data, .. } => frame::Message {
-            flags: Engine::message_flags(operation),
+            flags: Engine::message_flags(operation) | laziness(operation),
             connection: 0,
             seq,
             order: operation.order,
@@ -517,6 +520,12 @@ fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) ->
             frame::Reply { connection: 0, seq, token, offset, status: 0, payload: len }.into()
         }
     }
+}
+
+/// Nobody waits to hear that a message has arrived which was complete when it was sent.
+fn laziness(operation: &super::Operation) -> u8 {
+    let kept = operation.eager == operation.total && operation.total <= COPY_MAX;
+    if kept && operation.options.level != Level::Delivery { frame::flags::LAZY } else { 0 }
 }
 
 fn with_seq(frame: Frame, seq: u64) -> Frame {

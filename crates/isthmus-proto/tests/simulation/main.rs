@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod acks;
 mod arena;
 mod hostile;
 mod program;

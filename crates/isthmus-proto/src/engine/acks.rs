@@ -1,0 +1,116 @@
+//! When what has arrived is acknowledged.
+//!
+//! Acknowledgements travel with other frames where there are any. Where somebody waits for
+//! one alone, it goes as soon as the shell finds nothing more to read. Most are awaited by
+//! nobody: the answer to a write, a small message that was complete when it was sent. They
+//! have time to find company: a program that goes on with what it got sends one.
+
+use std::collections::VecDeque;
+
+use isthmus_wire::frame::{Frame, flags};
+
+use super::Engine;
+use super::state::Micros;
+use crate::PeerId;
+
+/// Fragments after which an acknowledgement no longer waits for company.
+const ACK_EVERY: u32 = 16;
+/// How long one that nobody waits for does: so long at least, and less than twice that.
+/// Microseconds.
+const PATIENCE_US: Micros = 200;
+
+/// The peers that are owed acknowledgements, each at most once in either list.
+#[derive(Debug, Default)]
+pub(super) struct Owed {
+    /// When there is nothing more to read.
+    soon: Vec<PeerId>,
+    /// When the time has come, the earliest first.
+    later: VecDeque<(Micros, PeerId)>,
+}
+
+impl Owed {
+    /// When [`Engine::send_late_acks`] is next due.
+    pub(super) fn due(&self) -> Option<Micros> {
+        self.later.front().map(|(at, _)| *at)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.soon.len() + self.later.len()
+    }
+}
+
+impl Engine {
+    /// A fragment was received.
+    pub(super) fn owe_ack(&mut self, peer: PeerId, frame: &Frame) {
+        let now = self.clock;
+        let connection = self.connection(peer);
+        connection.unacked += 1;
+        if !std::mem::replace(&mut connection.ack_owed, true) {
+            connection.owed_since = now;
+        }
+        if connection.unacked >= ACK_EVERY {
+            connection.ack_due = true;
+            self.kick(peer);
+        } else if is_awaited(frame) {
+            if !std::mem::replace(&mut connection.owing, true) {
+                self.owed.soon.push(peer);
+            }
+        } else if !std::mem::replace(&mut connection.owing_later, true) {
+            self.owed.later.push_back((now + PATIENCE_US, peer));
+        }
+    }
+
+    /// The shell found nothing more to read: acknowledgements that somebody waits for are
+    /// sent alone.
+    pub fn flush_acks(&mut self) {
+        while let Some(peer) = self.owed.soon.pop() {
+            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
+            connection.owing = false;
+            if connection.ack_owed {
+                connection.ack_due = true;
+                self.kick(peer);
+            }
+        }
+    }
+
+    /// Whether acknowledgements that somebody waits for wait for company.
+    pub fn owes_acks(&self) -> bool {
+        !self.owed.soon.is_empty()
+    }
+
+    /// Sends those that have waited for company in vain.
+    pub(super) fn send_late_acks(&mut self, now: Micros) {
+        while let Some(&(at, peer)) = self.owed.later.front() {
+            if at > now {
+                break;
+            }
+            self.owed.later.pop_front();
+            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
+            if connection.ack_owed && connection.owed_since + PATIENCE_US > now {
+                // What it was listed for has gone, with company; this is owed since then.
+                self.owed.later.push_back((now + PATIENCE_US, peer));
+                continue;
+            }
+            connection.owing_later = false;
+            if connection.ack_owed {
+                connection.ack_due = true;
+                self.kick(peer);
+            }
+        }
+    }
+}
+
+/// Whether the peer, or its program, may wait for this fragment's acknowledgement.
+fn is_awaited(frame: &Frame) -> bool {
+    match frame {
+        Frame::Message(message) => message.flags & flags::LAZY == 0,
+        // The answer brings it, or it ends the answer.
+        Frame::Write(_)
+        | Frame::Read(_)
+        | Frame::Atomic(_)
+        | Frame::Done(_)
+        | Frame::Reply(_)
+        | Frame::Accept(_) => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,69 @@
+//! Acknowledgements in company and alone.
+
+use isthmus_proto::{Channel, Level};
+
+use crate::program::{How, Program};
+use crate::world::{Net, World};
+
+fn two() -> Program {
+    Program::new(World::new(11, 2, Net::calm(), |config| config))
+}
+
+/// Lets the program go on until so many operations are over.
+fn until_over(program: &mut Program, operations: u64) {
+    while program.completed < operations {
+        program.run_until(program.world.now + 1);
+    }
+}
+
+fn alone(program: &Program, node: usize) -> u64 {
+    program.world.nodes[node].engine.counters().acks_alone
+}
+
+/// Posts a receive and sends it a small message.
+fn message(program: &mut Program, from: usize, level: Level) {
+    program.recv(1 - from, Some(from), Channel::Tagged, Some(1), 64);
+    program.send(from, 1 - from, Channel::Tagged, 1, 64, How { level, ..How::default() });
+}
+
+#[test]
+fn a_write_and_its_answer_are_all_that_goes() {
+    let mut program = two();
+    for round in 1..=100 {
+        assert!(program.write(0, 1, 0, 64, How::default()));
+        until_over(&mut program, round);
+    }
+    assert_eq!((alone(&program, 0), alone(&program, 1)), (0, 0));
+    program.settle();
+    // That of the last answer.
+    assert_eq!((alone(&program, 0), alone(&program, 1)), (1, 0));
+    program.expect_rest();
+}
+
+#[test]
+fn small_messages_are_acknowledged_by_those_that_go_back() {
+    let mut program = two();
+    for round in 0..100u64 {
+        message(&mut program, (round % 2) as usize, Level::Transmit);
+        until_over(&mut program, 2 * round + 2);
+    }
+    assert_eq!((alone(&program, 0), alone(&program, 1)), (0, 0));
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn who_wants_to_hear_of_the_delivery_does_at_once() {
+    let mut program = two();
+    message(&mut program, 0, Level::Transmit);
+    program.settle();
+    let began = program.world.now;
+    message(&mut program, 0, Level::Delivery);
+    until_over(&mut program, 4);
+    // There and back, and the pause until the shell finds that there is nothing more to read.
+    let took = program.world.now - began;
+    assert!(took < 500, "{took} us");
+    program.settle();
+    assert_eq!(alone(&program, 1), 2);
+    program.expect_rest();
+}
