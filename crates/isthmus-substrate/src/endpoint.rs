@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::bell::Bell;
 use crate::buffers::Buffers;
-use crate::datagrams::DATAGRAM_MAX;
+use crate::datagrams::{DATAGRAM_MAX, Datagrams};
 use crate::event::{Connection, Event, Request};
 use crate::inner::{Held, Inner, LOOK, State, micros};
 use crate::memory::Region;
@@ -78,6 +78,7 @@ impl Endpoint {
             requests: options.backlog,
             message_max: options.message_max,
             datagram_max: options.message_max.min(DATAGRAM_MAX),
+            packet_max: DATAGRAM_MAX,
             udp_port: 0,
         };
         let bell = Bell::new(engine.wait_fd()).map_err(|e| system(&e))?;
@@ -251,7 +252,7 @@ impl Endpoint {
             inner.progress(&mut state);
         }
         state.armed = true;
-        if state.talk.has_news() {
+        if state.talk.has_news() || state.datagrams.as_ref().is_some_and(Datagrams::has_fresh) {
             return Ok(false);
         }
         let now = inner.now();
@@ -536,7 +537,7 @@ impl Endpoint {
         let state = self.inner.state.lock();
         let engine = self.inner.engine.counters();
         EndpointCounters {
-            datagrams_dropped: state.datagrams.as_ref().map_or(0, |datagrams| datagrams.dropped),
+            datagrams_dropped: state.datagrams.as_ref().map_or(0, Datagrams::dropped),
             connections: state.talk.links() as u64,
             fragments_resent: engine.fragments_resent,
             lanes_lost: engine.lanes_lost,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -117,10 +117,12 @@ impl Inner {
             return;
         }
         let waiting_max = state.recv_buffers as usize;
-        let opened = Datagrams::open(self.address.locator.ip(), waiting_max)
-            .and_then(|datagrams| self.bell.watch(datagrams.as_fd()).map(|()| datagrams));
+        let frames = self.device.frames();
+        let opened = Datagrams::open(self.address.locator.ip(), waiting_max, frames.as_ref())
+            .and_then(|datagrams| datagrams.watch(|fd| self.bell.watch(fd)).map(|()| datagrams));
         if let Ok(datagrams) = opened {
-            state.talk.limits_mut().udp_port = datagrams.port();
+            let limits = state.talk.limits_mut();
+            (limits.udp_port, limits.packet_max) = (datagrams.port(), datagrams.packet_max());
             state.datagrams = Some(datagrams);
         }
     }
@@ -245,7 +247,7 @@ impl Inner {
 
     pub(crate) fn turn_engine(&self, state: &mut State, now: Micros) {
         let mut done = std::mem::take(&mut state.done);
-        let beside = state.datagrams.as_ref().map(AsFd::as_fd);
+        let beside = state.datagrams.as_ref().map(Datagrams::as_fd);
         if self.engine.poll_beside(&mut done, beside) > 0 {
             for completion in done.drain(..) {
                 self.take_completion(state, now, &completion);

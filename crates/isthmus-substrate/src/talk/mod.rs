@@ -39,6 +39,8 @@ pub(crate) struct Limits {
     pub(crate) message_max: u32,
     /// Longest message over UU. Bytes.
     pub(crate) datagram_max: u32,
+    /// Longest of them that goes as a datagram; others take the lanes. Bytes.
+    pub(crate) packet_max: u32,
     /// UDP port for datagrams; 0: none.
     pub(crate) udp_port: u16,
 }

@@ -37,7 +37,7 @@ pub(crate) enum Way {
     Reliable(Lane),
     /// Through the engine, complete already.
     Lossy(Lane),
-    /// As a datagram to this UDP port of the peer.
+    /// As a datagram to this port of the peer.
     Udp { peer: PeerId, port: u16, header: DatagramHeader },
     /// Not at all: too much is under way already.
     Lost,
@@ -70,7 +70,7 @@ impl Talk {
             return Err(Error::TooLong { len, most: most.into(), remedy });
         }
         if link.level == Level::Uu {
-            return Ok(self.send_unreliably(id, word, silent || blocking));
+            return Ok(self.send_unreliably(id, len, word, silent || blocking));
         }
         if self.under_way >= limits.send_buffers {
             return Err(Error::Full(limits.send_buffers));
@@ -97,11 +97,12 @@ impl Talk {
         Ok(Way::Reliable(Lane { op, peer, tag, data }))
     }
 
-    fn send_unreliably(&mut self, id: ConnectionId, word: u64, silent: bool) -> Way {
+    fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> Way {
         let full = self.under_way >= self.limits.send_buffers;
         let Some(link) = self.links.get_mut(id) else { return Way::Lost };
         let (peer, remote, context) = (link.peer, link.remote, link.context);
-        let way = if link.near && remote.udp_port != 0 && self.limits.udp_port != 0 {
+        let fits = len <= u64::from(self.limits.packet_max);
+        let way = if link.near && remote.udp_port != 0 && self.limits.udp_port != 0 && fits {
             let header = DatagramHeader { to: remote.id, token: remote.token };
             Way::Udp { peer, port: remote.udp_port, header }
         } else if full {

@@ -29,8 +29,14 @@ struct Victim {
 
 impl Victim {
     fn new(seed: u64) -> Self {
-        let limits =
-            Limits { send_buffers: 16, requests: REQUESTS, message_max: 100, datagram_max: 50, udp_port: 7 };
+        let limits = Limits {
+            send_buffers: 16,
+            requests: REQUESTS,
+            message_max: 100,
+            datagram_max: 50,
+            packet_max: 50,
+            udp_port: 7,
+        };
         Self {
             rng: Rng(seed),
             talk: Talk::new(limits, 1),
