@@ -141,7 +141,7 @@ typedef struct isthmus_endpoint_options {
     uint32_t send_buffers;    /* operations under way at once; 1024 */
     uint32_t message_max;     /* longest message that is taken; 65536 */
     uint32_t backlog;         /* requests that wait for a decision; 4096 */
-    uint64_t send_timeout_us; /* for messages of new connections; 0: none */
+    uint64_t send_timeout_us; /* for operations of new connections; 0: none */
     uint64_t keepalive_us;    /* silence of new connections that is told; 0: none */
     uint32_t port;            /* TCP port; 0: as the device says */
     uint32_t reserved;
@@ -287,7 +287,8 @@ int isthmus_deregister(isthmus_endpoint endpoint, isthmus_region region);
  * ISTHMUS_EVENT_SEND follows: then the data is there. A message of message_len bytes (null:
  * none) reaches the other program after the data, and does not where the write fails.
  * Flags: ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_FENCE. Returns ISTHMUS_LEVEL on UU,
- * ISTHMUS_MEMORY; what the peer refuses is the event's ISTHMUS_REMOTE_ACCESS. */
+ * ISTHMUS_MEMORY; what the peer refuses is the event's ISTHMUS_REMOTE_ACCESS. After
+ * ISTHMUS_TIMED_OUT it may still be under way: isthmus_deregister says so. */
 int isthmus_write(isthmus_endpoint endpoint, isthmus_connection connection, isthmus_region region,
                   uint64_t local_offset, const isthmus_memory *memory, uint64_t remote_offset,
                   uint64_t len, const void *message, size_t message_len, void *operation,

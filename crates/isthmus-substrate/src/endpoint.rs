@@ -474,8 +474,9 @@ impl Endpoint {
         self.inner.open_state()?.talk.describe(id)
     }
 
-    /// How long messages of a connection may take from now on; zero: as long as the peer
-    /// lives. A message whose time is over has its event; it may still arrive, once.
+    /// How long messages, writes and reads of a connection may take from now on; zero: as
+    /// long as the peer lives. What takes longer has its event, and may still arrive, once; a
+    /// region is in use until the operation has ended indeed ([`Region::is_in_use`]).
     ///
     /// # Errors
     /// [`Error::Stale`].

@@ -171,8 +171,8 @@ impl Inner {
         let (piece, in_use) = local.piece(u64::from(self.serial), local_offset, len, !write)?;
         let silent = how.silent && !how.blocking;
         let plan = match write {
-            true => state.talk.write(id, how.context, silent, how.message)?,
-            false => state.talk.read(id, how.context, silent, how.message)?,
+            true => state.talk.write(self.now(), id, how.context, silent, how.message)?,
+            false => state.talk.read(self.now(), id, how.context, silent, how.message)?,
         };
         let range = RemoteRange { key: remote.key, addr: remote_offset, len };
         let options = Options { fence: how.fence, ..options(plan.op) };

@@ -80,7 +80,6 @@ impl Talk {
         link.next_place += 1;
         link.sent += 1;
         link.outstanding += 1;
-        let timeout_us = link.send_timeout_us;
         let tag = Subject::Message(link.remote.id).to_tag();
         self.under_way += 1;
         let silent = silent && !blocking;
@@ -91,9 +90,7 @@ impl Talk {
         if ordered && let Some(link) = self.links.get_mut(id) {
             link.busy().unsaid.push_back(Unsaid { op, word, silent, end: None });
         }
-        if timeout_us > 0 {
-            self.timers.insert((now.saturating_add(timeout_us), Timer::Op(op)));
-        }
+        self.limit(now, id, op);
         Ok(Way::Reliable(Lane { op, peer, tag, data }))
     }
 
@@ -128,6 +125,7 @@ impl Talk {
     /// A write to the peer's memory; `message` follows it there.
     pub(crate) fn write(
         &mut self,
+        now: Micros,
         id: ConnectionId,
         word: u64,
         silent: bool,
@@ -136,11 +134,13 @@ impl Talk {
         let peer = self.check_remote(id, message)?;
         let Some(message) = message else {
             let op = self.enter_op(id, What::Write { ticket: None }, word, silent);
+            self.limit(now, id, op);
             return Ok(Plan { op, peer, data: None });
         };
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
         let op = self.enter_op(id, What::Write { ticket: Some(ticket) }, word, silent);
+        self.limit(now, id, op);
         self.post_remote(op, id, ticket, message.to_vec());
         Ok(Plan { op, peer, data: Some(ticket) })
     }
@@ -148,6 +148,7 @@ impl Talk {
     /// A read of the peer's memory; `message` follows it there.
     pub(crate) fn read(
         &mut self,
+        now: Micros,
         id: ConnectionId,
         word: u64,
         silent: bool,
@@ -160,6 +161,7 @@ impl Talk {
             link.followers += 1;
         }
         let op = self.enter_op(id, What::Read { follow: message.map(<[u8]>::to_vec) }, word, silent);
+        self.limit(now, id, op);
         Ok(Plan { op, peer, data: None })
     }
 
@@ -354,7 +356,15 @@ impl Talk {
         self.news.push_back(News::Sent { op, link, context, word, end });
     }
 
-    /// A message's time is over.
+    /// An operation is to be told of within the connection's send time-out.
+    fn limit(&mut self, now: Micros, id: ConnectionId, op: OpId) {
+        let timeout_us = self.links.get(id).map_or(0, |link| link.send_timeout_us);
+        if timeout_us > 0 {
+            self.timers.insert((now.saturating_add(timeout_us), Timer::Op(op)));
+        }
+    }
+
+    /// An operation's time is over. What a write or read uses stays in use until its end.
     pub(super) fn time_out(&mut self, id: OpId) {
         match self.op(id) {
             Some(op) if op.lent => self.posts.push_back(Post::Disown { op: id }),
@@ -363,7 +373,7 @@ impl Talk {
         }
     }
 
-    /// The engine has copied what the program lent: the message's time-out can be told.
+    /// The engine has copied what the program lent: the operation's time-out can be told.
     pub(crate) fn disowned(&mut self, id: OpId) {
         let Some(op) = self.op(id) else { return };
         op.lent = false;
@@ -371,7 +381,8 @@ impl Talk {
             return;
         }
         let (link, word, silent) = (op.link, op.word, op.silent);
-        if self.is_ordered(link) {
+        let message = matches!(op.what, What::Message);
+        if message && self.is_ordered(link) {
             self.note_end(id, link, Err(Failure::TimedOut));
         } else {
             self.say(id, link, word, silent, Err(Failure::TimedOut));

@@ -150,11 +150,11 @@ impl Victim {
             }
             3 => drop(self.talk.disconnect(id)),
             4 => {
-                let plan = self.talk.write(id, 1, false, Some(b"note"));
+                let plan = self.talk.write(self.now, id, 1, false, Some(b"note"));
                 self.ops.extend(plan.map(|plan| plan.op));
             }
             5 => {
-                let plan = self.talk.read(id, 1, true, Some(b"note"));
+                let plan = self.talk.read(self.now, id, 1, true, Some(b"note"));
                 self.ops.extend(plan.map(|plan| plan.op));
             }
             _ => {
