@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
+.PHONY: help build install uninstall mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -19,6 +19,9 @@ BLOCK ?= 4MiB
 # The MPI for which the mover is built, and what its folder is called.
 MPICC ?= mpicc
 NAME ?= mpi
+# Where make install puts things; DESTDIR goes before it, for packages.
+PREFIX ?= /usr/local
+DESTDIR ?=
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
 # More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
@@ -39,6 +42,10 @@ help:
 	  'make mpi     the mover for programs of one MPI, into build/lib/mpi/NAME (docs/mover-mpi.md):' \
 	  '             variables: MPICC=mpicc NAME=mpi' \
 	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
+	  'make install' \
+  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
+  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
+  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
 	  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
@@ -54,6 +61,9 @@ build:
 
 mpi: build
 	@tools/build-mpi.sh '$(NAME)' $(MPICC)
+
+install uninstall:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' tools/install.sh $@
 
 demo-routed: ROUTED := --routed
 demo-five: ROUTED := --routed five

@@ -233,7 +233,8 @@ int isthmus_arm(isthmus_endpoint endpoint);
 /* The next event, if there is one, else ISTHMUS_AGAIN; never sleeps. Return every event. */
 int isthmus_get_event(isthmus_endpoint endpoint, isthmus_event *event);
 
-/* As isthmus_get_event; sleeps until there is an event, or so long (negative: no limit). */
+/* The next event; sleeps until there is one, or so long (negative: no limit), and returns
+ * ISTHMUS_AGAIN then. As isthmus_get_event. */
 int isthmus_wait_event(isthmus_endpoint endpoint, int64_t timeout_us, isthmus_event *event);
 
 /* Gives an event's buffer back; data and text are void then. ISTHMUS_STALE where it was
@@ -269,12 +270,12 @@ int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection)
 int isthmus_send(isthmus_endpoint endpoint, isthmus_connection connection, const void *message,
                  size_t len, void *operation, uint32_t flags);
 
-/* As isthmus_send, of pieces that become one message. */
+/* Sends a message that is made of pieces; as isthmus_send. */
 int isthmus_sendv(isthmus_endpoint endpoint, isthmus_connection connection,
                   const struct iovec *pieces, size_t count, void *operation, uint32_t flags);
 
-/* Registers memory for reads and writes of this endpoint and, as access says, of its peers.
- * It must stay valid until isthmus_deregister has succeeded. *memory, where not null, gets
+/* Registers memory for reads and writes of this endpoint and of its peers; access says what
+ * these may do (0: nothing). It must stay valid until isthmus_deregister has succeeded. *memory, where not null, gets
  * what peers need. */
 int isthmus_register(isthmus_endpoint endpoint, void *start, size_t len, uint32_t access,
                      isthmus_region *region, isthmus_memory *memory);
