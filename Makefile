@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build install uninstall mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
+.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -43,6 +43,8 @@ help:
 	  '             variables: MPICC=mpicc NAME=mpi' \
 	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make install' \
+	  'make wheel   build/wheel/isthmus-*.whl, for pip: the Python binding with the C library' \
+  'make install' \
   '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
   '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
   'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
@@ -61,6 +63,10 @@ build:
 
 mpi: build
 	@tools/build-mpi.sh '$(NAME)' $(MPICC)
+
+wheel: build
+	@tools/bootstrap.sh python
+	@tools/wheel.sh
 
 install uninstall:
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' tools/install.sh $@
@@ -96,10 +102,11 @@ fuzz:
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 lint:
-	@tools/bootstrap.sh rust lint
+	@tools/bootstrap.sh rust python lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	shellcheck -x tools/*.sh .ci/run
+	cd python && ../build/python/bin/mypy src tests $(patsubst %,../%,$(wildcard examples/python/*.py))
 
 suites:
 	@tools/bootstrap.sh
@@ -107,7 +114,7 @@ suites:
 	suites/run.py $(ARGS)
 
 clean:
-	rm -rf build/lib build/bin build/include build/tests build/demo build/logs
+	rm -rf build/lib build/bin build/include build/wheel build/tests build/demo build/logs
 	cargo clean
 
 distclean: clean
