@@ -46,7 +46,7 @@ def give(endpoint: isthmus.Endpoint, uri: str) -> None:
             memory = bytes(event.data)
         elif not isinstance(event, isthmus.Connected) or not event.ok:
             sys.exit(f"stream: {event}")
-    source = bytearray(i % 251 for i in range(REGION))
+    source = bytearray(bytes(range(251)) * (REGION // 251 + 1))[:REGION]
     region = endpoint.register(source)
     messages = memoryview(source)
     digest, start = 0, time.perf_counter()
