@@ -37,7 +37,15 @@ impl Venv {
         let site = good(Command::new(venv.python()).args(["-c", site]));
         let site = String::from_utf8_lossy(&site.stdout).trim().to_owned();
         let mut pip = Command::new(root().join("build/python/bin/python"));
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-compile"]);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-index",
+            "--no-compile",
+        ]);
         good(pip.args(["--target", &site]).arg(wheel));
         Some(venv)
     }

@@ -27,7 +27,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-router/src/tcp_info.rs",
     "isthmus-substrate/src/bell.rs",
     "isthmus-substrate/src/buffers.rs",
-    "isthmus-substrate/src/endpoint.rs",
+    "isthmus-substrate/src/endpoint/operations.rs",
     "isthmus-substrate/src/event.rs",
     "isthmus-substrate/src/memory.rs",
     "isthmus-substrate/src/post.rs",
