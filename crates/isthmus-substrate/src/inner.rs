@@ -81,6 +81,14 @@ pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// How long closing waits for the I/O thread to let go.
 const LET_GO: Duration = Duration::from_secs(1);
 
+impl State {
+    /// How many buffers there are to be: for messages that wait for writes of their peers
+    /// there are others, so that nobody can take all.
+    fn buffers_wanted(&self) -> u32 {
+        self.recv_buffers + self.talk.held()
+    }
+}
+
 impl Inner {
     pub(crate) fn now(&self) -> Micros {
         self.epoch.elapsed().as_micros() as Micros
@@ -160,17 +168,16 @@ impl Inner {
         }
     }
 
-    pub(crate) fn fill_buffers(&self, state: &mut State) -> Result<(), Error> {
-        while state.buffers.count() < state.recv_buffers {
+    pub(crate) fn fill_buffers(&self, state: &mut State) {
+        for _ in state.buffers.count()..state.buffers_wanted() {
             let slot = state.buffers.add();
             self.offer(state, slot);
         }
-        Ok(())
     }
 
     /// Lends a buffer to the engine, or frees it where there are too many.
     pub(crate) fn offer(&self, state: &mut State, slot: u32) {
-        if state.buffers.count() > state.recv_buffers {
+        if state.buffers.count() > state.buffers_wanted() {
             return state.buffers.remove(slot);
         }
         if self.post_buffer(&state.buffers, slot).is_err() {

@@ -112,7 +112,8 @@ impl Endpoint {
         limits.send_buffers = options.send_buffers;
         limits.requests = options.backlog;
         state.options = options.clone();
-        self.inner.fill_buffers(&mut state)
+        self.inner.fill_buffers(&mut state);
+        Ok(())
     }
 
     /// What was done so far.

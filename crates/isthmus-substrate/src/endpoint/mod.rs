@@ -94,7 +94,7 @@ impl Endpoint {
             state: Mutex::new(state),
         });
         let mut state = inner.state.lock();
-        inner.fill_buffers(&mut state)?;
+        inner.fill_buffers(&mut state);
         drop(state);
         Ok(Self { inner })
     }

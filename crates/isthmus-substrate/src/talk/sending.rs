@@ -4,7 +4,7 @@ use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Letter, Subject};
 
 use super::link::{State, Unsaid};
-use super::{News, Op, OpId, Post, Talk, Timer, What};
+use super::{ESCORTED_MAX, News, Op, OpId, Post, Talk, Timer, What};
 use crate::{Error, Failure, Level};
 
 /// A message for the engine.
@@ -137,6 +137,7 @@ impl Talk {
             self.limit(now, id, op);
             return Ok(Plan { op, peer, data: None });
         };
+        self.escort(id)?;
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
         let op = self.enter_op(id, What::Write { ticket: Some(ticket) }, word, silent);
@@ -163,6 +164,18 @@ impl Talk {
         let op = self.enter_op(id, What::Read { follow: message.map(<[u8]>::to_vec) }, word, silent);
         self.limit(now, id, op);
         Ok(Plan { op, peer, data: None })
+    }
+
+    /// Counts a write with a message, if there may be another.
+    fn escort(&mut self, id: ConnectionId) -> Result<(), Error> {
+        match self.links.get_mut(id) {
+            Some(link) if link.escorted < ESCORTED_MAX => link.escorted += 1,
+            _ => {
+                self.release(id);
+                return Err(Error::Full(ESCORTED_MAX));
+            }
+        }
+        Ok(())
     }
 
     /// Whether remote memory may be reached now; counts the operation.
@@ -266,6 +279,11 @@ impl Talk {
             && let Some(mut op) = self.take_op(of)
         {
             self.release(link);
+            if matches!(op.what, What::Write { ticket: Some(_) })
+                && let Some(link) = self.links.get_mut(link)
+            {
+                link.escorted -= 1;
+            }
             let end = op.failure.take().map_or(Ok(()), Err);
             self.tell(op, end);
         }
