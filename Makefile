@@ -41,8 +41,6 @@ help:
   '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
 	  'make mpi     the mover for programs of one MPI, into build/lib/mpi/NAME (docs/mover-mpi.md):' \
 	  '             variables: MPICC=mpicc NAME=mpi' \
-	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
-	  'make install' \
 	  'make wheel   build/wheel/isthmus-*.whl, for pip: the Python binding with the C library' \
   'make install' \
   '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
