@@ -67,7 +67,9 @@ pub(super) fn summary(comment: &str) -> String {
     let stops = [". ", "; ", ": ", " (", ", with ", ", as ", ", if ", ", of *"];
     let end = stops.iter().filter_map(|stop| comment.find(stop)).min().unwrap_or(comment.len());
     let mut text = comment[..end].trim_end_matches('.').to_owned();
-    if let Some(first) = text.get_mut(..1) {
+    // A name in capitals stays one.
+    let name = text[1.min(text.len())..].starts_with(|c: char| c.is_ascii_uppercase());
+    if let Some(first) = text.get_mut(..1).filter(|_| !name) {
         first.make_ascii_lowercase();
     }
     text
