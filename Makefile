@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
+.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -19,6 +19,9 @@ BLOCK ?= 4MiB
 # The MPI for which the mover is built, and what its folder is called.
 MPICC ?= mpicc
 NAME ?= mpi
+# Where make install puts things; DESTDIR goes before it, for packages.
+PREFIX ?= /usr/local
+DESTDIR ?=
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
 # More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
@@ -38,7 +41,11 @@ help:
   '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
 	  'make mpi     the mover for programs of one MPI, into build/lib/mpi/NAME (docs/mover-mpi.md):' \
 	  '             variables: MPICC=mpicc NAME=mpi' \
-	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
+	  'make wheel   build/wheel/isthmus-*.whl, for pip: the Python binding with the C library' \
+  'make install' \
+  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
+  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
+  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
 	  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
@@ -54,6 +61,13 @@ build:
 
 mpi: build
 	@tools/build-mpi.sh '$(NAME)' $(MPICC)
+
+wheel: build
+	@tools/bootstrap.sh python
+	@tools/wheel.sh
+
+install uninstall:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' tools/install.sh $@
 
 demo-routed: ROUTED := --routed
 demo-five: ROUTED := --routed five
@@ -86,10 +100,11 @@ fuzz:
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 lint:
-	@tools/bootstrap.sh rust lint
+	@tools/bootstrap.sh rust python lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	shellcheck -x tools/*.sh .ci/run
+	cd python && ../build/python/bin/mypy src tests $(patsubst %,../%,$(wildcard examples/python/*.py))
 
 suites:
 	@tools/bootstrap.sh
@@ -97,7 +112,7 @@ suites:
 	suites/run.py $(ARGS)
 
 clean:
-	rm -rf build/lib build/bin build/include build/tests build/demo build/logs
+	rm -rf build/lib build/bin build/include build/wheel build/tests build/demo build/logs
 	cargo clean
 
 distclean: clean

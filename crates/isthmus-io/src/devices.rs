@@ -3,8 +3,6 @@
 //! What stands in `[device]` itself holds for all of them. Programs that know of one device
 //! only, as MPIs do, have the settings of `[device]`.
 
-use std::net::IpAddr;
-
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -16,7 +14,7 @@ use crate::settings::{SettingsError, file_text, locate_error};
 pub const DEVICE_PARAMETERS: &[(&str, &str)] = &[
     (
         "transport",
-        "What carries messages: \"tcp\", \"udp\" or \"auto\", as the setting of this name says; or \"shm\" and other libfabric providers for where both ends have them. Default \"tcp\".",
+        "What carries messages: \"tcp\", \"udp\", \"ethernet\" or \"auto\", as the setting of this name says; or \"shm\" and other libfabric providers for where both ends have them. Default \"tcp\".",
     ),
     ("priority", "Devices with more are chosen first. 0..=100. Default 50."),
 ];
@@ -86,7 +84,7 @@ pub fn devices_from_toml(text: &str, origin: &str) -> Result<Vec<DeviceSettings>
         let mut settings = own(&merged)?;
         let transport = if transport.is_empty() { settings.fabric.clone() } else { transport };
         match (transport.as_str(), transport.parse()) {
-            ("" | "eth", _) => {}
+            ("", _) => {}
             (_, Ok(by)) => settings.transport = by,
             (_, Err(_)) => settings.fabric.clone_from(&transport),
         }
@@ -170,12 +168,6 @@ fn taken<'a, T: Deserialize<'a>>(
     T::deserialize(value).map_err(|error| locate_error(text, origin, &error))
 }
 
-/// The interface of the host that has this address.
-pub fn interface_of(ip: IpAddr) -> Option<String> {
-    let all = if_addrs::get_if_addrs().ok()?;
-    all.into_iter().find(|interface| interface.ip() == ip).map(|interface| interface.name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +196,11 @@ mod tests {
         let far = devices_from_toml("[device.far]\ntransport = \"udp\"\n", "x").expect("valid");
         assert_eq!((far[0].transport.as_str(), far[0].settings.transport), ("udp", Transport::Udp));
         assert_eq!(far[0].settings.fabric, "");
+        let near = devices_from_toml("[device.near]\ntransport = \"ethernet\"\n", "x").expect("valid");
+        assert_eq!(
+            (near[0].transport.as_str(), near[0].settings.transport),
+            ("ethernet", Transport::Ethernet)
+        );
         assert_eq!(devices[0].settings.linger, devices[1].settings.linger);
         // Who knows of one device only has what holds for all.
         assert_eq!(Settings::from_toml(text, "x").expect("valid").as_id, 3);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use isthmus_datagram::{EthernetError, is_frames_only};
 use isthmus_proto::{
     AtomicRequest, Completion, Config, Counters, Engine, OpError, PeekRequest, PeerId, RecvRequest, Refusal,
     RmaRequest, SendRequest,
@@ -15,17 +16,17 @@ use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
-use socket2::Socket;
 
-use crate::carrier::{Carriers, Tls, Udp};
+use crate::carrier::{Carriers, Tls};
 use crate::courtesy::Courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
+use crate::listen::{Listening, listen};
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::{RegionTable, Settings, TlsMode, Transport, carrier};
+use crate::{RegionTable, Settings, TlsMode, carrier};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +45,9 @@ pub enum OpenError {
     /// The settings of encrypted lanes.
     #[error(transparent)]
     Trust(#[from] TrustError),
+    /// The interface carries no frames, or none of ours.
+    #[error(transparent)]
+    Ethernet(#[from] EthernetError),
     /// The system gave no descriptor, thread or random number.
     #[error("cannot open an endpoint: {0}")]
     System(#[from] io::Error),
@@ -117,9 +121,8 @@ impl Endpoint {
         bind: Option<SocketAddr>,
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
-        let at = listen_address(settings, bind)?;
         let tls = settings.trust(carrier::PROTOCOL)?.map(Tls::new);
-        let (listener, at, udp) = listen(at, settings).map_err(|cause| OpenError::Listen { at, cause })?;
+        let Listening { listener, at, packets } = listen(settings, bind)?;
         let address = Address {
             as_id: AsId(settings.as_id),
             subnet: SubnetId(settings.subnet),
@@ -136,8 +139,8 @@ impl Endpoint {
             seed: u64::from(address.incarnation),
             ..Config::new(address)
         };
-        let from = (!settings.interface.is_empty()).then_some(at.ip());
-        let shell = Shell::new(Carriers::new(settings, at.ip(), from, udp, tls), listener)?;
+        let from = (!settings.interface.is_empty()).then_some(at.ip()).filter(|ip| !is_frames_only(*ip));
+        let shell = Shell::new(Carriers::new(settings, at.ip(), from, packets, tls), listener)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
         let endpoint = Arc::new(Self {
@@ -537,36 +540,6 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-fn listen_address(settings: &Settings, bind: Option<SocketAddr>) -> Result<SocketAddr, InterfaceError> {
-    let port = bind.map(|at| at.port()).filter(|&port| port != 0).unwrap_or(settings.port);
-    let ip = match bind.map(|at| at.ip()).filter(|ip| !ip.is_unspecified()) {
-        Some(ip) => ip,
-        None => settings.own_ip()?,
-    };
-    Ok(SocketAddr::new(ip, port))
-}
-
-/// Attempts to find a port that is free for TCP and UDP.
-const PORT_TRIES: usize = 32;
-
-/// Listens at `at`, by UDP too where lanes may go by it. Returns where that is.
-fn listen(at: SocketAddr, settings: &Settings) -> io::Result<(Socket, SocketAddr, Option<Udp>)> {
-    let mut tries = 0;
-    loop {
-        let listener = carrier::listen(at)?;
-        let bound = listener.local_addr()?.as_socket().unwrap_or(at);
-        if settings.transport == Transport::Tcp {
-            return Ok((listener, bound, None));
-        }
-        tries += 1;
-        match Udp::open(bound, settings) {
-            Ok(udp) => return Ok((listener, bound, Some(udp))),
-            Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(error),
-            Err(_) => {} // the port is taken for UDP: another one
-        }
     }
 }
 

@@ -21,6 +21,9 @@ pub enum InterfaceError {
         /// What there is.
         present: String,
     },
+    /// It carries no frames.
+    #[error(transparent)]
+    Ethernet(#[from] isthmus_datagram::EthernetError),
 }
 
 /// The address to listen on: that of the interface `wanted` (a name or an address), or
@@ -30,6 +33,12 @@ pub(crate) fn choose(wanted: &str) -> Result<IpAddr, InterfaceError> {
     let all = if_addrs::get_if_addrs().map_err(InterfaceError::List)?;
     let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
     pick(&all, &routes, wanted)
+}
+
+/// The interface of the host that has this address.
+pub fn interface_of(ip: IpAddr) -> Option<String> {
+    let all = if_addrs::get_if_addrs().ok()?;
+    all.into_iter().find(|interface| interface.ip() == ip).map(|interface| interface.name)
 }
 
 fn pick(all: &[Interface], routes: &str, wanted: &str) -> Result<IpAddr, InterfaceError> {

@@ -10,6 +10,7 @@ mod driver;
 mod endpoint;
 mod interface;
 mod lane;
+mod listen;
 pub mod log;
 mod memory;
 mod poller;
@@ -17,9 +18,9 @@ mod settings;
 mod shell;
 mod signals;
 
-pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml, interface_of};
+pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
 pub use endpoint::{Endpoint, OpenError, PostError};
-pub use interface::InterfaceError;
+pub use interface::{InterfaceError, interface_of};
 pub use isthmus_udp::{Composition, Dropped};
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use isthmus_datagram::{EthernetError, Interface};
 use isthmus_units::{Size, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
@@ -75,7 +76,7 @@ settings! {
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
     routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
-    transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\" or \"auto\", which takes UDP where the round trip is 150 ms or more. The latter need it at both ends, and firewalls that let UDP through at the port that TCP listens at; to a host that gives no answer by UDP, TCP. Default auto.";
+    transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\", \"auto\", which takes UDP where the round trip is 150 ms or more, or \"ethernet\": frames of type 0x88b6, within a broadcast domain, which take the capability CAP_NET_RAW. All but tcp need it at both ends, and UDP firewalls that let it through at the port that TCP listens at; to a host that gives no answer, TCP. Default auto.";
     udp_protocols: Protocols = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given); of those left out, the first. After an IP address and =, for lanes with that host only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Default: the first of each.";
     tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. Default off.";
     tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
@@ -116,7 +117,17 @@ impl Settings {
     /// # Errors
     /// [`InterfaceError`] where the host has not got what [`Settings::interface`] names.
     pub fn own_ip(&self) -> Result<IpAddr, InterfaceError> {
-        interface::choose(&self.interface)
+        match interface::choose(&self.interface) {
+            // Frames need no IP.
+            Err(error @ InterfaceError::Unknown { .. }) if self.transport == Transport::Ethernet => {
+                match Interface::find(&self.interface) {
+                    Ok(found) => Ok(found.link_local().into()),
+                    Err(EthernetError::Unknown(_)) => Err(error),
+                    Err(why) => Err(why.into()),
+                }
+            }
+            chosen => chosen,
+        }
     }
 
     /// Reads a configuration file: the keys of [`PARAMETERS`] in a `[device]` table.
@@ -250,16 +261,18 @@ pub enum Transport {
     /// Streams by UDP where the round trip is long and UDP gets through, else TCP.
     #[default]
     Auto,
+    /// Streams of Ethernet frames, but TCP within a host.
+    Ethernet,
     /// Streams by UDP, within a host too: for tests.
     UdpEverywhere,
 }
 
 impl Transport {
-    /// Whether lanes go by UDP; `local`: to a process on the same host.
+    /// Whether lanes go as packets; `local`: to a process on the same host.
     pub(crate) fn is_udp(self, local: bool) -> bool {
         match self {
             Self::Tcp => false,
-            Self::Udp | Self::Auto => !local,
+            Self::Udp | Self::Auto | Self::Ethernet => !local,
             Self::UdpEverywhere => true,
         }
     }
@@ -272,8 +285,9 @@ impl FromStr for Transport {
             "tcp" => Ok(Self::Tcp),
             "udp" => Ok(Self::Udp),
             "auto" => Ok(Self::Auto),
+            "ethernet" | "eth" => Ok(Self::Ethernet),
             "udp-everywhere" => Ok(Self::UdpEverywhere),
-            _ => Err("expected tcp, udp or auto".to_owned()),
+            _ => Err("expected tcp, udp, ethernet or auto".to_owned()),
         }
     }
 }

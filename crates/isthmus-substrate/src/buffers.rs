@@ -16,7 +16,12 @@ pub(crate) struct Buffers {
     layout: Layout,
     buffers: Vec<Option<Buffer>>,
     free_slots: Vec<u32>,
+    /// Memory for further buffers, some of which come and go.
+    spares: Vec<Buffer>,
 }
+
+/// Spares that are kept.
+const SPARES_MAX: usize = 64;
 
 // SAFETY: the buffers are plain memory, reached through `&self` by address only.
 unsafe impl Send for Buffers {}
@@ -26,15 +31,12 @@ impl Buffers {
     pub(crate) fn new(len: u32) -> Self {
         let len = (len.max(1) as usize).next_multiple_of(64);
         let layout = Layout::from_size_align(len, 64).unwrap_or(Layout::new::<[u64; 8]>());
-        Self { layout, buffers: Vec::new(), free_slots: Vec::new() }
+        Self { layout, buffers: Vec::new(), free_slots: Vec::new(), spares: Vec::new() }
     }
 
     /// One more buffer; its slot.
     pub(crate) fn add(&mut self) -> u32 {
-        // SAFETY: the layout has at least 64 bytes.
-        let raw = unsafe { alloc_zeroed(self.layout) };
-        let Some(at) = NonNull::new(raw) else { handle_alloc_error(self.layout) };
-        let buffer = Some(Buffer { at });
+        let buffer = Some(self.spares.pop().unwrap_or_else(|| self.allocate()));
         match self.free_slots.pop() {
             Some(slot) => {
                 self.buffers[slot as usize] = buffer;
@@ -47,13 +49,28 @@ impl Buffers {
         }
     }
 
-    /// Frees a buffer that nobody else has any more.
+    fn allocate(&self) -> Buffer {
+        // SAFETY: the layout has at least 64 bytes.
+        let raw = unsafe { alloc_zeroed(self.layout) };
+        let Some(at) = NonNull::new(raw) else { handle_alloc_error(self.layout) };
+        Buffer { at }
+    }
+
+    /// Takes away a buffer that nobody else has any more.
     pub(crate) fn remove(&mut self, slot: u32) {
         if let Some(buffer) = self.buffers.get_mut(slot as usize).and_then(Option::take) {
-            // SAFETY: `add` made it with this layout, and this is its one end.
-            unsafe { dealloc(buffer.at.as_ptr(), self.layout) };
             self.free_slots.push(slot);
+            match self.spares.len() < SPARES_MAX {
+                true => self.spares.push(buffer),
+                false => self.free(&buffer),
+            }
         }
+    }
+
+    fn free(&self, buffer: &Buffer) {
+        // SAFETY: `allocate` made it with this layout, and this is its one end: it is neither
+        // among the buffers nor the spares any more.
+        unsafe { dealloc(buffer.at.as_ptr(), self.layout) };
     }
 
     /// How many there are.
@@ -82,13 +99,13 @@ impl Buffers {
     /// Keeps the memory for good: somebody may still write to it.
     pub(crate) fn leak(&mut self) {
         self.buffers.clear();
+        self.free_slots.clear();
     }
 }
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        for slot in 0..self.buffers.len() as u32 {
-            self.remove(slot);
-        }
+        let buffers = std::mem::take(&mut self.buffers).into_iter().flatten();
+        buffers.chain(std::mem::take(&mut self.spares)).for_each(|buffer| self.free(&buffer));
     }
 }

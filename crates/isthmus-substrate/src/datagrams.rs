@@ -1,9 +1,12 @@
-//! The UDP socket for messages of unreliable connections.
+//! The sockets for messages of unreliable connections: UDP, and on an Ethernet device frames
+//! for whoever is on another host.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use isthmus_datagram::{EthernetSocket, FRAME_HEADER_BYTES, Interface, is_frames_only};
 use isthmus_wire::conversation::DatagramHeader;
 
 /// Longest UDP payload. Bytes.
@@ -15,45 +18,89 @@ const KERNEL_BUFFER: usize = 4 << 20;
 /// Buffers that are kept for further datagrams.
 const SPARES_MAX: usize = 64;
 
-/// The socket, and buffers for what comes.
+/// The sockets, and buffers for what comes.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     socket: UdpSocket,
-    port: u16,
+    frames: Option<EthernetSocket>,
+    own: SocketAddr,
+    packet_max: u32,
     scratch: Vec<u8>,
-    /// What has come and was not taken yet, by slot.
+    store: Store,
+    /// Datagrams that were dropped on the way out.
+    unsent: u64,
+}
+
+/// What has come.
+#[derive(Debug)]
+struct Store {
+    /// Not yet taken by the program, by slot.
     waiting: slab::Slab<Vec<u8>>,
     waiting_max: usize,
+    /// Of these, what nobody has heard of yet.
+    fresh: VecDeque<(DatagramHeader, u32, u32)>,
     spares: Vec<Vec<u8>>,
-    /// Datagrams that were dropped for want of room, here or on the way out.
-    pub(crate) dropped: u64,
+    /// Dropped for want of room.
+    dropped: u64,
 }
 
 impl Datagrams {
-    /// A socket at this address, at any port. At most `waiting_max` datagrams wait for the
-    /// program.
-    pub(crate) fn open(ip: IpAddr, waiting_max: usize) -> io::Result<Self> {
-        let socket = UdpSocket::bind(SocketAddr::new(ip, 0))?;
+    /// Sockets at this address, at any port; `frames` is the interface of an Ethernet device.
+    /// At most `waiting_max` datagrams wait for the program.
+    pub(crate) fn open(ip: IpAddr, waiting_max: usize, frames: Option<&Interface>) -> io::Result<Self> {
+        // An interface without IP: UDP serves within the host.
+        let bind = if is_frames_only(ip) { Ipv4Addr::LOCALHOST.into() } else { ip };
+        let socket = UdpSocket::bind(SocketAddr::new(bind, 0))?;
         socket.set_nonblocking(true)?;
         // As much as the system allows; less only means more losses.
         let _ = socket2::SockRef::from(&socket).set_recv_buffer_size(KERNEL_BUFFER);
-        Ok(Self {
-            port: socket.local_addr()?.port(),
-            socket,
-            scratch: vec![0; UDP_MAX + 1],
+        let own = SocketAddr::new(ip, socket.local_addr()?.port());
+        let mut packet_max = DATAGRAM_MAX;
+        let frames = match frames {
+            Some(interface) => {
+                packet_max = interface.mtu() - FRAME_HEADER_BYTES - DatagramHeader::LEN as u32;
+                Some(EthernetSocket::open(interface, own, |_| {}).map_err(io::Error::other)?)
+            }
+            None => None,
+        };
+        let store = Store {
             waiting: slab::Slab::new(),
             waiting_max,
+            fresh: VecDeque::new(),
             spares: Vec::new(),
             dropped: 0,
-        })
+        };
+        Ok(Self { socket, frames, own, packet_max, scratch: vec![0; UDP_MAX + 1], store, unsent: 0 })
     }
 
+    /// Port of both.
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.own.port()
+    }
+
+    /// Longest message that goes in one packet. Bytes.
+    pub(crate) fn packet_max(&self) -> u32 {
+        self.packet_max
     }
 
     pub(crate) fn set_waiting_max(&mut self, count: usize) {
-        self.waiting_max = count;
+        self.store.waiting_max = count;
+    }
+
+    /// Datagrams that this host dropped, either way.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.unsent + self.store.dropped
+    }
+
+    /// Has all descriptors watched.
+    pub(crate) fn watch(&self, mut each: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        each(self.socket.as_fd())?;
+        self.frames.iter().try_for_each(|frames| each(frames.fd()))
+    }
+
+    /// That by which most comes.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.frames.as_ref().map_or(self.socket.as_fd(), EthernetSocket::fd)
     }
 
     /// Sends one, if the system takes it now.
@@ -68,49 +115,75 @@ impl Datagrams {
             self.scratch[len..end].copy_from_slice(piece);
             len = end;
         }
-        // Full buffers, and peers that are gone, are losses like others.
-        if self.socket.send_to(&self.scratch[..len], to).is_err() {
-            self.dropped += 1;
+        let packet = &self.scratch[..len];
+        let mut went = false;
+        let mut by_frames = false;
+        if let Some(frames) = &mut self.frames
+            && to.ip() != self.own.ip()
+        {
+            // Who has not been heard by frames may have UDP only: both, until that is known.
+            by_frames = frames.knows(to.ip()) || is_frames_only(to.ip());
+            went = frames.send(to, len, packet) == isthmus_datagram::Sent::Yes;
         }
+        if !by_frames {
+            let ip = if is_frames_only(to.ip()) { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
+            // Full buffers, and peers that are gone, are losses like others.
+            went |= self.socket.send_to(packet, SocketAddr::new(ip, to.port())).is_ok();
+        }
+        self.unsent += u64::from(!went);
+    }
+
+    /// Whether something has come that no descriptor shows any more.
+    pub(crate) fn has_fresh(&self) -> bool {
+        !self.store.fresh.is_empty()
     }
 
     /// Takes one in; its header, slot and length. `None`: there is none now.
     pub(crate) fn receive(&mut self) -> Option<(DatagramHeader, u32, u32)> {
+        let Self { socket, frames, scratch, store, .. } = self;
         loop {
-            let len = match self.socket.recv(&mut self.scratch) {
-                Ok(len) => len,
-                // An earlier datagram's bounce.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
-                Err(_) => return None,
-            };
-            let Some(header) = DatagramHeader::from_bytes(&self.scratch[..len]) else { continue };
-            if self.waiting.len() >= self.waiting_max {
-                self.dropped += 1;
+            if let Some(next) = store.fresh.pop_front() {
+                return Some(next);
+            }
+            if let Some(frames) = frames
+                && frames.receive(|_, _, packet| store.keep(packet)).unwrap_or(false)
+            {
                 continue;
             }
-            let mut bytes = self.spares.pop().unwrap_or_default();
-            bytes.extend_from_slice(&self.scratch[DatagramHeader::LEN..len]);
-            let len = bytes.len() as u32;
-            return Some((header, self.waiting.insert(bytes) as u32, len));
+            match socket.recv(scratch) {
+                Ok(len) => store.keep(&scratch[..len]),
+                // An earlier datagram's bounce.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => return None,
+            }
         }
     }
 
     /// Hands one over.
     pub(crate) fn take(&mut self, slot: u32) -> Vec<u8> {
-        self.waiting.try_remove(slot as usize).unwrap_or_default()
+        self.store.waiting.try_remove(slot as usize).unwrap_or_default()
     }
 
     /// A buffer for further ones.
     pub(crate) fn give_back(&mut self, mut bytes: Vec<u8>) {
-        if self.spares.len() < SPARES_MAX {
+        if self.store.spares.len() < SPARES_MAX {
             bytes.clear();
-            self.spares.push(bytes);
+            self.store.spares.push(bytes);
         }
     }
 }
 
-impl AsFd for Datagrams {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+impl Store {
+    /// Keeps what came, if it is a message and there is room.
+    fn keep(&mut self, packet: &[u8]) {
+        let Some(header) = DatagramHeader::from_bytes(packet) else { return };
+        if self.waiting.len() >= self.waiting_max {
+            self.dropped += 1;
+            return;
+        }
+        let mut bytes = self.spares.pop().unwrap_or_default();
+        bytes.extend_from_slice(&packet[DatagramHeader::LEN..]);
+        let len = bytes.len() as u32;
+        self.fresh.push_back((header, self.waiting.insert(bytes) as u32, len));
     }
 }

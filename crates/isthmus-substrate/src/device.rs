@@ -2,9 +2,13 @@
 
 use std::net::IpAddr;
 
-use isthmus_io::{DeviceSettings, Settings, devices_from_file};
+use isthmus_datagram::{Interface, is_frames_only, may_open};
+use isthmus_io::{DeviceSettings, Settings, Transport, devices_from_file};
 
 use crate::Error;
+
+/// The transport whose packets are Ethernet frames.
+const ETHERNET: &str = "ethernet";
 
 /// What a device can do, as routes are chosen by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,23 +34,24 @@ pub struct Device {
 impl Device {
     fn from_settings(configured: DeviceSettings) -> Self {
         let DeviceSettings { name, transport, priority, settings } = configured;
-        let address = settings.own_ip().map_err(|error| error.to_string());
-        let interface =
-            address.as_ref().ok().and_then(|ip| isthmus_io::interface_of(*ip)).unwrap_or_default();
-        let mut device =
-            Self { name, transport, priority, settings, rate_bps: rate_of(&interface), interface, address };
-        if let Err(why) = device.check_transport() {
-            device.address = Err(why);
+        let by_frames = settings.transport == Transport::Ethernet;
+        let transport = if by_frames { ETHERNET.to_owned() } else { transport };
+        let mut address = settings.own_ip().map_err(|error| error.to_string());
+        let found = address.as_ref().ok().and_then(|ip| isthmus_io::interface_of(*ip));
+        let interface = match &address {
+            Ok(ip) if is_frames_only(*ip) => settings.interface.clone(),
+            _ => found.unwrap_or_default(),
+        };
+        if by_frames && address.is_ok() {
+            let usable = may_open().and_then(|()| Interface::find(&interface));
+            address = usable.map_err(|error| error.to_string()).and(address);
         }
-        device
+        Self { name, transport, priority, settings, rate_bps: rate_of(&interface), interface, address }
     }
 
-    /// Refuses transports that this release has not got.
-    fn check_transport(&self) -> Result<(), String> {
-        match self.transport.as_str() {
-            "eth" => Err("raw Ethernet is not among the transports of this release; use tcp".to_owned()),
-            _ => Ok(()),
-        }
+    /// The interface as one that carries frames, where that is the transport.
+    pub(crate) fn frames(&self) -> Option<Interface> {
+        (self.transport == ETHERNET).then(|| Interface::find(&self.interface).ok())?
     }
 
     /// Its name in the configuration; `default` where there is none.
@@ -54,7 +59,7 @@ impl Device {
         &self.name
     }
 
-    /// What carries its messages: tcp, udp, shm, or a provider of libfabric.
+    /// What carries its messages: tcp, udp, ethernet, shm, or a provider of libfabric.
     pub fn transport(&self) -> &str {
         &self.transport
     }
@@ -86,7 +91,7 @@ impl Device {
 
     /// What it can do. Those of sockets: nothing of this.
     pub fn capabilities(&self) -> Capabilities {
-        let bypass = !matches!(self.transport.as_str(), "tcp" | "udp");
+        let bypass = !matches!(self.transport.as_str(), "tcp" | "udp" | "auto" | ETHERNET);
         Capabilities { zero_copy: false, os_bypass: bypass }
     }
 
@@ -127,8 +132,12 @@ impl Device {
         }
     }
 
+    /// Whether its address is still the host's.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
-        isthmus_io::interface_of(ip).is_some()
+        match is_frames_only(ip) {
+            true => Interface::find(&self.interface).is_ok_and(|found| found.link_local() == ip),
+            false => isthmus_io::interface_of(ip).is_some(),
+        }
     }
 }
 

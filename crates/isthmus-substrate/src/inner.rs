@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -81,6 +81,14 @@ pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// How long closing waits for the I/O thread to let go.
 const LET_GO: Duration = Duration::from_secs(1);
 
+impl State {
+    /// How many buffers there are to be: for messages that wait for writes of their peers
+    /// there are others, so that nobody can take all.
+    fn buffers_wanted(&self) -> u32 {
+        self.recv_buffers + self.talk.held()
+    }
+}
+
 impl Inner {
     pub(crate) fn now(&self) -> Micros {
         self.epoch.elapsed().as_micros() as Micros
@@ -117,10 +125,12 @@ impl Inner {
             return;
         }
         let waiting_max = state.recv_buffers as usize;
-        let opened = Datagrams::open(self.address.locator.ip(), waiting_max)
-            .and_then(|datagrams| self.bell.watch(datagrams.as_fd()).map(|()| datagrams));
+        let frames = self.device.frames();
+        let opened = Datagrams::open(self.address.locator.ip(), waiting_max, frames.as_ref())
+            .and_then(|datagrams| datagrams.watch(|fd| self.bell.watch(fd)).map(|()| datagrams));
         if let Ok(datagrams) = opened {
-            state.talk.limits_mut().udp_port = datagrams.port();
+            let limits = state.talk.limits_mut();
+            (limits.udp_port, limits.packet_max) = (datagrams.port(), datagrams.packet_max());
             state.datagrams = Some(datagrams);
         }
     }
@@ -158,17 +168,16 @@ impl Inner {
         }
     }
 
-    pub(crate) fn fill_buffers(&self, state: &mut State) -> Result<(), Error> {
-        while state.buffers.count() < state.recv_buffers {
+    pub(crate) fn fill_buffers(&self, state: &mut State) {
+        for _ in state.buffers.count()..state.buffers_wanted() {
             let slot = state.buffers.add();
             self.offer(state, slot);
         }
-        Ok(())
     }
 
     /// Lends a buffer to the engine, or frees it where there are too many.
     pub(crate) fn offer(&self, state: &mut State, slot: u32) {
-        if state.buffers.count() > state.recv_buffers {
+        if state.buffers.count() > state.buffers_wanted() {
             return state.buffers.remove(slot);
         }
         if self.post_buffer(&state.buffers, slot).is_err() {
@@ -245,7 +254,7 @@ impl Inner {
 
     pub(crate) fn turn_engine(&self, state: &mut State, now: Micros) {
         let mut done = std::mem::take(&mut state.done);
-        let beside = state.datagrams.as_ref().map(AsFd::as_fd);
+        let beside = state.datagrams.as_ref().map(Datagrams::as_fd);
         if self.engine.poll_beside(&mut done, beside) > 0 {
             for completion in done.drain(..) {
                 self.take_completion(state, now, &completion);

@@ -25,7 +25,7 @@
 //! # Ok::<(), isthmus_substrate::Error>(())
 //! ```
 //!
-//! `unsafe` lives in `bell.rs`, `buffers.rs`, `endpoint.rs`, `event.rs`, `memory.rs` and `post.rs` only.
+//! `unsafe` lives in `bell.rs`, `buffers.rs`, `endpoint/operations.rs`, `event.rs`, `memory.rs` and `post.rs` only.
 
 mod bell;
 mod buffers;

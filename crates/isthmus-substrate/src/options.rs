@@ -18,7 +18,7 @@ pub struct EndpointOptions {
     pub message_max: u32,
     /// Requests that may wait for a decision; more are turned down. Count. Default 4096.
     pub backlog: u32,
-    /// How long messages of new connections may take to be delivered; zero: as long as the
+    /// How long messages, writes and reads of new connections may take; zero: as long as the
     /// peer lives. Default zero.
     pub send_timeout: Duration,
     /// Silence of new connections that is told; zero: none. Default zero.

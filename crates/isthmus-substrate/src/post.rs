@@ -171,8 +171,8 @@ impl Inner {
         let (piece, in_use) = local.piece(u64::from(self.serial), local_offset, len, !write)?;
         let silent = how.silent && !how.blocking;
         let plan = match write {
-            true => state.talk.write(id, how.context, silent, how.message)?,
-            false => state.talk.read(id, how.context, silent, how.message)?,
+            true => state.talk.write(self.now(), id, how.context, silent, how.message)?,
+            false => state.talk.read(self.now(), id, how.context, silent, how.message)?,
         };
         let range = RemoteRange { key: remote.key, addr: remote_offset, len };
         let options = Options { fence: how.fence, ..options(plan.op) };
@@ -230,6 +230,9 @@ impl Inner {
             }
             (Some(subject), Some(peer)) => {
                 state.talk.on_message(now, peer, subject, done.data.unwrap_or(0), parcel);
+                if matches!(subject, Subject::Remote(_)) {
+                    self.fill_buffers(state);
+                }
             }
             // Of another program, broken off, or too long for anybody who asked.
             _ => state.talk.drop_parcel(parcel),

@@ -8,8 +8,13 @@ fn the_guide_lists_every_setting_of_a_device_as_it_is() {
         let row = format!("| `{name}` | {help} |");
         assert!(guide.contains(&row), "the guide's table should have the row\n{row}");
     }
-    // The guide's own example is one.
-    let example = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
-    let devices = isthmus_io::devices_from_toml(example.expect("an example"), "the guide").expect("valid");
-    assert_eq!(devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["compute", "campus"]);
+    // The guide's own examples are some.
+    let names: Vec<Vec<String>> = guide
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().expect("an end"))
+        .map(|text| isthmus_io::devices_from_toml(text, "the guide").expect("valid"))
+        .map(|devices| devices.into_iter().map(|device| device.name).collect())
+        .collect();
+    assert_eq!(names, [vec!["compute", "campus"], vec!["rack"]]);
 }

@@ -4,9 +4,11 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use isthmus_substrate::{Endpoint, Event, Failure, Level, SendOptions};
+use isthmus_substrate::{
+    Access, Endpoint, Error, Event, Failure, Level, MemoryHandle, RemoteOptions, SendOptions,
+};
 use support::*;
 
 /// Makes this program the other end: whom it connects to.
@@ -46,6 +48,20 @@ impl Other {
         // SAFETY: a child of ours that was not waited for.
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
+
+    /// Stops it, and returns when all its threads stand still.
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let start = Instant::now();
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            let status = task.and_then(|task| std::fs::read_to_string(task.path().join("status")));
+            status.is_ok_and(|text| text.contains("State:\tT"))
+        };
+        let tasks = format!("/proc/{}/task", self.0.id());
+        while !std::fs::read_dir(&tasks).expect("a child of ours").all(stands) {
+            assert!(start.elapsed() < LIMIT, "it does not stop");
+        }
+    }
 }
 
 impl Drop for Other {
@@ -66,7 +82,7 @@ fn a_process_that_stops_is_told_by_keepalive_and_goes_on_afterwards() {
     // Its program does nothing, and that is no silence.
     let quiet = hub.next_event(Some(Duration::from_millis(1_500))).expect("open");
     assert!(quiet.is_none(), "{quiet:?}");
-    other.signal(libc::SIGSTOP);
+    other.stop();
     match hub.next_event(Some(LIMIT)).expect("open") {
         Some(Event::KeepaliveExpired { connection: silent, context: 2 }) => assert_eq!(silent, connection),
         event => panic!("{event:?}"),
@@ -75,6 +91,43 @@ fn a_process_that_stops_is_told_by_keepalive_and_goes_on_afterwards() {
     hub.set_keepalive(connection, Duration::ZERO).expect("the connection goes on");
     let how = SendOptions { blocking: true, ..Default::default() };
     hub.send(connection, b"are you there?", &how).expect("it is");
+}
+
+#[test]
+fn a_write_to_a_process_that_stops_is_told_of_in_time_and_ends_later() {
+    if std::env::var(HUB).is_ok() {
+        return;
+    }
+    let hub = open();
+    let (other, connection) = Other::start(&hub);
+    let ours = hub.register(100, Access { remote_read: false, remote_write: false }).expect("memory");
+    // Nothing there has this key; but who is stopped cannot say so.
+    let theirs = MemoryHandle { key: 1, len: 100, read: true, write: true };
+    other.stop();
+    hub.set_send_timeout(connection, Duration::from_millis(200)).expect("open");
+    let how = RemoteOptions { context: 5, message: Some(b"later"), ..Default::default() };
+    hub.write(connection, &ours, 0, &theirs, 0, 100, &how).expect("posted");
+    let how = RemoteOptions { context: 6, ..Default::default() };
+    hub.read(connection, &ours, 0, &theirs, 0, 100, &how).expect("posted");
+    for expected in [5, 6] {
+        match hub.next_event(Some(LIMIT)).expect("open") {
+            Some(Event::Sent { operation, end: Err(Failure::TimedOut), .. }) => {
+                assert_eq!(operation, expected);
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    let blocking = RemoteOptions { blocking: true, ..Default::default() };
+    let refused = hub.write(connection, &ours, 0, &theirs, 0, 1, &blocking);
+    assert_eq!(refused, Err(Error::Failed(Failure::TimedOut)));
+    assert!(ours.is_in_use(), "the engine may still touch it");
+    other.signal(libc::SIGCONT);
+    let start = Instant::now();
+    while ours.is_in_use() {
+        assert!(start.elapsed() < LIMIT, "they never end");
+        let event = hub.next_event(Some(Duration::from_millis(10))).expect("open");
+        assert!(event.is_none(), "told twice: {event:?}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use slab::Slab;
 
 use crate::Micros;
-use crate::mtu::IP_UDP_BYTES;
+use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
 use crate::path::Learned;
 use crate::protection::{Protection, Session};
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
@@ -97,6 +97,19 @@ impl PortConfig {
         let mut config = Self::default();
         config.stream.overhead = if at.is_ipv4() { IP_UDP_BYTES - 20 } else { IP_UDP_BYTES };
         config.stream.payload_max = JUMBO_BYTES - config.stream.overhead;
+        config
+    }
+
+    /// For packets that are frames of an interface that carries `mtu` bytes, `overhead` of
+    /// them before each packet.
+    ///
+    /// # Panics
+    /// Where less is left than every path carries.
+    pub fn framed(mtu: u32, overhead: u32) -> Self {
+        assert!(mtu >= PAYLOAD_BASE + overhead, "an MTU below what every path carries");
+        let mut config = Self::default();
+        config.stream.overhead = overhead;
+        config.stream.payload_max = mtu.min(JUMBO_BYTES) - overhead;
         config
     }
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod env;
 mod install;
 mod lab;
+mod man;
 mod router;
 mod routes;
 mod serve;
@@ -36,6 +37,7 @@ enum Command {
     Routes(routes::Args),
     Cp(cp::Args),
     Serve(serve::Args),
+    Man(man::Args),
 }
 
 /// The name under which this program is `isthmus cp` for launchers.
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Cp(args) if shares => cp::main_shared(args),
         Command::Cp(args) => cp::main(args),
         Command::Serve(args) => serve::main(args),
+        Command::Man(args) => man::main::<Cli>(&args),
     }
 }
 

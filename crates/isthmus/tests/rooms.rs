@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 const UNSAFE: &[&str] = &[
     // Types of C's functions only.
     "isthmus-abi/src/abi.rs",
+    "isthmus-datagram/src/ethernet/sys.rs",
     "isthmus-fabric/src/hub.rs",
     "isthmus-fabric/src/hubs.rs",
     "isthmus-fabric/src/library.rs",
@@ -26,7 +27,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-router/src/tcp_info.rs",
     "isthmus-substrate/src/bell.rs",
     "isthmus-substrate/src/buffers.rs",
-    "isthmus-substrate/src/endpoint.rs",
+    "isthmus-substrate/src/endpoint/operations.rs",
     "isthmus-substrate/src/event.rs",
     "isthmus-substrate/src/memory.rs",
     "isthmus-substrate/src/post.rs",
@@ -61,7 +62,7 @@ const USES: &[(&str, &[&str])] = &[
         ],
     ),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
-    ("isthmus-substrate", &["isthmus-io", "isthmus-proto", "isthmus-wire"]),
+    ("isthmus-substrate", &["isthmus-datagram", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     ("isthmus-digest", &[]),
     ("isthmus-c", &["isthmus-digest", "isthmus-substrate"]),
     ("isthmus-lab", &["isthmus-units"]),

@@ -18,12 +18,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
 use socket2::Socket;
 
 use crate::Settings;
+use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::Transport;
@@ -63,7 +65,7 @@ pub(crate) enum Carrier {
     Tcp(TcpLane),
     /// One that may move to a fabric.
     Fabric(FabricLane),
-    /// A stream by UDP.
+    /// A stream of packets, by UDP or Ethernet.
     Udp(UdpLane),
     /// One of both, and it is not yet known which.
     Race(RaceLane),
@@ -208,8 +210,10 @@ impl Carrier {
         match self {
             Self::Tcp(_) => "TCP",
             Self::Fabric(lane) => lane.name(&shared.hubs),
-            Self::Udp(_) if self.neighbour(shared) == Neighbour::Unknown => "UDP",
-            Self::Udp(_) => "UDP, encrypted",
+            Self::Udp(_) => {
+                let sealed = self.neighbour(shared) != Neighbour::Unknown;
+                shared.udp.as_ref().map_or("UDP", |udp| if sealed { udp.sealed_name() } else { udp.name() })
+            }
             Self::Race(_) => "TCP or UDP",
             Self::Tls(_) => "TCP, encrypted",
             Self::Arrived(_) => "TCP",
@@ -315,7 +319,7 @@ pub(crate) struct Carriers {
 
 impl Carriers {
     /// `own` is the address that we listen at, `from` the one to connect from where the user
-    /// named an interface; `udp` is there if lanes may go by it, `tls` if they are encrypted.
+    /// named an interface; `udp` is there if lanes may go as packets, `tls` if they are encrypted.
     pub(crate) fn new(
         settings: &Settings,
         own: IpAddr,
@@ -358,8 +362,9 @@ impl Carriers {
     /// Starts to connect to `to`.
     pub(crate) fn dial(&mut self, to: SocketAddr) -> io::Result<Carrier> {
         let by = self.way_to(to);
+        let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
-            let lane = tls.dialled(TcpLane::dial(to, self.from)?)?;
+            let lane = tls.dialled(TcpLane::dial(by_tcp, self.from)?)?;
             return Ok(match by {
                 Some(Known::Tcp) => Carrier::Tls(Box::new(lane)),
                 by => Carrier::Race(RaceLane::dial_sealed(to, lane, by.is_some())),
@@ -370,7 +375,7 @@ impl Carriers {
         {
             return Ok(Carrier::Udp(udp.dial(to)));
         }
-        let lane = TcpLane::dial(to, self.from)?;
+        let lane = TcpLane::dial(by_tcp, self.from)?;
         if by.is_none()
             && let Some(udp) = &mut self.udp
         {
@@ -383,11 +388,14 @@ impl Carriers {
     fn way_to(&self, to: SocketAddr) -> Option<Known> {
         let local = to.ip().is_loopback() || to.ip() == self.own;
         let Some(udp) = &self.udp else { return Some(Known::Tcp) };
+        if self.transport == Transport::Ethernet && is_frames_only(to.ip()) && !local {
+            return Some(Known::Udp);
+        }
         if !self.transport.is_udp(local)
             || self.routers.contains(&to)
             || udp.was_refused(to)
             || !self.hubs.is_off()
-            || to.is_ipv4() != self.own.is_ipv4()
+            || self.transport != Transport::Ethernet && to.is_ipv4() != self.own.is_ipv4()
         {
             return Some(Known::Tcp);
         }

@@ -94,7 +94,7 @@ impl Outgoing {
             while let Some(message) = self.messages.get(self.sent.1) {
                 let packets = &self.bytes[self.sent.0..self.sent.0 + message.len];
                 // What is dropped counts as lost: also a probe that the interface does not carry.
-                if socket.send(message.to, message.segment, packets) == Sent::Blocked {
+                if socket.send(message.to, message.segment, packets) == Sent::BLOCKED {
                     return true;
                 }
                 self.sent = (self.sent.0 + message.len, self.sent.1 + 1);

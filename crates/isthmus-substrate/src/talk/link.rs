@@ -69,6 +69,10 @@ pub(crate) struct Link {
     pub(crate) outstanding: u32,
     /// Messages that follow reads which are not complete.
     pub(crate) followers: u32,
+    /// Writes with messages that are not complete.
+    pub(crate) escorted: u32,
+    /// Messages that wait for their writes.
+    pub(crate) held: u32,
     /// What only busy connections have.
     pub(crate) busy: Option<Box<Busy>>,
     pub(crate) send_timeout_us: Micros,

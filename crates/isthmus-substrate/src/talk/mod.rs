@@ -39,6 +39,8 @@ pub(crate) struct Limits {
     pub(crate) message_max: u32,
     /// Longest message over UU. Bytes.
     pub(crate) datagram_max: u32,
+    /// Longest of them that goes as a datagram; others take the lanes. Bytes.
+    pub(crate) packet_max: u32,
     /// UDP port for datagrams; 0: none.
     pub(crate) udp_port: u16,
 }
@@ -200,6 +202,12 @@ enum Half {
 /// Writes and their messages that wait for each other, of all peers: more is a fault of theirs.
 const HALVES_MAX: usize = 1 << 16;
 
+/// Writes with messages under way by one connection; the next is refused as full.
+const ESCORTED_MAX: u32 = 256;
+/// Messages of one connection that wait for their writes: more than the other end may have
+/// sent, even where news of those that failed is still on its way.
+const HELD_MAX: u32 = 2 * ESCORTED_MAX;
+
 /// All connections of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Talk {
@@ -211,6 +219,8 @@ pub(crate) struct Talk {
     under_way: u32,
     requests: u32,
     halves: HashMap<(PeerId, u64), Half>,
+    /// Messages among them: each keeps a buffer.
+    held: u32,
     next_ticket: u64,
     timers: BTreeSet<(Micros, Timer)>,
     posts: VecDeque<Post>,
@@ -229,6 +239,7 @@ impl Talk {
             under_way: 0,
             requests: 0,
             halves: HashMap::new(),
+            held: 0,
             next_ticket: seed,
             timers: BTreeSet::new(),
             posts: VecDeque::new(),
@@ -251,6 +262,12 @@ impl Talk {
     /// How many connections there are, in any state.
     pub(crate) fn links(&self) -> usize {
         self.links.len()
+    }
+
+    /// Buffers with messages that wait for writes of peers: they are to be replaced, so that
+    /// nobody else waits for them.
+    pub(crate) fn held(&self) -> u32 {
+        self.held
     }
 
     pub(crate) fn limits_mut(&mut self) -> &mut Limits {
@@ -305,6 +322,7 @@ impl Talk {
 
     /// Forgets a connection that nothing refers to any more.
     fn forget(&mut self, id: ConnectionId) {
+        self.drop_held(id);
         let Some(link) = self.links.remove(id) else { return };
         self.timers.remove(&(link.timer_at, Timer::Link(id)));
         if link.state == State::Requested {
@@ -327,6 +345,7 @@ impl Talk {
         link.shrink();
         self.timers.remove(&(link.timer_at, Timer::Link(id)));
         self.posts.extend(early.into_values().map(Post::Drop));
+        self.drop_held(id);
         self.news.push_back(News::Disconnected { link: id, context, why });
         true
     }

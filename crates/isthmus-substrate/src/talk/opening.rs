@@ -73,6 +73,8 @@ impl Talk {
             expected: 0,
             outstanding: 0,
             followers: 0,
+            escorted: 0,
+            held: 0,
             busy: None,
             send_timeout_us: caller.host.send_timeout_us,
             keepalive_us: caller.host.keepalive_us,
@@ -138,7 +140,8 @@ impl Talk {
         }
         let tell = matches!(link.state, State::Open | State::Accepting | State::Ending(_));
         link.state = State::Leaving;
-        if tell && link.followers == 0 {
+        self.drop_held(id);
+        if tell && self.links.get(id).is_some_and(|link| link.followers == 0) {
             self.say_disconnect(id);
         }
         self.leave(id);
@@ -288,12 +291,16 @@ impl Talk {
             }
             self.end(id, failure.clone());
         }
-        let posts = &mut self.posts;
+        let Self { posts, held, links, .. } = self;
         self.halves.retain(|(of, _), half| {
             if *of == peer
-                && let Half::Message(_, parcel) = half
+                && let Half::Message(id, parcel) = half
             {
                 posts.push_back(Post::Drop(*parcel));
+                *held -= 1;
+                if let Some(link) = links.get_mut(*id) {
+                    link.held -= 1;
+                }
             }
             *of != peer
         });

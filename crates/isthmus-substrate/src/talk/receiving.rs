@@ -4,8 +4,8 @@ use isthmus_proto::{Micros, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject};
 
 use super::link::State;
-use super::{HALVES_MAX, Half, News, Parcel, Post, Talk};
-use crate::Level;
+use super::{HALVES_MAX, HELD_MAX, Half, News, Parcel, Post, Talk};
+use crate::{Failure, Level};
 
 impl Talk {
     /// A message came through the engine. Letters are the shell's to hand to
@@ -104,10 +104,12 @@ impl Talk {
             }
             None if self.halves.len() < HALVES_MAX => {
                 self.halves.insert((peer, ticket), Half::Message(id, parcel));
+                self.hold(id);
             }
             earlier => {
                 // A ticket that comes twice.
-                if let Some(Half::Message(_, earlier)) = earlier {
+                if let Some(Half::Message(of, earlier)) = earlier {
+                    self.let_go(of);
                     self.posts.push_back(Post::Drop(earlier));
                 }
                 self.posts.push_back(Post::Drop(parcel));
@@ -123,8 +125,46 @@ impl Talk {
                 self.halves.insert((peer, ticket), half);
             }
             // A ticket that comes twice.
-            Some(Half::Message(_, parcel)) => self.posts.push_back(Post::Drop(parcel)),
+            Some(Half::Message(of, parcel)) => {
+                self.let_go(of);
+                self.posts.push_back(Post::Drop(parcel));
+            }
             _ => {}
+        }
+    }
+
+    /// A message keeps a buffer. One end that keeps more than ours would send is cut off.
+    fn hold(&mut self, id: ConnectionId) {
+        self.held += 1;
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.held += 1;
+        if link.held > HELD_MAX {
+            self.say_disconnect(id);
+            let why = format!("it keeps more than {HELD_MAX} messages waiting for writes that do not come");
+            self.end(id, Failure::Protocol(why));
+        }
+    }
+
+    /// Nobody takes messages of this connection any more.
+    pub(super) fn drop_held(&mut self, id: ConnectionId) {
+        if self.links.get_mut(id).is_none_or(|link| std::mem::take(&mut link.held) == 0) {
+            return;
+        }
+        for half in self.halves.values_mut() {
+            if let Half::Message(of, parcel) = half
+                && *of == id
+            {
+                self.posts.push_back(Post::Drop(*parcel));
+                self.held -= 1;
+                *half = Half::Dropped;
+            }
+        }
+    }
+
+    fn let_go(&mut self, id: ConnectionId) {
+        self.held -= 1;
+        if let Some(link) = self.links.get_mut(id) {
+            link.held -= 1;
         }
     }
 
@@ -133,6 +173,7 @@ impl Talk {
         match self.halves.get(&(peer, ticket)) {
             Some(&Half::Message(id, parcel)) => {
                 self.halves.remove(&(peer, ticket));
+                self.let_go(id);
                 self.join(id, Some(parcel));
             }
             _ => self.pass_half(peer, ticket, Half::Written),
@@ -144,6 +185,7 @@ impl Talk {
         match self.halves.get(&(peer, ticket)) {
             Some(&Half::Message(id, parcel)) => {
                 self.halves.remove(&(peer, ticket));
+                self.let_go(id);
                 self.posts.push_back(Post::Drop(parcel));
                 self.join(id, None);
             }

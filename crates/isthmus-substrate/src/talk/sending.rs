@@ -4,7 +4,7 @@ use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Letter, Subject};
 
 use super::link::{State, Unsaid};
-use super::{News, Op, OpId, Post, Talk, Timer, What};
+use super::{ESCORTED_MAX, News, Op, OpId, Post, Talk, Timer, What};
 use crate::{Error, Failure, Level};
 
 /// A message for the engine.
@@ -37,7 +37,7 @@ pub(crate) enum Way {
     Reliable(Lane),
     /// Through the engine, complete already.
     Lossy(Lane),
-    /// As a datagram to this UDP port of the peer.
+    /// As a datagram to this port of the peer.
     Udp { peer: PeerId, port: u16, header: DatagramHeader },
     /// Not at all: too much is under way already.
     Lost,
@@ -70,7 +70,7 @@ impl Talk {
             return Err(Error::TooLong { len, most: most.into(), remedy });
         }
         if link.level == Level::Uu {
-            return Ok(self.send_unreliably(id, word, silent || blocking));
+            return Ok(self.send_unreliably(id, len, word, silent || blocking));
         }
         if self.under_way >= limits.send_buffers {
             return Err(Error::Full(limits.send_buffers));
@@ -80,7 +80,6 @@ impl Talk {
         link.next_place += 1;
         link.sent += 1;
         link.outstanding += 1;
-        let timeout_us = link.send_timeout_us;
         let tag = Subject::Message(link.remote.id).to_tag();
         self.under_way += 1;
         let silent = silent && !blocking;
@@ -91,17 +90,16 @@ impl Talk {
         if ordered && let Some(link) = self.links.get_mut(id) {
             link.busy().unsaid.push_back(Unsaid { op, word, silent, end: None });
         }
-        if timeout_us > 0 {
-            self.timers.insert((now.saturating_add(timeout_us), Timer::Op(op)));
-        }
+        self.limit(now, id, op);
         Ok(Way::Reliable(Lane { op, peer, tag, data }))
     }
 
-    fn send_unreliably(&mut self, id: ConnectionId, word: u64, silent: bool) -> Way {
+    fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> Way {
         let full = self.under_way >= self.limits.send_buffers;
         let Some(link) = self.links.get_mut(id) else { return Way::Lost };
         let (peer, remote, context) = (link.peer, link.remote, link.context);
-        let way = if link.near && remote.udp_port != 0 && self.limits.udp_port != 0 {
+        let fits = len <= u64::from(self.limits.packet_max);
+        let way = if link.near && remote.udp_port != 0 && self.limits.udp_port != 0 && fits {
             let header = DatagramHeader { to: remote.id, token: remote.token };
             Way::Udp { peer, port: remote.udp_port, header }
         } else if full {
@@ -127,6 +125,7 @@ impl Talk {
     /// A write to the peer's memory; `message` follows it there.
     pub(crate) fn write(
         &mut self,
+        now: Micros,
         id: ConnectionId,
         word: u64,
         silent: bool,
@@ -135,11 +134,14 @@ impl Talk {
         let peer = self.check_remote(id, message)?;
         let Some(message) = message else {
             let op = self.enter_op(id, What::Write { ticket: None }, word, silent);
+            self.limit(now, id, op);
             return Ok(Plan { op, peer, data: None });
         };
+        self.escort(id)?;
         let ticket = self.next_ticket;
         self.next_ticket = ticket.wrapping_add(1);
         let op = self.enter_op(id, What::Write { ticket: Some(ticket) }, word, silent);
+        self.limit(now, id, op);
         self.post_remote(op, id, ticket, message.to_vec());
         Ok(Plan { op, peer, data: Some(ticket) })
     }
@@ -147,6 +149,7 @@ impl Talk {
     /// A read of the peer's memory; `message` follows it there.
     pub(crate) fn read(
         &mut self,
+        now: Micros,
         id: ConnectionId,
         word: u64,
         silent: bool,
@@ -159,7 +162,20 @@ impl Talk {
             link.followers += 1;
         }
         let op = self.enter_op(id, What::Read { follow: message.map(<[u8]>::to_vec) }, word, silent);
+        self.limit(now, id, op);
         Ok(Plan { op, peer, data: None })
+    }
+
+    /// Counts a write with a message, if there may be another.
+    fn escort(&mut self, id: ConnectionId) -> Result<(), Error> {
+        match self.links.get_mut(id) {
+            Some(link) if link.escorted < ESCORTED_MAX => link.escorted += 1,
+            _ => {
+                self.release(id);
+                return Err(Error::Full(ESCORTED_MAX));
+            }
+        }
+        Ok(())
     }
 
     /// Whether remote memory may be reached now; counts the operation.
@@ -263,6 +279,11 @@ impl Talk {
             && let Some(mut op) = self.take_op(of)
         {
             self.release(link);
+            if matches!(op.what, What::Write { ticket: Some(_) })
+                && let Some(link) = self.links.get_mut(link)
+            {
+                link.escorted -= 1;
+            }
             let end = op.failure.take().map_or(Ok(()), Err);
             self.tell(op, end);
         }
@@ -353,7 +374,15 @@ impl Talk {
         self.news.push_back(News::Sent { op, link, context, word, end });
     }
 
-    /// A message's time is over.
+    /// An operation is to be told of within the connection's send time-out.
+    fn limit(&mut self, now: Micros, id: ConnectionId, op: OpId) {
+        let timeout_us = self.links.get(id).map_or(0, |link| link.send_timeout_us);
+        if timeout_us > 0 {
+            self.timers.insert((now.saturating_add(timeout_us), Timer::Op(op)));
+        }
+    }
+
+    /// An operation's time is over. What a write or read uses stays in use until its end.
     pub(super) fn time_out(&mut self, id: OpId) {
         match self.op(id) {
             Some(op) if op.lent => self.posts.push_back(Post::Disown { op: id }),
@@ -362,7 +391,7 @@ impl Talk {
         }
     }
 
-    /// The engine has copied what the program lent: the message's time-out can be told.
+    /// The engine has copied what the program lent: the operation's time-out can be told.
     pub(crate) fn disowned(&mut self, id: OpId) {
         let Some(op) = self.op(id) else { return };
         op.lent = false;
@@ -370,7 +399,8 @@ impl Talk {
             return;
         }
         let (link, word, silent) = (op.link, op.word, op.silent);
-        if self.is_ordered(link) {
+        let message = matches!(op.what, What::Message);
+        if message && self.is_ordered(link) {
             self.note_end(id, link, Err(Failure::TimedOut));
         } else {
             self.say(id, link, word, silent, Err(Failure::TimedOut));

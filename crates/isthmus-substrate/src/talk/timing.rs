@@ -84,7 +84,7 @@ impl Talk {
         }
     }
 
-    /// How long messages may take from now on; 0: as long as the peer lives. Microseconds.
+    /// How long operations may take from now on; 0: as long as the peer lives. Microseconds.
     pub(crate) fn set_send_timeout(&mut self, id: ConnectionId, timeout_us: Micros) -> Result<(), Error> {
         self.links.named(id)?.send_timeout_us = timeout_us;
         Ok(())

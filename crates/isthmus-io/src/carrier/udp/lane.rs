@@ -129,5 +129,5 @@ fn take(stream: &mut Stream, now: isthmus_udp::Micros, room: &mut [u8]) -> usize
 }
 
 fn error_of(why: Failure) -> io::Error {
-    io::Error::other(format!("by UDP: {why}"))
+    io::Error::other(format!("of packets: {why}"))
 }

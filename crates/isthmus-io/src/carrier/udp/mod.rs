@@ -1,4 +1,4 @@
-//! Lanes by UDP: what those of one endpoint share.
+//! Lanes of packets, by UDP or as Ethernet frames: what those of one endpoint share.
 //!
 //! A socket at the same address and port as the listener, and the streams on it
 //! ([`isthmus_udp`]). Nothing comes by a lane's own descriptor: [`Udp::turn`] reads the
@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use isthmus_datagram::{SEND_BYTES, Sent, UdpSocket};
+use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
 use isthmus_udp::{
     Composition, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
 };
@@ -44,7 +44,7 @@ const SILENCE_US: Micros = 1_000_000;
 const KEEPALIVE_US: Micros = 5_000_000;
 /// A lane is not given up sooner than this. Microseconds.
 const PATIENCE_LEAST_US: Micros = 1_000_000;
-/// A lane that was not answered for so long shows that UDP does not get through. Microseconds.
+/// A lane that was not answered for so long shows that packets do not get through. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
 /// How long what was found out of a host is held to be so: TCP is used to one that UDP does not
 /// get through to for so long. Microseconds (1 min).
@@ -80,15 +80,6 @@ pub(super) enum Known {
     Udp,
 }
 
-impl Known {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Nobody listens there.
@@ -100,7 +91,7 @@ enum Verdict {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Udp {
-    socket: UdpSocket,
+    socket: PacketSocket,
     port: Port,
     epoch: Instant,
     seats: HashMap<StreamId, Seat>,
@@ -127,11 +118,13 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    /// Streams at `at`, given up when nothing is heard for as long as peers have.
-    pub(crate) fn open(at: SocketAddr, settings: &Settings) -> io::Result<Self> {
+    /// Streams by this socket, given up when nothing is heard for as long as peers have.
+    pub(crate) fn open(
+        socket: PacketSocket,
+        mut config: PortConfig,
+        settings: &Settings,
+    ) -> io::Result<Self> {
         let patience = settings.peer_timeout.to_duration();
-        let socket = UdpSocket::bind(at, |what: Arguments<'_>| info_log!("{what}"))?;
-        let mut config = PortConfig::at(at);
         config.sessions_only = settings.tls == TlsMode::Required;
         config.stream.keepalive_us = KEEPALIVE_US;
         config.stream.patience_us =
@@ -158,9 +151,42 @@ impl Udp {
         })
     }
 
+    /// What packets go by, for people.
+    pub(crate) fn name(&self) -> &'static str {
+        self.socket.name()
+    }
+
+    /// The same of lanes that are encrypted.
+    pub(crate) fn sealed_name(&self) -> &'static str {
+        match self.socket {
+            PacketSocket::Udp(_) => "UDP, encrypted",
+            PacketSocket::Ethernet(_) => "Ethernet, encrypted",
+        }
+    }
+
     /// Readable when [`Udp::turn`] is wanted.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
+    }
+
+    fn name_of(&self, known: Known) -> &'static str {
+        match known {
+            Known::Tcp => "TCP",
+            Known::Udp => self.name(),
+        }
+    }
+
+    /// What to do where no packet comes back.
+    fn advice(&self) -> &'static str {
+        match self.socket {
+            PacketSocket::Udp(_) => {
+                "no answer by UDP: open the port for UDP in firewalls, or set transport to tcp at both ends"
+            }
+            PacketSocket::Ethernet(_) => {
+                "no answer by Ethernet: set transport to ethernet at both ends, in one broadcast domain \
+                 whose switches let frames of type 0x88b6 through; else to tcp"
+            }
+        }
     }
 
     fn now(&self) -> Micros {
@@ -187,7 +213,7 @@ impl Udp {
         if self.known.len() < KNOWN_MAX {
             let before = self.known.insert(host, (known, now));
             if before.map(|(before, _)| before) != Some(known) {
-                info_log!("lanes to {host} go by {}: {what}", known.name());
+                info_log!("lanes to {host} go by {}: {what}", self.name_of(known));
             }
         }
     }
@@ -266,7 +292,7 @@ impl Udp {
         let now = self.now();
         if let Some(seat) = self.seats.remove(&stream) {
             if let Some(known) = self.port.stream(stream) {
-                debug_log!("a lane by UDP with {} ends: {:?}", seat.peer, known.status());
+                debug_log!("a lane by {} with {} ends: {:?}", self.name(), seat.peer, known.status());
             }
             if seat.verdict.is_some() {
                 self.port.with(now, stream, Stream::abort);
@@ -280,9 +306,7 @@ impl Udp {
     fn verdict(&self, stream: StreamId) -> Option<io::Error> {
         match self.seats.get(&stream)?.verdict? {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
-            Verdict::NoAnswer => Some(io::Error::other(
-                "no answer by UDP: open the port for UDP in firewalls, or set transport to tcp at both ends",
-            )),
+            Verdict::NoAnswer => Some(io::Error::other(self.advice())),
         }
     }
 
@@ -373,7 +397,10 @@ impl Udp {
             self.waiting = None;
             match self.socket.send(transmit.to, transmit.segment, &self.packets) {
                 Sent::Yes => {}
-                Sent::Blocked => self.waiting = Some((transmit, now + BLOCKED_US)),
+                Sent::Partly(bytes) => {
+                    self.packets.drain(..bytes);
+                    self.waiting = Some((transmit, now + BLOCKED_US));
+                }
                 Sent::Dropped => self.hear_refusals(),
             }
         }
@@ -432,11 +459,12 @@ impl Udp {
                 }
             }
             if verdict == Some(Verdict::NoAnswer) {
-                silent.push(seat.peer.ip());
+                silent.extend(Some(seat.peer.ip()).filter(|host| !is_frames_only(*host)));
             }
         }
         for host in silent {
-            self.learn(host, Known::Tcp, format_args!("no answer by UDP; do firewalls let it through?"));
+            let advice = self.advice();
+            self.learn(host, Known::Tcp, format_args!("{advice}"));
         }
         self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
     }
@@ -463,7 +491,7 @@ impl Drop for Udp {
         if !self.is_settled() {
             for stream in self.leaving.iter().filter_map(|stream| self.port.stream(*stream)) {
                 debug_log!(
-                    "a lane by UDP is left before its end has arrived: finished {} {:?}",
+                    "a lane of packets is left before its end has arrived: finished {} {:?}",
                     stream.is_finished(),
                     stream.status()
                 );

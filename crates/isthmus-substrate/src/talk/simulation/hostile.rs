@@ -6,8 +6,8 @@ use isthmus_proto::{OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, End, Letter, Objection, Subject};
 
 use super::world::Rng;
-use crate::Level;
-use crate::talk::{Caller, Host, Limits, News, OpId, Outgoing, Parcel, Post, Talk, Way};
+use crate::talk::{Caller, ESCORTED_MAX, Host, Limits, News, OpId, Outgoing, Parcel, Post, Talk, Way};
+use crate::{Failure, Level};
 
 const PEERS: u64 = 3;
 const REQUESTS: u32 = 5;
@@ -29,8 +29,14 @@ struct Victim {
 
 impl Victim {
     fn new(seed: u64) -> Self {
-        let limits =
-            Limits { send_buffers: 16, requests: REQUESTS, message_max: 100, datagram_max: 50, udp_port: 7 };
+        let limits = Limits {
+            send_buffers: 16,
+            requests: REQUESTS,
+            message_max: 100,
+            datagram_max: 50,
+            packet_max: 50,
+            udp_port: 7,
+        };
         Self {
             rng: Rng(seed),
             talk: Talk::new(limits, 1),
@@ -144,11 +150,11 @@ impl Victim {
             }
             3 => drop(self.talk.disconnect(id)),
             4 => {
-                let plan = self.talk.write(id, 1, false, Some(b"note"));
+                let plan = self.talk.write(self.now, id, 1, false, Some(b"note"));
                 self.ops.extend(plan.map(|plan| plan.op));
             }
             5 => {
-                let plan = self.talk.read(id, 1, true, Some(b"note"));
+                let plan = self.talk.read(self.now, id, 1, true, Some(b"note"));
                 self.ops.extend(plan.map(|plan| plan.op));
             }
             _ => {
@@ -206,7 +212,7 @@ impl Victim {
             }
             self.pump();
         }
-        assert_eq!(self.talk.leftovers(), (0, 0, 0, 0), "kept for nothing");
+        assert_eq!((self.talk.leftovers(), self.talk.held()), ((0, 0, 0, 0), 0), "kept for nothing");
         assert!(self.slots.is_empty(), "{} buffers are kept", self.slots.len());
     }
 }
@@ -224,4 +230,42 @@ fn whatever_peers_say_nothing_is_lost_or_kept() {
         }
         victim.leave();
     }
+}
+
+#[test]
+fn whoever_sends_messages_of_writes_and_never_writes_is_cut_off() {
+    let mut victim = Victim::new(1);
+    let (bad, good) = (PeerId(0), PeerId(1));
+    let mut open = |peer: PeerId| {
+        let from = End { id: ConnectionId::new(9, 1), token: 3, udp_port: 0, message_max: 100 };
+        let mut bytes = Vec::new();
+        Letter::Connect { version: 1, level: 1, from, payload: Vec::new() }.encode(&mut bytes);
+        victim.talk.on_letter(0, peer, &bytes);
+        let Some(News::Requested { link, .. }) = victim.talk.poll_news() else { panic!("no request") };
+        let host = victim.host();
+        victim.talk.accept(0, link, &host).expect("undecided");
+        link
+    };
+    let (from_bad, from_good) = (open(bad), open(good));
+    let mut send = |peer, link, ticket| {
+        let parcel = victim.parcel();
+        victim.talk.on_message(0, peer, Subject::Remote(link), ticket, parcel);
+        victim.talk.held()
+    };
+    // As many as one of ours has under way; each keeps a buffer of its own.
+    assert_eq!(send(good, from_good, 1), 1);
+    for ticket in 0..u64::from(ESCORTED_MAX) {
+        assert_eq!(u64::from(send(bad, from_bad, ticket)), ticket + 2);
+    }
+    let most = (u64::from(ESCORTED_MAX)..10_000).map(|ticket| send(bad, from_bad, ticket)).max();
+    assert!(most.is_some_and(|most| most <= 2 * ESCORTED_MAX + 1), "{most:?}");
+    assert_eq!(victim.talk.held(), 1, "what the other sent is still there");
+    let cut = std::iter::from_fn(|| victim.talk.poll_news())
+        .find(|news| matches!(news, News::Disconnected { link, .. } if *link == from_bad));
+    let Some(News::Disconnected { why: Failure::Protocol(text), .. }) = cut else { panic!("{cut:?}") };
+    assert!(text.contains("do not come"), "{text}");
+    victim.talk.on_written(good, 1);
+    let received = std::iter::from_fn(|| victim.talk.poll_news())
+        .any(|news| matches!(news, News::Received { link, .. } if link == from_good));
+    assert!(received && victim.talk.held() == 0);
 }

@@ -202,9 +202,12 @@ impl Programs {
         let note = stamp.to_be_bytes().to_vec();
         let message = self.world.rng.chance(700).then_some(&note[..]);
         let write = self.world.rng.chance(600);
+        let now = self.world.now;
         let talk = &mut self.world.nodes[node].talk;
-        let posted =
-            if write { talk.write(id, word, silent, message) } else { talk.read(id, word, silent, message) };
+        let posted = match write {
+            true => talk.write(now, id, word, silent, message),
+            false => talk.read(now, id, word, silent, message),
+        };
         match posted {
             Ok(plan) => {
                 self.world.notes.insert(note.clone(), stamp);
@@ -333,7 +336,11 @@ impl Programs {
         match &end {
             Ok(()) => assert!(!sent.silent && !sent.refused),
             Err(Failure::RemoteAccess(_)) => assert!(sent.refused),
-            Err(Failure::TimedOut) => assert!(sent.ordered),
+            Err(Failure::TimedOut) => {
+                // Of one that was left nothing can be asked.
+                let times = self.world.nodes[node].talk.times(link);
+                assert!(times.is_err() || times.is_ok_and(|(timeout_us, _)| timeout_us > 0));
+            }
             Err(Failure::PeerGone(_)) => assert!(self.world.net.death.is_some()),
             other => panic!("{other:?}"),
         }

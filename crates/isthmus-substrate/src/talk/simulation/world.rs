@@ -130,8 +130,14 @@ fn gone() -> OpError {
 
 impl World {
     pub(super) fn new(seed: u64, net: Net, nodes: usize) -> Self {
-        let limits =
-            Limits { send_buffers: 64, requests: 8, message_max: 1000, datagram_max: 500, udp_port: 7 };
+        let limits = Limits {
+            send_buffers: 64,
+            requests: 8,
+            message_max: 1000,
+            datagram_max: 500,
+            packet_max: 500,
+            udp_port: 7,
+        };
         let node = |index: usize| Node {
             talk: Talk::new(limits.clone(), index as u64),
             alive: true,

@@ -1,0 +1,300 @@
+//! Ethernet frames of a kind of our own, for all hosts of a broadcast domain, without IP.
+//!
+//! A socket has an address and a port, as those of UDP; where others are is found out by
+//! broadcast ([`neighbours`]). Nothing comes back from one's own host: its processes are
+//! reached in another way. The system delivers frames of the port only ([`frame::filter`]).
+
+mod frame;
+mod neighbours;
+mod sys;
+
+use std::fmt::Arguments;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use socket2::Socket;
+
+use crate::clocks::Clocks;
+use crate::{Sent, enlarge};
+pub use frame::FRAME_HEADER_BYTES;
+use neighbours::{Neighbours, Way};
+
+/// Where a frame goes: an Ethernet's address.
+type Mac = [u8; 6];
+
+const EVERYBODY: Mac = [0xff; 6];
+/// ARPHRD_ETHER and ARPHRD_LOOPBACK of `if_arp.h`.
+const HARDWARE: [u16; 2] = [1, 772];
+/// PACKET_HOST of `if_packet.h`: to us.
+const TO_US: u8 = 0;
+/// PACKET_BROADCAST and, as the loopback interface calls it, PACKET_MULTICAST: to everybody.
+const TO_ALL: [u8; 2] = [1, 2];
+/// Least MTU that carries the smallest packets of streams. Bytes.
+const MTU_LEAST: u32 = 1_280;
+/// Longest frame that is read, whatever the interface's MTU was at the beginning. Bytes.
+const FRAME_LEAST: usize = 9_216;
+/// Most frames of one message; they go in batches.
+const PACKETS_MAX: usize = 64;
+/// Answers to one read: whoever asks more asks again.
+const ANSWERS_MAX: usize = sys::BATCH;
+
+/// Why an interface is of no use for frames.
+#[derive(Debug, thiserror::Error)]
+pub enum EthernetError {
+    /// The process has not got the right.
+    #[error(
+        "raw Ethernet needs the capability CAP_NET_RAW: give it to the program \
+         (setcap cap_net_raw+ep PROGRAM) or to the service (AmbientCapabilities=CAP_NET_RAW), \
+         run as root, or set transport to udp"
+    )]
+    Forbidden,
+    /// There is none of this name.
+    #[error("no interface `{0}` on this host: set `interface` to the name of an Ethernet interface")]
+    Unknown(String),
+    /// It is down.
+    #[error("interface {0} is down: bring it up (ip link set {0} up)")]
+    Down(String),
+    /// It is something else, such as an InfiniBand or a tunnel.
+    #[error("interface {0} is no Ethernet: set `interface` to one that is, or transport to udp")]
+    Other(String),
+    /// Its frames are too short.
+    #[error("interface {0} has an MTU of {1}: raise it to 1280 or more (ip link set {0} mtu 1500)")]
+    Mtu(String, u32),
+    /// The system refuses otherwise.
+    #[error("no frames by interface {0}: {1}")]
+    System(String, io::Error),
+}
+
+/// An interface that carries frames.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    name: String,
+    found: sys::Found,
+}
+
+impl Interface {
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// [`EthernetError`], but for the right to use it.
+    pub fn find(name: &str) -> Result<Self, EthernetError> {
+        let found = sys::find(name).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => EthernetError::Unknown(name.to_owned()),
+            _ => EthernetError::System(name.to_owned(), error),
+        })?;
+        let name = name.to_owned();
+        if !HARDWARE.contains(&found.hardware) {
+            return Err(EthernetError::Other(name));
+        }
+        if !found.up {
+            return Err(EthernetError::Down(name));
+        }
+        if found.mtu < MTU_LEAST {
+            return Err(EthernetError::Mtu(name, found.mtu));
+        }
+        Ok(Self { name, found })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Longest packet that it carries, with [`FRAME_HEADER_BYTES`] before it. Bytes.
+    pub fn mtu(&self) -> u32 {
+        self.found.mtu
+    }
+
+    /// An address that stands for it where it has no IP address: see [`link_local_of`].
+    pub fn link_local(&self) -> Ipv6Addr {
+        link_local_of(self.found.mac)
+    }
+}
+
+/// The IPv6 address that is made of an Ethernet's (RFC 4291, appendix A).
+pub fn link_local_of(mac: [u8; 6]) -> Ipv6Addr {
+    let mut octets = [0; 16];
+    (octets[0], octets[1]) = (0xfe, 0x80);
+    octets[8..11].copy_from_slice(&mac[..3]);
+    octets[8] ^= 2;
+    (octets[11], octets[12]) = (0xff, 0xfe);
+    octets[13..].copy_from_slice(&mac[3..]);
+    octets.into()
+}
+
+/// Whether an address is that of an interface without IP: only frames reach it.
+pub fn is_frames_only(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Whether this process may send and receive frames.
+///
+/// # Errors
+/// [`EthernetError::Forbidden`], or the system's.
+pub fn may_open() -> Result<(), EthernetError> {
+    sys::open().map(drop).map_err(|error| refusal("", error))
+}
+
+fn refusal(name: &str, error: io::Error) -> EthernetError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => EthernetError::Forbidden,
+        _ => EthernetError::System(name.to_owned(), error),
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct EthernetSocket {
+    socket: Socket,
+    own: SocketAddr,
+    index: i32,
+    neighbours: Neighbours,
+    /// Who wants to know where we are.
+    asking: Vec<SocketAddr>,
+    /// Room for the frames of one read.
+    room: Vec<u8>,
+    frame_max: usize,
+    clocks: Clocks,
+}
+
+impl EthernetSocket {
+    /// A socket for frames to `own` at an interface; it never blocks. Nobody else on this host
+    /// may have this address and port; the listener or UDP socket of the same sees to that.
+    /// `say` is told what it has to do without.
+    ///
+    /// # Errors
+    /// [`EthernetError`].
+    pub fn open(at: &Interface, own: SocketAddr, say: impl Fn(Arguments<'_>)) -> Result<Self, EthernetError> {
+        let socket = sys::open().map_err(|error| refusal(&at.name, error))?;
+        enlarge(&socket, "Ethernet", say);
+        // The filter comes first: it hears nothing before it is bound.
+        socket
+            .attach_filter(&frame::filter(own))
+            .and_then(|()| sys::bind(&socket, at.found.index, frame::ETHERTYPE))
+            .map_err(|error| refusal(&at.name, error))?;
+        let frame_max = FRAME_LEAST.max(at.found.mtu as usize);
+        Ok(Self {
+            socket,
+            own,
+            index: at.found.index,
+            neighbours: Neighbours::new(Instant::now()),
+            asking: Vec::with_capacity(ANSWERS_MAX),
+            room: vec![0; sys::BATCH * frame_max],
+            frame_max,
+            clocks: Clocks::new(),
+        })
+    }
+
+    /// The descriptor, to wait on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Most packets that go in one message.
+    pub fn packets_max(&self) -> usize {
+        PACKETS_MAX
+    }
+
+    /// Reads what has come, up to a bound, and gives each packet to `take` with whom it is
+    /// from and when the system got it. `Ok(false)`: nothing came.
+    ///
+    /// # Errors
+    /// The system's, such as that the interface went down.
+    pub fn receive(&mut self, mut take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
+        let Self { socket, own, neighbours, asking, room, frame_max, clocks, .. } = self;
+        let mut now = None;
+        let came = sys::receive(socket.as_fd(), room, *frame_max, |origin, frame| {
+            let now = *now.get_or_insert_with(|| {
+                clocks.compare();
+                Instant::now()
+            });
+            let Some((from, to, packet)) = frame::parse(frame) else { return };
+            let to_all = TO_ALL.contains(&origin.kind);
+            if to != *own || !to_all && origin.kind != TO_US {
+                return;
+            }
+            neighbours.hear(now, from.ip(), origin.mac);
+            if to_all && asking.len() < ANSWERS_MAX && !asking.contains(&from) {
+                asking.push(from);
+            }
+            if !packet.is_empty() {
+                take(from, origin.at.map_or(now, |at| clocks.arrived(now, at)), packet);
+            }
+        });
+        self.answer();
+        match came {
+            Ok(count) => Ok(count > 0),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Shows those who asked where we are.
+    fn answer(&mut self) {
+        let now = Instant::now();
+        while let Some(asking) = self.asking.pop() {
+            if let Way::To(mac, _) = self.neighbours.way(now, asking.ip(), 1) {
+                // One that is lost is asked for again.
+                let _ = self.send_to(mac, asking, 1, &[]);
+            }
+        }
+    }
+
+    /// Whether it is known where an address of the broadcast domain is.
+    pub fn knows(&self, ip: IpAddr) -> bool {
+        self.neighbours.knows(ip)
+    }
+
+    /// Sends packets of `segment` bytes each, of which the last may be shorter.
+    pub fn send(&mut self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
+        let segment = segment.max(1);
+        let mac = match self.neighbours.way(Instant::now(), to.ip(), packets.len().div_ceil(segment)) {
+            Way::To(mac, ask) => {
+                if ask {
+                    let _ = self.send_to(EVERYBODY, to, 1, &[]);
+                }
+                mac
+            }
+            Way::Broadcast => EVERYBODY,
+            Way::None => return Sent::Dropped,
+        };
+        match self.send_to(mac, to, segment, packets) {
+            Ok(sent) if sent >= packets.len() => Sent::Yes,
+            Ok(sent) => Sent::Partly(sent),
+            Err(_) => Sent::Dropped,
+        }
+    }
+
+    /// How many bytes of the packets the system took; of an empty one 0.
+    fn send_to(&self, mac: Mac, to: SocketAddr, segment: usize, packets: &[u8]) -> io::Result<usize> {
+        let address = sys::address(self.index, mac, frame::ETHERTYPE);
+        let whole = frame::header(self.own, to, segment.min(packets.len()));
+        let tail = frame::header(self.own, to, packets.len() % segment);
+        if packets.is_empty() {
+            return sys::send(self.fd(), &address, [(&tail[..], packets)].into_iter());
+        }
+        let mut sent = 0;
+        while sent < packets.len() {
+            let frames = packets[sent..].chunks(segment).take(sys::BATCH);
+            let frames =
+                frames.map(|packet| (if packet.len() == segment { &whole[..] } else { &tail[..] }, packet));
+            match sys::send(self.fd(), &address, frames) {
+                Ok(count) => sent = packets.len().min(sent + count * segment),
+                Err(error) if is_full(&error) => break,
+                // What went before it is on its way.
+                Err(_) if sent > 0 => return Ok(packets.len()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Who is where on the broadcast domain. No I/O, no clock of its own.
+//!
+//! Whoever is not known is written to by broadcast, a little at a time; what comes from an
+//! address tells where it is. One who has been silent for long is asked after, by an empty
+//! broadcast, while frames go on to where it was last.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::Mac;
+
+/// Neighbours that are remembered.
+const NEIGHBOURS_MAX: usize = 4_096;
+/// Silence after which one is asked after, and the pause between questions.
+const SILENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_secs(1);
+/// One silent for so long makes room for others.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Frames that go to everybody within a time: what the beginnings of connections need.
+const BROADCASTS: usize = 64;
+const WINDOW: Duration = Duration::from_millis(20);
+
+/// Where frames to an address go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// There; if so, after an empty broadcast.
+    To(Mac, bool),
+    /// To everybody.
+    Broadcast,
+    /// Nowhere: too much went to everybody just now.
+    None,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Neighbours {
+    known: HashMap<IpAddr, Neighbour>,
+    /// Frames that went to everybody since a time.
+    broadcasts: usize,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Neighbour {
+    mac: Mac,
+    heard: Instant,
+    asked: Instant,
+}
+
+impl Neighbours {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { known: HashMap::new(), broadcasts: 0, since: now }
+    }
+
+    /// Something came from there.
+    pub(super) fn hear(&mut self, now: Instant, from: IpAddr, mac: Mac) {
+        // The address of a group is nobody's.
+        if mac[0] & 1 != 0 {
+            return;
+        }
+        if let Some(known) = self.known.get_mut(&from) {
+            (known.mac, known.heard) = (mac, now);
+            return;
+        }
+        if self.known.len() >= NEIGHBOURS_MAX {
+            self.known.retain(|_, known| now < known.heard + FORGOTTEN);
+        }
+        if self.known.len() < NEIGHBOURS_MAX {
+            self.known.insert(from, Neighbour { mac, heard: now, asked: now });
+        }
+    }
+
+    pub(super) fn knows(&self, ip: IpAddr) -> bool {
+        self.known.contains_key(&ip)
+    }
+
+    /// Where so many frames to an address go.
+    pub(super) fn way(&mut self, now: Instant, to: IpAddr, frames: usize) -> Way {
+        if let Some(known) = self.known.get_mut(&to) {
+            let ask = now >= known.heard + SILENCE && now >= known.asked + PAUSE;
+            if ask {
+                known.asked = now;
+            }
+            return Way::To(known.mac, ask);
+        }
+        if now >= self.since + WINDOW {
+            (self.broadcasts, self.since) = (0, now);
+        }
+        // A single message may be more than the rest of the window.
+        if self.broadcasts >= BROADCASTS {
+            return Way::None;
+        }
+        self.broadcasts += frames;
+        Way::Broadcast
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THERE: Mac = [2, 0, 0, 0, 0, 1];
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    #[test]
+    fn whoever_was_heard_is_written_to_there() {
+        let start = Instant::now();
+        let mut neighbours = Neighbours::new(start);
+        assert_eq!(neighbours.way(start, ip(1), 1), Way::Broadcast);
+        neighbours.hear(start, ip(1), THERE);
+        assert_eq!(neighbours.way(start, ip(1), 1), Way::To(THERE, false));
+        let moved = [2, 0, 0, 0, 0, 9];
+        neighbours.hear(start, ip(1), moved);
+        assert_eq!(neighbours.way(start, ip(1), 1), Way::To(moved, false));
+        neighbours.hear(start, ip(1), [0xff; 6]);
+        assert_eq!(neighbours.way(start, ip(1), 1), Way::To(moved, false), "nobody is everybody");
+    }
+
+    #[test]
+    fn the_silent_are_asked_after_now_and_then() {
+        let start = Instant::now();
+        let mut neighbours = Neighbours::new(start);
+        neighbours.hear(start, ip(1), THERE);
+        let later = start + SILENCE;
+        assert_eq!(neighbours.way(later, ip(1), 1), Way::To(THERE, true));
+        assert_eq!(neighbours.way(later, ip(1), 1), Way::To(THERE, false));
+        assert_eq!(neighbours.way(later + PAUSE, ip(1), 1), Way::To(THERE, true));
+        neighbours.hear(later + PAUSE, ip(1), THERE);
+        assert_eq!(neighbours.way(later + PAUSE * 3, ip(1), 1), Way::To(THERE, false));
+    }
+
+    #[test]
+    fn little_goes_to_everybody() {
+        let start = Instant::now();
+        let mut neighbours = Neighbours::new(start);
+        let mut went = 0;
+        for step in 0..1_000_u32 {
+            let now = start + Duration::from_micros(100) * step;
+            if neighbours.way(now, ip(1), 8) == Way::Broadcast {
+                went += 8;
+            }
+        }
+        assert_eq!(went, BROADCASTS * 5, "of 100 ms");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let start = Instant::now();
+        let mut neighbours = Neighbours::new(start);
+        let address = |i: u32| IpAddr::from((0x0a00_0000 + i).to_be_bytes());
+        for i in 0..2 * NEIGHBOURS_MAX as u32 {
+            neighbours.hear(start, address(i), THERE);
+        }
+        assert_eq!(neighbours.known.len(), NEIGHBOURS_MAX);
+        neighbours.hear(start + FORGOTTEN, address(1 << 20), THERE);
+        assert_eq!(neighbours.known.len(), 1);
+    }
+}

@@ -1,0 +1,172 @@
+//! A UDP socket: packets in batches, both ways, never split up on the way, and when they came.
+
+use std::fmt::Arguments;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::clocks::Clocks;
+use crate::{Sent, enlarge};
+
+/// Messages that are read at once; with GRO each may be many packets.
+const MESSAGES: usize = 8;
+/// Longest message. Bytes.
+const MESSAGE_BYTES: usize = 1 << 16;
+/// Most bytes that go in one message.
+pub const SEND_BYTES: usize = 64_000;
+
+/// See the module.
+#[derive(Debug)]
+pub struct UdpSocket {
+    socket: Socket,
+    state: UdpSocketState,
+    /// Room for the messages of one read.
+    room: Vec<u8>,
+    metas: Box<[RecvMeta; MESSAGES]>,
+    clocks: Clocks,
+}
+
+impl UdpSocket {
+    /// A socket bound to `at`, that never blocks. `say` is told what it has to do without.
+    ///
+    /// # Errors
+    /// The system's, such as `AddrInUse`.
+    pub fn bind(at: SocketAddr, say: impl Fn(Arguments<'_>)) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.bind(&at.into())?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // Where nobody listens any more, the system of that host says so.
+        if let Err(error) = state.enable_transport_errors(UdpSockRef::from(&socket)) {
+            say(format_args!("ended processes will be noticed late: {error}"));
+        }
+        enlarge(&socket, "UDP", say);
+        let room = vec![0; MESSAGES * MESSAGE_BYTES];
+        Ok(Self { socket, state, room, metas: Default::default(), clocks: Clocks::new() })
+    }
+
+    /// The descriptor, to wait on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Most packets that go in one message.
+    pub fn packets_max(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Reads what has come, up to a bound, and gives each packet to `take` with whom it is
+    /// from and when the system got it. `Ok(false)`: nothing came.
+    ///
+    /// # Errors
+    /// The system's, which concerns packets sent earlier; see [`UdpSocket::refusals`].
+    pub fn receive(&mut self, mut take: impl FnMut(SocketAddr, Instant, &mut [u8])) -> io::Result<bool> {
+        let mut chunks = self.room.chunks_mut(MESSAGE_BYTES);
+        let mut slices: [IoSliceMut<'_>; MESSAGES] =
+            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+        let count = match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut self.metas[..]) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        self.clocks.compare();
+        let now = Instant::now();
+        for (message, meta) in slices.iter_mut().zip(&self.metas[..count]) {
+            let arrived = meta.timestamp.map_or(now, |at| self.clocks.arrived(now, at));
+            for packet in message[..meta.len].chunks_mut(meta.stride.max(1)) {
+                take(meta.addr, arrived, packet);
+            }
+        }
+        Ok(count > 0)
+    }
+
+    /// Sends packets of `segment` bytes each, of which the last may be shorter.
+    pub fn send(&self, to: SocketAddr, segment: usize, packets: &[u8]) -> Sent {
+        let transmit = quinn_udp::Transmit {
+            destination: to,
+            ecn: None,
+            contents: packets,
+            segment_size: (packets.len() > segment).then_some(segment),
+            src_ip: None,
+        };
+        match self.state.try_send(UdpSockRef::from(&self.socket), &transmit) {
+            Ok(()) => Sent::Yes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::BLOCKED,
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Sent::BLOCKED,
+            Err(_) => Sent::Dropped,
+        }
+    }
+
+    /// Empties the system's queue of errors, and gives `tell` the hosts that said that
+    /// nobody listens at a port of theirs.
+    pub fn refusals(&self, mut tell: impl FnMut(IpAddr)) {
+        while let Ok(Some(error)) = self.state.recv_transport_error(UdpSockRef::from(&self.socket)) {
+            if error.raw_errno == libc::ECONNREFUSED
+                && let Some(host) = error.addr
+            {
+                tell(host.ip());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn wait(socket: &UdpSocket) {
+        let mut entry = [rustix::event::PollFd::new(&socket.socket, rustix::event::PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+        assert!(rustix::event::poll(&mut entry, Some(&limit)).expect("polled") > 0, "nothing came");
+    }
+
+    #[test]
+    fn a_message_of_many_packets_arrives_as_those_packets() {
+        let bind = || UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        let (a, mut b) = (bind(), bind());
+        let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
+        let bytes: Vec<u8> = (0..30_500_u32).map(|i| (i % 251) as u8).collect();
+        assert!(!b.receive(|_, _, _| panic!("nothing was sent")).expect("no error"));
+        let began = Instant::now() - Duration::from_millis(1);
+        assert_eq!(a.send(to, 1_000, &bytes), Sent::Yes);
+        let mut got = Vec::new();
+        let mut sizes = Vec::new();
+        while got.len() < bytes.len() {
+            wait(&b);
+            b.receive(|_, arrived, packet| {
+                assert!(arrived >= began && arrived <= Instant::now());
+                sizes.push(packet.len());
+                got.extend_from_slice(packet);
+            })
+            .expect("no error");
+        }
+        assert!(got == bytes);
+        assert!(sizes[..30].iter().all(|size| *size == 1_000) && sizes[30] == 500, "{sizes:?}");
+    }
+
+    #[test]
+    fn what_the_interface_does_not_carry_is_dropped_and_harms_nothing() {
+        let a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        assert_eq!(a.send("127.0.0.1:9".parse().expect("valid"), 70_000, &[0; 70_000]), Sent::Dropped);
+    }
+
+    #[test]
+    fn a_port_where_nobody_listens_is_told_of() {
+        let mut a = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        let gone = UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        let to = gone.socket.local_addr().expect("bound").as_socket().expect("IP");
+        drop(gone);
+        assert_eq!(a.send(to, 10, &[0; 10]), Sent::Yes);
+        let mut hosts = Vec::new();
+        while hosts.is_empty() {
+            let _ = a.receive(|_, _, _| panic!("nothing was sent"));
+            a.refusals(|host| hosts.push(host));
+        }
+        assert_eq!(hosts, [to.ip()]);
+    }
+}

@@ -1,0 +1,81 @@
+//! Where an endpoint listens: by TCP, and at the same port by packets where lanes may go so.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use isthmus_datagram::{
+    EthernetSocket, FRAME_HEADER_BYTES, Interface, PacketSocket, UdpSocket, is_frames_only,
+};
+use isthmus_udp::PortConfig;
+use socket2::Socket;
+
+use crate::carrier::{self, Udp};
+use crate::endpoint::OpenError;
+use crate::interface::{InterfaceError, interface_of};
+use crate::log::info_log;
+use crate::{Settings, Transport};
+
+/// Attempts to find a port that is free for TCP and UDP.
+const PORT_TRIES: usize = 32;
+
+/// What an endpoint listens by.
+pub(crate) struct Listening {
+    pub(crate) listener: Socket,
+    /// What peers need to know.
+    pub(crate) at: SocketAddr,
+    pub(crate) packets: Option<Udp>,
+}
+
+/// Listens at `bind`, or as the settings say.
+pub(crate) fn listen(settings: &Settings, bind: Option<SocketAddr>) -> Result<Listening, OpenError> {
+    let at = address(settings, bind)?;
+    let fail = |cause| OpenError::Listen { at, cause };
+    let mut tries = 0;
+    loop {
+        let listener = carrier::listen(for_tcp(at)).map_err(fail)?;
+        let port = listener.local_addr().map_err(fail)?.as_socket().map_or(at.port(), |at| at.port());
+        let bound = SocketAddr::new(at.ip(), port);
+        let (socket, config) = match settings.transport {
+            Transport::Tcp => return Ok(Listening { listener, at: bound, packets: None }),
+            Transport::Ethernet => frames(settings, bound)?,
+            _ => match UdpSocket::bind(bound, |what| info_log!("{what}")) {
+                Ok(socket) => (PacketSocket::Udp(socket), PortConfig::at(bound)),
+                Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(fail(error)),
+                Err(_) => {
+                    tries += 1; // the port is taken for UDP: another one
+                    continue;
+                }
+            },
+        };
+        let packets = Udp::open(socket, config, settings).map_err(fail)?;
+        return Ok(Listening { listener, at: bound, packets: Some(packets) });
+    }
+}
+
+/// Where TCP listens, or reaches, that is meant by an address of this host: that of an
+/// interface without IP serves within the host.
+pub(crate) fn for_tcp(own: SocketAddr) -> SocketAddr {
+    if is_frames_only(own.ip()) { SocketAddr::new(Ipv4Addr::LOCALHOST.into(), own.port()) } else { own }
+}
+
+fn frames(settings: &Settings, at: SocketAddr) -> Result<(PacketSocket, PortConfig), OpenError> {
+    let interface = Interface::find(&frames_interface(settings, at.ip()))?;
+    let socket = EthernetSocket::open(&interface, at, |what| info_log!("{what}"))?;
+    Ok((PacketSocket::Ethernet(socket), PortConfig::framed(interface.mtu(), FRAME_HEADER_BYTES)))
+}
+
+/// The name of the interface that frames of an endpoint at this address go by.
+fn frames_interface(settings: &Settings, ip: IpAddr) -> String {
+    match interface_of(ip) {
+        Some(name) if !is_frames_only(ip) => name,
+        _ => settings.interface.clone(),
+    }
+}
+
+fn address(settings: &Settings, bind: Option<SocketAddr>) -> Result<SocketAddr, InterfaceError> {
+    let port = bind.map(|at| at.port()).filter(|&port| port != 0).unwrap_or(settings.port);
+    let ip = match bind.map(|at| at.ip()).filter(|ip| !ip.is_unspecified()) {
+        Some(ip) => ip,
+        None => settings.own_ip()?,
+    };
+    Ok(SocketAddr::new(ip, port))
+}

@@ -1,0 +1,131 @@
+//! What connections and endpoints are like, and changing it.
+
+use std::time::Duration;
+
+use super::Endpoint;
+use crate::datagrams::Datagrams;
+use crate::event::Connection;
+use crate::inner::micros;
+use crate::options::check;
+use crate::{EndpointOptions, Error, Level};
+
+/// Counts of what an endpoint did, for diagnosis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EndpointCounters {
+    /// Messages given to the program.
+    pub received: u64,
+    /// Datagrams of unreliable connections that this host dropped.
+    pub datagrams_dropped: u64,
+    /// Connections, in any state.
+    pub connections: u64,
+    /// Fragments that the engine sent again.
+    pub fragments_resent: u64,
+    /// Lanes that broke.
+    pub lanes_lost: u64,
+}
+
+impl Endpoint {
+    /// The service level of a connection.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn level(&self, connection: Connection) -> Result<Level, Error> {
+        self.describe(connection).map(|described| described.level)
+    }
+
+    /// Longest message that may be sent by a connection. Bytes; 0 until it is established.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn message_max(&self, connection: Connection) -> Result<u32, Error> {
+        self.describe(connection).map(|described| described.message_max)
+    }
+
+    /// The address of the endpoint at the other end.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn peer_uri(&self, connection: Connection) -> Result<String, Error> {
+        let peer = self.describe(connection)?.peer;
+        Ok(self.inner.engine.peer_address(peer).to_string())
+    }
+
+    fn describe(&self, connection: Connection) -> Result<crate::talk::Described, Error> {
+        let id = self.inner.id(connection)?;
+        self.inner.open_state()?.talk.describe(id)
+    }
+
+    /// How long messages, writes and reads of a connection may take from now on; zero: as
+    /// long as the peer lives. What takes longer has its event, and may still arrive, once; a
+    /// region is in use until the operation has ended indeed ([`Region::is_in_use`]).
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn set_send_timeout(&self, connection: Connection, timeout: Duration) -> Result<(), Error> {
+        let id = self.inner.id(connection)?;
+        self.inner.open_state()?.talk.set_send_timeout(id, micros(timeout))
+    }
+
+    /// After how much silence of a connection the program is told; zero: never.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn set_keepalive(&self, connection: Connection, silence: Duration) -> Result<(), Error> {
+        let id = self.inner.id(connection)?;
+        self.inner.open_state()?.talk.set_keepalive(self.inner.now(), id, micros(silence))
+    }
+
+    /// A connection's send time-out and keepalive.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn times(&self, connection: Connection) -> Result<(Duration, Duration), Error> {
+        let id = self.inner.id(connection)?;
+        let (timeout_us, keepalive_us) = self.inner.open_state()?.talk.times(id)?;
+        Ok((Duration::from_micros(timeout_us), Duration::from_micros(keepalive_us)))
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> EndpointOptions {
+        self.inner.state.lock().options.clone()
+    }
+
+    /// Changes options; those of times hold for new connections.
+    ///
+    /// # Errors
+    /// [`Error::Value`]; `message_max` and `port` cannot change.
+    pub fn set_options(&self, options: &EndpointOptions) -> Result<(), Error> {
+        options.check()?;
+        let mut state = self.inner.open_state()?;
+        if (options.message_max, options.port) != (state.options.message_max, state.options.port) {
+            return Err(Error::Value(
+                "message_max and port are chosen when an endpoint is created".to_owned(),
+            ));
+        }
+        check("recv_buffers", options.recv_buffers, 1, 65_536)?;
+        state.recv_buffers = options.recv_buffers;
+        if let Some(datagrams) = &mut state.datagrams {
+            datagrams.set_waiting_max(options.recv_buffers as usize);
+        }
+        let limits = state.talk.limits_mut();
+        limits.send_buffers = options.send_buffers;
+        limits.requests = options.backlog;
+        state.options = options.clone();
+        self.inner.fill_buffers(&mut state);
+        Ok(())
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> EndpointCounters {
+        let state = self.inner.state.lock();
+        let engine = self.inner.engine.counters();
+        EndpointCounters {
+            datagrams_dropped: state.datagrams.as_ref().map_or(0, Datagrams::dropped),
+            connections: state.talk.links() as u64,
+            fragments_resent: engine.fragments_resent,
+            lanes_lost: engine.lanes_lost,
+            ..state.counters
+        }
+    }
+}

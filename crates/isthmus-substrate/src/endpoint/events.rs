@@ -1,0 +1,74 @@
+//! Taking events, and sleeping until there are some.
+
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use super::{Endpoint, SPIN};
+use crate::Error;
+use crate::datagrams::Datagrams;
+use crate::event::Event;
+use crate::inner::LOOK;
+
+impl Endpoint {
+    /// The next event, if there is one; never sleeps.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn get_event(&self) -> Result<Option<Event>, Error> {
+        let mut state = self.inner.open_state()?;
+        if !state.talk.has_news() {
+            self.inner.progress(&mut state);
+        }
+        Ok(self.inner.next_event(&mut state))
+    }
+
+    /// The next event; sleeps until there is one, or `limit` has passed. `None`: no limit.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn next_event(&self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
+        let start = Instant::now();
+        loop {
+            if let Some(event) = self.get_event()? {
+                return Ok(Some(event));
+            }
+            let waited = start.elapsed();
+            let left = limit.map(|limit| limit.saturating_sub(waited));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            if waited > SPIN && self.arm()? {
+                self.inner.bell.sleep(left);
+            }
+        }
+    }
+
+    /// A descriptor that becomes readable when [`Endpoint::get_event`] may have something,
+    /// provided [`Endpoint::arm`] said yes since. It is the endpoint's: do not close it.
+    pub fn os_handle(&self) -> RawFd {
+        self.inner.bell.raw_fd()
+    }
+
+    /// Prepares to sleep on [`Endpoint::os_handle`]. False where events are waiting: take
+    /// them first. After it was readable, take events until there are none, and arm again.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn arm(&self) -> Result<bool, Error> {
+        let inner = &self.inner;
+        let mut state = inner.open_state()?;
+        inner.bell.silence();
+        if !inner.engine.arm() {
+            inner.progress(&mut state);
+        }
+        state.armed = true;
+        if state.talk.has_news() || state.datagrams.as_ref().is_some_and(Datagrams::has_fresh) {
+            return Ok(false);
+        }
+        let now = inner.now();
+        let due = state.talk.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
+        inner.bell.set_timer(Some(due.unwrap_or(LOOK).min(LOOK)));
+        // What `progress` did may have disarmed the engine, or given it news.
+        Ok(inner.engine.arm())
+    }
+}

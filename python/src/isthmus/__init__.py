@@ -1,0 +1,36 @@
+"""Isthmus: endpoints, connections, events, messages and remote memory between sites."""
+
+from ._connection import Connection
+from ._endpoint import Endpoint, Region, devices
+from ._events import (
+    Accepted,
+    Connected,
+    DeviceFailed,
+    Disconnected,
+    Event,
+    KeepaliveExpired,
+    Received,
+    Request,
+    Sent,
+)
+from ._library import Device, Error, Level, Status
+
+__all__ = [
+    "Accepted",
+    "Connected",
+    "Connection",
+    "Device",
+    "DeviceFailed",
+    "Disconnected",
+    "Endpoint",
+    "Error",
+    "Event",
+    "KeepaliveExpired",
+    "Level",
+    "Received",
+    "Region",
+    "Request",
+    "Sent",
+    "Status",
+    "devices",
+]

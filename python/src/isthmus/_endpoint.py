@@ -1,0 +1,336 @@
+"""An endpoint: its connections, its memory, and its one queue of events."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import itertools
+import time
+import weakref
+from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64
+from types import TracebackType
+from typing import Any, Iterator, Union
+
+from . import _events
+from . import _library as lib
+from ._connection import Connection
+from ._library import Device, EndpointName, EventRecord, Level, MemoryBytes, OptionsRecord
+from ._library import RegionName, Status, call, meaning
+from ._memory import WRITABLE, Lent, borrow
+
+#: Whatever has the buffer protocol, such as an array of numpy.
+Buffer = Union[bytes, bytearray, memoryview, Any]
+
+#: A wait is that long at most before signals are looked at. Seconds.
+SLICE = 0.1
+
+_open: "weakref.WeakSet[Endpoint]" = weakref.WeakSet()
+
+
+def devices() -> list[Device]:
+    """The devices of this host, best first."""
+    return lib.list_devices()
+
+
+class Region:
+    """Registered memory, from :meth:`Endpoint.register`. Its buffer cannot be resized until
+    it is deregistered."""
+
+    def __init__(self, lent: Lent, name: RegionName, memory: bytes) -> None:
+        self._lent = lent
+        self._length = len(lent)
+        self._name = name
+        #: What peers need to reach it: send it there. 32 bytes.
+        self.memory = memory
+
+    def __len__(self) -> int:
+        return self._length
+
+
+class Endpoint:
+    """A program's instance of a device. Methods may be called from any thread."""
+
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        recv_buffers: int = 0,
+        send_buffers: int = 0,
+        message_max: int = 0,
+        backlog: int = 0,
+        send_timeout: float = 0,
+        keepalive: float = 0,
+        port: int = 0,
+    ) -> None:
+        """Opens it on the device of this name (default: the best that is up); 0 in an option
+        means its default, times are in seconds. ``isthmus.h`` describes the options."""
+        self._state = "closed"
+        self._words = itertools.count(1)
+        self._connections: dict[int, Connection] = {}
+        self._left: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
+        self._operations: dict[int, tuple[Any, Lent | None]] = {}
+        self._regions: dict[int, Region] = {}
+        self._lent: set[int] = set()
+        lib.initialise()
+        options = OptionsRecord(
+            ctypes.sizeof(OptionsRecord), recv_buffers, send_buffers, message_max, backlog,
+            round(send_timeout * 1e6), round(keepalive * 1e6), port, 0,
+        )  # fmt: skip
+        self._name, handle = EndpointName(), c_int()
+        name = None if device is None else device.encode()
+        call("create_endpoint", name, byref(options), byref(self._name), byref(handle))
+        self._handle = handle.value
+        self._state = "open"
+        _open.add(self)
+
+    @property
+    def uri(self) -> str:
+        """The address that peers need."""
+        text = ctypes.create_string_buffer(lib.URI_MAX)
+        call("uri", self._name, text, len(text))
+        return text.value.decode()
+
+    def connect(
+        self,
+        uri: str,
+        payload: Buffer = b"",
+        *,
+        level: Level = Level.RO,
+        context: Any = None,
+        timeout: float = 0,
+    ) -> Connection:
+        """Asks for a connection, with a payload of at most 1,024 bytes. Returns at once;
+        :class:`Connected` follows, within ``timeout`` seconds (0: as long as the peer can be
+        reached)."""
+        connection = Connection(self, context)
+        word = self._enter(connection)
+        pointer, length, _holder = self._lend(payload)
+        try:
+            call(
+                "connect", self._name, uri.encode(), pointer, length, level, word,
+                round(timeout * 1e6), byref(connection._name),
+            )  # fmt: skip
+        except BaseException:
+            self._forget(word)
+            raise
+        return connection
+
+    def poll(self) -> _events.Event | None:
+        """The next event, if there is one; never sleeps."""
+        record = EventRecord()
+        if call("get_event", self._name, byref(record), but=Status.AGAIN) == Status.AGAIN:
+            return None
+        return self._shape(record)
+
+    def wait(self, timeout: float | None = None) -> _events.Event | None:
+        """The next event; sleeps until there is one, or so many seconds (``None``: no
+        limit)."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = SLICE if end is None else max(0.0, min(SLICE, end - time.monotonic()))
+            record = EventRecord()
+            status = call(
+                "wait_event", self._name, round(left * 1e6), byref(record), but=Status.AGAIN
+            )
+            if status == Status.SUCCESS:
+                return self._shape(record)
+            if end is not None and time.monotonic() >= end:
+                return None
+
+    def events(self, timeout: float | None = None) -> Iterator[_events.Event]:
+        """Events as they come, until there was none for so many seconds."""
+        while (event := self.wait(timeout)) is not None:
+            yield event
+            del event
+
+    def arm(self) -> bool:
+        """Prepares to sleep on :meth:`fileno`. ``False`` where events are waiting: take them
+        first. When it was readable, take events until there are none, then arm again."""
+        return call("arm", self._name, but=Status.AGAIN) == Status.SUCCESS
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there may be events, once armed."""
+        return self._handle
+
+    def register(
+        self, buffer: Buffer, *, remote_read: bool = False, remote_write: bool = False
+    ) -> Region:
+        """Registers writable memory for reads and writes of ours, and as said of peers."""
+        lent = Lent(buffer, WRITABLE)
+        access = lib.REMOTE_READ * remote_read | lib.REMOTE_WRITE * remote_write
+        name, memory = RegionName(), MemoryBytes()
+        call("register", self._name, lent.address, len(lent), access, byref(name), byref(memory))
+        region = Region(lent, name, bytes(memory))
+        self._regions[name.id] = region
+        return region
+
+    def deregister(self, region: Region) -> None:
+        """Takes memory back: no peer reaches it after this returns. Refused while operations
+        of ours use it."""
+        call("deregister", self._name, region._name)
+        self._regions.pop(region._name.id, None)
+        region._lent.release()
+
+    @property
+    def recv_buffers(self) -> int:
+        """Messages that wait for or are with the program; more wait at their senders."""
+        value, length = c_uint32(), c_size_t(4)
+        nobody = lib.ConnectionName()
+        call("get_option", self._name, nobody, lib.OPT_RECV_BUFFERS, byref(value), byref(length))
+        return value.value
+
+    @recv_buffers.setter
+    def recv_buffers(self, count: int) -> None:
+        value, nobody = c_uint32(count), lib.ConnectionName()
+        call("set_option", self._name, nobody, lib.OPT_RECV_BUFFERS, byref(value), 4)
+
+    def set_times(self, *, send_timeout: float, keepalive: float) -> None:
+        """Send time-out and keepalive of new connections; 0: none. Seconds."""
+        nobody = lib.ConnectionName()
+        for option, seconds in (
+            (lib.OPT_SEND_TIMEOUT_US, send_timeout),
+            (lib.OPT_KEEPALIVE_US, keepalive),
+        ):
+            call("set_option", self._name, nobody, option, byref(c_uint64(round(seconds * 1e6))), 8)
+
+    def close(self) -> None:
+        """Delivers what was sent and closes the endpoint. While the program still holds views
+        of messages only its connections end; the rest does when the last view is gone."""
+        if self._state != "open":
+            return
+        self._state = "closing"
+        if not self._lent:
+            return self._destroy()
+        for connection in list(self._connections.values()):
+            with contextlib.suppress(lib.Error):
+                call("disconnect", self._name, connection._name)
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _destroy(self) -> None:
+        self._state = "closed"
+        call("destroy_endpoint", self._name)
+        self._connections.clear()
+        self._operations.clear()
+        while self._regions:
+            self._regions.popitem()[1]._lent.release()
+
+    def _lend(self, buffer: Buffer) -> tuple[int | None, int, Lent]:
+        lent = Lent(buffer)
+        return lent.address, len(lent), lent
+
+    def _enter(self, connection: Connection) -> int:
+        word = next(self._words)
+        self._connections[word] = connection
+        return word
+
+    def _forget(self, word: int) -> None:
+        connection = self._connections.pop(word, None)
+        if connection is not None:
+            # Ends of what it had sent may still come.
+            self._left[word] = connection
+
+    def _forget_later(self, connection: Connection) -> None:
+        for word, known in list(self._connections.items()):
+            if known is connection:
+                self._forget(word)
+
+    @contextlib.contextmanager
+    def _operation(self, word: Any, holder: Lent | None, event: bool) -> Iterator[int | None]:
+        """A number for an operation, by which its event finds what it was called."""
+        if not event:
+            yield None
+            return
+        number = next(self._words)
+        self._operations[number] = (word, holder)
+        try:
+            yield number
+        except BaseException:
+            self._operations.pop(number, None)
+            raise
+
+    def _accept(self, request: _events.Request, context: Any) -> Connection:
+        connection = Connection(self, context)
+        word = self._enter(connection)
+        try:
+            call("accept", self._name, byref(request._record), word, byref(connection._name))
+        except BaseException:
+            self._forget(word)
+            raise
+        return connection
+
+    def _reject(self, request: _events.Request, reason: int, payload: bytes) -> None:
+        pointer, length, _holder = self._lend(payload)
+        call("reject", self._name, byref(request._record), reason, pointer, length)
+
+    def _give_back(self, record: EventRecord) -> None:
+        self._lent.discard(record.token)
+        if self._state != "closed":
+            with contextlib.suppress(lib.Error):
+                call("return_event", self._name, byref(record))
+        if self._state == "closing" and not self._lent:
+            self._destroy()
+
+    def _shape(self, record: EventRecord) -> _events.Event:
+        """What the program gets for an event of the library."""
+        kind = record.kind
+        if kind == 1:
+            self._lent.add(record.token)
+            return _events.Request(self, record, _events.copied(record))
+        word = record.context or 0
+        connection = self._connections.get(word) or self._left.get(word)
+        if connection is None:
+            connection = Connection(self, None)
+            connection._name = record.connection
+        if kind == 4:
+            return _events.Received(connection, self._view(record))
+        status = Status(record.status)
+        text = (record.text or b"").decode() or meaning(status)
+        payload, reason, operation = _events.copied(record), record.reason, record.operation
+        call("return_event", self._name, byref(record))
+        if kind in (2, 3) and status != Status.SUCCESS:
+            self._forget(word)
+        if kind == 2:
+            return _events.Connected(connection, status, text, reason, payload)
+        if kind == 3:
+            return _events.Accepted(connection, status, text)
+        if kind == 5:
+            told, _ = self._operations.pop(operation, (None, None)) if operation else (None, None)
+            return _events.Sent(connection, told, status, text)
+        if kind == 6:
+            with contextlib.suppress(lib.Error):
+                call("disconnect", self._name, connection._name)
+            self._forget(word)
+            return _events.Disconnected(connection, status, text)
+        if kind == 7:
+            return _events.KeepaliveExpired(connection)
+        return _events.DeviceFailed(text)
+
+    def _view(self, record: EventRecord) -> memoryview:
+        if not record.len:
+            call("return_event", self._name, byref(record))
+            return memoryview(b"")
+        self._lent.add(record.token)
+        return borrow(record.data, record.len, functools.partial(self._give_back, record))
+
+
+@atexit.register
+def _close_all() -> None:
+    for endpoint in list(_open):
+        endpoint.close()
+        if endpoint._state == "closing":
+            endpoint._destroy()

@@ -1,0 +1,243 @@
+"""The binding over the real library, between endpoints of one process on loopback."""
+
+import ctypes
+import gc
+import pathlib
+import re
+import select
+import subprocess
+import tempfile
+import time
+import unittest
+from typing import Any, List, Tuple, Type, TypeVar
+
+import isthmus
+from isthmus import _library as lib
+from isthmus import Level, Status
+
+#: A bound for what hangs. Seconds.
+LIMIT = 60.0
+HEADER = pathlib.Path(__file__).parents[2] / "include/isthmus.h"
+
+E = TypeVar("E")
+
+
+def expect(endpoint: isthmus.Endpoint, kind: Type[E]) -> E:
+    event = endpoint.wait(LIMIT)
+    assert isinstance(event, kind), event
+    return event
+
+
+class Pair(unittest.TestCase):
+    def setUp(self) -> None:
+        self.a, self.b = isthmus.Endpoint(), isthmus.Endpoint()
+        self.addCleanup(self.b.close)
+        self.addCleanup(self.a.close)
+
+    def connect(self, level: Level = Level.RO) -> Tuple[isthmus.Connection, isthmus.Connection]:
+        at_a = self.a.connect(self.b.uri, b"hello", level=level, context="a")
+        request = expect(self.b, isthmus.Request)
+        self.assertEqual((request.payload, request.level, request.peer), (b"hello", level, self.a.uri))
+        at_b = request.accept(context="b")
+        self.assertTrue(expect(self.b, isthmus.Accepted).ok)
+        connected = expect(self.a, isthmus.Connected)
+        self.assertTrue(connected.ok)
+        self.assertIs(connected.connection, at_a)
+        return at_a, at_b
+
+
+class Connections(Pair):
+    def test_a_request_is_granted_and_the_connection_described(self) -> None:
+        for level in Level:
+            at_a, at_b = self.connect(level)
+            self.assertEqual((at_a.level, at_a.peer, at_b.peer), (level, self.b.uri, self.a.uri))
+            self.assertEqual((at_a.context, at_b.context), ("a", "b"))
+            self.assertGreater(at_a.message_max, 60_000)
+            at_a.send_timeout, at_a.keepalive = 1.5, 20
+            self.assertEqual((at_a.send_timeout, at_a.keepalive), (1.5, 20))
+            at_a.disconnect()
+            over = expect(self.b, isthmus.Disconnected)
+            self.assertEqual((over.connection, over.status), (at_b, Status.DISCONNECTED))
+            with self.assertRaises(isthmus.Error) as stale:
+                at_a.send(b"late")
+            self.assertEqual(stale.exception.status, Status.STALE)
+
+    def test_a_request_is_turned_down_with_reason_and_payload(self) -> None:
+        connection = self.a.connect(self.b.uri)
+        expect(self.b, isthmus.Request).reject(7, b"not today")
+        gc.collect()
+        refused = expect(self.a, isthmus.Connected)
+        self.assertEqual(
+            (refused.ok, refused.status, refused.reason, refused.payload, refused.connection),
+            (False, Status.REJECTED, 7, b"not today", connection),
+        )
+        # One that nobody decides on is turned down as well.
+        self.a.connect(self.b.uri)
+        expect(self.b, isthmus.Request)
+        gc.collect()
+        self.assertEqual(expect(self.a, isthmus.Connected).reason, 0)
+
+    def test_a_refused_call_says_why(self) -> None:
+        with self.assertRaises(isthmus.Error) as wrong:
+            self.a.connect("tcp://nowhere")
+        self.assertEqual(wrong.exception.status, Status.INVALID)
+        self.assertIn("isthmus://", str(wrong.exception))
+        with self.assertRaises(isthmus.Error) as unknown:
+            isthmus.Endpoint("nonesuch")
+        self.assertEqual(unknown.exception.status, Status.DEVICE)
+
+    def test_devices_are_listed(self) -> None:
+        device = isthmus.devices()[0]
+        self.assertTrue(device.is_up and device.address and device.name, device)
+
+
+class Messages(Pair):
+    def test_whatever_has_the_buffer_protocol_is_sent(self) -> None:
+        at_a, at_b = self.connect()
+        for message in (b"bytes", bytearray(b"bytearray"), memoryview(b"a view")[2:], b""):
+            at_a.send(message, operation=("word", len(message)))
+            received = expect(self.b, isthmus.Received)
+            self.assertEqual((received.data, received.connection), (message, at_b))
+            sent = expect(self.a, isthmus.Sent)
+            self.assertEqual((sent.ok, sent.operation), (True, ("word", len(message))))
+        at_a.send(b"blocking", blocking=True)
+        self.assertEqual(expect(self.b, isthmus.Received).data, b"blocking")
+        with self.assertRaises(TypeError):
+            at_a.send("a text")
+        with self.assertRaises(BufferError):
+            at_a.send(memoryview(b"in pieces")[::2])
+        with self.assertRaises(ValueError):
+            at_a.send(b"", silent=True, copy=False)
+        self.assertIsNone(self.b.poll())
+
+    def test_what_is_not_copied_stays_until_its_event(self) -> None:
+        at_a, _ = self.connect()
+        message = bytearray(b"x" * 50_000)
+        at_a.send(message, operation=1, copy=False)
+        with self.assertRaises(BufferError):
+            message.append(0)
+        self.assertEqual(len(expect(self.b, isthmus.Received).data), 50_000)
+        expect(self.a, isthmus.Sent)
+        message.append(0)
+
+    def test_a_buffer_goes_back_when_its_last_view_is_gone(self) -> None:
+        self.b.recv_buffers = 2
+        self.assertEqual(self.b.recv_buffers, 2)
+        at_a, _ = self.connect()
+        for number in range(200):
+            at_a.send(number.to_bytes(4, "big"), silent=True)
+        views: List[memoryview] = []
+        for number in range(200):
+            received = expect(self.b, isthmus.Received)
+            self.assertEqual(received.data, number.to_bytes(4, "big"))
+            views = [received.data[1:]]
+            del received
+        self.assertEqual(len(self.b._lent), 1, "the last view keeps its buffer")
+        views.clear()
+        self.assertEqual(len(self.b._lent), 0)
+
+    def test_views_outlive_close(self) -> None:
+        at_a, _ = self.connect()
+        at_a.send(b"kept", silent=True)
+        view = expect(self.b, isthmus.Received).data
+        with self.assertRaises(TypeError):
+            view[0] = 0
+        self.b.close()
+        # The peer learns of the end though the buffer is still here.
+        expect(self.a, isthmus.Disconnected)
+        self.assertEqual(bytes(view), b"kept")
+        del view
+        self.assertEqual(self.b._state, "closed")
+        with self.assertRaises(isthmus.Error):
+            self.b.poll()
+
+    def test_a_sleeper_on_the_descriptor_is_woken(self) -> None:
+        at_a, _ = self.connect()
+        at_a.send(b"wake up", silent=True)
+        start = time.monotonic()
+        while (event := self.b.poll()) is None:
+            if self.b.arm():
+                select.select([self.b], [], [], LIMIT)
+            self.assertLess(time.monotonic() - start, LIMIT)
+        self.assertIsInstance(event, isthmus.Received)
+
+
+class Memory(Pair):
+    def test_memory_is_written_and_read_in_place(self) -> None:
+        at_a, _ = self.connect(Level.RU)
+        theirs, ours = bytearray(1 << 20), bytearray(b"abcd" * (1 << 16))
+        there = self.b.register(theirs, remote_read=True, remote_write=True)
+        here = self.a.register(ours)
+        self.assertEqual(len(there.memory), 32)
+        at_a.write(here, there.memory, remote_offset=100, message=b"done", operation="w")
+        self.assertEqual(expect(self.b, isthmus.Received).data, b"done")
+        self.assertEqual(theirs[100 : 100 + len(ours)], ours)
+        self.assertEqual(expect(self.a, isthmus.Sent).operation, "w")
+        theirs[:4] = b"back"
+        at_a.read(here, there.memory, 4, offset=8, blocking=True, fence=True)
+        self.assertEqual(ours[:16], b"abcdabcdbackabcd")
+        with self.assertRaises(BufferError):
+            theirs.clear()
+        self.b.deregister(there)
+        theirs.clear()
+        at_a.write(here, there.memory, 4, operation="refused")
+        refused = expect(self.a, isthmus.Sent)
+        self.assertEqual((refused.status, refused.operation), (Status.REMOTE_ACCESS, "refused"))
+
+    def test_memory_that_cannot_be_written_is_refused(self) -> None:
+        with self.assertRaises(BufferError):
+            self.a.register(b"read only")
+        at_a, _ = self.connect(Level.UU)
+        region = self.a.register(bytearray(8))
+        with self.assertRaises(isthmus.Error) as refused:
+            at_a.write(region, region.memory)
+        self.assertEqual(refused.exception.status, Status.LEVEL)
+
+
+class Header(unittest.TestCase):
+    """What compiled code relies on is the same here."""
+
+    def test_numbers_are_those_of_the_header(self) -> None:
+        text = HEADER.read_text()
+        numbers = {name: int(value) for name, value in re.findall(r"(ISTHMUS_\w+) = (\d+)", text)}
+        for status in Status:
+            self.assertEqual(numbers[f"ISTHMUS_{status.name}"], status)
+        statuses = re.search(r"enum isthmus_status {(.*?)};", text, re.S)
+        assert statuses is not None
+        self.assertEqual(len(re.findall(r" = \d+", statuses[1])), len(Status))
+        for level in Level:
+            self.assertEqual(numbers[f"ISTHMUS_{level.name}"], level)
+        for name, value in vars(lib).items():
+            if name.startswith("OPT_") or name in ("SILENT", "BLOCKING", "NO_COPY", "FENCE"):
+                self.assertEqual(numbers[f"ISTHMUS_{name}"], value, name)
+        self.assertIn(f"#define ISTHMUS_ABI_VERSION {lib.ABI_VERSION}\n", text)
+        calls = set(re.findall(r"^int isthmus_(\w+)\(", text, re.M))
+        self.assertLessEqual(set(lib.CALLS), calls)
+
+    def test_structures_are_laid_out_as_in_c(self) -> None:
+        records: List[Tuple[str, Any]] = [
+            ("isthmus_device", lib.DeviceRecord),
+            ("isthmus_endpoint_options", lib.OptionsRecord),
+            ("isthmus_event", lib.EventRecord),
+            ("isthmus_memory", lib.MemoryBytes),
+        ]
+        lines, here = [], []
+        for name, record in records:
+            lines.append(f'printf("%zu\\n", sizeof({name}));')
+            here.append(ctypes.sizeof(record))
+            for field, *_ in record._fields_:
+                lines.append(f'printf("%zu\\n", offsetof({name}, {field}));')
+                here.append(getattr(record, field).offset)
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder, "layout.c")
+            source.write_text(
+                "#include <stdio.h>\n#include <isthmus.h>\nint main(void){" + "".join(lines) + "}\n"
+            )
+            program = source.with_suffix("")
+            subprocess.run(["cc", f"-I{HEADER.parent}", "-o", program, source], check=True)
+            said = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+        self.assertEqual([int(line) for line in said.split()], here)
+
+
+if __name__ == "__main__":
+    unittest.main()
