@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use isthmus_substrate::{
@@ -69,7 +69,10 @@ fn ordered_messages_of_any_length_arrive_in_order_and_complete_in_order() {
     let count = 300;
     let length = |i: usize| if i.is_multiple_of(3) { 60_000 } else { i };
     let (mut posted, mut arrived, mut completed) = (0, 0, 0);
-    while completed < count {
+    let start = Instant::now();
+    // A message is delivered when its endpoint has it; the program may take it later.
+    while completed < count || arrived < count {
+        assert!(start.elapsed() < LIMIT, "{arrived} arrived, {completed} completed");
         while posted < count {
             let options = SendOptions { context: posted as u64, silent: posted % 7 == 3, blocking: false };
             match a.send(to_b, &pattern(length(posted), posted as u8), &options) {
@@ -90,7 +93,6 @@ fn ordered_messages_of_any_length_arrive_in_order_and_complete_in_order() {
             completed += 1;
         }
     }
-    assert_eq!(arrived, count);
 }
 
 #[test]
