@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use isthmus_mux::Counters as LaneCounters;
 use isthmus_routes::{Destination, NextHop, Step};
 use isthmus_wire::SubnetId;
 use serde_json::{Value, json};
@@ -93,7 +94,8 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
                 link.peer,
                 link.gauge.transport()
             );
-            Some((link, labels, link.gauge.sample()?))
+            let seen = Seen { alive: link.lives(), path: link.gauge.sample()?, lanes: link.counters() };
+            Some((labels, seen))
         })
         .collect();
     for Figure { name, kind, help, of } in &LINK_FIGURES {
@@ -103,10 +105,17 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
         }
         line!(out, "# HELP isthmus_router_link_{name} {help}");
         let suffix = if *kind == "counter" { "_total" } else { "" };
-        for (link, labels, sample) in &told {
-            line!(out, "isthmus_router_link_{name}{suffix}{{{labels}}} {}", of(link, sample));
+        for (labels, seen) in &told {
+            line!(out, "isthmus_router_link_{name}{suffix}{{{labels}}} {}", of(seen));
         }
     }
+}
+
+/// What was seen of a link at one time.
+struct Seen {
+    alive: bool,
+    path: Sample,
+    lanes: LaneCounters,
 }
 
 /// What is told of every link.
@@ -114,7 +123,7 @@ struct Figure {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    of: fn(&Link, &Sample) -> f64,
+    of: fn(&Seen) -> f64,
 }
 
 const LINK_FIGURES: [Figure; 10] = [
@@ -122,61 +131,61 @@ const LINK_FIGURES: [Figure; 10] = [
         name: "alive",
         kind: "gauge",
         help: "Whether the other end gives signs of life.",
-        of: |link, _| f64::from(u8::from(link.lives())),
+        of: |seen| f64::from(u8::from(seen.alive)),
     },
     Figure {
         name: "rtt_seconds",
         kind: "gauge",
         help: "Round-trip time of a link, smoothed.",
-        of: |_, sample| sample.rtt.as_secs_f64(),
+        of: |seen| seen.path.rtt.as_secs_f64(),
     },
     Figure {
         name: "queued_bytes",
         kind: "gauge",
         help: "Bytes that a link has yet to send for the first time.",
-        of: |_, sample| sample.unsent as f64,
+        of: |seen| seen.path.unsent as f64,
     },
     Figure {
         name: "segments",
         kind: "counter",
         help: "Segments with data that a link sent.",
-        of: |_, sample| sample.sent as f64,
+        of: |seen| seen.path.sent as f64,
     },
     Figure {
         name: "retransmissions",
         kind: "counter",
         help: "Segments that a link sent again.",
-        of: |_, sample| sample.retransmitted as f64,
+        of: |seen| seen.path.retransmitted as f64,
     },
     Figure {
         name: "frames_sent",
         kind: "counter",
         help: "Frames of lanes that a link sent.",
-        of: |link, _| link.counters().frames_out as f64,
+        of: |seen| seen.lanes.frames_out as f64,
     },
     Figure {
         name: "frames_received",
         kind: "counter",
         help: "Frames of lanes that came on a link.",
-        of: |link, _| link.counters().frames_in as f64,
+        of: |seen| seen.lanes.frames_in as f64,
     },
     Figure {
         name: "lanes_queued_bytes",
         kind: "gauge",
         help: "Bytes that lanes have written and a link has not taken.",
-        of: |link, _| link.counters().queued as f64,
+        of: |seen| seen.lanes.queued as f64,
     },
     Figure {
         name: "credit_bytes",
         kind: "gauge",
         help: "Bytes that lanes may send beyond what each has for itself.",
-        of: |link, _| link.counters().credit as f64,
+        of: |seen| seen.lanes.credit as f64,
     },
     Figure {
         name: "starved",
         kind: "counter",
         help: "Times that a lane had something to send and no credit for it.",
-        of: |link, _| link.counters().starved as f64,
+        of: |seen| seen.lanes.starved as f64,
     },
 ];
 
