@@ -14,6 +14,9 @@ mod address;
 #[path = "../../isthmus-proto/tests/simulation/arena.rs"]
 #[allow(dead_code, reason = "the simulation asks more of it")]
 mod arena;
+/// What takes in the bytes of a link, as the tests of links have it.
+#[path = "../../isthmus-mux/tests/bytes/mod.rs"]
+mod bytes;
 mod conversation;
 mod engine;
 mod frame;

@@ -1,6 +1,8 @@
 //! Links between routers: frames of a neighbour who is no friend.
 
-use isthmus_mux::{Event, Expect, Fault, HEADER, LaneId, Limits, Mux};
+use isthmus_mux::{Event, LaneId, Limits, Mux};
+
+use crate::bytes::take_in;
 
 const LIMITS: Limits = Limits { lanes: 4, base: 70_000, pool: 100_000 };
 
@@ -66,24 +68,4 @@ fn use_lane(mux: &mut Mux, lane: LaneId, how: usize) {
         }
         _ => {}
     }
-}
-
-/// Bytes that come, the last frame perhaps cut off.
-fn take_in(mux: &mut Mux, mut bytes: &[u8]) -> Result<(), Fault> {
-    while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
-        bytes = rest;
-        let mut expect = mux.on_header(header)?;
-        while let Expect::Payload(left) = expect {
-            let part = left.min(bytes.len());
-            let mut piece = mux.take_piece();
-            piece.room(part).copy_from_slice(&bytes[..part]);
-            piece.fill(part);
-            bytes = &bytes[part..];
-            expect = mux.on_payload(piece)?;
-            if part == 0 {
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,10 @@
 //! What no end does is told, and costs nothing.
 
-use isthmus_mux::{Event, Expect, Fault, HEADER, LaneId, Limits, Mux, PIECE};
+mod bytes;
+
+use isthmus_mux::{Event, Fault, LaneId, Limits, Mux, PIECE};
+
+use crate::bytes::take_in;
 
 const LIMITS: Limits = Limits { lanes: 4, base: 2 * PIECE as u32, pool: 100_000 };
 
@@ -9,25 +13,6 @@ fn pass(from: &mut Mux, to: &mut Mux) -> Result<(), Fault> {
     while let Some(piece) = from.poll_output() {
         take_in(to, piece.filled())?;
         from.give_piece(piece);
-    }
-    Ok(())
-}
-
-fn take_in(mux: &mut Mux, mut bytes: &[u8]) -> Result<(), Fault> {
-    while let Some(header) = bytes.first_chunk::<HEADER>() {
-        bytes = &bytes[HEADER..];
-        let mut expect = mux.on_header(header)?;
-        while let Expect::Payload(len) = expect {
-            let mut piece = mux.take_piece();
-            let part = len.min(bytes.len());
-            piece.room(part).copy_from_slice(&bytes[..part]);
-            piece.fill(part);
-            bytes = &bytes[part..];
-            expect = mux.on_payload(piece)?;
-            if part == 0 {
-                return Ok(());
-            }
-        }
     }
     Ok(())
 }
