@@ -197,6 +197,11 @@ impl Mux {
         Some(id)
     }
 
+    /// Whether the other end has told its limits, without which no lane can be opened.
+    pub fn is_greeted(&self) -> bool {
+        self.promised.is_some()
+    }
+
     /// Takes a copy of what is to be sent on a lane, as far as there is room.
     pub fn write(&mut self, id: LaneId, bytes: &[u8]) -> Written {
         let Some(lane) = self.lanes.get_mut(&id) else { return Written::Closed };
@@ -342,7 +347,7 @@ impl Mux {
         let (to, left) = self.incoming.take().ok_or(Fault::Order)?;
         let left = left.checked_sub(piece.len()).ok_or(Fault::Order)?;
         match to {
-            Incoming::Lane(id) if self.lanes.contains_key(&id) => self.deliver(id, piece),
+            Incoming::Lane(id) => self.deliver(id, piece),
             Incoming::Greeting => {
                 self.greeting.extend_from_slice(piece.filled());
                 self.spares.give(piece);
@@ -352,7 +357,7 @@ impl Mux {
                     self.events.push_back(Event::Greeted);
                 }
             }
-            Incoming::Lane(_) | Incoming::Nobody => self.spares.give(piece),
+            Incoming::Nobody => self.spares.give(piece),
         }
         Ok(if left > 0 { self.await_payload(to, left) } else { Expect::Header })
     }

@@ -33,8 +33,6 @@ pub(super) struct Inner {
     pub(super) mux: Mux,
     /// Nothing moves any longer.
     pub(super) ended: bool,
-    /// The other end has told its limits.
-    greeted: bool,
     /// Wakes the work.
     worker: Option<Waker>,
     waiting: HashMap<LaneId, Waiting>,
@@ -49,13 +47,8 @@ pub(super) struct Waiting {
 
 impl Shared {
     pub(super) fn new(dialled: bool, limits: Limits) -> Arc<Self> {
-        let inner = Inner {
-            mux: Mux::new(dialled, limits),
-            ended: false,
-            greeted: false,
-            worker: None,
-            waiting: HashMap::new(),
-        };
+        let inner =
+            Inner { mux: Mux::new(dialled, limits), ended: false, worker: None, waiting: HashMap::new() };
         Arc::new(Self { inner: Mutex::new(inner), heard: Heard::now(), greeted: Notify::new() })
     }
 
@@ -81,7 +74,7 @@ impl Shared {
                 if inner.ended {
                     return None;
                 }
-                if inner.greeted {
+                if inner.mux.is_greeted() {
                     let opened = inner.mux.open();
                     inner.call();
                     return opened;
@@ -280,7 +273,6 @@ impl LinkWork {
                     continue;
                 }
                 Some(Event::Greeted) => {
-                    inner.greeted = true;
                     self.shared.greeted.notify_waiters();
                     None
                 }
