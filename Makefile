@@ -83,7 +83,7 @@ test:
 	@tools/build.sh
 	@status=0; \
 	  echo 'test: cargo test'; \
-	  cargo test --workspace --locked --no-fail-fast || status=1; \
+	  tools/rust-tests.py || status=1; \
 	  echo 'test: the MPIs'; \
 	  tests/run.py --suite $(ARGS) || status=1; \
 	  echo 'test: of what others wrote'; \

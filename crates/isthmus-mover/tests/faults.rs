@@ -12,9 +12,12 @@ use isthmus_mover::wire::Rules;
 use isthmus_mover::{MoverError, Notice};
 use support::*;
 
+/// Length of the files of transfers that are cut off in the middle, 8 s long at their rate. Bytes.
+const LONG: usize = 64 << 20;
+
 /// Begins `transfer`, and panics in its thread when so many bytes are there.
 fn cut_off(transfer: &isthmus_mover::Transfer, after: u64) {
-    // So that there is something to cut.
+    // So that there is something to cut, even where the other side says late what it has.
     let slow = isthmus_mover::Transfer { rate: 8 << 20, ..transfer.clone() };
     let done = slow.run(&mut |notice| {
         let Notice::Progress(progress) = notice else { return };
@@ -33,7 +36,7 @@ fn partials(folder: &std::path::Path) -> usize {
 fn a_transfer_that_is_cut_off_goes_on_where_it_was() {
     for upward in [true, false] {
         let place = Place::writable();
-        let bytes = pattern(12 << 20, 9);
+        let bytes = pattern(LONG, 9);
         let (transfer, folder, copy) = if upward {
             fs::write(place.here("file"), &bytes).expect("written");
             (place.put(&["file"], "copy"), place.export(""), place.export("copy"))
@@ -64,13 +67,13 @@ fn a_transfer_that_is_cut_off_goes_on_where_it_was() {
 #[test]
 fn what_is_left_of_another_version_is_not_used() {
     let place = Place::writable();
-    let old = pattern(12 << 20, 1);
+    let old = pattern(LONG, 1);
     fs::write(place.here("file"), &old).expect("written");
     let transfer = place.put(&["file"], "copy");
     std::thread::scope(|scope| {
         assert!(scope.spawn(|| cut_off(&transfer, 3 << 20)).join().is_err());
     });
-    let new = pattern(12 << 20, 2);
+    let new = pattern(LONG, 2);
     fs::write(place.here("file"), &new).expect("written");
     let (_, notices) = complete(&transfer);
     assert!(notices.iter().all(|notice| !matches!(notice, Notice::Resumed { .. })), "{notices:?}");
@@ -83,10 +86,13 @@ fn a_source_that_changes_meanwhile_is_reported_and_not_published() {
     fs::write(place.here("file"), pattern(8 << 20, 1)).expect("written");
     let mut transfer = place.put(&["file"], "copy");
     transfer.rate = 8 << 20;
+    transfer.memory = 1 << 20;
     let mut changed = false;
     let mut failures = Vec::new();
     let done = transfer.run(&mut |notice| match notice {
-        Notice::Progress(progress) if progress.bytes > 0 && !changed => {
+        // Of the 128 blocks the sender reads one in 8 ms and 16 before it is heard of: now it has
+        // looked how long the file is, and has not read it whole.
+        Notice::Progress(progress) if progress.bytes_total.is_some() && !changed => {
             changed = true;
             let mut file = fs::OpenOptions::new().append(true).open(place.here("file")).expect("there");
             file.write_all(b"more").expect("written");

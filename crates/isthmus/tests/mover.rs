@@ -288,8 +288,8 @@ fn a_cut_link_delays_a_copy_and_does_not_end_it() {
         unset FI_ISTHMUS_INTERFACE
         at=$ISTHMUS_LAB_SITE_B_ADDRESS:4200
         for file in serve.toml sites.toml; do sed -i "s/127.0.0.1:[0-9]*/$at/" $file; done
-        lab-rsh b "$PROGRAM" serve --config "$PWD/serve.toml" & service=$!
-        sleep 1
+        lab-rsh b "$PROGRAM" serve --config "$PWD/serve.toml" 2>serve.log & service=$!
+        for _ in $(seq 100); do grep -q 'serving at' serve.log && break; sleep 0.1; done
         lab-rsh a "$PROGRAM" cp --json --sites "$PWD/sites.toml" "$PWD/file" b:data/copy
         status=$?
         kill $service
