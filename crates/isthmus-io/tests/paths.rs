@@ -6,18 +6,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_io::{Endpoint, Settings, Transport};
 use isthmus_proto::PeerId;
 use support::*;
 
-/// Passes packets on between whoever comes and `target`, unless it is cut.
+/// Passes packets on between whoever comes and `target`, until it is cut, which it does itself
+/// once, in the midst of what passes.
 struct Relay {
     at: SocketAddr,
     cut: Arc<AtomicBool>,
-    passed: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     /// Somebody listens there by TCP, as at every endpoint's address.
     _listener: TcpListener,
@@ -30,19 +30,13 @@ impl Relay {
         let near = UdpSocket::bind(at).expect("the same port by UDP is free");
         let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
         far.connect(target).expect("loopback");
-        let relay = Self {
-            at,
-            cut: Arc::default(),
-            passed: Arc::default(),
-            stop: Arc::default(),
-            _listener: listener,
-        };
+        let relay = Self { at, cut: Arc::default(), stop: Arc::default(), _listener: listener };
         for socket in [&near, &far] {
             socket.set_nonblocking(true).expect("possible");
         }
-        let (cut, passed, stop) = (relay.cut.clone(), relay.passed.clone(), relay.stop.clone());
+        let (cut, stop) = (relay.cut.clone(), relay.stop.clone());
         std::thread::spawn(move || {
-            let (mut room, mut client) = (vec![0; 1 << 16], None);
+            let (mut room, mut client, mut until_cut) = (vec![0; 1 << 16], None, Some(8_usize << 20));
             while !stop.load(Ordering::Relaxed) {
                 let mut any = false;
                 while let Ok((len, from)) = near.recv_from(&mut room) {
@@ -50,7 +44,12 @@ impl Relay {
                     client = Some(from);
                     if !cut.load(Ordering::Relaxed) {
                         let _ = far.send(&room[..len]);
-                        passed.fetch_add(len as u64, Ordering::Relaxed);
+                        until_cut = until_cut.and_then(|left| {
+                            left.checked_sub(len).or_else(|| {
+                                cut.store(true, Ordering::Relaxed);
+                                None
+                            })
+                        });
                     }
                 }
                 while let Ok(len) = far.recv(&mut room) {
@@ -95,8 +94,7 @@ fn a_path_that_is_cut_for_two_seconds_resumes_on_the_same_lane() {
     while done.len() < 2 {
         a.poll(&mut done);
         b.poll(&mut done);
-        if cut.is_none() && relay.passed.load(Ordering::Relaxed) > 8 << 20 {
-            relay.cut.store(true, Ordering::Relaxed);
+        if cut.is_none() && relay.cut.load(Ordering::Relaxed) {
             cut = Some(Instant::now());
         }
         if cut.is_some_and(|since| since.elapsed() > Duration::from_secs(2)) {

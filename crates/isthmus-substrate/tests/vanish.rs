@@ -78,9 +78,9 @@ fn a_process_that_stops_is_told_by_keepalive_and_goes_on_afterwards() {
     }
     let hub = open();
     let (other, connection) = Other::start(&hub);
-    hub.set_keepalive(connection, Duration::from_millis(300)).expect("open");
+    hub.set_keepalive(connection, Duration::from_secs(1)).expect("open");
     // Its program does nothing, and that is no silence.
-    let quiet = hub.next_event(Some(Duration::from_millis(1_500))).expect("open");
+    let quiet = hub.next_event(Some(Duration::from_secs(3))).expect("open");
     assert!(quiet.is_none(), "{quiet:?}");
     other.stop();
     match hub.next_event(Some(LIMIT)).expect("open") {

@@ -302,8 +302,16 @@ fn links_to_a_router_that_hangs_are_not_used_until_it_is_back(links: &'static st
     let (near, far) = through(sites.r2[0], from, &target, to);
     s1.signal("-STOP");
     // Until its silence is noticed lanes are opened that nobody answers.
-    std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(refusal(dial(sites.r2[0], hello(from, to))), RefuseReason::Unreached);
+    let began = Instant::now();
+    let refused = loop {
+        let lane = dial(sites.r2[0], hello(from, to));
+        lane.set_read_timeout(Some(Duration::from_secs(1))).expect("a time-out");
+        if lane.peek(&mut [0]).is_ok() {
+            break lane;
+        }
+        assert!(began.elapsed() < HANG, "{}", sites.world.log());
+    };
+    assert_eq!(refusal(refused), RefuseReason::Unreached);
     s1.signal("-CONT");
     exchange(near, far, 1 << 20);
     passes_again(&sites, &target, hello(from, to));
