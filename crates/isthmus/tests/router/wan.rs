@@ -301,11 +301,13 @@ fn links_to_a_router_that_hangs_are_not_used_until_it_is_back(links: &'static st
     let (from, to) = (address(1, 1, NOWHERE), target.address(2, 1));
     let (near, far) = through(sites.r2[0], from, &target, to);
     s1.signal("-STOP");
-    // Until its silence is noticed lanes are opened that nobody answers.
+    // Until its silence is noticed lanes are opened that nobody answers; then links are waited
+    // for in vain for some seconds.
+    std::thread::sleep(Duration::from_millis(2500));
     let began = Instant::now();
     let refused = loop {
         let lane = dial(sites.r2[0], hello(from, to));
-        lane.set_read_timeout(Some(Duration::from_secs(1))).expect("a time-out");
+        lane.set_read_timeout(Some(Duration::from_secs(15))).expect("a time-out");
         if lane.peek(&mut [0]).is_ok() {
             break lane;
         }
