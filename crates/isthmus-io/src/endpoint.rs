@@ -122,14 +122,18 @@ impl Endpoint {
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
         let tls = settings.trust(carrier::PROTOCOL)?.map(Tls::new);
-        let Listening { listener, at, packets } = listen(settings, bind)?;
+        let Listening { listeners, at, also, packets } = listen(settings, bind)?;
         let address = Address {
             as_id: AsId(settings.as_id),
             subnet: SubnetId(settings.subnet),
             locator: at,
             incarnation: random_incarnation()?,
         };
+        // Among several rails the route decides.
+        let named = !settings.interface.is_empty() && also.is_empty();
+        let from = named.then_some(at.ip()).filter(|ip| !is_frames_only(*ip));
         let config = Config {
+            also,
             credit: settings.credit.0,
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
@@ -139,8 +143,7 @@ impl Endpoint {
             seed: u64::from(address.incarnation),
             ..Config::new(address)
         };
-        let from = (!settings.interface.is_empty()).then_some(at.ip()).filter(|ip| !is_frames_only(*ip));
-        let shell = Shell::new(Carriers::new(settings, at.ip(), from, packets, tls), listener)?;
+        let shell = Shell::new(Carriers::new(settings, at.ip(), from, packets, tls), listeners)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
         let endpoint = Arc::new(Self {

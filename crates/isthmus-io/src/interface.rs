@@ -21,6 +21,11 @@ pub enum InterfaceError {
         /// What there is.
         present: String,
     },
+    /// More than there may be, or with a transport that has one interface.
+    #[error(
+        "`rails` takes at most 3 interfaces, and none where `transport` is ethernet; correct one of the two"
+    )]
+    Rails,
     /// It carries no frames.
     #[error(transparent)]
     Ethernet(#[from] isthmus_datagram::EthernetError),

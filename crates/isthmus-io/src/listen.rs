@@ -1,6 +1,7 @@
 //! Where an endpoint listens: by TCP, and at the same port by packets where lanes may go so.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use isthmus_datagram::{
     EthernetSocket, FRAME_HEADER_BYTES, Interface, PacketSocket, UdpSocket, is_frames_only,
@@ -19,36 +20,58 @@ const PORT_TRIES: usize = 32;
 
 /// What an endpoint listens by.
 pub(crate) struct Listening {
-    pub(crate) listener: Socket,
+    pub(crate) listeners: Vec<Socket>,
     /// What peers need to know.
     pub(crate) at: SocketAddr,
+    /// On further networks.
+    pub(crate) also: Vec<SocketAddr>,
     pub(crate) packets: Option<Udp>,
 }
 
 /// Listens at `bind`, or as the settings say.
 pub(crate) fn listen(settings: &Settings, bind: Option<SocketAddr>) -> Result<Listening, OpenError> {
     let at = address(settings, bind)?;
-    let fail = |cause| OpenError::Listen { at, cause };
+    let rails: Vec<IpAddr> = settings.rail_ips()?.into_iter().filter(|rail| *rail != at.ip()).collect();
     let mut tries = 0;
     loop {
-        let listener = carrier::listen(for_tcp(at)).map_err(fail)?;
-        let port = listener.local_addr().map_err(fail)?.as_socket().map_or(at.port(), |at| at.port());
-        let bound = SocketAddr::new(at.ip(), port);
-        let (socket, config) = match settings.transport {
-            Transport::Tcp => return Ok(Listening { listener, at: bound, packets: None }),
-            Transport::Ethernet => frames(settings, bound)?,
-            _ => match UdpSocket::bind(bound, |what| info_log!("{what}")) {
-                Ok(socket) => (PacketSocket::Udp(socket), PortConfig::at(bound)),
-                Err(error) if at.port() != 0 || tries == PORT_TRIES => return Err(fail(error)),
-                Err(_) => {
-                    tries += 1; // the port is taken for UDP: another one
-                    continue;
-                }
-            },
-        };
-        let packets = Udp::open(socket, config, settings).map_err(fail)?;
-        return Ok(Listening { listener, at: bound, packets: Some(packets) });
+        match listen_at(settings, at, &rails) {
+            // The port is taken on a rail, or for UDP: another one.
+            Err(OpenError::Listen { cause, .. })
+                if cause.kind() == io::ErrorKind::AddrInUse && at.port() == 0 && tries < PORT_TRIES =>
+            {
+                tries += 1;
+            }
+            listening => return listening,
+        }
     }
+}
+
+fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Listening, OpenError> {
+    let fail = |cause| OpenError::Listen { at, cause };
+    let listener = carrier::listen(for_tcp(at)).map_err(fail)?;
+    let port = listener.local_addr().map_err(fail)?.as_socket().map_or(at.port(), |at| at.port());
+    let bound = SocketAddr::new(at.ip(), port);
+    let also: Vec<SocketAddr> = rails.iter().map(|rail| SocketAddr::new(*rail, port)).collect();
+    let mut listeners = vec![listener];
+    for at in &also {
+        listeners.push(carrier::listen(*at).map_err(|cause| OpenError::Listen { at: *at, cause })?);
+    }
+    let (socket, config) = match settings.transport {
+        Transport::Tcp => return Ok(Listening { listeners, at: bound, also, packets: None }),
+        Transport::Ethernet => frames(settings, bound)?,
+        _ => {
+            // With rails the route decides by which of them a packet goes.
+            let own = if also.is_empty() { bound } else { SocketAddr::new(any(bound.ip()), port) };
+            let socket = UdpSocket::bind(own, |what| info_log!("{what}")).map_err(fail)?;
+            (PacketSocket::Udp(socket), PortConfig::at(bound))
+        }
+    };
+    let packets = Udp::open(socket, config, settings).map_err(fail)?;
+    Ok(Listening { listeners, at: bound, also, packets: Some(packets) })
+}
+
+fn any(like: IpAddr) -> IpAddr {
+    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
 /// Where TCP listens, or reaches, that is meant by an address of this host: that of an

@@ -71,6 +71,7 @@ macro_rules! settings {
 
 settings! {
     interface: String = "", "Network interface (name or IP address) to listen on and to connect from. Default: the one with the default route, else the first that is up.";
+    rails: String = "", "Further network interfaces (names or IP addresses, several separated by commas, at most 3), each on a network of its own by which peers that are 1 ms or more away are reached as well, where both ends route so: large transfers use all of them at once, and one that dies is done without. Not with transport \"ethernet\". Default: none.";
     port: u16 = "0", "TCP port to listen on; 0 lets the system choose, as several processes on a host need. Default 0.";
     as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
@@ -89,6 +90,9 @@ settings! {
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: String = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
 }
+
+/// Most interfaces that [`Settings::rails`] names.
+const RAILS_MAX: usize = 3;
 
 /// Largest configuration file that is read. Bytes.
 const FILE_MAX: u64 = 1 << 20;
@@ -128,6 +132,19 @@ impl Settings {
             }
             chosen => chosen,
         }
+    }
+
+    /// The host's addresses on its further rails.
+    ///
+    /// # Errors
+    /// As for [`Settings::own_ip`].
+    pub(crate) fn rail_ips(&self) -> Result<Vec<IpAddr>, InterfaceError> {
+        let named = self.rails.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let rails: Vec<IpAddr> = named.map(interface::choose).collect::<Result<_, _>>()?;
+        if rails.len() > RAILS_MAX || (!rails.is_empty() && self.transport == Transport::Ethernet) {
+            return Err(InterfaceError::Rails);
+        }
+        Ok(rails)
     }
 
     /// Reads a configuration file: the keys of [`PARAMETERS`] in a `[device]` table.

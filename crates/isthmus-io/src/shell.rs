@@ -61,7 +61,7 @@ const CARRIERS: u64 = u64::MAX - 1;
 #[derive(Debug)]
 pub(crate) struct Shell {
     carriers: Carriers,
-    listener: Option<Socket>,
+    listeners: Vec<Socket>,
     lanes: Vec<Option<Lane>>,
     /// Lanes that exist, in any phase.
     count: usize,
@@ -96,15 +96,17 @@ pub(crate) struct Turned {
 }
 
 impl Shell {
-    pub(crate) fn new(carriers: Carriers, listener: Socket) -> io::Result<Self> {
+    pub(crate) fn new(carriers: Carriers, listeners: Vec<Socket>) -> io::Result<Self> {
         let poller = Poller::new()?;
-        poller.add(&listener, LISTENER, false)?;
+        for listener in &listeners {
+            poller.add(listener, LISTENER, false)?;
+        }
         if let Some(fd) = carriers.fd() {
             poller.add(fd, CARRIERS, false)?;
         }
         Ok(Self {
             carriers,
-            listener: Some(listener),
+            listeners,
             lanes: Vec::new(),
             count: 0,
             open: 0,
@@ -253,9 +255,12 @@ impl Shell {
     }
 
     fn accept(&mut self, core: &Mutex<Core>) {
+        (0..self.listeners.len()).for_each(|index| self.accept_at(index, core));
+    }
+
+    fn accept_at(&mut self, index: usize, core: &Mutex<Core>) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = &self.listener else { return };
-            let socket = match listener.accept() {
+            let socket = match self.listeners[index].accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
@@ -629,7 +634,7 @@ impl Shell {
 
     /// Stops listening.
     pub(crate) fn stop_listening(&mut self) {
-        if let Some(listener) = self.listener.take() {
+        for listener in self.listeners.drain(..) {
             let _ = self.poller.remove(&listener);
         }
     }

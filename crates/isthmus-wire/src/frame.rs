@@ -453,6 +453,11 @@ frames! {
         /// Connection on this link.
         connection: u32,
     }
+    /// The sender listens at another locator as well, on another network: lanes may go there too.
+    Also = 37 {
+        /// Its address, with that locator.
+        address: Address,
+    }
 }
 
 /// Bits of the `flags` fields.

@@ -63,12 +63,13 @@ impl Engine {
     pub fn lane_connected(&mut self, now: Micros, lane: LaneId) {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let Some(peer) = record.peer else { return };
-        let target = self.peers[peer.0 as usize].address;
         if self.parted || self.connection(peer).failed.is_some() {
             return self.close_lane(lane);
         }
         let credit = self.grant(peer);
         let source = self.config.address;
+        // The other end knows by its locator which way the lane takes.
+        let target = self.by_way(peer, self.lanes[lane.0 as usize].way);
         let hello = frame::Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit, hops: 0 };
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Greeting;
@@ -192,15 +193,19 @@ impl Engine {
         let credit = self.grant(peer);
         let source = self.config.address;
         let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit };
+        let way = self.way_of(&hello.target);
         let record = &mut self.lanes[lane.0 as usize];
         record.peer = Some(peer);
         record.state = LaneState::Open;
         if hello.hops > 0 {
             record.rtt_us = None; // it is the router's
+            record.through_routers = true;
         }
         record.control.push_back(welcome.into());
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
+        record.way = way;
+        self.tell_ways(lane);
         self.list(peer, lane);
         self.lane_is_up(peer, lane, hello.credit);
         Ok(())
@@ -276,6 +281,7 @@ impl Engine {
             self.adopt(peer, lane);
         }
         self.lanes[lane.0 as usize].state = LaneState::Open;
+        self.tell_ways(lane);
         self.on_pong(now, lane);
         self.lane_is_up(peer, lane, welcome.credit);
         Ok(())
@@ -333,7 +339,10 @@ impl Engine {
     pub(super) fn on_refuse(&mut self, lane: LaneId, refuse: &frame::Refuse, mem: &mut dyn Memory) {
         let record = &self.lanes[lane.0 as usize];
         let Some(peer) = record.peer else { return };
-        if record.router.is_some() {
+        if record.way > 0 {
+            self.forget_way(peer, record.way);
+            self.close_lane(lane);
+        } else if record.router.is_some() {
             self.on_routed_refuse(lane, peer, refuse, mem);
         } else {
             self.on_peer_refuse(lane, peer, refuse, mem);
@@ -368,8 +377,9 @@ impl Engine {
         self.requeue(peer, lane);
         // Of a lane that was refused it is known already why.
         if record.state != LaneState::Closing {
-            self.note_loss(peer, loss, was_dialing, record.router);
+            self.note_loss(peer, loss, was_dialing, record.router, record.way);
             self.avoid_router(now, record.router);
+            self.avoid_way(now, peer, record.way);
         }
         if self.closing && !self.connection(peer).has_work() {
             return;
@@ -433,12 +443,19 @@ impl Engine {
         }
     }
 
-    fn note_loss(&mut self, peer: PeerId, loss: &LaneLoss, was_dialing: bool, router: Option<usize>) {
+    fn note_loss(
+        &mut self,
+        peer: PeerId,
+        loss: &LaneLoss,
+        was_dialing: bool,
+        router: Option<usize>,
+        way: usize,
+    ) {
         let through = self.router_text(router);
         let connection = self.connection(peer);
         match loss {
             // Says nothing of the peer.
-            _ if router.is_some() => {}
+            _ if router.is_some() || way > 0 => {}
             LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.refusals += 1,
             LaneLoss::Closed if was_dialing => connection.refusals += 1,
             _ => connection.refusals = 0,

@@ -15,6 +15,7 @@ mod remote;
 mod routed;
 mod state;
 mod transmit;
+mod ways;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -54,6 +55,8 @@ pub struct Config {
     pub proved_only: bool,
     /// Routers of the endpoint's subnet, for peers in others. Empty: there are none.
     pub routers: Vec<SocketAddr>,
+    /// Where else the endpoint listens, on networks of their own; peers are told. At most 3 count.
+    pub also: Vec<SocketAddr>,
     /// Of the choice among routers.
     pub seed: u64,
 }
@@ -78,6 +81,7 @@ impl Config {
             refusals_max: 8,
             proved_only: false,
             routers: Vec::new(),
+            also: Vec::new(),
             seed: 1,
         }
     }

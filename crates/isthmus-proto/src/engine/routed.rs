@@ -1,7 +1,7 @@
 //! Peers in other subnets and autonomous systems: their lanes lead through routers.
 //!
 //! An endpoint knows no map. It has a list of routers and gives each lane that leaves its
-//! subnet to one of them, drawn at random; the router reads the lane's Hello and passes on
+//! subnet to one of them, drawn at random from those that the peer uses least; the router reads the lane's Hello and passes on
 //! whatever follows. So everything that an endpoint promises holds across routers as it
 //! does without: what a dead one held is sent again by another lane. What a router cannot
 //! tell by closing (it hangs, or one far behind it does) shows by silence: a routed lane
@@ -42,13 +42,18 @@ impl Routers {
         self.known.is_empty()
     }
 
-    /// Any of those that are not avoided; of all avoided, the one that has been for longest.
-    fn choose(&mut self, now: Micros) -> Option<usize> {
+    /// Any of those that are not avoided and have fewest of `lanes`, the routers that the peer's
+    /// lanes lead through: so several routers are used at once. Of all avoided, the one that has
+    /// been for longest.
+    fn choose(&mut self, now: Micros, lanes: &[usize]) -> Option<usize> {
         // xorshift64 (Marsaglia 2003): which router matters little, that it varies matters.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let fit: Vec<usize> = (0..self.known.len()).filter(|i| self.known[*i].1 <= now).collect();
+        let load = |router: usize| lanes.iter().filter(|lane| **lane == router).count();
+        let mut fit: Vec<usize> = (0..self.known.len()).filter(|i| self.known[*i].1 <= now).collect();
+        let least = fit.iter().map(|router| load(*router)).min();
+        fit.retain(|router| Some(load(*router)) == least);
         if fit.is_empty() {
             return (0..self.known.len()).min_by_key(|i| self.known[*i].1);
         }
@@ -81,10 +86,16 @@ impl Engine {
         !self.routers.is_empty()
     }
 
-    /// Where a new lane to `address` is to be connected, and through which router.
-    pub(super) fn way_to(&mut self, address: &Address) -> (SocketAddr, Option<usize>) {
-        let router = if self.is_routed(address) { self.routers.choose(self.clock) } else { None };
-        (router.map_or(address.locator, |router| self.routers.known[router].0), router)
+    /// Where a new lane to `address` is to be connected, and which router that is; `None` where
+    /// no router is needed.
+    pub(super) fn way_to(&mut self, peer: PeerId, address: &Address) -> Option<(SocketAddr, usize)> {
+        if !self.is_routed(address) {
+            return None;
+        }
+        let of_peer = |(_, lane): (usize, &super::Lane)| lane.router.filter(|_| lane.peer == Some(peer));
+        let lanes: Vec<usize> = self.lanes.iter().filter_map(of_peer).collect();
+        let router = self.routers.choose(self.clock, &lanes)?;
+        Some((self.routers.known[router].0, router))
     }
 
     /// The locator of a lane's router, as text that goes before why the lane failed.
@@ -194,10 +205,10 @@ impl Engine {
         }
     }
 
-    /// A routed lane is in use: from now on it is looked at.
+    /// A lane that is routed, or one of several ways, is in use: from now on it is looked at.
     pub(super) fn watch(&mut self, peer: PeerId) {
         let address = self.peers[peer.0 as usize].address;
-        if !self.is_routed(&address) {
+        if !self.is_routed(&address) && !self.has_ways(peer) {
             return;
         }
         let at = self.clock + LOOK_US;
@@ -209,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// Asks the routed lanes of a peer that have been silent; gives up those that stay so.
+    /// Asks the lanes of a peer that have been silent; gives up those that stay so.
     pub(super) fn look(&mut self, now: Micros, peer: PeerId) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
         if connection.look_at.take_if(|at| *at <= now).is_none() || connection.failed.is_some() {

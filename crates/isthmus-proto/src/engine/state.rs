@@ -7,6 +7,7 @@ use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
 
 use super::Config;
+use super::ways::Ways;
 use crate::matching::Posted;
 use crate::memory::Place;
 use crate::window::{ReceiveWindow, SendWindow};
@@ -304,6 +305,10 @@ pub(crate) struct Lane {
     pub(crate) fills_path: bool,
     /// We dialled it through this router of the endpoint's list.
     pub(crate) router: Option<usize>,
+    /// It came through routers.
+    pub(crate) through_routers: bool,
+    /// By which of the ways to the peer it goes (`ways.rs`).
+    pub(crate) way: usize,
     /// Something came since routed lanes were last looked at.
     pub(crate) heard: bool,
     /// The last look by which something had come.
@@ -326,6 +331,8 @@ impl Lane {
             rtt_us: None,
             fills_path: false,
             router: None,
+            through_routers: false,
+            way: 0,
             heard: false,
             heard_at: 0,
         }
@@ -442,7 +449,10 @@ pub(crate) struct Connection {
     /// Routers in a row that said that there is no way.
     pub(crate) hopeless: u32,
     pub(crate) last_failure: String,
-    /// Routed: when its lanes are looked at next, and whether they were used meanwhile.
+    /// What the peer told of other ways to it.
+    pub(crate) ways: Option<Box<Ways>>,
+    /// Routed, or by several ways: when its lanes are looked at next, and whether they were used
+    /// meanwhile.
     pub(crate) look_at: Option<Micros>,
     pub(crate) used: bool,
 }

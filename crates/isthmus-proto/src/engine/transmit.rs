@@ -198,13 +198,15 @@ impl Engine {
     fn spread(&mut self, peer: PeerId) {
         let streams = self.config.streams;
         let connection = self.connection(peer);
+        if !connection.is_far() || connection.bulk.is_empty() || connection.spread_at.is_some() {
+            return;
+        }
         let lanes = connection.lanes.len() as u32 + connection.dialing;
-        if connection.is_far()
-            && !connection.bulk.is_empty()
-            && lanes < streams
-            && connection.spread_at.is_none()
-            && !self.is_filled(peer)
-        {
+        if self.has_ways(peer) {
+            while self.wants_lane(peer) {
+                self.dial(peer);
+            }
+        } else if lanes < streams && !self.is_filled(peer) {
             for _ in lanes..streams {
                 self.dial(peer);
             }
@@ -213,8 +215,14 @@ impl Engine {
 
     pub(super) fn dial(&mut self, peer: PeerId) {
         let address = self.peers[peer.0 as usize].address;
-        let (locator, router) = self.way_to(&address);
-        let record = super::Lane { router, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
+        let (locator, router, way) = match self.way_to(peer, &address) {
+            Some((locator, router)) => (locator, Some(router), 0),
+            None => {
+                let (locator, way) = self.next_way(peer);
+                (locator, None, way)
+            }
+        };
+        let record = super::Lane { router, way, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
         let lane = LaneId(self.lanes.insert(record) as u32);
         self.connection(peer).dialing += 1;
         self.actions.push_back(Action::Dial { lane, locator });
@@ -457,12 +465,26 @@ impl Engine {
     }
 
     fn fragment_max(&mut self, peer: PeerId, lane: LaneId) -> u64 {
-        let connection = self.connection(peer);
-        match connection.carriers() {
+        match self.connection(peer).carriers() {
             0 | 1 => FRAGMENT_ALONE,
-            _ if connection.lanes[0] == lane => FRAGMENT_EXPRESS,
+            _ if self.is_express(peer, lane) => FRAGMENT_EXPRESS,
             _ => FRAGMENT_SHARED,
         }
+    }
+
+    /// Whether the lane is the one of several that is kept free for small messages: the first,
+    /// where it has company on its way and none uses all of that.
+    fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
+        let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
+        let record = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| (lane.way, lane.fills_path));
+        if connection.ways.is_none() {
+            return connection.lanes[0] == lane && record(&lane).is_some_and(|(_, fills)| !fills);
+        }
+        let has_company = |lane: &&LaneId| {
+            let on_way = connection.lanes.iter().filter(|other| record(other) == record(lane));
+            record(lane).is_some_and(|(_, fills)| !fills) && on_way.count() > 1
+        };
+        connection.lanes.iter().find(has_company) == Some(&lane)
     }
 }
 

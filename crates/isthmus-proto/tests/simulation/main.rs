@@ -12,4 +12,5 @@ mod program;
 mod rng;
 mod scenarios;
 mod storms;
+mod ways;
 mod world;

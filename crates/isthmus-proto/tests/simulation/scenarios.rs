@@ -9,7 +9,7 @@ use isthmus_wire::{Address, SubnetId};
 use crate::program::{How, Program};
 use crate::world::{Net, Node, World, address};
 
-const TAGGED: Channel = Channel::Tagged;
+pub(crate) const TAGGED: Channel = Channel::Tagged;
 const UNTAGGED: Channel = Channel::Untagged;
 
 fn far() -> Net {
@@ -24,7 +24,7 @@ fn calm(nodes: usize) -> Program {
     program(nodes, Net::calm(), |config| config)
 }
 
-fn at(level: Level) -> How {
+pub(crate) fn at(level: Level) -> How {
     How { level, ..How::default() }
 }
 

@@ -1,11 +1,13 @@
 //! Storms: random operations on a random network, many seeds.
 
+use std::net::SocketAddr;
+
 use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Level, PeekAction};
 use isthmus_wire::frame::Status;
 
 use crate::program::{CELLS, How, Program, SLOT, SLOTS};
 use crate::rng::Rng;
-use crate::world::{Net, World};
+use crate::world::{Net, WAYS, World, locator};
 
 /// What a storm is made of.
 #[derive(Clone, Debug)]
@@ -19,11 +21,22 @@ struct Storm {
     mortal: bool,
     /// Routers between all processes, which die, hang and come back. 0: none.
     routers: u64,
+    /// Ways between all processes, which are cut and mended. 0: one that is not.
+    ways: u64,
 }
 
 impl Default for Storm {
     fn default() -> Self {
-        Self { nodes: (2, 4), ops: (20, 200), net: rough, len: mixed, rma: 0, mortal: false, routers: 0 }
+        Self {
+            nodes: (2, 4),
+            ops: (20, 200),
+            net: rough,
+            len: mixed,
+            rma: 0,
+            mortal: false,
+            routers: 0,
+            ways: 0,
+        }
     }
 }
 
@@ -71,9 +84,11 @@ fn run(seed: u64, storm: &Storm) {
     let credit = 1 << rng.within((16, 22));
     let streams = rng.within((1, 4)) as u32;
     let routers = rng.below(storm.routers + 1).max(storm.routers.min(1)) as usize;
+    let ways: Vec<usize> = (0..nodes).map(|_| rng.below(storm.ways + 1).max(1) as usize).collect();
     let world = World::routed(seed + 1, nodes, routers, net, |config| Config {
         credit,
         streams,
+        also: also(&config, &ways),
         refusals_max: if storm.mortal { 6 } else { 1000 },
         peer_timeout_us: if storm.mortal { 3_000_000 } else { u64::MAX },
         ..config
@@ -91,6 +106,9 @@ fn run(seed: u64, storm: &Storm) {
         if routers > 0 && rng.chance(30) {
             trouble(&mut program.world, &mut rng);
         }
+        if storm.ways > 0 && rng.chance(60) {
+            cut_or_mend(&mut program.world, &mut rng);
+        }
         if rng.chance(300) {
             let pause = rng.below(4 * program.world.net.delay.1);
             program.run_until(program.world.now + pause);
@@ -100,7 +118,23 @@ fn run(seed: u64, storm: &Storm) {
         let pause = rng.below(100 * program.world.net.delay.1);
         program.run_until(program.world.now + pause);
     }
+    (0..WAYS).for_each(|way| program.world.mend_way(way));
     program.finish();
+}
+
+/// Where else a process listens.
+fn also(config: &Config, ways: &[usize]) -> Vec<SocketAddr> {
+    let node = config.address.incarnation as usize - 1;
+    (1..ways[node]).map(|way| locator(node, way)).collect()
+}
+
+fn cut_or_mend(world: &mut World, rng: &mut Rng) {
+    let way = rng.below(WAYS as u64) as usize;
+    if rng.chance(500) {
+        world.cut_way(way);
+    } else {
+        world.mend_way(way);
+    }
 }
 
 /// Something befalls a router.
@@ -275,6 +309,12 @@ fn processes_that_end_fail_every_operation_once() {
 fn messages_survive_routers_that_die_and_hang() {
     let storm = Storm { rma: 300, routers: 3, ..Storm::default() };
     over_seeds("messages_survive_routers", 6_000_000, 250, &storm);
+}
+
+#[test]
+fn messages_survive_ways_that_are_cut() {
+    let storm = Storm { nodes: (2, 3), rma: 300, ways: WAYS as u64, ..Storm::default() };
+    over_seeds("messages_survive_ways", 8_000_000, 250, &storm);
 }
 
 #[test]

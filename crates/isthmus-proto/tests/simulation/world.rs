@@ -87,6 +87,10 @@ struct Wire {
     dirs: [Dir; 2],
     /// The router that it leads through.
     router: Option<usize>,
+    /// The way that it takes, where processes have several.
+    way: usize,
+    /// Bytes that it has carried.
+    carried: u64,
     /// What the router has read of a Hello that is not yet whole.
     hello: Option<Vec<u8>>,
 }
@@ -140,6 +144,8 @@ pub(crate) struct World {
     /// Events that happened.
     pub(crate) steps: u64,
     pub(crate) routers: Vec<Health>,
+    /// Ways between processes on which everything vanishes.
+    cut: [bool; WAYS],
     wires: Vec<Wire>,
     events: BTreeMap<(Micros, u64), Event>,
     age: u64,
@@ -160,8 +166,15 @@ pub(crate) fn address(node: usize) -> Address {
     }
 }
 
-/// First port of routers; the processes' follow at 1000.
+/// Where the process with this number listens on a way: 0 is that of its address.
+pub(crate) fn locator(node: usize, way: usize) -> SocketAddr {
+    SocketAddr::new([127, 0, 0, 1].into(), 1000 * (way as u16 + 1) + node as u16)
+}
+
+/// First port of routers; the processes' follow at 1000, those of further ways at 2000.
 const ROUTER_PORT: usize = 500;
+/// Most ways between processes.
+pub(crate) const WAYS: usize = 4;
 
 impl World {
     pub(crate) fn new(seed: u64, nodes: usize, net: Net, config: impl Fn(Config) -> Config) -> Self {
@@ -198,6 +211,7 @@ impl World {
             dials: 0,
             steps: 0,
             routers: vec![Health::Up; routers],
+            cut: [false; WAYS],
             wires: Vec::new(),
             events: BTreeMap::new(),
             age: 0,
@@ -344,9 +358,13 @@ impl World {
         self.dials += 1;
         let delay = 2 * self.rng.within(self.net.delay);
         let port = usize::from(locator.port());
-        let target = port.wrapping_sub(1000);
+        let (target, way) = (port % 1000, (port / 1000).saturating_sub(1));
         let router = port.checked_sub(ROUTER_PORT).filter(|router| *router < self.routers.len());
         let health = router.map(|router| self.routers[router]);
+        if router.is_none() && self.cut[way] {
+            let loss = LaneLoss::Broken("timed out".into());
+            return self.after(3_000_000, Event::DialFailed(node, lane, loss));
+        }
         let listens = match health {
             Some(health) => health != Health::Dead,
             None => self.nodes.get(target).is_some_and(|node| node.alive),
@@ -364,6 +382,7 @@ impl World {
         self.wires[wire].sides[0].lane = Some(lane);
         self.after(delay, Event::Connected(wire));
         self.wires[wire].router = router;
+        self.wires[wire].way = way;
         if health == Some(Health::Hung) || self.rng.chance(self.net.unanswered) {
             self.wires[wire].dirs[0].dead = true;
             self.wires[wire].sides[1].over = true;
@@ -456,6 +475,7 @@ impl World {
             let most = 1 + self.rng.below(self.net.chunk_max);
             let bytes = self.cut(wire, side, most.min(space));
             self.wires[wire].dirs[side].bytes += bytes.len();
+            self.wires[wire].carried += bytes.len() as u64;
             self.send_chunk(wire, side, Chunk::Bytes(bytes));
             let Side { node, lane, pending, batch, segment, .. } = &mut self.wires[wire].sides[side];
             if *segment == batch.segments.len() {
@@ -709,6 +729,33 @@ impl World {
                 dir.dead = true;
             }
         }
+    }
+
+    /// Everything on this way vanishes from now on, and nobody is told for long.
+    pub(crate) fn cut_way(&mut self, way: usize) {
+        self.cut[way] = true;
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].router.is_some() || self.wires[wire].way != way {
+                continue;
+            }
+            for side in 0..2 {
+                self.wires[wire].dirs[side].flight.clear();
+                self.wires[wire].dirs[side].dead = true;
+                // As TCP finds out by itself.
+                let loss = LaneLoss::Broken("timed out".into());
+                self.after(20_000_000, Event::Lost(wire, side, loss));
+            }
+        }
+    }
+
+    /// New lanes can be made on this way again.
+    pub(crate) fn mend_way(&mut self, way: usize) {
+        self.cut[way] = false;
+    }
+
+    /// Bytes that were written to lanes on this way.
+    pub(crate) fn carried(&self, way: usize) -> u64 {
+        self.wires.iter().filter(|wire| wire.way == way).map(|wire| wire.carried).sum()
     }
 
     /// A router's process starts anew.

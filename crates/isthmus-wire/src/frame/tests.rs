@@ -44,6 +44,7 @@ fn golden_vectors_of_the_handshake() {
     golden(Ping { id: 9 }, &[34, 9, 0, 0, 0, 0, 0, 0, 0]);
     golden(Pong { id: 9 }, &[35, 9, 0, 0, 0, 0, 0, 0, 0]);
     golden(Bye { connection: 5 }, &[36, 5, 0, 0, 0]);
+    golden(Also { address: address() }, &joined(&[&[37], &ADDRESS]));
 }
 
 #[test]

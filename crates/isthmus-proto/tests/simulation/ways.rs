@@ -1,0 +1,117 @@
+//! Several ways between two endpoints: used at once, and none of them needed.
+
+use isthmus_proto::{Channel, Config, Level};
+
+use crate::program::Program;
+use crate::scenarios::{TAGGED, at};
+use crate::world::{Net, World, locator};
+
+/// Bytes of the transfers.
+const MUCH: u64 = 8 << 20;
+
+/// Two processes, 5 ms apart, with as many ways as these say that they have.
+fn apart(seed: u64, ways: [usize; 2]) -> Program {
+    let net = Net { delay: (5_000, 5_100), ..Net::calm() };
+    Program::new(World::new(seed, 2, net, |config| {
+        let node = config.address.incarnation as usize - 1;
+        Config { also: (1..ways[node]).map(|way| locator(node, way)).collect(), ..config }
+    }))
+}
+
+fn begin(program: &mut Program) {
+    program.recv(1, Some(0), TAGGED, Some(1), MUCH);
+    program.send(0, 1, TAGGED, 1, MUCH, at(Level::Delivery));
+}
+
+fn until(program: &mut Program, most: u64, done: impl Fn(&Program) -> bool) {
+    let limit = program.world.now + most;
+    while !done(program) {
+        program.run_until(program.world.now + 1_000);
+        assert!(program.world.now < limit, "not within {most} us");
+    }
+}
+
+#[test]
+fn all_ways_carry_a_transfer_whoever_has_them() {
+    for ways in [[1, 2], [2, 1], [2, 2], [4, 4], [3, 2]] {
+        let mut program = apart(3, ways);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 2);
+        program.settle();
+        program.expect_rest();
+        // The sender dials those that the receiver has.
+        for way in 0..ways[1] {
+            let share = program.world.carried(way);
+            assert!(share > MUCH / (2 * ways[1] as u64), "{ways:?}: way {way} carried {share} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_way_that_dies_costs_what_it_held() {
+    for seed in 0..100 {
+        let mut program = apart(seed, [2, 2]);
+        begin(&mut program);
+        let after = MUCH / 10 + seed * MUCH / 200;
+        until(&mut program, 60_000_000, |program| {
+            program.world.carried(0) + program.world.carried(1) > after
+        });
+        let way = (seed % 2) as usize;
+        program.world.cut_way(way);
+        // Silence shows it within 2.5 s, at both ends.
+        until(&mut program, 20_000_000, |program| program.completed == 2);
+        program.settle();
+        program.expect_rest();
+    }
+}
+
+#[test]
+fn a_way_that_comes_back_is_used_again() {
+    let mut program = apart(5, [2, 2]);
+    begin(&mut program);
+    until(&mut program, 60_000_000, |program| program.world.carried(1) > MUCH / 10);
+    program.world.cut_way(1);
+    until(&mut program, 30_000_000, |program| program.completed == 2);
+    program.world.mend_way(1);
+    let before = program.world.carried(1);
+    program.run_until(program.world.now + 5_000_000);
+    begin(&mut program);
+    until(&mut program, 30_000_000, |program| program.completed == 4);
+    let carried = program.world.carried(1) - before;
+    assert!(carried > MUCH / 4, "{carried} bytes");
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn an_address_at_which_somebody_else_answers_is_left_alone() {
+    let net = Net { delay: (5_000, 5_100), ..Net::calm() };
+    // What process 1 says of itself is the address of process 2.
+    let world = World::new(1, 3, net, |config| {
+        let mistaken = config.address.incarnation == 2;
+        Config { also: if mistaken { vec![locator(2, 0)] } else { Vec::new() }, ..config }
+    });
+    let mut program = Program::new(world);
+    for message in 1..4 {
+        program.recv(1, Some(0), TAGGED, Some(message), MUCH / 4);
+        program.send(0, 1, TAGGED, message, MUCH / 4, at(Level::Delivery));
+    }
+    until(&mut program, 60_000_000, |program| program.completed == 6);
+    let dials = program.world.dials;
+    assert!(dials < 10, "{dials} dials");
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn an_endpoint_with_several_ways_reaches_its_peer_when_the_first_is_cut() {
+    let mut program = apart(9, [2, 2]);
+    begin(&mut program);
+    until(&mut program, 60_000_000, |program| program.completed == 2);
+    program.world.cut_way(0);
+    program.recv(1, Some(0), Channel::Untagged, None, 100);
+    program.send(0, 1, Channel::Untagged, 0, 100, at(Level::Delivery));
+    until(&mut program, 20_000_000, |program| program.completed == 4);
+    program.settle();
+    program.expect_rest();
+}
