@@ -268,24 +268,20 @@ fn a_full_disk_is_said_and_room_made_lets_the_same_command_go_on() {
     }
 }
 
-/// Two hosts of a lab, whose link is down for three seconds in the middle of a copy.
-#[test]
-fn a_cut_link_delays_a_copy_and_does_not_end_it() {
-    let sites = Sites::new();
+/// Copies a file between two hosts of a lab, whose links these are; `None` where there can be no
+/// lab. The lab's report is there afterwards as report.json.
+fn copied_in_a_lab(sites: &Sites, links: &str, mib: usize, env: &[(&str, &str)]) -> Option<Output> {
     let lab = |words: &[&str]| isthmus(sites.folder.path()).arg("lab").args(words).output().expect("it runs");
     let check = lab(&["check"]);
     if !check.status.success() {
         eprintln!("skipped: {}", text(&check.stdout));
-        return;
+        return None;
     }
-    let link = "[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n\
-                [[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"10ms\"\n\
-                down = [{ at = \"3s\", for = \"3s\" }]\n";
-    fs::write(sites.path("lab.toml"), format!("mgmt = true\n{link}")).expect("written");
-    fs::write(sites.path("file"), pattern(150 * MIB)).expect("written");
+    let config = format!("mgmt = true\n[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n{links}");
+    fs::write(sites.path("lab.toml"), config).expect("written");
+    fs::write(sites.path("file"), pattern(mib * MIB)).expect("written");
     // Both sides are told the other's address in the lab.
     let script = r#"
-        unset FI_ISTHMUS_INTERFACE
         at=$ISTHMUS_LAB_SITE_B_ADDRESS:4200
         for file in serve.toml sites.toml; do sed -i "s/127.0.0.1:[0-9]*/$at/" $file; done
         lab-rsh b "$PROGRAM" serve --config "$PWD/serve.toml" 2>serve.log & service=$!
@@ -295,14 +291,59 @@ fn a_cut_link_delays_a_copy_and_does_not_end_it() {
         kill $service
         exit $status"#;
     let mut command = isthmus(sites.folder.path());
-    command.env("PROGRAM", env!("CARGO_BIN_EXE_isthmus"));
-    command.args(["lab", "run", "--config", "lab.toml", "--timeout", "120", "--", "sh", "-c", script]);
-    let done = command.output().expect("it runs");
+    command.env("PROGRAM", env!("CARGO_BIN_EXE_isthmus")).env_remove("FI_ISTHMUS_INTERFACE");
+    command.envs(env.iter().copied());
+    command.args(["lab", "run", "--config", "lab.toml", "--report", "report.json", "--timeout", "120"]);
+    let done = command.args(["--", "sh", "-c", script]).output().expect("it runs");
     assert_eq!(done.status.code(), Some(0), "{}{}", text(&done.stdout), text(&done.stderr));
     let end = &events(&done, "end")[0];
     assert_eq!((end["files"].as_u64(), end["failed"].as_u64()), (Some(1), Some(0)));
-    assert!(text(&done.stderr).contains(" down"), "the lab tells what it dropped: {}", text(&done.stderr));
-    assert!(fs::read(sites.path("export/copy")).expect("whole") == pattern(150 * MIB));
+    assert!(fs::read(sites.path("export/copy")).expect("whole") == pattern(mib * MIB));
+    Some(done)
+}
+
+#[test]
+fn a_cut_link_delays_a_copy_and_does_not_end_it() {
+    let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"10ms\"\n\
+                down = [{ at = \"3s\", for = \"3s\" }]\n";
+    if let Some(done) = copied_in_a_lab(&Sites::new(), link, 150, &[]) {
+        let said = text(&done.stderr);
+        assert!(said.contains(" down"), "the lab tells what it dropped: {said}");
+    }
+}
+
+fn two_links_carry_a_copy_together(transport: &str) {
+    let sites = Sites::new();
+    let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"100Mbit\"\nrtt = ";
+    let settings = [("interface", "wan0"), ("rails", "wan1"), ("transport", transport)];
+    // The client is told by its environment, the service by its configuration.
+    let names = settings.map(|(key, _)| format!("FI_ISTHMUS_{}", key.to_uppercase()));
+    let env: Vec<_> = names.iter().map(String::as_str).zip(settings.map(|(_, value)| value)).collect();
+    let mut serve = fs::read_to_string(sites.path("serve.toml")).expect("written before");
+    serve += "[device]\n";
+    settings[1..].iter().for_each(|(key, value)| serve += &format!("{key} = \"{value}\"\n"));
+    fs::write(sites.path("serve.toml"), serve).expect("written");
+    if copied_in_a_lab(&sites, &format!("{link}\"10ms\"\n{link}\"30ms\"\n"), 60, &env).is_none() {
+        return;
+    }
+    let report = fs::read(sites.path("report.json")).expect("the lab's report");
+    let report: serde_json::Value = serde_json::from_slice(&report).expect("JSON");
+    for link in 0..2 {
+        let there = &report["links"][link]["directions"];
+        let bytes =
+            there.as_array().expect("two").iter().filter_map(|way| way["delivered_bytes"].as_u64()).max();
+        assert!(bytes >= Some(10 * MIB as u64), "link {link}: {there}");
+    }
+}
+
+#[test]
+fn two_links_carry_a_copy_together_by_tcp() {
+    two_links_carry_a_copy_together("tcp");
+}
+
+#[test]
+fn two_links_carry_a_copy_together_by_udp() {
+    two_links_carry_a_copy_together("udp");
 }
 
 #[test]

@@ -497,7 +497,7 @@ impl Engine {
             self.abandon_silent(now, peer);
             self.look(now, peer);
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            if connection.spread_at.take_if(|at| *at <= now).is_some() && !connection.bulk.is_empty() {
+            if connection.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {
                 self.kick(peer);
             }
             self.retry(now, peer, mem);

@@ -194,11 +194,22 @@ impl Engine {
         lanes.any(|lane| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path))
     }
 
+    /// Whether there is more to send than small messages: the rest of what was begun, or a long
+    /// message that is next.
+    pub(super) fn has_bulk(&self, peer: PeerId) -> bool {
+        let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
+        let is_long = |index: &usize| self.operations.get(*index).is_some_and(|next| next.limit > COPY_MAX);
+        !connection.bulk.is_empty() || connection.fresh.front().is_some_and(is_long)
+    }
+
     /// Asks for more lanes where the peer is far and there is bulk for them.
     fn spread(&mut self, peer: PeerId) {
+        if !self.has_bulk(peer) {
+            return;
+        }
         let streams = self.config.streams;
         let connection = self.connection(peer);
-        if !connection.is_far() || connection.bulk.is_empty() || connection.spread_at.is_some() {
+        if !connection.is_far() || connection.spread_at.is_some() {
             return;
         }
         let lanes = connection.lanes.len() as u32 + connection.dialing;

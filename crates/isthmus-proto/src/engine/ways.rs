@@ -126,7 +126,8 @@ impl Engine {
     }
 
     /// Whether a further lane to this peer, which has several ways, is worth it: each way that is
-    /// fit gets one, and more, up to as many as the settings say, where one does not use all of it.
+    /// fit gets one, and more, up to as many as the settings say and one for each further way, where
+    /// one does not use all of it.
     pub(super) fn wants_lane(&self, peer: PeerId) -> bool {
         let connection = self.peers[peer.0 as usize].connection.as_ref();
         let Some(ways) = connection.and_then(|connection| connection.ways.as_ref()) else { return false };
@@ -134,7 +135,7 @@ impl Engine {
         let all: u32 = lanes.iter().map(|(lanes, _)| lanes).sum();
         let mut fit = (0..ways.count()).filter(|way| ways.is_fit(*way, self.clock));
         // One of them is kept free for small messages (`transmit.rs`).
-        let most = self.config.streams.max(ways.count() as u32 + 1);
+        let most = self.config.streams.max(2) + ways.count() as u32 - 1;
         fit.any(|way| match lanes[way] {
             (0, _) => true,
             (_, filled) => !filled && all < most,
