@@ -40,7 +40,8 @@ struct File {
 pub struct Plan {
     block: u64,
     trusting: bool,
-    /// What may be sent before the first answer. Bytes.
+    /// Whether anything, and how much more, may be sent before the first answer. Bytes.
+    runs_ahead: bool,
     ahead: u64,
     answers: bool,
     files: BTreeMap<u64, File>,
@@ -69,12 +70,20 @@ impl Plan {
         Self {
             block,
             trusting: true,
+            runs_ahead: ahead > 0,
             ahead,
             answers: false,
             files: BTreeMap::new(),
             queue: VecDeque::new(),
             exhausted: Vec::new(),
             unsettled: BTreeSet::new(),
+        }
+    }
+
+    /// So many bytes more may go before the first answer. Nothing, where none were to go at all.
+    pub fn run_ahead(&mut self, more: u64) {
+        if self.runs_ahead {
+            self.ahead += more;
         }
     }
 

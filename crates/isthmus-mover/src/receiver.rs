@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::MoverError;
 use crate::digest;
+use crate::gauge::at_first;
 use crate::landing::{Landing, Prepared};
 use crate::names::shown;
 use crate::pool::{Done, Job, Pool};
@@ -17,8 +18,6 @@ use crate::target::Target;
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status};
 
-/// What is posted at first. Bytes.
-const FIRST: u64 = 16 << 20;
 /// Blocks that are kept beside what the sender wants to have under way.
 const SPARE: u64 = 4;
 /// Longest rest of the loop.
@@ -149,6 +148,8 @@ impl<'a> ReceivingSide<'a> {
             self.measure(start);
             if self.seal.is_none() && self.wire.channel.is_ready() {
                 self.seal = Some(Arc::new(self.wire.channel.seals()?.1));
+                // By now the path's round trip is known.
+                self.post_blocks()?;
             }
             let status = self.status;
             self.wire.beat(|| status)?;
@@ -209,7 +210,7 @@ impl<'a> ReceivingSide<'a> {
     fn post_blocks(&mut self) -> Result<(), MoverError> {
         let size = HEAD_ROOM as u64 + self.receiving.block + TAG_LEN as u64;
         let most = (self.receiving.memory / size).max(SPARE);
-        let wanted = FIRST.max(self.other.window).div_ceil(self.receiving.block) + SPARE;
+        let wanted = at_first(self.wire.round_trip()).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
         while self.made < most && self.posted < wanted {
             self.made += 1;
             self.post(vec![0; size as usize])?;

@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, never, select};
 
 use crate::MoverError;
 use crate::digest;
-use crate::gauge::Gauge;
+use crate::gauge::{Gauge, scaled};
 use crate::names::shown;
 use crate::plan::Plan;
 use crate::pool::{Block, Done, Job, Pool, Sealing};
@@ -19,9 +19,10 @@ use crate::walk::{Filter, Found, Item, Root, walk};
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Status, Verdict};
 
-/// What is sent before the first answer: about what a path carries in its first round trip.
-/// Bytes.
+/// What is sent before the first answer: about what a path carries in its first round trip, if
+/// that is so long, and as many times more on a longer one. Bytes.
 const AHEAD: u64 = 2 << 20;
+const AHEAD_TRIP: Duration = Duration::from_millis(24);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
 /// Files of several blocks among them: each costs the receiver two descriptors.
@@ -176,6 +177,7 @@ impl<'a> SendingSide<'a> {
                 self.hear(control)?;
             }
             if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {
+                self.know_path();
                 let _ = self.sealing.seal.set(self.wire.channel.seals()?.0);
                 for block in std::mem::take(&mut self.unsealed) {
                     self.reading += 1;
@@ -186,6 +188,14 @@ impl<'a> SendingSide<'a> {
             self.wire.beat(|| status)?;
             self.tell(false);
         }
+    }
+
+    /// The path's round trip is known by now: how much may be under way, and go ahead of answers.
+    fn know_path(&mut self) {
+        let round_trip = self.wire.round_trip();
+        tracing::debug!(?round_trip, "both sides know each other");
+        self.gauge.expect(round_trip);
+        self.plan.run_ahead(scaled(AHEAD, AHEAD_TRIP, round_trip).saturating_sub(AHEAD));
     }
 
     fn is_settled(&self) -> bool {
