@@ -279,16 +279,20 @@ impl<'a> SendingSide<'a> {
         let id = self.next_id;
         self.next_id += 1;
         let source = Source::new(&item).map(Arc::new);
-        let size = source.as_ref().map(|source| source.size);
-        self.plan.announce(id, size);
+        let block = self.sending.block;
         let entity = match source {
             Some(source) => {
+                let Source { size, share, .. } = *source;
+                self.plan.announce_blocks(id, size, share.blocks(size.div_ceil(block)));
                 self.files_total += 1;
-                self.bytes_total += source.size;
+                self.bytes_total += share.bytes(size, block);
                 self.large += usize::from(source.size > self.sending.block);
                 Entity::File(Flying { source, reading: 0, exhausted: false, closed: false })
             }
-            None => Entity::Other,
+            None => {
+                self.plan.announce(id, None);
+                Entity::Other
+            }
         };
         self.entities.insert(id, entity);
         let xattrs: usize = item.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
@@ -475,7 +479,9 @@ impl<'a> SendingSide<'a> {
             Err(unasked) => return Err(MoverError::Refused(unasked.to_string())),
         };
         let Some(Entity::File(file)) = self.entities.get(&id) else { return Ok(()) };
-        let (path, bytes, block) = (shown(&file.source.path), file.source.size, self.sending.block);
+        let block = self.sending.block;
+        let Source { size, share, .. } = *file.source;
+        let (path, bytes) = (shown(&file.source.path), share.bytes(size, block));
         match answer {
             Answer::Send => {}
             Answer::Have(ranges) => {
@@ -519,11 +525,14 @@ impl<'a> SendingSide<'a> {
         }
         match (self.entities.get(&id), outcome) {
             (Some(Entity::File(file)), Outcome::Done(digest)) => {
-                self.summary.files += 1;
-                self.summary.bytes += file.source.size;
-                let blake3 = digest.as_ref().map(digest::hex).unwrap_or_default();
-                let (path, bytes) = (shown(&file.source.path), file.source.size);
-                (self.watch)(Notice::File { path, bytes, blake3 });
+                let Source { size: bytes, share, .. } = *file.source;
+                self.summary.bytes += share.bytes(bytes, self.sending.block);
+                // No digest: others have yet to bring their shares of it.
+                if let Some(digest) = &digest {
+                    self.summary.files += 1;
+                    let (path, blake3) = (shown(&file.source.path), digest::hex(digest));
+                    (self.watch)(Notice::File { path, bytes, blake3 });
+                }
             }
             (_, Outcome::Failed(text)) => {
                 self.summary.failed += 1;
