@@ -147,6 +147,42 @@ def fortran(c):
     return c.run(3, "halves_f90", folder, seconds=60)
 
 
+def shared_file(c):
+    """isthmus-cp under the MPI's own launcher: three processes share one long file, and small ones."""
+    folder, ranks = folder_of(c), 3
+    source, there = folder / "source", folder / "there"
+    source.mkdir(), there.mkdir()
+    (source / "long").write_bytes(os.urandom((60 << 20) + 7))
+    for number in range(9):
+        (source / f"small-{number}").write_bytes(os.urandom(1000 * number))
+    program = folder / "isthmus-cp"
+    program.symlink_to(mpis.ISTHMUS)
+    (folder / "serve.toml").write_text(f'listen = "127.0.0.1:0"\nplain = true\n[export.data]\npath = "{there}"\nwritable = true\n')
+    service = process.Running([str(mpis.ISTHMUS), "serve", "--config", str(folder / "serve.toml")], {}, c.log(".serve"))
+    try:
+        until = time.monotonic() + 60
+        while not (found := re.search(r"serving at (\S+)", service.output())):
+            if time.monotonic() > until or service.process.poll() is not None:
+                raise Failure(f"no service: {last_words(service.output())}")
+            time.sleep(0.02)
+        words = [str(program), "--plain", "-v", "-r", str(source), f"{found.group(1)}:data/"]
+        command, env = c.mpi.command(ranks, words, c.transport, c.place, {"ISTHMUS_INTERFACE": "127.0.0.1"})
+        ended = process.run(command, env, c.log(), 120)
+    finally:
+        service.end()
+    parts = re.findall(r"process (\d) of 3: ", ended.output)
+    if ended.timed_out or ended.status != 0 or sorted(parts) != ["0", "1", "2"]:
+        raise Failure(f"exit {ended.status}: {last_words(ended.output)}")
+    names = sorted(path.name for path in source.iterdir())
+    if sorted(path.name for path in (there / "source").iterdir()) != names:
+        raise Failure("something is missing, or left over")
+    if any((source / name).read_bytes() != (there / "source" / name).read_bytes() for name in names):
+        raise Failure("a copy differs from its source")
+    if len(re.findall(r"^[0-9a-f]{64}  source/long$", ended.output, re.M)) != 1:
+        raise Failure("the long file's digest was not told once")
+    return "; ".join(re.findall(r"process \d of 3: .*", ended.output))
+
+
 # What few need not be shown on every MPI. Open MPI couples within a job only; of those here only
 # Debian's has Fortran bindings, and it has no mpi4py.
 CASES = {
@@ -157,6 +193,7 @@ CASES = {
         Case("mover-across", jobs, places=("sites",), mpis=("mpich",)),
         Case("mover-full-disk", small_disk, places=("host",), mpis=("mpich",)),
         Case("mover-killed", killed_partner, places=("host",), mpis=("mpich",)),
+        Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
         Case("mover-fortran", fortran, places=("host",), mpis=("debian-openmpi",)),
     )

@@ -1,29 +1,14 @@
-//! Samples as one page that needs nothing else: plots as SVG, tables, circumstances.
+//! Samples as one page: plots, tables, circumstances.
 
 use std::fmt::Write;
 
+use crate::plot::{colour, escaped, frame, head, legend, line};
 use crate::sample::{Sample, percentile};
 use crate::table::{cell, distinct, text};
 
-const STYLE: &str = include_str!("report.css");
-/// A plot's size, and its margins: left, right, top, bottom. Pixels.
-const SIZE: [f64; 2] = [460.0, 280.0];
-const MARGIN: [f64; 4] = [44.0, 12.0, 12.0, 44.0];
-/// One colour for each contender, told apart also by those who see few.
-const COLOURS: [&str; 9] =
-    ["#0b62a4", "#d1495b", "#2a9d57", "#8d6a9f", "#e08e00", "#3aa6b9", "#7a7a7a", "#a0522d", "#5b5bd6"];
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 /// The page.
 pub(crate) fn page(samples: &[Sample]) -> String {
-    let mut out = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>Isthmus: WAN measurements</title>\
-         <style>{STYLE}</style><h1>WAN measurements</h1>"
-    );
+    let mut out = head("WAN measurements");
     circumstances(&mut out, samples);
     for (work, bytes) in distinct(samples, |sample| (sample.work, sample.bytes)) {
         let of_work = |sample: &&Sample| (sample.work, sample.bytes) == (work, bytes);
@@ -79,76 +64,6 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
         escaped(&first.version),
         escaped(&first.kernel)
     );
-}
-
-fn colour(contenders: &[String], one: &str) -> &'static str {
-    COLOURS[contenders.iter().position(|other| other == one).unwrap_or(0) % COLOURS.len()]
-}
-
-fn legend(out: &mut String, contenders: &[String]) {
-    out.push_str("<p class=legend>");
-    for one in contenders {
-        let _ = write!(
-            out,
-            "<span><i style=\"background:{}\"></i>{}</span>",
-            colour(contenders, one),
-            escaped(one)
-        );
-    }
-}
-
-/// A plot's frame: `x` positions with their labels, and y from 0 to `most`.
-fn frame(out: &mut String, title: &str, ticks: &[(f64, String)], most: f64, unit: &str) {
-    let [width, height] = SIZE;
-    let [left, right, top, bottom] = MARGIN;
-    let _ = write!(
-        out,
-        "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {width} {height}\" role=img>",
-        escaped(title)
-    );
-    for step in 0..=4 {
-        let share = f64::from(step) / 4.0;
-        let y = height - bottom - share * (height - top - bottom);
-        let _ = write!(
-            out,
-            "<line class=grid x1={left} x2={:.1} y1={y:.1} y2={y:.1} /><text x={:.1} y={:.1} text-anchor=end>{:.2}</text>",
-            width - right,
-            left - 6.0,
-            y + 4.0,
-            share * most
-        );
-    }
-    for (share, label) in ticks {
-        let x = left + share * (width - left - right);
-        let _ = write!(
-            out,
-            "<text x={x:.1} y={:.1} text-anchor=middle>{}</text>",
-            height - bottom + 16.0,
-            escaped(label)
-        );
-    }
-    let _ = write!(
-        out,
-        "<text x={:.1} y={:.1} text-anchor=middle>{}</text>",
-        width / 2.0,
-        height - 6.0,
-        escaped(unit)
-    );
-}
-
-/// A line through points, each a share of the plot's width and height.
-fn line(out: &mut String, points: &[(f64, f64)], colour: &str, dots: bool) {
-    let [width, height] = SIZE;
-    let [left, right, top, bottom] = MARGIN;
-    let place = |(x, y): &(f64, f64)| {
-        let y = y.clamp(0.0, 1.0);
-        (left + x * (width - left - right), height - bottom - y * (height - top - bottom))
-    };
-    let path: String = points.iter().map(place).map(|(x, y)| format!("{x:.1},{y:.1} ")).collect();
-    let _ = write!(out, "<polyline points=\"{}\" stroke=\"{colour}\" />", path.trim_end());
-    for (x, y) in points.iter().map(place).filter(|_| dots) {
-        let _ = write!(out, "<circle cx={x:.1} cy={y:.1} r=3 fill=\"{colour}\" />");
-    }
 }
 
 /// Fraction of the floor against loss, at one round trip.

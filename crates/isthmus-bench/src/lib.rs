@@ -2,14 +2,18 @@
 //!
 //! A [`Matrix`] of links and [`Contender`]s is measured run by run (`run`), each in a lab of its
 //! own, so that the emulator's report on itself is about that run alone; what came out and under
-//! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples.
+//! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples. `files` does
+//! the same with files: those that MPI programs send each other, and those that commands copy.
 
 #![forbid(unsafe_code)]
 
 mod contender;
+mod files;
 mod html;
+mod lab;
 mod link;
 mod matrix;
+mod plot;
 mod run;
 mod sample;
 mod table;
@@ -18,6 +22,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use contender::Contender;
+pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
 pub use link::Link;
 pub use matrix::{Matrix, Work};
 pub use run::{Bench, Paths};

@@ -14,12 +14,9 @@ use crate::contender::Contender;
 use crate::link::Link;
 use crate::matrix::{Matrix, Work};
 use crate::sample::Sample;
-use crate::{html, table};
+use crate::{html, lab, table};
 
 const PROGRAM: &str = include_str!("program.c");
-/// What a run may take: so much, and so many times what is possible. Seconds.
-const LIMIT_S: f64 = 20.0;
-const LIMIT_FACTOR: f64 = 8.0;
 /// How long after it was asked for a late message's receive is posted, beyond a round trip.
 /// Microseconds.
 const LATE_US: u64 = 20_000;
@@ -143,23 +140,10 @@ impl Bench {
             Contender::Iperf(control, streams) => iperf(work, control, streams),
             _ => self.mpi(work, contender, program, late_us),
         };
-        let mut lab = Command::new(&self.paths.isthmus);
-        lab.args(["lab", "run", "--quiet", "--mgmt"]);
-        let limit = (LIMIT_S + LIMIT_FACTOR * floor_s).ceil();
-        for (name, value) in [
-            ("--rate", link.rate.to_string()),
-            ("--rtt", link.rtt.to_string()),
-            ("--loss", link.loss.to_string()),
-            ("--mtu", link.mtu.to_string()),
-            ("--seed", run.to_string()),
-            ("--timeout", limit.to_string()),
-        ] {
-            lab.arg(name).arg(value);
-        }
-        if let Some(control) = contender.congestion() {
-            lab.args(["--cc", control]);
-        }
-        lab.arg("--report").arg(&report).args(&inside).stdin(Stdio::null());
+        let limit = lab::limit_s(floor_s);
+        let control = contender.congestion();
+        let mut lab = lab::command(&self.paths.isthmus, &link, run, limit, control, &report);
+        lab.args(&inside).stdin(Stdio::null());
         let at = OffsetDateTime::now_utc().unix_timestamp();
         let outcome = match lab.output() {
             Err(error) => Err(format!("cannot start the lab: {error}")),
@@ -173,7 +157,7 @@ impl Bench {
         Sample {
             at,
             version: self.version.clone(),
-            kernel: kernel(),
+            kernel: lab::kernel(),
             run,
             link,
             work: work.name(),
@@ -191,7 +175,7 @@ impl Bench {
 
     /// The lab's arguments for an MPI job of one rank at each site.
     fn mpi(&self, work: Work, contender: Contender, program: &Path, late_us: u64) -> Vec<String> {
-        let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
+        let quoted = |path: &Path| lab::quoted(&path.display().to_string());
         let mut line = format!(
             "exec {} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn 1 -n 2",
             quoted(&self.paths.mpi.join("bin/mpiexec"))
@@ -231,13 +215,11 @@ fn outcome(
     ended: &std::process::Output,
     limit: f64,
 ) -> Result<(f64, Vec<f64>), String> {
-    let (said, complained) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
-    let last = |text: &str| text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").to_owned();
+    let said = String::from_utf8_lossy(&ended.stdout);
     if !ended.status.success() {
-        let why = if complained.trim().is_empty() { last(&said) } else { last(&complained) };
-        return Err(format!("{} within {limit} s: {why}", ended.status));
+        return Err(lab::why(ended, limit));
     }
-    let none = || format!("no result: {}", last(&said));
+    let none = || format!("no result: {}", lab::last_line(&said));
     if contender.is_mpi() {
         let line = said.lines().find_map(|line| line.strip_prefix("RESULT ")).ok_or_else(none)?;
         let result: Value = serde_json::from_str(line).map_err(|_| none())?;
@@ -253,10 +235,6 @@ fn outcome(
     Ok((took * bytes as f64 / came, Vec::new()))
 }
 
-fn kernel() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
-}
-
 fn said(sample: &Sample) -> String {
     let what = format!("{:17} {:9} {:16}", sample.contender, sample.work, sample.link.title());
     let spoiled = if sample.spoiled() { "  (the emulator was late)" } else { "" };
@@ -268,7 +246,7 @@ fn said(sample: &Sample) -> String {
     }
 }
 
-fn progress(runs: u64) -> ProgressBar {
+pub(crate) fn progress(runs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left: {msg}");
     ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -204,6 +204,12 @@ impl Endpoint {
         self.core.lock().engine.peer_address(peer).unwrap_or_default()
     }
 
+    /// The shortest round trip to a peer that was seen; none before a lane to it has shown one, or
+    /// where only that to a router shows.
+    pub fn round_trip(&self, peer: PeerId) -> Option<Duration> {
+        self.core.lock().engine.round_trip_us(peer).map(Duration::from_micros)
+    }
+
     fn post<T>(&self, with: impl FnOnce(&mut Core) -> Result<T, PostError>) -> Result<T, PostError> {
         if self.is_closed() {
             return Err(PostError::Invalid(

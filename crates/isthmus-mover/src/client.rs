@@ -75,7 +75,7 @@ impl Transfer {
     /// [`MoverError`], where the transfer ended early. What single files came to is in the
     /// summary.
     pub fn run(&self, watch: &mut Watch<'_>) -> Result<Summary, MoverError> {
-        let filter = Filter::new(&self.choice).map_err(MoverError::Usage)?;
+        let filter = Filter::new(&self.choice, self.block).map_err(MoverError::Usage)?;
         let local = self.local()?;
         let port = Port::open(&self.settings).map_err(|error| MoverError::Local(error.to_string()))?;
         let port = Arc::new(port);

@@ -6,11 +6,24 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Least window: what a network may need that nothing is known about. Bytes.
+/// Least window: what a network may need of which no more than its round trip is known, up to
+/// this one, and as many times more on a longer one. Bytes.
 const LEAST: u64 = 16 << 20;
+const LEAST_TRIP: Duration = Duration::from_millis(50);
 /// Least window in blocks.
 const LEAST_BLOCKS: u64 = 4;
 const LOOK: Duration = Duration::from_millis(100);
+
+/// What to have under way on a path of this round trip before more is known of it. Bytes.
+pub(crate) fn at_first(round_trip: Option<Duration>) -> u64 {
+    scaled(LEAST, LEAST_TRIP, round_trip)
+}
+
+/// So many bytes, or for a longer round trip than `trip` as many times more.
+pub(crate) fn scaled(bytes: u64, trip: Duration, round_trip: Option<Duration>) -> u64 {
+    let times = round_trip.map_or(1.0, |it| it.as_secs_f64() / trip.as_secs_f64());
+    (bytes as f64 * times.max(1.0)) as u64
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -40,6 +53,11 @@ impl Gauge {
         self.window
     }
 
+    /// Now the path's round trip is known.
+    pub(crate) fn expect(&mut self, round_trip: Option<Duration>) {
+        self.window = self.window.max(at_first(round_trip)).min(self.most);
+    }
+
     pub(crate) fn posted(&mut self, bytes: u64) {
         self.posted.push_back((Instant::now(), bytes));
     }
@@ -67,5 +85,25 @@ impl Gauge {
             let wanted = product.saturating_mul(2).saturating_add(LEAST_BLOCKS * self.block);
             self.window = self.window.max(wanted).min(self.most);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_given_more_from_the_beginning_within_the_memory() {
+        let least = Gauge::new(1 << 20, 256 << 20).window();
+        let window = |most, ms| {
+            let mut gauge = Gauge::new(1 << 20, most);
+            gauge.expect(ms);
+            gauge.window()
+        };
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(window(256 << 20, None), least);
+        assert_eq!(window(256 << 20, ms(1)), least);
+        assert_eq!(window(256 << 20, ms(100)), 2 * least);
+        assert_eq!(window(64 << 20, ms(1000)), 64 << 20);
     }
 }

@@ -77,6 +77,12 @@ impl Head {
         (head.block > 0).then_some(head)
     }
 
+    /// The record that all of a process's share of the file is there, and `synced`: on the disk. It
+    /// counts as a block after the last.
+    pub fn mark(&self, synced: bool) -> [u8; RECORD_LEN] {
+        self.record(self.blocks(), &[u8::from(synced); 32])
+    }
+
     /// The record that block `index` is there.
     pub fn record(&self, index: u64, digest: &Digest) -> [u8; RECORD_LEN] {
         let mut out = [0; RECORD_LEN];
@@ -88,14 +94,15 @@ impl Head {
     }
 }
 
-/// What a journal tells: blocks with their digests, and how many of its bytes are good.
+/// What a journal tells: blocks with their digests, among them perhaps [`Head::mark`], and how many
+/// of its bytes are good.
 pub fn read(head: &Head, bytes: &[u8]) -> (Vec<(u64, Digest)>, u64) {
     let mut found = Vec::new();
     let mut good = HEAD_LEN as u64;
     for record in bytes.get(HEAD_LEN..).unwrap_or_default().chunks_exact(RECORD_LEN) {
         let index = u64::from_le_bytes(*record.first_chunk().unwrap_or(&[0; 8]));
         let digest: Digest = *record[8..].first_chunk().unwrap_or(&[0; 32]);
-        if head.record(index, &digest) != record || index >= head.blocks() {
+        if head.record(index, &digest) != record || index > head.blocks() {
             break;
         }
         found.push((index, digest));

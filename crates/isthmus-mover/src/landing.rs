@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::journal::Head;
 use crate::target::{Target, Wanted, boot, unique};
-use crate::wire::{Answer, Entry, Kind, Outcome, Rules, Time};
+use crate::wire::{Answer, Entry, Kind, Outcome, Rules, Share, Time};
 use crate::{confine, meta, names};
 
 /// Most folders that are kept open.
@@ -109,7 +109,7 @@ impl Landing {
         let parent = match self.folder(folder) {
             // A dry run makes no folders, so those in it are not there.
             Err(error) if self.rules.dry_run && error.kind() == io::ErrorKind::NotFound => {
-                return Ok(dry(&entry, None));
+                return Ok(self.dry(&entry, None));
             }
             parent => parent?,
         };
@@ -120,7 +120,7 @@ impl Landing {
         };
         match &entry.kind {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
-            _ if self.rules.dry_run => Ok(dry(&entry, there.as_ref())),
+            _ if self.rules.dry_run => Ok(self.dry(&entry, there.as_ref())),
             Kind::Folder => {
                 if there.is_none() {
                     make_folder(&parent, name, entry.meta.mode | 0o700)?;
@@ -188,9 +188,13 @@ impl Landing {
         there: Option<&Stat>,
         alive: &mut dyn FnMut(),
     ) -> io::Result<Prepared> {
-        let Kind::File { size, ctime, sparse } = entry.kind else {
+        let Kind::File { size, ctime, sparse, share } = entry.kind else {
             return Err(io::Error::other("no file"));
         };
+        let blocks = if size > self.block { size.div_ceil(self.block) } else { 1 };
+        if !share.is_sound(blocks) || (share != Share::default() && sparse) {
+            return Err(io::Error::other("a share that no such file has"));
+        }
         if let Some(stat) = there {
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 return Err(io::Error::other("there is a folder of this name; remove it, or copy elsewhere"));
@@ -200,7 +204,7 @@ impl Landing {
             }
         }
         if self.rules.dry_run {
-            return Ok(Prepared::Asked(Answer::Would(size), None));
+            return Ok(Prepared::Asked(Answer::Would(share.bytes(size, self.block)), None));
         }
         let head = Head { block: self.block, size, mtime: entry.meta.mtime, ctime, boot: self.boot };
         let wanted = Wanted {
@@ -210,6 +214,7 @@ impl Landing {
             meta: entry.meta,
             head,
             sparse,
+            share,
             sync: self.rules.sync,
         };
         let begun = Target::begin(wanted, alive)?;
@@ -225,18 +230,23 @@ impl Landing {
         let same = file && there.st_size as u64 == size && meta::mtime(there) == mtime;
         (same && !self.rules.all).then_some(Answer::Same)
     }
-}
 
-/// What a dry run says of an entry.
-fn dry(entry: &Entry, there: Option<&Stat>) -> Prepared {
-    match entry.kind {
-        Kind::File { size, .. } => Prepared::Asked(Answer::Would(size), None),
-        Kind::Folder
-            if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory) =>
-        {
-            Prepared::Over(Outcome::Failed(format!("{}: is not a folder there", names::shown(&entry.path))))
+    /// What a dry run says of an entry.
+    fn dry(&self, entry: &Entry, there: Option<&Stat>) -> Prepared {
+        match entry.kind {
+            Kind::File { size, share, .. } => {
+                Prepared::Asked(Answer::Would(share.bytes(size, self.block)), None)
+            }
+            Kind::Folder
+                if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory) =>
+            {
+                Prepared::Over(Outcome::Failed(format!(
+                    "{}: is not a folder there",
+                    names::shown(&entry.path)
+                )))
+            }
+            _ => Prepared::Over(Outcome::Done(None)),
         }
-        _ => Prepared::Over(Outcome::Done(None)),
     }
 }
 

@@ -93,7 +93,20 @@ pub fn partial(name: &[u8]) -> (String, String) {
     (format!("{OWN}{short}.part"), format!("{OWN}{short}.journal"))
 }
 
-/// Whether a name is one that [`partial`] makes: never copied, never taken as a destination.
+/// The same of a file of which several processes bring a share each: `tag` tells its version, and
+/// each has a journal.
+pub fn partial_shared(name: &[u8], tag: &[u8], rank: u32) -> (String, String) {
+    let [short, tag] = [name, tag].map(|bytes| blake3::hash(bytes).to_hex()[..16].to_owned());
+    (format!("{OWN}{short}-{tag}.part"), format!("{OWN}{short}-{tag}.{rank}.journal"))
+}
+
+/// Whether a name is one that [`partial_shared`] makes of a file that is called `name`.
+pub fn is_shared_of(found: &[u8], name: &[u8]) -> bool {
+    let start = format!("{OWN}{}-", &blake3::hash(name).to_hex()[..16]);
+    is_partial(found) && found.starts_with(start.as_bytes())
+}
+
+/// Whether a name is one that these make: never copied, never taken as a destination.
 pub fn is_partial(name: &[u8]) -> bool {
     name.starts_with(OWN.as_bytes()) && (name.ends_with(b".part") || name.ends_with(b".journal"))
 }

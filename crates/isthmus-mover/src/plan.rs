@@ -6,6 +6,7 @@
 //! answer, then until an answer shows that something is there already.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use crate::wire::{Answer, PIECES_MAX};
 
@@ -29,8 +30,9 @@ pub struct Unasked(pub u64);
 struct File {
     size: u64,
     answered: bool,
-    /// The next block that was not looked at yet.
+    /// The next block that was not looked at yet, and the end of what is sent.
     next: u64,
+    end: u64,
     /// Blocks that are there: first and count, rising.
     have: VecDeque<(u64, u64)>,
 }
@@ -40,7 +42,8 @@ struct File {
 pub struct Plan {
     block: u64,
     trusting: bool,
-    /// What may be sent before the first answer. Bytes.
+    /// Whether anything, and how much more, may be sent before the first answer. Bytes.
+    runs_ahead: bool,
     ahead: u64,
     answers: bool,
     files: BTreeMap<u64, File>,
@@ -51,7 +54,7 @@ pub struct Plan {
 
 impl File {
     /// The next block that the receiver lacks.
-    fn missing(&mut self, blocks: u64) -> Option<u64> {
+    fn missing(&mut self) -> Option<u64> {
         while let Some(&(first, count)) = self.have.front() {
             if self.next < first {
                 break;
@@ -59,7 +62,7 @@ impl File {
             self.next = self.next.max(first + count);
             self.have.pop_front();
         }
-        (self.next < blocks).then_some(self.next)
+        (self.next < self.end).then_some(self.next)
     }
 }
 
@@ -69,6 +72,7 @@ impl Plan {
         Self {
             block,
             trusting: true,
+            runs_ahead: ahead > 0,
             ahead,
             answers: false,
             files: BTreeMap::new(),
@@ -78,13 +82,27 @@ impl Plan {
         }
     }
 
+    /// So many bytes more may go before the first answer. Nothing, where none were to go at all.
+    pub fn run_ahead(&mut self, more: u64) {
+        if self.runs_ahead {
+            self.ahead += more;
+        }
+    }
+
     /// An entry that the receiver is told of; of a file its length.
     pub fn announce(&mut self, id: u64, size: Option<u64>) {
         self.unsettled.insert(id);
         if let Some(size) = size {
-            self.files.insert(id, File { size, answered: false, next: 0, have: VecDeque::new() });
-            self.queue.push_back(id);
+            self.announce_blocks(id, size, 0..size.div_ceil(self.block));
         }
+    }
+
+    /// A file of so many bytes, of which these blocks are sent; all of them, if it is one block.
+    pub fn announce_blocks(&mut self, id: u64, size: u64, blocks: Range<u64>) {
+        self.unsettled.insert(id);
+        let Range { start: next, end } = blocks;
+        self.files.insert(id, File { size, answered: false, next, end, have: VecDeque::new() });
+        self.queue.push_back(id);
     }
 
     /// The receiver's answer about a file. True where it is the last word about it.
@@ -169,13 +187,12 @@ impl Plan {
                 if !batch.is_empty() {
                     break;
                 }
-                let blocks = file.size.div_ceil(self.block);
-                let part = file.missing(blocks).map(|index| {
+                let part = file.missing().map(|index| {
                     file.next = index + 1;
                     let offset = index * self.block;
                     Part { id, offset, len: self.block.min(file.size - offset) }
                 });
-                if file.missing(blocks).is_none() {
+                if file.missing().is_none() {
                     self.queue.pop_front();
                     self.exhausted.push(id);
                 }
@@ -251,6 +268,15 @@ mod tests {
         plan.announce(0, Some(250));
         assert_eq!(plan.answer(0, &Answer::Have(vec![(0, 3)])), Ok(false));
         assert_eq!((plan.next_block(), plan.take_exhausted()), (None, vec![0]));
+    }
+
+    #[test]
+    fn of_a_shared_file_a_range_is_sent_but_for_what_is_there() {
+        let mut plan = Plan::new(BLOCK, 0);
+        plan.announce_blocks(0, 950, 3..7);
+        assert_eq!(plan.answer(0, &Answer::Have(vec![(4, 1)])), Ok(false));
+        let offsets: Vec<_> = drain(&mut plan).iter().map(|block| block[0].offset).collect();
+        assert_eq!((offsets, plan.take_exhausted()), (vec![300, 500, 600], vec![0]));
     }
 
     #[test]

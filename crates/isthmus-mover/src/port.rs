@@ -96,6 +96,10 @@ impl Port {
         self.endpoint.peer_address(peer)
     }
 
+    pub(crate) fn round_trip(&self, peer: PeerId) -> Option<Duration> {
+        self.endpoint.round_trip(peer)
+    }
+
     /// Sends `range` of `buffer`.
     pub(crate) fn send(
         &self,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::MoverError;
 use crate::digest;
+use crate::gauge::at_first;
 use crate::landing::{Landing, Prepared};
 use crate::names::shown;
 use crate::pool::{Done, Job, Pool};
@@ -17,8 +18,6 @@ use crate::target::Target;
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status};
 
-/// What is posted at first. Bytes.
-const FIRST: u64 = 16 << 20;
 /// Blocks that are kept beside what the sender wants to have under way.
 const SPARE: u64 = 4;
 /// Longest rest of the loop.
@@ -149,6 +148,8 @@ impl<'a> ReceivingSide<'a> {
             self.measure(start);
             if self.seal.is_none() && self.wire.channel.is_ready() {
                 self.seal = Some(Arc::new(self.wire.channel.seals()?.1));
+                // By now the path's round trip is known.
+                self.post_blocks()?;
             }
             let status = self.status;
             self.wire.beat(|| status)?;
@@ -209,7 +210,8 @@ impl<'a> ReceivingSide<'a> {
     fn post_blocks(&mut self) -> Result<(), MoverError> {
         let size = HEAD_ROOM as u64 + self.receiving.block + TAG_LEN as u64;
         let most = (self.receiving.memory / size).max(SPARE);
-        let wanted = FIRST.max(self.other.window).div_ceil(self.receiving.block) + SPARE;
+        let wanted =
+            at_first(self.wire.round_trip()).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
         while self.made < most && self.posted < wanted {
             self.made += 1;
             self.post(vec![0; size as usize])?;
@@ -288,11 +290,13 @@ impl<'a> ReceivingSide<'a> {
         self.files += 1;
         match &outcome {
             Outcome::Done(digest) => {
-                self.summary.files += 1;
-                self.summary.bytes += target.size();
-                let blake3 = digest.as_ref().map(digest::hex).unwrap_or_default();
-                let (path, bytes) = (shown(target.path()), target.size());
-                (self.watch)(Notice::File { path, bytes, blake3 });
+                self.summary.bytes += target.bytes();
+                // No digest: others have yet to bring their shares of it.
+                if let Some(digest) = digest {
+                    self.summary.files += 1;
+                    let (path, bytes, blake3) = (shown(target.path()), target.size(), digest::hex(digest));
+                    (self.watch)(Notice::File { path, bytes, blake3 });
+                }
             }
             Outcome::Failed(text) => self.fail(text.clone()),
         }
@@ -345,7 +349,8 @@ impl<'a> ReceivingSide<'a> {
             _ => {}
         }
         let (id, path) = (entry.id, shown(&entry.path));
-        let size = if let Kind::File { size, .. } = entry.kind { size } else { 0 };
+        let block = self.receiving.block;
+        let size = if let Kind::File { size, share, .. } = entry.kind { share.bytes(size, block) } else { 0 };
         let (wire, status) = (&mut *self.wire, self.status);
         let mut lost = None;
         let mut alive = || {

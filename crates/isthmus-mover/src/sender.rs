@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, never, select};
 
 use crate::MoverError;
 use crate::digest;
-use crate::gauge::Gauge;
+use crate::gauge::{Gauge, scaled};
 use crate::names::shown;
 use crate::plan::Plan;
 use crate::pool::{Block, Done, Job, Pool, Sealing};
@@ -19,9 +19,10 @@ use crate::walk::{Filter, Found, Item, Root, walk};
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Status, Verdict};
 
-/// What is sent before the first answer: about what a path carries in its first round trip.
-/// Bytes.
+/// What is sent before the first answer: about what a path carries in its first round trip, if
+/// that is so long, and as many times more on a longer one. Bytes.
 const AHEAD: u64 = 2 << 20;
+const AHEAD_TRIP: Duration = Duration::from_millis(24);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
 /// Files of several blocks among them: each costs the receiver two descriptors.
@@ -176,6 +177,7 @@ impl<'a> SendingSide<'a> {
                 self.hear(control)?;
             }
             if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {
+                self.know_path();
                 let _ = self.sealing.seal.set(self.wire.channel.seals()?.0);
                 for block in std::mem::take(&mut self.unsealed) {
                     self.reading += 1;
@@ -186,6 +188,14 @@ impl<'a> SendingSide<'a> {
             self.wire.beat(|| status)?;
             self.tell(false);
         }
+    }
+
+    /// The path's round trip is known by now: how much may be under way, and go ahead of answers.
+    fn know_path(&mut self) {
+        let round_trip = self.wire.round_trip();
+        tracing::debug!(?round_trip, "both sides know each other");
+        self.gauge.expect(round_trip);
+        self.plan.run_ahead(scaled(AHEAD, AHEAD_TRIP, round_trip).saturating_sub(AHEAD));
     }
 
     fn is_settled(&self) -> bool {
@@ -269,16 +279,20 @@ impl<'a> SendingSide<'a> {
         let id = self.next_id;
         self.next_id += 1;
         let source = Source::new(&item).map(Arc::new);
-        let size = source.as_ref().map(|source| source.size);
-        self.plan.announce(id, size);
+        let block = self.sending.block;
         let entity = match source {
             Some(source) => {
+                let Source { size, share, .. } = *source;
+                self.plan.announce_blocks(id, size, share.blocks(size.div_ceil(block)));
                 self.files_total += 1;
-                self.bytes_total += source.size;
+                self.bytes_total += share.bytes(size, block);
                 self.large += usize::from(source.size > self.sending.block);
                 Entity::File(Flying { source, reading: 0, exhausted: false, closed: false })
             }
-            None => Entity::Other,
+            None => {
+                self.plan.announce(id, None);
+                Entity::Other
+            }
         };
         self.entities.insert(id, entity);
         let xattrs: usize = item.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
@@ -465,7 +479,9 @@ impl<'a> SendingSide<'a> {
             Err(unasked) => return Err(MoverError::Refused(unasked.to_string())),
         };
         let Some(Entity::File(file)) = self.entities.get(&id) else { return Ok(()) };
-        let (path, bytes, block) = (shown(&file.source.path), file.source.size, self.sending.block);
+        let block = self.sending.block;
+        let Source { size, share, .. } = *file.source;
+        let (path, bytes) = (shown(&file.source.path), share.bytes(size, block));
         match answer {
             Answer::Send => {}
             Answer::Have(ranges) => {
@@ -509,11 +525,14 @@ impl<'a> SendingSide<'a> {
         }
         match (self.entities.get(&id), outcome) {
             (Some(Entity::File(file)), Outcome::Done(digest)) => {
-                self.summary.files += 1;
-                self.summary.bytes += file.source.size;
-                let blake3 = digest.as_ref().map(digest::hex).unwrap_or_default();
-                let (path, bytes) = (shown(&file.source.path), file.source.size);
-                (self.watch)(Notice::File { path, bytes, blake3 });
+                let Source { size: bytes, share, .. } = *file.source;
+                self.summary.bytes += share.bytes(bytes, self.sending.block);
+                // No digest: others have yet to bring their shares of it.
+                if let Some(digest) = &digest {
+                    self.summary.files += 1;
+                    let (path, blake3) = (shown(&file.source.path), digest::hex(digest));
+                    (self.watch)(Notice::File { path, bytes, blake3 });
+                }
             }
             (_, Outcome::Failed(text)) => {
                 self.summary.failed += 1;

@@ -236,7 +236,7 @@ impl Service {
             }
             Way::Get { paths, choice } => {
                 let what = format!("get {} paths of {}", paths.len(), open.export);
-                let filter = Filter::new(choice).map_err(MoverError::Usage)?;
+                let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
                 let mut roots = Vec::new();
                 for path in paths {
                     let tidy = names::tidy(path).map_err(|error| usage(path, &error))?;

@@ -126,6 +126,11 @@ impl Wire {
         Ok(wire)
     }
 
+    /// The round trip to the other side, where that is known.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.port.round_trip(self.peer)
+    }
+
     /// Where disk threads report, and who else has something to say to this session.
     pub(crate) fn sender(&self) -> Sender<Event> {
         self.to.clone()

@@ -10,7 +10,7 @@ use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, seek};
 use rustix::io::{Errno, pread};
 
 use crate::plan::Part;
-use crate::wire::{HEADER_MAX, Header, Kind, Piece, Time, Verdict};
+use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
 use crate::{confine, digest, meta, names};
 
 /// Room before a block's bytes for its header. Bytes.
@@ -28,6 +28,8 @@ pub(crate) struct Source {
     mtime: Time,
     ctime: Time,
     sparse: bool,
+    /// Whose blocks of it are sent.
+    pub(crate) share: Share,
     /// Kept open while its blocks are read; not of files that fit into one.
     open: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -50,7 +52,7 @@ pub(crate) struct Read {
 impl Source {
     /// The file of an entry; none where the entry is no file.
     pub(crate) fn new(item: &crate::walk::Item) -> Option<Self> {
-        let Kind::File { size, ctime, sparse } = item.kind else { return None };
+        let Kind::File { size, ctime, sparse, share } = item.kind else { return None };
         Some(Self {
             dir: item.dir.clone(),
             at: item.at.clone(),
@@ -59,6 +61,7 @@ impl Source {
             mtime: item.meta.mtime,
             ctime,
             sparse,
+            share,
             open: Mutex::new(None),
         })
     }

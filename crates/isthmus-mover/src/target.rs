@@ -4,6 +4,7 @@
 //! A longer one grows as a partial file beside its destination, with a journal of its blocks.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -16,8 +17,10 @@ use rustix::io::{Errno, pread, pwrite, write};
 
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
-use crate::wire::{Meta, Outcome, Piece, Verdict};
+use crate::wire::{Meta, Outcome, Piece, Share, Verdict};
 use crate::{meta, names};
+
+mod shared;
 
 /// Zeros of a sparse file are left out in steps of this. Bytes.
 const HOLE_STEP: usize = 4096;
@@ -41,8 +44,27 @@ pub(crate) struct Wanted {
     pub(crate) head: Head,
     /// Leave zeros out.
     pub(crate) sparse: bool,
+    /// Whose blocks of it come here.
+    pub(crate) share: Share,
     /// It is on the disk before it is done.
     pub(crate) sync: bool,
+}
+
+impl Wanted {
+    /// What it is called while it is not whole, and its journal.
+    fn partial(&self) -> (String, String) {
+        if self.is_shared() { shared::partial(self, self.share.rank) } else { names::partial(&self.name) }
+    }
+
+    /// Other processes bring some of it.
+    fn is_shared(&self) -> bool {
+        self.share != Share::default()
+    }
+
+    /// The blocks that come here.
+    fn range(&self) -> Range<u64> {
+        self.share.blocks(self.head.blocks())
+    }
 }
 
 /// What makes a block worthless for this session.
@@ -58,6 +80,7 @@ pub(crate) enum Damage {
 
 #[derive(Debug)]
 struct Growing {
+    /// From the first one on that comes here.
     blocks: Vec<Option<Digest>>,
     left: u64,
     /// The sender has said that the source stayed the same.
@@ -103,27 +126,35 @@ impl Target {
             let text = format!("it has more than {BLOCKS_MAX} blocks; use longer ones (--block)");
             return Err(io::Error::other(text));
         }
-        let (partial, journal) = names::partial(&wanted.name);
+        let (partial, journal) = wanted.partial();
         let open = |name: &str, more| {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
             openat(&wanted.parent, name, flags, Mode::from_raw_mode(0o600))
         };
-        let file = open(&partial, OFlags::empty())?;
-        // Any other error: a file system without locks.
-        if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            let text = "another transfer is writing it; wait for that, or end it, and try again";
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+        if wanted.is_shared() && wanted.share.rank == 0 {
+            shared::sweep(&wanted);
         }
+        let file = open(&partial, OFlags::empty())?;
+        let shared = wanted.is_shared();
+        let how = if shared {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        lock(&file, how)?;
         let journal = open(&journal, OFlags::APPEND)?;
+        if shared {
+            lock(&journal, FlockOperation::NonBlockingLockExclusive)?;
+        }
         let blocks = resume(&wanted, &file, &journal, alive)?;
         if let Err(error) = make_room(&wanted, &file) {
-            if blocks.iter().all(Option::is_none) {
+            if blocks.iter().all(Option::is_none) && !shared {
                 discard(&wanted);
             }
             return Err(room(error, wanted.head.size));
         }
         let left = blocks.iter().filter(|block| block.is_none()).count() as u64;
-        let have = ranges(&blocks);
+        let have = ranges(&blocks, wanted.range().start);
         let growing = Mutex::new(Growing { blocks, left, confirmed: false, over: false });
         let target = Self { wanted, partial: Some(Partial { file, journal, growing }) };
         Ok(Begun { target, have })
@@ -139,10 +170,17 @@ impl Target {
         self.wanted.head.size
     }
 
+    /// How much of it comes here. Bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.wanted.share.bytes(self.size(), self.wanted.head.block)
+    }
+
     /// Takes the space that the file will need, so that it does not run out on the way. Some
     /// file systems take their time for it. The file's outcome if there is no space.
     pub(crate) fn reserve(&self) -> Option<Outcome> {
-        let partial = self.partial.as_ref().filter(|_| !self.wanted.sparse)?;
+        // Of those that share it the first does it for all.
+        let wanted = &self.wanted;
+        let partial = self.partial.as_ref().filter(|_| !wanted.sparse && wanted.share.rank == 0)?;
         match fallocate(&partial.file, FallocateFlags::empty(), 0, self.size()) {
             Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
                 let told = std::mem::replace(&mut partial.growing.lock().over, true);
@@ -163,7 +201,8 @@ impl Target {
         let fits = piece.offset.is_multiple_of(block)
             && piece.offset.checked_add(len).is_some_and(|end| end <= size)
             && len == block.min(size - piece.offset)
-            && (len > 0 || size == 0);
+            && (len > 0 || size == 0)
+            && (self.partial.is_none() || self.wanted.range().contains(&(piece.offset / block)));
         if !fits {
             return Err(Damage::Place(names::shown(self.path())));
         }
@@ -198,8 +237,9 @@ impl Target {
     fn write_block(&self, partial: &Partial, piece: &Piece, bytes: &[u8]) -> io::Result<Option<Outcome>> {
         let head = &self.wanted.head;
         let index = piece.offset / head.block;
+        let at = (index - self.wanted.range().start) as usize;
         let growing = partial.growing.lock();
-        if growing.over || growing.blocks[index as usize].is_some() {
+        if growing.over || growing.blocks[at].is_some() {
             return Ok(None);
         }
         drop(growing);
@@ -212,7 +252,7 @@ impl Target {
             return Err(Errno::NOSPC.into());
         }
         let mut growing = partial.growing.lock();
-        if growing.blocks[index as usize].replace(piece.digest).is_none() {
+        if growing.blocks[at].replace(piece.digest).is_none() {
             growing.left -= 1;
         }
         self.try_finish(partial, growing)
@@ -255,10 +295,14 @@ impl Target {
         growing.over = true;
         let blocks: Vec<Digest> = growing.blocks.iter().copied().flatten().collect();
         drop(growing);
-        let digest = digest::file(&blocks, self.wanted.head.size, self.wanted.head.block);
-        let done = self.finish(partial);
+        let done = if self.wanted.is_shared() {
+            shared::finish(&self.wanted, &partial.file, &partial.journal)
+        } else {
+            let Head { size, block, .. } = self.wanted.head;
+            self.finish(partial).map(|()| Some(digest::file(&blocks, size, block)))
+        };
         Ok(Some(match done {
-            Ok(()) => Outcome::Done(Some(digest)),
+            Ok(digest) => Outcome::Done(digest),
             Err(error) => self.failed(&error),
         }))
     }
@@ -357,7 +401,7 @@ pub(crate) fn unique(name: &[u8]) -> io::Result<String> {
 
 /// Removes what an unfinished file left.
 fn discard(wanted: &Wanted) {
-    let (part, journal) = names::partial(&wanted.name);
+    let (part, journal) = wanted.partial();
     for name in [part, journal] {
         let _ = unlinkat(&wanted.parent, &name, AtFlags::empty());
     }
@@ -415,6 +459,15 @@ fn put_all(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()>
     Ok(())
 }
 
+/// Locks a file, unless its file system knows no locks.
+fn lock(file: &OwnedFd, how: FlockOperation) -> io::Result<()> {
+    if flock(file, how) == Err(Errno::WOULDBLOCK) {
+        let text = "another transfer is writing it; wait for that, or end it, and try again";
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+    }
+    Ok(())
+}
+
 /// The blocks that are there of an earlier transfer; from now on the journal is this one's.
 fn resume(
     wanted: &Wanted,
@@ -423,11 +476,14 @@ fn resume(
     alive: &mut dyn FnMut(),
 ) -> io::Result<Vec<Option<Digest>>> {
     let head = &wanted.head;
-    let mut blocks = vec![None; head.blocks() as usize];
+    let range = wanted.range();
+    let mut blocks = vec![None; (range.end - range.start) as usize];
     let bytes = read_all(journal)?;
     let earlier = Head::decode(&bytes).filter(|earlier| earlier.fits(head));
     let Some(earlier) = earlier else {
-        ftruncate(file, 0)?;
+        if !wanted.is_shared() {
+            ftruncate(file, 0)?;
+        }
         ftruncate(journal, 0)?;
         begin_journal(journal, head)?;
         return Ok(blocks);
@@ -436,8 +492,8 @@ fn resume(
     let rebooted = earlier.boot != head.boot;
     let mut buffer = vec![0; if rebooted { head.block as usize } else { 0 }];
     for (index, digest) in found {
-        if !rebooted || is_there(file, head, index, &digest, &mut buffer) {
-            blocks[index as usize] = Some(digest);
+        if range.contains(&index) && (!rebooted || is_there(file, head, index, &digest, &mut buffer)) {
+            blocks[(index - range.start) as usize] = Some(digest);
         }
         alive();
     }
@@ -445,7 +501,7 @@ fn resume(
         ftruncate(journal, 0)?;
         begin_journal(journal, head)?;
         for (index, digest) in blocks.iter().enumerate().filter_map(|(i, block)| Some((i, block.as_ref()?))) {
-            write(journal, &head.record(index as u64, digest))?;
+            write(journal, &head.record(range.start + index as u64, digest))?;
         }
     } else {
         ftruncate(journal, good)?;
@@ -490,10 +546,11 @@ fn is_there(file: &OwnedFd, head: &Head, index: u64, digest: &Digest, buffer: &m
         && digest::piece(bytes, offset, head.size, head.block) == *digest
 }
 
-/// Blocks that are there as ranges of first and count.
-fn ranges(blocks: &[Option<Digest>]) -> Vec<(u64, u64)> {
+/// Blocks that are there as ranges of first and count; the first of them is block `start`.
+fn ranges(blocks: &[Option<Digest>], start: u64) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::new();
-    for index in blocks.iter().enumerate().filter_map(|(i, block)| block.is_some().then_some(i as u64)) {
+    let there = blocks.iter().zip(start..).filter_map(|(block, index)| block.is_some().then_some(index));
+    for index in there {
         match out.last_mut() {
             Some((first, count)) if *first + *count == index => *count += 1,
             _ => out.push((index, 1)),

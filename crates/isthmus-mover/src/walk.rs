@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
 
-use crate::wire::{Choice, Kind, Meta, Share};
+use crate::wire::{Choice, Kind, Meta, RANKS_MAX, Share};
 use crate::{confine, meta, names};
 
 /// Most patterns of a choice, and the longest.
@@ -59,6 +59,8 @@ pub(crate) struct Filter {
     include: GlobSet,
     recursive: bool,
     share: Share,
+    /// Bytes of a block.
+    block: u64,
 }
 
 impl Filter {
@@ -66,9 +68,9 @@ impl Filter {
     ///
     /// # Errors
     /// Which pattern is none, and why.
-    pub(crate) fn new(choice: &Choice) -> Result<Self, String> {
+    pub(crate) fn new(choice: &Choice, block: u64) -> Result<Self, String> {
         let Share { rank, ranks } = choice.share;
-        if rank >= ranks {
+        if rank >= ranks || ranks > RANKS_MAX {
             return Err(format!("there is no process {rank} of {ranks}"));
         }
         Ok(Self {
@@ -76,6 +78,7 @@ impl Filter {
             include: patterns(&choice.include)?,
             recursive: choice.recursive,
             share: choice.share,
+            block,
         })
     }
 
@@ -101,6 +104,11 @@ fn patterns(texts: &[String]) -> Result<GlobSet, String> {
         set.add(glob.map_err(|error| format!("{text:?} is no pattern: {}", error.kind()))?);
     }
     set.build().map_err(|error| format!("these patterns cannot be used: {}", error.kind()))
+}
+
+/// Whether a file has holes.
+fn sparse(stat: &Stat) -> bool {
+    (stat.st_blocks as u64).saturating_mul(512) < stat.st_size as u64
 }
 
 /// The listener is gone: the walk ends.
@@ -160,7 +168,8 @@ impl Walker<'_> {
         let open =
             |flags| confine::open(within, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty());
         let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind != FileType::Directory && !self.filter.share.takes(path) {
+        let long = kind == FileType::RegularFile && self.share_of(&stat) != Share::default();
+        if kind != FileType::Directory && !long && !self.filter.share.takes(path) {
             return Ok(());
         }
         match kind {
@@ -186,6 +195,12 @@ impl Walker<'_> {
         }
     }
 
+    /// Whose blocks of a file are copied: all, or this process's of a long one.
+    fn share_of(&self, stat: &Stat) -> Share {
+        let Filter { share, block, .. } = self.filter;
+        if share.splits(stat.st_size as u64, *block, sparse(stat)) { *share } else { Share::default() }
+    }
+
     fn file(&self, file: &OwnedFd, at: &[u8], path: &[u8]) -> Result<(), Gone> {
         let stat = match fstat(file) {
             Ok(stat) => stat,
@@ -193,8 +208,8 @@ impl Walker<'_> {
         };
         let meta = self.with_xattrs(file, &stat, at)?;
         let size = stat.st_size as u64;
-        let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
-        self.item(at, path, Kind::File { size, ctime: meta::ctime(&stat), sparse }, meta)
+        let (sparse, share) = (sparse(&stat), self.share_of(&stat));
+        self.item(at, path, Kind::File { size, ctime: meta::ctime(&stat), sparse, share }, meta)
     }
 
     fn with_xattrs(&self, file: &OwnedFd, stat: &Stat, at: &[u8]) -> Result<Meta, Gone> {

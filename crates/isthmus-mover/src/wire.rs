@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -17,6 +17,10 @@ pub const PIECES_MAX: usize = 500;
 pub const BATCH_MAX: usize = 48 << 10;
 /// Most bytes of extended attributes that one entry carries.
 pub const XATTRS_MAX: usize = 64 << 10;
+/// Least blocks of each process, where several share a file.
+const SPLIT_BLOCKS: u64 = 16;
+/// Most processes that share one.
+pub const RANKS_MAX: u32 = 4096;
 /// Sizes that a block may have: powers of two, so that it is a subtree of BLAKE3's tree. Bytes.
 pub const BLOCK_SIZES: std::ops::RangeInclusive<u64> = (64 << 10)..=(16 << 20);
 
@@ -101,8 +105,8 @@ pub struct Choice {
     pub share: Share,
 }
 
-/// One process's share of the files of a tree: folders are everybody's. A file's path decides
-/// whose it is, so that the processes need not talk.
+/// One process's share of what several copy: folders are everybody's. A file's path decides whose
+/// it is, and of a long file each has a range of blocks, so that the processes need not talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Which one, from 0 on.
@@ -119,6 +123,32 @@ impl Default for Share {
 }
 
 impl Share {
+    /// Whether a file is so long that each process takes some of it. Those with holes are not cut.
+    pub fn splits(self, size: u64, block: u64, sparse: bool) -> bool {
+        self.ranks > 1 && !sparse && size.div_ceil(block) / u64::from(self.ranks) >= SPLIT_BLOCKS
+    }
+
+    /// Whether it is one that a file of so many blocks can be cut into.
+    pub fn is_sound(self, blocks: u64) -> bool {
+        self == Self::default()
+            || self.rank < self.ranks && self.ranks <= RANKS_MAX && u64::from(self.ranks) <= blocks
+    }
+
+    /// Its range of a file's blocks.
+    pub fn blocks(self, blocks: u64) -> std::ops::Range<u64> {
+        let at = |rank: u64| {
+            let at = u128::from(blocks) * u128::from(rank) / u128::from(self.ranks.max(1));
+            u64::try_from(at).unwrap_or(u64::MAX).min(blocks)
+        };
+        at(u64::from(self.rank))..at(u64::from(self.rank) + 1)
+    }
+
+    /// How much of a file it is. Bytes.
+    pub fn bytes(self, size: u64, block: u64) -> u64 {
+        let range = self.blocks(size.div_ceil(block));
+        range.end.saturating_mul(block).min(size) - range.start.saturating_mul(block).min(size)
+    }
+
     /// Whether something at this path of the destination belongs to it.
     pub fn takes(self, path: &[u8]) -> bool {
         if self.ranks <= 1 {
@@ -186,6 +216,8 @@ pub enum Kind {
         ctime: Time,
         /// It has holes.
         sparse: bool,
+        /// Whose blocks of it come.
+        share: Share,
     },
     /// A folder, before what is in it.
     Folder,
@@ -373,6 +405,24 @@ mod tests {
         assert!(matches!(refused(vec![piece(1, u64::MAX)]), WireError::Nonsense(_)));
         assert_eq!(Control::decode(&[0xff; 40]), Err(WireError::Garbled));
         assert_eq!(Control::decode(&vec![0; CONTROL_MAX + 1]), Err(WireError::TooLong(CONTROL_MAX + 1)));
+    }
+
+    #[test]
+    fn shares_of_a_file_are_all_of_it() {
+        let (size, block) = (1000 * 64 + 7, 64);
+        for ranks in [1, 2, 3, 7, 64] {
+            let shares: Vec<_> = (0..ranks).map(|rank| Share { rank, ranks }).collect();
+            let ranges: Vec<_> = shares.iter().map(|share| share.blocks(1001)).collect();
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+            assert_eq!((ranges[0].start, ranges[ranks as usize - 1].end), (0, 1001));
+            assert_eq!(shares.iter().map(|share| share.bytes(size, block)).sum::<u64>(), size);
+            assert_eq!(shares[0].splits(size, block, false), (2..=62).contains(&ranks));
+        }
+        assert!(!Share { rank: 0, ranks: 2 }.splits(size, block, true));
+        assert!(Share::default().is_sound(0) && Share { rank: 1, ranks: 2 }.is_sound(2));
+        for bad in [Share { rank: 2, ranks: 2 }, Share { rank: 0, ranks: 0 }, Share { rank: 0, ranks: 3 }] {
+            assert!(!bad.is_sound(2), "{bad:?}");
+        }
     }
 
     #[test]

@@ -248,3 +248,41 @@ fn several_processes_share_a_tree() {
     let (none, _) = run(&share(place.put(&["tree"], ""), ranks));
     assert!(matches!(none, Err(MoverError::Usage(_))), "{none:?}");
 }
+
+#[test]
+fn several_processes_share_a_long_file() {
+    let place = Place::writable();
+    let (ranks, len) = (3, 60 * BLOCK as usize + 5);
+    let bytes = pattern(len, 3);
+    fs::create_dir(place.here("tree")).expect("made");
+    fs::write(place.here("tree/long"), &bytes).expect("written");
+    let share = |mut transfer: Transfer, rank| {
+        transfer.choice.share = Share { rank, ranks };
+        transfer
+    };
+    let digest = blake3::hash(&bytes).to_hex().to_string();
+    let told = |notices: &[Notice]| {
+        let ours = |notice: &&Notice| matches!(notice, Notice::File { blake3, .. } if *blake3 == digest);
+        notices.iter().filter(ours).count()
+    };
+    // One after the other: the last gives the file its name. Of the first two nothing is seen yet.
+    let put = |rank| share(place.put(&["tree"], ""), rank);
+    for (rank, files) in [(2, 0), (0, 0), (1, 1)] {
+        let (summary, notices) = complete(&put(rank));
+        assert_eq!((summary.files, summary.bytes), (files, 20 * BLOCK + if rank == 2 { 5 } else { 0 }));
+        assert_eq!((told(&notices), place.export("tree/long").exists()), (files as usize, files == 1));
+    }
+    assert!(fs::read(place.export("tree/long")).expect("there") == bytes);
+    assert_eq!(fs::read_dir(place.export("tree")).expect("a folder").count(), 1, "nothing is left over");
+    let (again, _) = complete(&put(1));
+    assert_eq!((again.files, again.kept), (0, 1));
+    // At once, and back.
+    fs::create_dir(place.here("back")).expect("made");
+    let files: u64 = std::thread::scope(|scope| {
+        let get = |rank| share(place.get(&["tree"], "back/"), rank);
+        let runs: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || complete(&get(rank)).0.files)).collect();
+        runs.into_iter().map(|run| run.join().expect("no panic")).sum()
+    });
+    assert_eq!(files, 1, "one of them gave it its name");
+    assert_eq!(tree(&place.here("back/tree")), tree(&place.here("tree")));
+}

@@ -1,6 +1,7 @@
 //! `isthmus bench`: latency and goodput of the substrate beside plain sockets, and MPI across
 //! emulated WANs beside its peers.
 
+mod file;
 mod plain;
 mod report;
 mod serve;
@@ -37,6 +38,7 @@ enum BenchCommand {
     /// Writes to remote memory: goodput
     Rma(Run),
     Wan(wan::Args),
+    File(file::Args),
     /// Be the other side: prints where to find it, and goes on until it is stopped
     Serve(ServeArgs),
 }
@@ -115,6 +117,7 @@ impl Test {
 pub(crate) fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         BenchCommand::Wan(args) => return wan::main(&args),
+        BenchCommand::File(args) => return file::main(&args),
         BenchCommand::Serve(args) => serve::run(args.until_eof),
         BenchCommand::Pingpong(run) => measure(Test::Pingpong, &run),
         BenchCommand::Stream(run) => measure(Test::Stream, &run),

@@ -16,6 +16,7 @@ fn wanted(folder: &Path, boot: u8) -> Wanted {
         meta: Meta { mode: 0o644, ..Meta::default() },
         head: Head { block: BLOCK, size: SIZE, mtime: (1, 2), ctime: (3, 4), boot: [boot; 16] },
         sparse: false,
+        share: Share::default(),
         sync: true,
     }
 }
@@ -109,4 +110,103 @@ fn what_is_no_block_of_the_file_is_damage() {
         let piece = Piece { offset, len, ..good.clone() };
         assert!(matches!(odd(piece, &own), Damage::Place(_)), "{offset} {len}");
     }
+}
+
+/// One of `ranks` processes' share of the file.
+fn begin_share(folder: &Path, boot: u8, rank: u32, ranks: u32) -> Begun {
+    let share = Share { rank, ranks };
+    let wanted = Wanted { share, sync: false, ..wanted(folder, boot) };
+    Target::begin(wanted, &mut || ()).expect("there is room")
+}
+
+fn count(folder: &Path) -> usize {
+    fs::read_dir(folder).expect("a folder").count()
+}
+
+#[test]
+fn a_shared_file_is_there_when_all_shares_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shares: Vec<_> = (0..3).map(|rank| begin_share(folder.path(), 1, rank, 3).target).collect();
+    let (foreign, own) = piece(0);
+    assert!(shares[1].check(&foreign, &own).is_err(), "a block of another's share");
+    let busy = Wanted { share: Share { rank: 1, ranks: 3 }, ..wanted(folder.path(), 1) };
+    let busy = Target::begin(busy, &mut || ()).expect_err("it is being written").to_string();
+    assert!(busy.contains("another transfer"), "{busy}");
+    for (index, target) in [(2, &shares[2]), (0, &shares[0])] {
+        assert_eq!(write(target, index), None);
+        assert_eq!(target.close(&Verdict::Unchanged), Some(Outcome::Done(None)), "others are missing");
+        assert!(!folder.path().join("file").exists());
+    }
+    assert_eq!(write(&shares[1], 1), None);
+    let digest = *blake3::hash(&bytes()).as_bytes();
+    assert_eq!(shares[1].close(&Verdict::Unchanged), Some(Outcome::Done(Some(digest))));
+    assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
+    assert_eq!(count(folder.path()), 1, "nothing is left over");
+}
+
+#[test]
+fn a_share_that_was_killed_goes_on_and_the_others_keep_theirs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = begin_share(folder.path(), 1, 0, 2).target;
+    assert_eq!(write(&first, 0), None);
+    assert_eq!(first.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
+    let second = begin_share(folder.path(), 1, 1, 2).target;
+    assert_eq!(write(&second, 2), None);
+    drop((first, second));
+    let (first, second) = (begin_share(folder.path(), 1, 0, 2), begin_share(folder.path(), 1, 1, 2));
+    assert_eq!((&first.have[..], &second.have[..]), (&[(0, 1)][..], &[(2, 1)][..]));
+    assert_eq!(write(&second.target, 1), None);
+    let done = second.target.close(&Verdict::Unchanged);
+    assert!(matches!(done, Some(Outcome::Done(Some(_)))), "{done:?}");
+    // It finds its file under its name.
+    assert_eq!(first.target.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
+    assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
+    assert_eq!(count(folder.path()), 1);
+}
+
+/// A journal of another boot, or of another host, is believed where the blocks can be read.
+#[test]
+fn a_share_of_another_boot_is_read_before_the_file_gets_its_name() {
+    for damaged in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = begin_share(folder.path(), 1, 0, 2).target;
+        assert_eq!(write(&first, 0), None);
+        assert_eq!(first.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
+        if damaged {
+            let part = names::partial_shared(b"file", &[], 0).0;
+            let start = part.split('-').take(2).collect::<Vec<_>>().join("-");
+            let entries = fs::read_dir(folder.path()).expect("a folder").flatten();
+            let part = entries.map(|entry| entry.path()).find(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                name.starts_with(&start) && name.ends_with(".part")
+            });
+            let file = fs::File::options().write(true).open(part.expect("there")).expect("opened");
+            std::os::unix::fs::FileExt::write_at(&file, b"x", 7).expect("written");
+        }
+        let second = begin_share(folder.path(), 2, 1, 2).target;
+        assert_eq!((write(&second, 1), write(&second, 2)), (None, None));
+        let done = second.close(&Verdict::Unchanged);
+        assert_eq!(matches!(done, Some(Outcome::Done(Some(_)))), !damaged, "{done:?}");
+        assert_eq!(folder.path().join("file").exists(), !damaged);
+    }
+}
+
+#[test]
+fn shares_of_another_version_are_swept_away_and_a_file_that_was_given_up_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let old = begin_share(folder.path(), 1, 1, 3).target;
+    assert_eq!(write(&old, 1), None);
+    assert_eq!(count(folder.path()), 2);
+    drop(begin_share(folder.path(), 1, 0, 2));
+    assert_eq!(count(folder.path()), 4, "somebody writes it");
+    drop(old);
+    let first = begin_share(folder.path(), 1, 0, 2).target;
+    assert_eq!(count(folder.path()), 2);
+    let second = begin_share(folder.path(), 1, 1, 2).target;
+    let changed = second.close(&Verdict::Changed("it changed".to_owned()));
+    assert_eq!(changed, Some(Outcome::Failed("it changed".to_owned())));
+    assert_eq!(write(&first, 0), None);
+    let told = first.close(&Verdict::Unchanged);
+    assert!(matches!(&told, Some(Outcome::Failed(text)) if text.contains("gave it up")), "{told:?}");
+    assert_eq!(count(folder.path()), 0);
 }

@@ -241,6 +241,12 @@ impl Engine {
         self.peers.get(peer.0 as usize).map(|peer| peer.address)
     }
 
+    /// The shortest round trip to a peer that was seen; none before a lane to it has shown one, or
+    /// where only that to a router shows. Microseconds.
+    pub fn round_trip_us(&self, peer: PeerId) -> Option<Micros> {
+        self.peers.get(self.resolve(peer).0 as usize)?.connection.as_ref()?.rtt_us
+    }
+
     fn resolve(&self, mut peer: PeerId) -> PeerId {
         while let Some(alias) = self.peers.get(peer.0 as usize).and_then(|peer| peer.alias) {
             peer = alias;

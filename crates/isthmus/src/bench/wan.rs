@@ -92,7 +92,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
 }
 
 /// The version, and the commit where this program lies in a checkout.
-fn version() -> String {
+pub(super) fn version() -> String {
     let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
     let mut git = Command::new("git");
     git.arg("-C").arg(folder.unwrap_or_default()).args(["describe", "--always", "--dirty"]);

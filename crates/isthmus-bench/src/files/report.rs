@@ -1,0 +1,223 @@
+//! Copies as text for a terminal, and as a page with plots.
+
+use std::fmt::Write;
+
+use super::sample::FileSample;
+use crate::link::Link;
+use crate::plot::{bars, escaped, head};
+use crate::sample::median;
+
+/// One run, in a line.
+pub(super) fn said(sample: &FileSample) -> String {
+    let what = format!("{:28} {:>7} MB  {}", sample.contender, megabytes(sample.bytes), sample.link.title());
+    let spoiled = if sample.spoiled() { "  (the emulator was late)" } else { "" };
+    match (sample.seconds, &sample.error) {
+        (Some(seconds), _) => {
+            format!("{what} {seconds:8.3} s  {:.3} of the floor{spoiled}", sample.fraction())
+        }
+        (None, error) => format!("{what} failed: {}", error.as_deref().unwrap_or("?")),
+    }
+}
+
+fn megabytes(bytes: u64) -> String {
+    (bytes as f64 / 1e6).to_string()
+}
+
+/// Medians of one contender's copies of one file over one link.
+struct Row {
+    contender: String,
+    rate: f64,
+    fraction: f64,
+    synced: f64,
+    fractions: Vec<f64>,
+    marks: String,
+}
+
+/// What was copied over which link: a table of its own.
+#[derive(Clone, Copy, PartialEq)]
+struct Subject {
+    bytes: u64,
+    link: Link,
+    floor_s: f64,
+}
+
+impl Subject {
+    fn title(&self) -> String {
+        let Self { bytes, link, floor_s } = self;
+        format!(
+            "{} MB, {}, {}; the floor is {floor_s:.3} s, {:.1} MB/s",
+            megabytes(*bytes),
+            link.rate,
+            link.title(),
+            *bytes as f64 / 1e6 / floor_s
+        )
+    }
+}
+
+fn tables(samples: &[FileSample]) -> Vec<(Subject, Vec<Row>)> {
+    let mut out: Vec<(Subject, Vec<Row>)> = Vec::new();
+    for sample in samples {
+        let subject = Subject { bytes: sample.bytes, link: sample.link, floor_s: sample.floor_s };
+        let at = out.iter().position(|(known, _)| *known == subject).unwrap_or_else(|| {
+            out.push((subject, Vec::new()));
+            out.len() - 1
+        });
+        if !out[at].1.iter().any(|row| row.contender == sample.contender) {
+            let row = row(samples, &subject, &sample.contender);
+            out[at].1.push(row);
+        }
+    }
+    out
+}
+
+fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
+    let of_row = |sample: &&FileSample| {
+        (sample.bytes, sample.link) == (subject.bytes, subject.link) && sample.contender == contender
+    };
+    let own: Vec<&FileSample> = samples.iter().filter(of_row).collect();
+    // One that failed counts: as slower than all others.
+    let of = |value: fn(&FileSample) -> f64| median(own.iter().map(|sample| value(sample))).unwrap_or(0.0);
+    let marks = [
+        (own.iter().any(|sample| sample.spoiled()), '*'),
+        (own.iter().any(|sample| sample.seconds.is_none()), '!'),
+    ];
+    Row {
+        contender: contender.to_owned(),
+        rate: of(FileSample::rate),
+        fraction: of(FileSample::fraction),
+        synced: of(FileSample::synced_fraction),
+        fractions: own.iter().map(|sample| sample.fraction()).collect(),
+        marks: marks.iter().filter(|(set, _)| *set).map(|(_, mark)| *mark).collect(),
+    }
+}
+
+/// All as text.
+pub(super) fn text(samples: &[FileSample], missing: &[String]) -> String {
+    let mut out = String::new();
+    for (subject, rows) in tables(samples) {
+        let _ = writeln!(out, "{}", subject.title());
+        table(&mut out, &rows);
+        out.push('\n');
+    }
+    for line in missing {
+        let _ = writeln!(out, "{line}");
+    }
+    out
+}
+
+fn table(out: &mut String, rows: &[Row]) {
+    let _ =
+        writeln!(out, "{:<30} {:>8} {:>13} {:>20}", "median", "MB/s", "of the floor", "with fsync after it");
+    for row in rows {
+        let fraction = format!("{:.3}{}", row.fraction, row.marks);
+        let _ = writeln!(out, "{:<30} {:>8.1} {fraction:>13} {:>20.3}", row.contender, row.rate, row.synced);
+    }
+}
+
+/// All as a page that needs nothing else.
+pub(super) fn page(samples: &[FileSample], missing: &[String]) -> String {
+    let mut out = head("File measurements");
+    circumstances(&mut out, samples);
+    for line in missing {
+        let _ = write!(out, "<p>{}.", escaped(line));
+    }
+    for (subject, rows) in tables(samples) {
+        let _ = write!(out, "<h2>{}</h2>", escaped(&subject.title()));
+        let values: Vec<_> =
+            rows.iter().map(|row| (row.contender.as_str(), row.fractions.as_slice())).collect();
+        bars(&mut out, "fraction of the floor: bar the median, dots the runs", &values);
+        let mut text = String::new();
+        table(&mut text, &rows);
+        let _ = write!(out, "<pre>{}</pre>", escaped(text.trim_end()));
+    }
+    failures(&mut out, samples);
+    out.push_str("</html>\n");
+    out
+}
+
+fn circumstances(out: &mut String, samples: &[FileSample]) {
+    let Some(first) = samples.first() else {
+        out.push_str("<p>There are no samples.");
+        return;
+    };
+    let spoiled = samples.iter().filter(|sample| sample.spoiled()).count();
+    let ranks = samples.iter().map(|sample| sample.ranks).max().unwrap_or(0);
+    let _ = write!(
+        out,
+        "<p>{} copies over emulated links of MTU {}, loss in both directions, by isthmus {}, Linux {}, TCP's \
+         congestion control {} where a contender has none of its own. MPI programs have {ranks} ranks at each \
+         site; their time is that of the transfer, a command's is its own from start to end. Every copy was \
+         compared with its source. Files are read from the page cache and written to it; what an fsync adds \
+         is told beside. Contenders took turns, each copy in a lab of its own. In {spoiled} of them (*) the \
+         emulator was late itself, which says little of the contender; a copy that failed (!) counts as 0. \
+         The floor is one round trip and what full packets take at the link's rate, losses taken off. Raw \
+         samples: <code>samples.jsonl</code>.",
+        samples.len(),
+        first.link.mtu,
+        escaped(&first.version),
+        escaped(&first.kernel),
+        escaped(&first.congestion),
+    );
+}
+
+fn failures(out: &mut String, samples: &[FileSample]) {
+    let failed: Vec<_> = samples.iter().filter(|sample| sample.seconds.is_none()).collect();
+    if failed.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Copies that failed</h2><ul>");
+    for sample in failed {
+        let _ = write!(out, "<li>{}", escaped(&said(sample)));
+    }
+    out.push_str("</ul>");
+}
+
+#[cfg(test)]
+mod tests {
+    use isthmus_units::{Percent, Rate, Span};
+    use serde_json::json;
+
+    use super::*;
+
+    fn sample(contender: &str, seconds: Option<f64>, spoiled: bool) -> FileSample {
+        FileSample {
+            at: 0,
+            version: "1 <2>".to_owned(),
+            kernel: "6".to_owned(),
+            run: 1,
+            link: Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 },
+            bytes: 100_000_000,
+            contender: contender.to_owned(),
+            ranks: 4,
+            congestion: "bbr".to_owned(),
+            script: String::new(),
+            floor_s: 1.0,
+            seconds,
+            sync_s: seconds.map(|_| 1.0),
+            error: seconds.is_none().then(|| "no <way>".to_owned()),
+            emulator: json!({ "spoiled": spoiled }),
+        }
+    }
+
+    #[test]
+    fn tables_have_medians_and_pages_every_contender_and_failure() {
+        let samples = [
+            sample("cp", Some(1.0), false),
+            sample("cp", Some(4.0), true),
+            sample("scp", Some(2.0), false),
+            sample("rsync", None, false),
+        ];
+        let missing = ["rclone is left out, for there is no rclone: apt-get install rclone".to_owned()];
+        let table = text(&samples, &missing);
+        // The median of two is their mean; an fsync of a second makes halves and fifths of them.
+        let cp = table.lines().find(|line| line.starts_with("cp ")).expect("a row");
+        assert!(cp.contains("0.625*") && cp.ends_with("0.350"), "{cp}");
+        assert!(table.contains("0.500") && table.contains("0.000!") && table.contains("apt-get"), "{table}");
+        let page = page(&samples, &missing);
+        assert!(
+            page.contains("no &lt;way&gt;") && !page.contains("no <way>") && page.contains("1 &lt;2&gt;")
+        );
+        assert_eq!((page.matches("<rect").count(), page.matches("<circle").count()), (3, 4));
+        assert!(page.contains("rclone is left out"));
+    }
+}

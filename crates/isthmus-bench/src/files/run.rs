@@ -1,0 +1,338 @@
+//! The copies themselves: each in a lab of its own, all contenders in turn.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use time::OffsetDateTime;
+
+use super::contender::FileContender;
+use super::report;
+use super::sample::FileSample;
+use super::script::{Place, hub};
+use crate::BenchError;
+use crate::lab;
+use crate::link::Link;
+use crate::run::progress;
+
+/// The program of both applications: the library's example.
+const PROGRAM: &str = include_str!("../../../../examples/mpi/copy.c");
+const SERVE: &str = include_str!("serve.toml");
+const SITES: &str = include_str!("sites.toml");
+const SSHD: &str = include_str!("sshd.conf");
+/// Names come from the lab's own list of hosts alone.
+const NAMES: &str = "hosts: files\n";
+/// Bytes that are read or written at once.
+const PIECE: usize = 1 << 20;
+
+/// Where the parts are that take part.
+#[derive(Clone, Debug)]
+pub struct FilePaths {
+    /// The isthmus command.
+    pub isthmus: PathBuf,
+    /// The folder of the provider.
+    pub provider: PathBuf,
+    /// The folder of an MPICH: `bin/mpiexec`, `bin/mpicc`.
+    pub mpi: PathBuf,
+    /// The folder of the mover's library for it: `libisthmus-mpi.so`.
+    pub mover: PathBuf,
+    /// Where samples, table and report go.
+    pub out: PathBuf,
+    /// Where the files are, at both sites.
+    pub folder: PathBuf,
+}
+
+/// One copy that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FileRun {
+    /// Its number among repetitions, from 1 on.
+    pub run: u32,
+    /// The link.
+    pub link: Link,
+    /// Length of the file. Bytes.
+    pub bytes: u64,
+    /// Who makes it.
+    pub contender: FileContender,
+    /// MPI ranks at each site.
+    pub ranks: u32,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct FileBench {
+    /// Where everything is.
+    pub paths: FilePaths,
+    /// What is measured, in its order.
+    pub plan: Vec<FileRun>,
+    /// Congestion control of the sites' TCP; none: the system's.
+    pub congestion: Option<String>,
+    /// Isthmus' version, for samples.
+    pub version: String,
+}
+
+impl FileBench {
+    /// Least time of all runs together, labs' own times left out. Seconds.
+    pub fn floor_s(&self) -> f64 {
+        self.plan.iter().map(|run| run.link.floor_s(run.bytes)).sum()
+    }
+
+    /// What is missing here, each once, with whom it keeps from taking part.
+    pub fn missing(&self) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        for run in &self.plan {
+            if let Some(text) = run.contender.missing(&self.paths) {
+                let text = format!("{} is left out, for there is {text}", run.contender.kind());
+                if !out.contains(&text) {
+                    out.push(text);
+                }
+            }
+        }
+        out
+    }
+
+    /// Measures what it can, with a progress bar, and writes `samples.jsonl` as it goes,
+    /// `table.txt` and `report.html` at the end. Returns the samples.
+    ///
+    /// # Errors
+    /// Where nobody can take part, or a folder cannot be written. Runs that fail are samples.
+    pub fn run(&self) -> Result<Vec<FileSample>, BenchError> {
+        let missing = self.missing();
+        let able = |run: &&FileRun| run.contender.missing(&self.paths).is_none();
+        let plan: Vec<FileRun> = self.plan.iter().filter(able).copied().collect();
+        if plan.is_empty() {
+            return Err(BenchError::Missing(missing.join("\n")));
+        }
+        let FilePaths { out, folder, .. } = &self.paths;
+        for path in [out, folder] {
+            fs::create_dir_all(path).map_err(BenchError::file(path))?;
+        }
+        let work = tempfile::tempdir().map_err(BenchError::file("a temporary folder"))?;
+        let files = tempfile::tempdir_in(folder).map_err(BenchError::file(folder))?;
+        self.prepare(&plan, work.path(), files.path())?;
+        let lines = out.join("samples.jsonl");
+        let mut lines_file = File::create(&lines).map_err(BenchError::file(&lines))?;
+        let mut samples: Vec<FileSample> = Vec::new();
+        let bar = progress(plan.len() as u64);
+        for run in &plan {
+            bar.set_message(format!(
+                "{}, {} MB, {}",
+                run.contender,
+                run.bytes as f64 / 1e6,
+                run.link.title()
+            ));
+            let sample = self.measure(run, work.path(), files.path())?;
+            let line = serde_json::to_string(&sample).unwrap_or_default();
+            writeln!(lines_file, "{line}").map_err(BenchError::file(&lines))?;
+            bar.println(report::said(&sample));
+            samples.push(sample);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        for (name, text) in [
+            ("table.txt", report::text(&samples, &missing)),
+            ("report.html", report::page(&samples, &missing)),
+        ] {
+            let path = out.join(name);
+            fs::write(&path, text).map_err(BenchError::file(path))?;
+        }
+        Ok(samples)
+    }
+
+    /// Keys, configurations and the program, as far as somebody needs them.
+    fn prepare(&self, plan: &[FileRun], work: &Path, files: &Path) -> Result<(), BenchError> {
+        let takes_part = |kinds: &[&str]| plan.iter().any(|run| kinds.contains(&run.contender.kind()));
+        let there = files.join("there");
+        fs::create_dir(&there).map_err(BenchError::file(&there))?;
+        let put = |name: &str, text: &str| {
+            let path = work.join(name);
+            let text = text.replace("WORK", &work.display().to_string());
+            fs::write(&path, text.replace("EXPORT", &there.display().to_string()))
+                .map_err(BenchError::file(path))
+        };
+        put("names.conf", NAMES)?;
+        if takes_part(&["mpi", "stock"]) {
+            self.compile(work)?;
+        }
+        if takes_part(&["cp"]) {
+            put("serve.toml", SERVE)?;
+            put("sites.toml", SITES)?;
+            for (number, name) in [("1", "here"), ("2", "there")] {
+                let mut keygen = Command::new(&self.paths.isthmus);
+                keygen.args(["router", "keygen", "--as", number, "--name", name, "--out"]).arg(work);
+                must(&mut keygen)?;
+            }
+        }
+        if takes_part(&["scp", "rsync"]) {
+            put("sshd.conf", SSHD)?;
+            let key = work.join("key");
+            must(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
+            fs::copy(work.join("key.pub"), work.join("authorized")).map_err(BenchError::file(key))?;
+        }
+        Ok(())
+    }
+
+    fn compile(&self, work: &Path) -> Result<(), BenchError> {
+        let (source, program) = (work.join("copy.c"), work.join("copy"));
+        fs::write(&source, PROGRAM).map_err(BenchError::file(&source))?;
+        let (mpicc, mover) = (self.paths.mpi.join("bin/mpicc"), &self.paths.mover);
+        // Its libraries lie at build/lib/mpi/NAME and build/lib, its header at build/include.
+        let mut build = Command::new(&mpicc);
+        build.args(["-std=c11", "-O2", "-pthread", "-o"]).arg(&program).arg(&source);
+        build.arg("-I").arg(mover.join("../../../include")).arg("-L").arg(mover).arg("-listhmus-mpi");
+        for (option, folder) in [("-rpath", mover.clone()), ("-rpath-link", mover.join("../.."))] {
+            build.arg(format!("-Wl,{option},{}", folder.display()));
+        }
+        let made = build.output().map_err(BenchError::file(mpicc))?;
+        let complaint = || BenchError::Compile(String::from_utf8_lossy(&made.stderr).into_owned());
+        if made.status.success() { Ok(()) } else { Err(complaint()) }
+    }
+
+    fn measure(&self, run: &FileRun, work: &Path, files: &Path) -> Result<FileSample, BenchError> {
+        let (source, copy) = (files.join(format!("source-{}", run.bytes)), files.join("there/copy"));
+        make_source(&source, run.bytes).map_err(BenchError::file(&source))?;
+        touch_pages(&copy, run.bytes).map_err(BenchError::file(&copy))?;
+        let emulator = work.join("report.json");
+        let _ = fs::remove_file(&emulator); // of the run before; none of the first
+        let floor_s = run.link.floor_s(run.bytes);
+        let limit_s = lab::limit_s(floor_s);
+        let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run);
+        let control = self.congestion.as_deref();
+        let mut command = lab::command(&self.paths.isthmus, &run.link, run.run, limit_s, control, &emulator);
+        command.args(["--", "sh", "-c", &script]).stdin(Stdio::null());
+        let at = OffsetDateTime::now_utc().unix_timestamp();
+        let outcome = match command.output() {
+            Err(error) => Err(format!("cannot start the lab: {error}")),
+            Ok(ended) => outcome(&ended, limit_s),
+        };
+        let outcome = outcome.and_then(|times| match equal(&source, &copy) {
+            Ok(true) => Ok(times),
+            Ok(false) => Err("the copy differs from its source".to_owned()),
+            Err(error) => Err(format!("the copy cannot be read: {error}")),
+        });
+        let _ = fs::remove_file(&copy);
+        let report = fs::read(&emulator).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let of_mpi = matches!(run.contender, FileContender::Coupled { .. });
+        Ok(FileSample {
+            at,
+            version: self.version.clone(),
+            kernel: lab::kernel(),
+            run: run.run,
+            link: run.link,
+            bytes: run.bytes,
+            contender: run.contender.to_string(),
+            ranks: if of_mpi { run.ranks } else { 0 },
+            congestion: self.congestion.clone().unwrap_or_else(systems_congestion),
+            script,
+            floor_s,
+            seconds: outcome.as_ref().ok().map(|(seconds, _)| *seconds),
+            sync_s: outcome.as_ref().ok().map(|(_, sync)| *sync),
+            error: outcome.err(),
+            emulator: report.unwrap_or(Value::Null),
+        })
+    }
+}
+
+fn must(command: &mut Command) -> Result<(), BenchError> {
+    let program = PathBuf::from(command.get_program());
+    let ended = command.stdin(Stdio::null()).output().map_err(BenchError::file(&program))?;
+    let said = || {
+        let text = String::from_utf8_lossy(&ended.stderr).into_owned();
+        BenchError::file(&program)(io::Error::other(lab::last_line(&text)))
+    };
+    if ended.status.success() { Ok(()) } else { Err(said()) }
+}
+
+/// Time of the copy and of the fsync after it, or why there are none.
+fn outcome(ended: &Output, limit_s: f64) -> Result<(f64, f64), String> {
+    if !ended.status.success() {
+        return Err(lab::why(ended, limit_s));
+    }
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let line = |key: &str| said.lines().find_map(|line| line.strip_prefix(key));
+    let times = || {
+        let result: Value = serde_json::from_str(line("RESULT ")?).ok()?;
+        Some((result["seconds"].as_f64()?, line("SYNC ")?.parse().ok()?))
+    };
+    times().ok_or_else(|| format!("no result: {}", lab::last_line(&said)))
+}
+
+/// A file that cannot be compressed, unless it is there; its pages are in memory then.
+fn make_source(path: &Path, bytes: u64) -> io::Result<()> {
+    if path.metadata().is_ok_and(|there| there.len() == bytes) {
+        io::copy(&mut File::open(path)?, &mut io::sink())?;
+        return Ok(());
+    }
+    let mut random = File::open("/dev/urandom")?.take(bytes);
+    io::copy(&mut random, &mut File::create(path)?)?;
+    Ok(())
+}
+
+/// On a virtual machine the first touch of a page costs several times its copying: the pages that
+/// the copy will get are touched before.
+fn touch_pages(path: &Path, bytes: u64) -> io::Result<()> {
+    io::copy(&mut io::repeat(0).take(bytes), &mut File::create(path)?)?;
+    fs::remove_file(path)
+}
+
+fn equal(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
+    let mut left = one.metadata()?.len();
+    if other.metadata()?.len() != left {
+        return Ok(false);
+    }
+    let (mut a, mut b) = (vec![0; PIECE], vec![0; PIECE]);
+    while left > 0 {
+        let len = left.min(PIECE as u64) as usize;
+        one.read_exact(&mut a[..len])?;
+        other.read_exact(&mut b[..len])?;
+        if a[..len] != b[..len] {
+            return Ok(false);
+        }
+        left -= len as u64;
+    }
+    Ok(true)
+}
+
+fn systems_congestion() -> String {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    text.unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn results_are_found_and_failures_say_why() {
+        let ended = |status: i32, out: &str, err: &str| Output {
+            status: ExitStatus::from_raw(status << 8),
+            stdout: out.into(),
+            stderr: err.into(),
+        };
+        let good = "RESULT {\"seconds\": 1500000000e-9}\nSYNC 250000000e-9\n";
+        assert_eq!(outcome(&ended(0, good, ""), 1.0), Ok((1.5, 0.25)));
+        let failed = outcome(&ended(3, "", "scp: no route\n"), 30.0).expect_err("failed");
+        assert!(failed.contains("within 30 s: scp: no route"), "{failed}");
+        assert!(outcome(&ended(0, "SYNC 1e-9\n", ""), 1.0).is_err());
+    }
+
+    #[test]
+    fn copies_that_differ_are_told_from_equal_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+        make_source(&one, 3 * PIECE as u64 + 5).expect("made");
+        fs::copy(&one, &other).expect("copied");
+        assert!(equal(&one, &other).expect("read"));
+        let mut bytes = fs::read(&one).expect("read");
+        bytes[2 * PIECE + 1] ^= 1;
+        fs::write(&other, &bytes).expect("written");
+        assert!(!equal(&one, &other).expect("read"));
+        fs::write(&other, &bytes[1..]).expect("written");
+        assert!(!equal(&one, &other).expect("read"));
+    }
+}

@@ -1,0 +1,65 @@
+//! One copy: what came out, and under which circumstances.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::link::Link;
+
+/// See the module. One line of `samples.jsonl`.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileSample {
+    /// When it began. Seconds since 1970.
+    pub at: i64,
+    /// Isthmus' version, and its commit where that is known.
+    pub version: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Which run, and so the link's seed.
+    pub run: u32,
+    /// The link.
+    pub link: Link,
+    /// Length of the file. Bytes.
+    pub bytes: u64,
+    /// Who copied it.
+    pub contender: String,
+    /// MPI ranks at each site; 0: no MPI.
+    pub ranks: u32,
+    /// Congestion control of the sites' TCP.
+    pub congestion: String,
+    /// What ran in the lab.
+    pub script: String,
+    /// Least time possible. Seconds.
+    pub floor_s: f64,
+    /// From the beginning, of a command its start, until its sender knew that all is written and
+    /// of a command its end; none where it failed. Seconds.
+    pub seconds: Option<f64>,
+    /// What an fsync of the copy took after that. Seconds.
+    pub sync_s: Option<f64>,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// The emulator's report on itself.
+    pub emulator: Value,
+}
+
+impl FileSample {
+    /// Floor over time taken; 0 where it failed.
+    pub fn fraction(&self) -> f64 {
+        self.seconds.map_or(0.0, |seconds| self.floor_s / seconds)
+    }
+
+    /// The same, the fsync included.
+    pub fn synced_fraction(&self) -> f64 {
+        let seconds = self.seconds.zip(self.sync_s).map(|(seconds, sync)| seconds + sync);
+        seconds.map_or(0.0, |seconds| self.floor_s / seconds)
+    }
+
+    /// Goodput in MB/s; 0 where it failed.
+    pub fn rate(&self) -> f64 {
+        self.seconds.map_or(0.0, |seconds| self.bytes as f64 / 1e6 / seconds)
+    }
+
+    /// Whether the emulator says that it was late itself.
+    pub fn spoiled(&self) -> bool {
+        self.emulator["spoiled"].as_bool().unwrap_or(false)
+    }
+}

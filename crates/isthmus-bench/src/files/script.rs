@@ -1,0 +1,222 @@
+//! The shell scripts that copy a file in a lab: of the service at site b, and of the copy at a.
+//!
+//! Each prints a line `RESULT {"seconds": ...}`; what follows it prints `SYNC` with the seconds
+//! that an fsync of the copy took.
+
+use std::path::Path;
+
+use super::contender::{FileContender, find};
+use super::run::{FilePaths, FileRun};
+use crate::lab::quoted;
+
+/// Most memory for blocks of a rank. Bytes.
+const MEMORY: u64 = 256 << 20;
+/// How long a service may take to listen. Tenths of a second.
+const PATIENCE: u32 = 300;
+
+/// What a run is about, for its scripts.
+pub(crate) struct Place<'a> {
+    pub(crate) paths: &'a FilePaths,
+    /// Certificates, keys and programs, made once.
+    pub(crate) work: &'a Path,
+    pub(crate) source: &'a Path,
+    pub(crate) copy: &'a Path,
+}
+
+/// A service, the port that it listens at, and the command that copies.
+struct Peer {
+    service: String,
+    port: u16,
+    command: String,
+}
+
+fn path(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}
+
+fn program(name: &str) -> String {
+    find(name).map_or_else(|| name.to_owned(), |found| path(&found))
+}
+
+/// What the lab's hub runs.
+pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> String {
+    let copy = path(place.copy);
+    let copying = match run.contender {
+        FileContender::Coupled { .. } => coupled(place, run),
+        _ => peer(&commands(place, run.contender)),
+    };
+    format!(
+        "cd {} || exit 3\n{copying}\
+         begin=$(date +%s%N); sync {copy} || exit 3\n\
+         echo \"SYNC $(($(date +%s%N) - begin))e-9\"\n",
+        path(place.work)
+    )
+}
+
+/// In a site.
+fn at(site: &str, line: &str) -> String {
+    format!("lab-rsh {site} {}", quoted(line))
+}
+
+fn peer(Peer { service, port, command }: &Peer) -> String {
+    let listens = format!(
+        "n=0; until grep -qs ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do n=$((n + 1)); \
+         [ $n -lt {PATIENCE} ] || exit 3; sleep 0.1; done"
+    );
+    let timed = format!(
+        "begin=$(date +%s%N); {command} > /dev/null || exit 3; \
+         echo \"RESULT {{\\\"seconds\\\": $(($(date +%s%N) - begin))e-9}}\""
+    );
+    format!(
+        "{} > service.log 2>&1 &\n\
+         {} || {{ tail -n 1 service.log >&2; exit 3; }}\n\
+         {} || exit 3\n",
+        at("b", service),
+        at("b", &listens),
+        at("a", &timed)
+    )
+}
+
+fn commands(place: &Place<'_>, contender: FileContender) -> Peer {
+    let (source, copy, work) = (path(place.source), path(place.copy), path(place.work));
+    let name = place.copy.file_name().unwrap_or_default().to_string_lossy();
+    let folder = place.copy.parent().unwrap_or(Path::new("/"));
+    let isthmus = path(&place.paths.isthmus);
+    let ssh = |port_option: &str| {
+        format!(
+            "{port_option} 2022 -i key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+             -o LogLevel=ERROR"
+        )
+    };
+    // OpenSSH's service keeps this folder to itself, and does not make it.
+    let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -f {work}/sshd.conf", program("sshd"));
+    match contender {
+        FileContender::Scp => Peer {
+            service: sshd,
+            port: 2022,
+            command: format!("cd {work}; scp {} {source} b:{copy}", ssh("-P")),
+        },
+        FileContender::Rsync => Peer {
+            service: sshd,
+            port: 2022,
+            command: format!(
+                "cd {work}; rsync -e {} {source} b:{copy}",
+                quoted(&format!("ssh {}", ssh("-p")))
+            ),
+        },
+        FileContender::Rclone => Peer {
+            service: format!("exec rclone --config /dev/null serve webdav --addr :2023 {}", path(folder)),
+            port: 2023,
+            command: format!(
+                "rclone --config /dev/null --webdav-vendor other --webdav-url http://b:2023 \
+                 copyto {source} {}",
+                quoted(&format!(":webdav:{name}"))
+            ),
+        },
+        FileContender::GridFtp => Peer {
+            // It asks for the names of addresses, and there is no service for them in a lab.
+            service: no_names(
+                &work,
+                &format!(
+                    "exec {} -aa -anonymous-user \"$(id -un)\" -allow-root -p 2811",
+                    program("globus-gridftp-server")
+                ),
+            ),
+            port: 2811,
+            command: no_names(
+                &work,
+                &format!(
+                    "exec globus-url-copy -p 8 {} {}",
+                    url("", place.source),
+                    url("ftp://b:2811", place.copy)
+                ),
+            ),
+        },
+        FileContender::Cp | FileContender::Coupled { .. } => Peer {
+            service: format!(
+                "cd {work}; sed \"s/ADDRESS/$ISTHMUS_LAB_SITE_B_ADDRESS/\" serve.toml > service.toml; \
+                 exec {isthmus} serve --config service.toml"
+            ),
+            port: 4200,
+            command: format!(
+                "cd {work}; sed \"s/ADDRESS/$ISTHMUS_LAB_SITE_B_ADDRESS/\" sites.toml > known.toml; \
+                 {isthmus} cp --sites known.toml {source} {}",
+                quoted(&format!("b:data/{name}"))
+            ),
+        },
+    }
+}
+
+fn no_names(work: &str, command: &str) -> String {
+    let line = format!("mount --bind {work}/names.conf /etc/nsswitch.conf; {command}");
+    format!("unshare -m sh -c {}", quoted(&line))
+}
+
+fn url(host: &str, file: &Path) -> String {
+    let host = if host.is_empty() { "file://" } else { host };
+    quoted(&format!("{host}{}", file.display()))
+}
+
+/// Two jobs, each started at its own site.
+fn coupled(place: &Place<'_>, run: &FileRun) -> String {
+    let FileContender::Coupled { stock, block, io, overlap } = run.contender else { return String::new() };
+    let mut job = format!("exec {} -n {}", path(&place.paths.mpi.join("bin/mpiexec")), run.ranks);
+    let mut set = |name: &str, value: &str| job += &format!(" -genv {name} {value}");
+    set("MPIR_CVAR_CH4_NETMOD", "ofi");
+    set("MPIR_CVAR_NOLOCAL", "1");
+    if stock {
+        set("FI_PROVIDER", "'tcp;ofi_rxm'");
+        set("FI_TCP_IFACE", "wan0");
+    } else {
+        set("FI_PROVIDER", "isthmus");
+        set("FI_PROVIDER_PATH", &path(&place.paths.provider));
+        set("FI_ISTHMUS_INTERFACE", "wan0");
+    }
+    let program = path(&place.work.join("copy"));
+    let how = format!("block={} memory={MEMORY} io={io} in_turn={}", block.0, u8::from(!overlap));
+    let receiver = format!("{job} {program} receive file:port {} {how}", path(place.copy));
+    let sender = format!("{job} {program} send file:port {} {how}", path(place.source));
+    let work = path(place.work);
+    format!(
+        "rm -f port; {} > receiver.log 2>&1 &\nreceiver=$!\n\
+         {} || {{ tail -n 3 receiver.log >&2; exit 3; }}\n\
+         wait $receiver || {{ tail -n 3 receiver.log >&2; exit 3; }}\n",
+        at("b", &format!("cd {work}; {receiver}")),
+        at("a", &format!("cd {work}; {sender}"))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use isthmus_units::{Percent, Rate, Size, Span};
+
+    use super::*;
+    use crate::Link;
+    use crate::files::Io;
+
+    /// Every script is one that a shell reads, whatever the folders are called.
+    #[test]
+    fn scripts_are_good_shell() {
+        let odd = Path::new("/tmp/it's \"odd\" $HOME");
+        let paths = FilePaths {
+            isthmus: odd.join("isthmus"),
+            provider: odd.into(),
+            mpi: odd.into(),
+            mover: odd.into(),
+            out: odd.into(),
+            folder: odd.into(),
+        };
+        let (source, copy) = (odd.join("source"), odd.join("copy"));
+        let place = Place { paths: &paths, work: odd, source: &source, copy: &copy };
+        let link = Link { rate: Rate(1), rtt: Span(1), loss: Percent(0.0), mtu: 1500 };
+        let coupled = FileContender::Coupled { stock: true, block: Size(1), io: Io::MpiIo, overlap: true };
+        for contender in FileContender::COMMANDS.into_iter().chain([coupled]) {
+            let script = hub(&place, &FileRun { run: 1, link, bytes: 1, contender, ranks: 4 });
+            let read = Command::new("sh").args(["-n", "-c", &script]).output().expect("a shell");
+            assert!(read.status.success(), "{contender}: {}", String::from_utf8_lossy(&read.stderr));
+            assert!(script.contains("SYNC") && script.contains("copy"), "{script}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A file of which several processes bring a share each, into one partial file, each with a journal
+//! of its own. They need not know of each other: who ends last of all finds that from the journals,
+//! and gives the file its name.
+//!
+//! The partial file's name tells the version of the source and the number of shares, so that
+//! nothing of another gets into it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{
+    AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fstat, fsync, openat, renameat, statat, unlinkat,
+};
+use rustix::io::{Errno, write};
+
+use super::{Wanted, is_there, read_all};
+use crate::digest::{self, Digest};
+use crate::journal::{self, Head};
+use crate::{meta, names};
+
+/// What the file is called while it is not whole, and the journal of one share.
+pub(super) fn partial(wanted: &Wanted, rank: u32) -> (String, String) {
+    let head = Head { boot: [0; 16], ..wanted.head };
+    let tag = [&head.encode()[..], &wanted.share.ranks.to_le_bytes()].concat();
+    names::partial_shared(&wanted.name, &tag, rank)
+}
+
+/// All of this share is there: notes that, and gives the file its name if it was the last. Then its
+/// digest is returned.
+///
+/// # Errors
+/// What the system said; or the file was removed, by a share whose source had changed, say.
+pub(super) fn finish(wanted: &Wanted, file: &OwnedFd, journal: &OwnedFd) -> io::Result<Option<Digest>> {
+    if wanted.sync {
+        fsync(file)?;
+    }
+    let mark = wanted.head.mark(wanted.sync);
+    if write(journal, &mark)? != mark.len() {
+        return Err(Errno::NOSPC.into());
+    }
+    let (part, own) = partial(wanted, wanted.share.rank);
+    let parent = &wanted.parent;
+    let blocks = if is_at(wanted, file, part.as_bytes())? { all_blocks(wanted, file)? } else { None };
+    let Some(blocks) = blocks else { return settled(wanted, file, &part, &own).map(|()| None) };
+    meta::apply(file, &wanted.meta)?;
+    if wanted.sync {
+        fsync(file)?;
+    }
+    match renameat(parent, &part, parent, &wanted.name[..]) {
+        Ok(()) => {}
+        // Another one has come to the same at the same time.
+        Err(Errno::NOENT) => return settled(wanted, file, &part, &own).map(|()| None),
+        Err(error) => return Err(error.into()),
+    }
+    for rank in 0..wanted.share.ranks {
+        let _ = unlinkat(parent, partial(wanted, rank).1, AtFlags::empty());
+    }
+    if wanted.sync {
+        fsync(parent)?;
+    }
+    Ok(Some(digest::file(&blocks, wanted.head.size, wanted.head.block)))
+}
+
+/// The file still waits for other shares, or has got its name from one.
+fn settled(wanted: &Wanted, file: &OwnedFd, part: &str, own: &str) -> io::Result<()> {
+    if is_at(wanted, file, part.as_bytes())? {
+        return Ok(());
+    }
+    let _ = unlinkat(&wanted.parent, own, AtFlags::empty());
+    if is_at(wanted, file, &wanted.name)? {
+        return Ok(());
+    }
+    Err(io::Error::other("another process gave it up, or it was removed; run the same command again"))
+}
+
+/// Whether `file` is what has this name.
+fn is_at(wanted: &Wanted, file: &OwnedFd, name: &[u8]) -> io::Result<bool> {
+    let own = fstat(file)?;
+    match statat(&wanted.parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The digests of all blocks, if all journals say that their share is there. What another system
+/// wrote, or this one before it was started last, counts if it was synced, or else can be read.
+fn all_blocks(wanted: &Wanted, file: &OwnedFd) -> io::Result<Option<Vec<Digest>>> {
+    let head = &wanted.head;
+    let mut blocks: Vec<Option<Digest>> = vec![None; head.blocks() as usize];
+    for rank in 0..wanted.share.ranks {
+        let name = partial(wanted, rank).1;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let journal = match openat(&wanted.parent, name, flags, Mode::empty()) {
+            Ok(journal) => journal,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let bytes = read_all(&journal)?;
+        let Some(earlier) = Head::decode(&bytes).filter(|earlier| earlier.fits(head)) else {
+            return Ok(None);
+        };
+        let (mut found, _) = journal::read(&earlier, &bytes);
+        let mark = found.iter().rposition(|(index, _)| *index == head.blocks());
+        let Some((_, mark)) = mark.map(|at| found.swap_remove(at)) else { return Ok(None) };
+        let sure = earlier.boot == head.boot || mark[0] == 1;
+        let mut buffer = vec![0; if sure { 0 } else { head.block as usize }];
+        for (index, digest) in found.into_iter().filter(|(index, _)| *index < head.blocks()) {
+            if sure || is_there(file, head, index, &digest, &mut buffer) {
+                blocks[index as usize] = Some(digest);
+            }
+        }
+    }
+    Ok(blocks.into_iter().collect())
+}
+
+/// Removes what is left of other versions of this file, or of a copy by another number of
+/// processes, and in nobody's hands.
+pub(super) fn sweep(wanted: &Wanted) {
+    let (own, _) = partial(wanted, 0);
+    let stem = own.trim_end_matches(".part").to_owned();
+    let Ok(entries) = Dir::read_from(&wanted.parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_bytes();
+        if !names::is_shared_of(name, &wanted.name) || name.starts_with(stem.as_bytes()) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = openat(&wanted.parent, name, flags, Mode::empty()) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = unlinkat(&wanted.parent, name, AtFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `isthmus bench file`: files across emulated WANs.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use isthmus_bench::{FileBench, FileContender, FilePaths, FileRun, Io, Link, Matrix};
+use isthmus_units::{Percent, Rate, Size, Span};
+
+use super::wan::version;
+use crate::install::{self, LIBRARY};
+
+const KINDS: [&str; 7] = ["mpi", "stock", "cp", "scp", "rsync", "rclone", "gridftp"];
+
+/// Files across emulated WANs: between MPI programs, and by isthmus cp beside its peers
+///
+/// Two MPI programs (the mover's library) send a file by POSIX and by MPI-IO, reads, sends and writes
+/// overlapped and in turn, in blocks of two lengths; isthmus cp, scp, rsync, rclone and GridFTP copy
+/// the same file. Who is not installed is named and left out. Every run has a lab of its own (isthmus
+/// lab). The folder gets samples.jsonl, with each run's circumstances, table.txt, and report.html, one
+/// page with plots. Without --full: 100 MB in all these ways and 1 GB in the quicker ones, once, at one
+/// link, in a few minutes.
+///
+/// Exit status: 0 all runs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Both lengths in all ways, at 24 ms without loss and at 366 ms with 1 %, five times: hours
+    #[arg(long)]
+    full: bool,
+    /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
+    #[arg(long, value_name = "DIR", default_value = "build/mpi/mpich")]
+    mpi: PathBuf,
+    /// Folder of the mover's library for it (make mpi)
+    #[arg(long, value_name = "DIR", default_value = "build/lib/mpi/mpich")]
+    mover: PathBuf,
+    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    #[arg(long, value_name = "DIR")]
+    provider_path: Option<PathBuf>,
+    /// Where samples and report go
+    #[arg(long, value_name = "DIR", default_value = "build/bench/file")]
+    out: PathBuf,
+    /// Where the files are, of both sites [default: the same]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Rate of the link, each way
+    #[arg(long, default_value = "1Gbit")]
+    rate: Rate,
+    /// Maximum transmission unit, bytes
+    #[arg(long, default_value_t = 9000)]
+    mtu: u32,
+    /// Round-trip times, such as 24ms,366ms
+    #[arg(long, value_delimiter = ',')]
+    rtt: Vec<Span>,
+    /// Losses each way, such as 0%,1%
+    #[arg(long, value_delimiter = ',')]
+    loss: Vec<Percent>,
+    /// Lengths of the file, such as 100MB,1GB
+    #[arg(long, value_delimiter = ',')]
+    size: Vec<Size>,
+    /// Lengths of the MPI programs' blocks
+    #[arg(long, value_delimiter = ',', default_values_t = [Size(1 << 20), Size(10 << 20)])]
+    block: Vec<Size>,
+    /// MPI ranks at each site
+    #[arg(long, default_value_t = 4)]
+    ranks: u32,
+    /// TCP congestion control of both sites; default: the system's
+    #[arg(long)]
+    cc: Option<String>,
+    /// How often all is measured, in turn
+    #[arg(long)]
+    runs: Option<u32>,
+    /// Who takes part: mpi, stock (the same over libfabric's tcp), cp, scp, rsync, rclone, gridftp
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(KINDS),
+          default_values = KINDS)]
+    with: Vec<String>,
+}
+
+pub(super) fn main(args: &Args) -> ExitCode {
+    let Some(provider) = args.provider_path.clone().or_else(install::provider_folder) else {
+        eprintln!(
+            "isthmus bench: {LIBRARY} is not beside this program; give its folder with --provider-path"
+        );
+        return ExitCode::from(3);
+    };
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let paths = FilePaths {
+        isthmus: std::env::current_exe().unwrap_or_else(|_| "isthmus".into()),
+        provider: absolute(&provider),
+        mpi: absolute(&args.mpi),
+        mover: absolute(&args.mover),
+        out: absolute(&args.out),
+        folder: absolute(args.folder.as_ref().unwrap_or(&args.out)),
+    };
+    let bench = FileBench { plan: plan(args), congestion: args.cc.clone(), version: version(), paths };
+    for line in bench.missing() {
+        eprintln!("isthmus bench: {line}");
+    }
+    let minutes = (bench.floor_s() / 60.0).ceil();
+    eprintln!("isthmus bench: {minutes} min at the very least; results go to {}", bench.paths.out.display());
+    match bench.run() {
+        Ok(samples) => {
+            if let Ok(table) = std::fs::read_to_string(bench.paths.out.join("table.txt")) {
+                print!("{table}");
+            }
+            println!("{}", bench.paths.out.join("report.html").display());
+            ExitCode::from(u8::from(samples.iter().any(|sample| sample.seconds.is_none())))
+        }
+        Err(error) => {
+            eprintln!("isthmus bench: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// All runs in their order: contenders of one file and link after each other, then the next, then
+/// all of it again.
+fn plan(args: &Args) -> Vec<FileRun> {
+    let sizes = if args.size.is_empty() { &[Size(100_000_000), Size(1_000_000_000)][..] } else { &args.size };
+    let mut plan = Vec::new();
+    for run in 1..=args.runs.unwrap_or(if args.full { 5 } else { 1 }) {
+        for link in links(args) {
+            for (at, size) in sizes.iter().enumerate() {
+                // Of what is not chosen the longer files take their time.
+                let all = args.full || !args.size.is_empty() || at == 0;
+                let of_run = |contender| FileRun { run, link, bytes: size.0, contender, ranks: args.ranks };
+                plan.extend(contenders(args, all).into_iter().map(of_run));
+            }
+        }
+    }
+    plan
+}
+
+fn links(args: &Args) -> Vec<Link> {
+    if args.full && args.rtt.is_empty() && args.loss.is_empty() {
+        let of = |ms: u64, loss| Link {
+            rate: args.rate,
+            rtt: Span(ms * 1_000_000),
+            loss: Percent(loss),
+            mtu: args.mtu,
+        };
+        return vec![of(24, 0.0), of(366, 0.01)];
+    }
+    let rtts = if args.rtt.is_empty() { &[Span(24_000_000)][..] } else { &args.rtt };
+    let losses = if args.loss.is_empty() { &[Percent(0.0)][..] } else { &args.loss };
+    Matrix::links(args.rate, args.mtu, rtts, losses)
+}
+
+fn contenders(args: &Args, all: bool) -> Vec<FileContender> {
+    let mut out = Vec::new();
+    for stock in [false, true] {
+        for block in &args.block {
+            for (io, overlap) in
+                [(Io::Posix, true), (Io::Posix, false), (Io::MpiIo, true), (Io::MpiIo, false)]
+            {
+                let quick = io == Io::Posix && overlap;
+                if quick || (all && !stock) {
+                    out.push(FileContender::Coupled { stock, block: *block, io, overlap });
+                }
+            }
+        }
+    }
+    out.extend(FileContender::COMMANDS);
+    out.retain(|one| args.with.iter().any(|kind| kind == one.kind()));
+    out
+}
