@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -405,6 +405,12 @@ impl Endpoint {
     /// provided [`Endpoint::arm`] said yes since the last poll.
     pub fn wait_fd(&self) -> RawFd {
         self.bell.raw_fd()
+    }
+
+    /// A descriptor that is readable whenever a turn has something to do, armed or not: for a
+    /// program that polls several endpoints, and sleeps a little within the poll of one.
+    pub fn turn_fd(&self) -> BorrowedFd<'_> {
+        self.event_fd.as_fd()
     }
 
     /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread turns the

@@ -38,7 +38,9 @@ mod inner;
 mod level;
 mod memory;
 mod options;
+mod ports;
 mod post;
+mod route;
 mod talk;
 
 pub use device::{Capabilities, Device, Substrate};

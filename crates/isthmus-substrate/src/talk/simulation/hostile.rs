@@ -6,7 +6,7 @@ use isthmus_proto::{OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, End, Letter, Objection, Subject};
 
 use super::world::Rng;
-use crate::talk::{Caller, ESCORTED_MAX, Host, Limits, News, OpId, Outgoing, Parcel, Post, Talk, Way};
+use crate::talk::{Caller, ESCORTED_MAX, Host, Limits, News, OpId, Other, Outgoing, Parcel, Post, Talk, Way};
 use crate::{Failure, Level};
 
 const PEERS: u64 = 3;
@@ -29,14 +29,7 @@ struct Victim {
 
 impl Victim {
     fn new(seed: u64) -> Self {
-        let limits = Limits {
-            send_buffers: 16,
-            requests: REQUESTS,
-            message_max: 100,
-            datagram_max: 50,
-            packet_max: 50,
-            udp_port: 7,
-        };
+        let limits = Limits { send_buffers: 16, requests: REQUESTS, message_max: 100, datagram_max: 50 };
         Self {
             rng: Rng(seed),
             talk: Talk::new(limits, 1),
@@ -71,7 +64,7 @@ impl Victim {
         self.numbers.push(token);
         let keepalive_us = self.rng.below(2) * 500;
         let send_timeout_us = self.rng.below(2) * 300;
-        Host { context: 1, token, near: true, send_timeout_us, keepalive_us }
+        Host { context: 1, token, udp_port: 7, packet_max: 50, send_timeout_us, keepalive_us }
     }
 
     fn step(&mut self) {
@@ -137,7 +130,9 @@ impl Victim {
             0 | 1 => {
                 let level = [Level::Uu, Level::Ru, Level::Ro][self.rng.below(3) as usize];
                 let timeout_us = self.rng.chance(500).then_some(300);
-                let caller = Caller { peer, level, timeout_us, host: self.host() };
+                let other = |peer| Other { peer: PeerId(peer), udp_port: 7, packet_max: 50 };
+                let others = (0..self.rng.below(3) as u32).map(other).collect();
+                let caller = Caller { peer, level, timeout_us, host: self.host(), others };
                 self.links.extend(self.talk.connect(self.now, &caller, b"hi"));
             }
             2 if !self.requests.is_empty() => {
@@ -177,7 +172,7 @@ impl Victim {
         while let Some(post) = self.talk.poll_post() {
             match post {
                 Post::Drop(parcel) => assert!(self.slots.remove(&parcel.slot), "dropped twice"),
-                Post::Disown { op } => self.talk.disowned(op),
+                Post::Disown { op, .. } => self.talk.disowned(op),
                 Post::Message { op, data, .. } => {
                     self.numbers.push(data);
                     self.ops.push(op);
