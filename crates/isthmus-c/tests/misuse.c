@@ -38,6 +38,8 @@ static void endpoints(void)
     REFUSED(ISTHMUS_INVALID, isthmus_devices(NULL, 1, &count));
     REFUSED(ISTHMUS_INVALID, isthmus_devices(&device, 1, NULL));
     REFUSED(ISTHMUS_DEVICE, isthmus_create_endpoint("no such device", NULL, &endpoint, NULL));
+    REFUSED(ISTHMUS_DEVICE, isthmus_create_endpoint("default,other", NULL, &endpoint, NULL));
+    REFUSED(ISTHMUS_DEVICE, isthmus_create_endpoint("", NULL, &endpoint, NULL));
     REFUSED(ISTHMUS_INVALID, isthmus_create_endpoint(NULL, NULL, NULL, NULL));
     REFUSED(ISTHMUS_INVALID, isthmus_create_endpoint(NULL, &options, &endpoint, NULL));
     options = (isthmus_endpoint_options){.size = sizeof options, .message_max = 1};
