@@ -67,11 +67,8 @@ fn example_on(config: &str, on: [&str; 2], name: &str, waiting: &[&str], other: 
         command.env("EXAMPLE_DEVICE", on);
         command
     };
-    let mut server = command(on[0], waiting)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .expect("it starts");
+    let mut server =
+        command(on[0], waiting).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("it starts");
     let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
     let uri = lines.next().expect("an address").expect("text");
     assert!(uri.starts_with("isthmus://"), "{uri}");
@@ -136,7 +133,8 @@ fn a_coupled_pair_computes_what_one_program_does() {
 }
 
 /// Two devices of this host, in two subnets.
-const TWO: &str = "[device]\ninterface = \"127.0.0.1\"\n[device.site]\nsubnet = 1\n[device.wan]\nsubnet = 2\n";
+const TWO: &str =
+    "[device]\ninterface = \"127.0.0.1\"\n[device.site]\nsubnet = 1\n[device.wan]\nsubnet = 2\n";
 
 #[test]
 fn one_endpoint_serves_peers_of_two_subnets() {

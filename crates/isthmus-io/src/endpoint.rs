@@ -357,6 +357,12 @@ impl Endpoint {
         self.core.lock().engine.poll_lost()
     }
 
+    /// Whether a message of this peer has matched a receive and is not complete
+    /// ([`Engine::is_receiving`]).
+    pub fn is_receiving(&self, peer: PeerId) -> bool {
+        self.core.lock().engine.is_receiving(peer)
+    }
+
     /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
     /// False while it is being written: try again later.
     pub fn disown(&self, context: u64) -> bool {

@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(crate) held: HashMap<OpId, Held>,
     /// Ends of operations that a thread waits for.
     pub(crate) awaited: HashMap<OpId, Option<Result<(), Failure>>>,
+    /// Gaps in the order of messages that nothing on its way would fill at the last look.
+    pub(crate) gaps: Vec<(ConnectionId, u64)>,
     pub(crate) options: EndpointOptions,
     /// Somebody may sleep on the bell.
     pub(crate) armed: bool,
@@ -280,11 +282,11 @@ impl Inner {
         state.datagrams_first = state.datagrams_first.saturating_sub(1);
         if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
             self.turn_engines(state, now);
+            self.look_around(state);
         }
         if state.talk.poll_timeout().is_some_and(|at| at <= now) {
             state.talk.handle_timeout(now);
         }
-        self.look_around(state);
         self.flush(state);
     }
 
@@ -316,7 +318,7 @@ impl Inner {
 
     /// Prepares to sleep on the bell; false where an engine has news.
     pub(crate) fn arm_engines(&self) -> bool {
-        self.ports.iter().fold(true, |quiet, port| port.engine.arm() && quiet)
+        self.ports.iter().all(|port| port.engine.arm())
     }
 
     /// Polls of the other ports are not in vain.
@@ -347,7 +349,8 @@ impl Inner {
         }
     }
 
-    /// Looks at the devices, now and then.
+    /// Looks at the devices and at gaps in the order of messages, now and then. All that has
+    /// come is with the conversation.
     fn look_around(&self, state: &mut State) {
         if state.looked_at.elapsed() < LOOK {
             return;
@@ -359,6 +362,14 @@ impl Inner {
                 state.talk.device_failed(at);
             }
         }
+        // Messages are matched in the order in which they were sent: where none of the peer is
+        // on its way, what is missing before a message that is here now will never come. It
+        // may have come since the turn: so a gap must still be there at the next look.
+        for (link, place) in std::mem::take(&mut state.gaps) {
+            state.talk.cut_gap(link, place);
+        }
+        let receiving = |peer| self.ports[port_of(peer)].engine.is_receiving(within(peer));
+        state.gaps = state.talk.gaps(|peer| !receiving(peer));
     }
 
     /// Sets aside the ends that threads wait for.

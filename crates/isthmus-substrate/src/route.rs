@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn addresses_of_one_network_begin_with_the_same_bits() {
-        let same = |a: &str, b: &str, bits| same_network(a.parse().unwrap(), b.parse().unwrap(), bits);
+        let ip = |text: &str| text.parse().expect("an IP address");
+        let same = |a: &str, b: &str, bits| same_network(ip(a), ip(b), bits);
         assert!(same("10.1.2.3", "10.1.2.200", 24) && !same("10.1.2.3", "10.1.3.3", 24));
         assert!(same("10.1.2.3", "192.168.0.1", 0) && same("10.1.2.3", "10.1.2.3", 32));
         assert!(same("fd00::1", "fd00::2:1", 64) && !same("fd00::1", "fd00::2", 128));

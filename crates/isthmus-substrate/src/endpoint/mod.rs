@@ -97,6 +97,7 @@ impl Endpoint {
             done: Vec::new(),
             held: HashMap::new(),
             awaited: HashMap::new(),
+            gaps: Vec::new(),
             options: options.clone(),
             armed: false,
             looked_at: now,

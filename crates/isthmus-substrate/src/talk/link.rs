@@ -170,6 +170,10 @@ impl Links {
         self.links.try_remove(id.index() as usize)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter().map(|(_, link)| link)
+    }
+
     pub(crate) fn of_peer(&self, peer: PeerId) -> Vec<ConnectionId> {
         self.links.iter().filter(|(_, link)| link.peer == peer).map(|(_, link)| link.id).collect()
     }

@@ -264,3 +264,37 @@ fn whoever_sends_messages_of_writes_and_never_writes_is_cut_off() {
         .any(|news| matches!(news, News::Received { link, .. } if link == from_good));
     assert!(received && victim.talk.held() == 0);
 }
+
+#[test]
+fn a_gap_in_the_order_is_cut_off_unless_something_on_its_way_may_fill_it() {
+    let mut victim = Victim::new(2);
+    let peer = PeerId(0);
+    let from = End { id: ConnectionId::new(9, 1), token: 3, udp_port: 0, message_max: 100 };
+    let mut bytes = Vec::new();
+    Letter::Connect { version: 1, level: 2, from, payload: Vec::new() }.encode(&mut bytes);
+    victim.talk.on_letter(0, peer, &bytes);
+    let Some(News::Requested { link, .. }) = victim.talk.poll_news() else { panic!("no request") };
+    let host = victim.host();
+    victim.talk.accept(0, link, &host).expect("undecided");
+    let send = |victim: &mut Victim, place| {
+        let parcel = victim.parcel();
+        victim.talk.on_message(0, peer, Subject::Message(link), place, parcel);
+    };
+    assert!(victim.talk.gaps(|_| true).is_empty());
+    send(&mut victim, 1);
+    assert!(victim.talk.gaps(|_| false).is_empty(), "the first may be on its way");
+    assert_eq!(victim.talk.gaps(|_| true), [(link, 0)]);
+    // It comes between two looks; the next gap is another one.
+    send(&mut victim, 0);
+    send(&mut victim, 3);
+    victim.talk.cut_gap(link, 0);
+    let arrived = std::iter::from_fn(|| victim.talk.poll_news())
+        .inspect(|news| assert!(!matches!(news, News::Disconnected { .. }), "{news:?}"))
+        .filter(|news| matches!(news, News::Received { .. }));
+    assert_eq!(arrived.count(), 2);
+    victim.talk.cut_gap(link, 2);
+    let last = std::iter::from_fn(|| victim.talk.poll_news()).last();
+    let Some(News::Disconnected { why: Failure::Protocol(text), .. }) = last else { panic!("{last:?}") };
+    assert!(text.contains("left out message 2"), "{text}");
+    assert!(std::iter::from_fn(|| victim.talk.poll_post()).any(|post| matches!(post, Post::Drop(_))));
+}
