@@ -14,11 +14,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::bell::Bell;
 use crate::datagrams::Datagrams;
-use crate::event::{Connection, Data, Event, Message, Request};
+use crate::event::Connection;
 use crate::memory::InUse;
 use crate::ports::{Port, PortState, Slot, peer_at, port_of, within};
 use crate::route::{addresses, ways};
-use crate::talk::{Host, News, OpId, Parcel, Post, Talk};
+use crate::talk::{Host, OpId, Parcel, Post, Talk};
 use crate::{EndpointCounters, EndpointOptions, Error, Failure, Level};
 
 /// What an endpoint shares with the events that hold its buffers.
@@ -69,9 +69,6 @@ pub(crate) enum Held {
 
 /// Contexts of receives have this bit.
 pub(crate) const RECEIVE: u64 = 1 << 63;
-/// For so many polls after a datagram the engine is turned at each eighth only.
-const DATAGRAM_POLLS: u32 = 255;
-const DATAGRAM_TURNS: u32 = 8;
 /// How often the device is looked at.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// How long closing waits for the I/O thread to let go.
@@ -265,185 +262,6 @@ impl Inner {
                     let bytes = datagrams.take(slot);
                     datagrams.give_back(bytes);
                 }
-            }
-        }
-    }
-
-    /// Takes in what has come, and does what is due.
-    pub(crate) fn progress(&self, state: &mut State) {
-        if state.armed {
-            // The engine no longer rings: who sleeps must look, and arm again.
-            state.armed = false;
-            self.bell.ring();
-            state.datagrams_first = 0;
-        }
-        let now = self.now();
-        self.take_datagrams(state, now);
-        state.datagrams_first = state.datagrams_first.saturating_sub(1);
-        if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
-            self.turn_engines(state, now);
-            self.look_around(state);
-        }
-        if state.talk.poll_timeout().is_some_and(|at| at <= now) {
-            state.talk.handle_timeout(now);
-        }
-        self.flush(state);
-    }
-
-    fn turn_engines(&self, state: &mut State, now: Micros) {
-        let mut done = std::mem::take(&mut state.done);
-        let mut found = None;
-        for (at, port) in self.ports.iter().enumerate() {
-            let beside = match self.ports.len() {
-                1 => state.ports[at].datagrams.as_ref().map(Datagrams::as_fd),
-                _ => Some(self.bell.beside()),
-            };
-            if port.engine.poll_beside(&mut done, beside) > 0 {
-                found = Some(at);
-                for completion in done.drain(..) {
-                    self.take_completion(state, now, at, &completion);
-                }
-            }
-            while let Some((peer, error)) = port.engine.poll_lost() {
-                if let Ok(peer) = peer_at(at, peer) {
-                    state.talk.on_lost(peer, &error);
-                }
-            }
-        }
-        state.done = done;
-        if let Some(found) = found {
-            self.note_found(Some(found));
-        }
-    }
-
-    /// Prepares to sleep on the bell; false where an engine has news.
-    pub(crate) fn arm_engines(&self) -> bool {
-        self.ports.iter().all(|port| port.engine.arm())
-    }
-
-    /// Polls of the other ports are not in vain.
-    fn note_found(&self, by: Option<usize>) {
-        for (at, port) in self.ports.iter().enumerate() {
-            if by != Some(at) {
-                port.engine.note_found();
-            }
-        }
-    }
-
-    fn take_datagrams(&self, state: &mut State, now: Micros) {
-        for port in 0..self.ports.len() {
-            let State { ports, talk, .. } = state;
-            let Some(datagrams) = &mut ports[port].datagrams else { continue };
-            // As many as may wait; more are the kernel's to keep or drop.
-            while let Some((header, slot, len)) = datagrams.receive() {
-                let parcel = Parcel { slot: Slot::Datagram { port, slot }.to_bits(), len };
-                if !talk.on_datagram(now, header, parcel) {
-                    let bytes = datagrams.take(slot);
-                    datagrams.give_back(bytes);
-                }
-                if talk.has_news() {
-                    state.datagrams_first = DATAGRAM_POLLS;
-                    return self.note_found(None);
-                }
-            }
-        }
-    }
-
-    /// Looks at the devices and at gaps in the order of messages, now and then. All that has
-    /// come is with the conversation.
-    fn look_around(&self, state: &mut State) {
-        if state.looked_at.elapsed() < LOOK {
-            return;
-        }
-        state.looked_at = Instant::now();
-        for (at, port) in self.ports.iter().enumerate() {
-            let up = port.device.has_address(port.address.locator.ip());
-            if std::mem::replace(&mut state.ports[at].up, up) && !up {
-                state.talk.device_failed(at);
-            }
-        }
-        // Messages are matched in the order in which they were sent: where none of the peer is
-        // on its way, what is missing before a message that is here now will never come. It
-        // may have come since the turn: so a gap must still be there at the next look.
-        for (link, place) in std::mem::take(&mut state.gaps) {
-            state.talk.cut_gap(link, place);
-        }
-        let receiving = |peer| self.ports[port_of(peer)].engine.is_receiving(within(peer));
-        state.gaps = state.talk.gaps(|peer| !receiving(peer));
-    }
-
-    /// Sets aside the ends that threads wait for.
-    pub(crate) fn pass_news(&self, state: &mut State) {
-        if state.awaited.is_empty() {
-            return;
-        }
-        let State { talk, awaited, .. } = state;
-        talk.take_ends(|op, end| match awaited.get_mut(&op) {
-            Some(slot) => {
-                *slot = Some(end.clone());
-                true
-            }
-            None => false,
-        });
-    }
-
-    pub(crate) fn next_event(self: &Arc<Self>, state: &mut State) -> Option<Event> {
-        self.pass_news(state);
-        let news = state.talk.poll_news()?;
-        Some(self.shape(state, news))
-    }
-
-    pub(crate) fn shape(self: &Arc<Self>, state: &mut State, news: News) -> Event {
-        match news {
-            News::Requested { link, level, payload } => {
-                let peer = state.talk.describe(link).map(|d| self.peer_address(d.peer).to_string());
-                let (inner, peer) = (self.clone(), peer.unwrap_or_default());
-                Event::Requested(Request { inner, id: link, level, payload, peer, decided: false })
-            }
-            News::Connected { link, context, end: Ok(()), .. } => {
-                Event::Connected { connection: self.name(link), context }
-            }
-            News::Connected { context, end: Err(why), payload, .. } => {
-                Event::ConnectFailed { context, why, payload }
-            }
-            News::Accepted { link, context, end: Ok(()) } => {
-                Event::Accepted { connection: self.name(link), context }
-            }
-            News::Accepted { context, end: Err(why), .. } => Event::AcceptFailed { context, why },
-            News::Received { link, context, parcel } => {
-                state.counters.received += 1;
-                let data = self.data(state, parcel);
-                Event::Received(Message { inner: self.clone(), connection: self.name(link), context, data })
-            }
-            News::Sent { link, context, word, end, .. } => {
-                Event::Sent { connection: self.name(link), context, operation: word, end }
-            }
-            News::Disconnected { link, context, why } => {
-                Event::Disconnected { connection: self.name(link), context, why }
-            }
-            News::DeviceFailed { port } => {
-                let Port { device, address, .. } = &self.ports[port];
-                let (name, ip, interface) = (device.name(), address.locator.ip(), device.interface());
-                let why = format!(
-                    "device {name}: the address {ip} has left the host; bring interface {interface} up again"
-                );
-                Event::DeviceFailed { why }
-            }
-            News::KeepaliveExpired { link, context } => {
-                Event::KeepaliveExpired { connection: self.name(link), context }
-            }
-        }
-    }
-
-    fn data(&self, state: &mut State, parcel: Parcel) -> Data {
-        match Slot::from_bits(parcel.slot) {
-            Slot::Lent { port, slot } => {
-                let at = state.ports[port].buffers.address(slot);
-                Data::Slot { at, len: parcel.len as usize, port, slot }
-            }
-            Slot::Datagram { port, slot } => {
-                let taken = state.ports[port].datagrams.as_mut().map(|datagrams| datagrams.take(slot));
-                Data::Own { bytes: taken.unwrap_or_default(), port }
             }
         }
     }

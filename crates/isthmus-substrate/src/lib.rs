@@ -41,7 +41,9 @@ mod options;
 mod ports;
 mod post;
 mod route;
+mod shaping;
 mod talk;
+mod turning;
 
 pub use device::{Capabilities, Device, Substrate};
 pub use endpoint::{Endpoint, EndpointCounters, Posted};
