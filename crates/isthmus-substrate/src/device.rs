@@ -53,6 +53,19 @@ impl Device {
         Self { name, transport, priority, settings, rate_bps, network_bits, interface, address }
     }
 
+    /// The same device with another transport: tcp, udp, ethernet, shm, or a provider of
+    /// libfabric.
+    #[must_use]
+    pub fn carried_by(&self, transport: &str) -> Self {
+        let mut settings = self.settings.clone();
+        match transport.parse() {
+            Ok(by) => (settings.transport, settings.fabric) = (by, "off".to_owned()),
+            Err(_) => (settings.transport, settings.fabric) = (Transport::Tcp, transport.to_owned()),
+        }
+        let (name, transport) = (self.name.clone(), transport.to_owned());
+        Self::from_settings(DeviceSettings { name, transport, priority: self.priority, settings })
+    }
+
     /// The interface as one that carries frames, where that is the transport.
     pub(crate) fn frames(&self) -> Option<Interface> {
         (self.transport == ETHERNET).then(|| Interface::find(&self.interface).ok())?

@@ -116,6 +116,12 @@ impl Endpoint {
         Ok(())
     }
 
+    /// What each of its lanes goes by, for diagnosis: "TCP", "UDP", "Ethernet", or a provider
+    /// of libfabric.
+    pub fn carriers(&self) -> Vec<String> {
+        self.inner.ports.iter().flat_map(|port| port.engine.carriers()).collect()
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> EndpointCounters {
         let state = self.inner.state.lock();
