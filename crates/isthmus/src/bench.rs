@@ -156,8 +156,12 @@ fn measure(test: Test, run: &Run) -> Result<(), Fault> {
     };
     let mut others = None;
     for transport in transports {
-        let at = At { device: run.at.device.clone(), transport: transport.into_iter().cloned().collect() };
+        let mut at =
+            At { device: run.at.device.clone(), transport: transport.into_iter().cloned().collect() };
         let other = Others::find(run.to.as_deref(), &at)?;
+        if run.to.is_none() && at.transport == ["udp"] {
+            at.transport = vec![serve::UDP_WITHIN_HOST.to_owned()];
+        }
         measure_substrate(test, run, &at, &other.place, &say)?;
         others = Some(other);
     }

@@ -76,6 +76,7 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-proto",
             "isthmus-router",
             "isthmus-routes",
+            "isthmus-substrate",
             "isthmus-wire",
         ],
     ),

@@ -19,6 +19,8 @@ pub(super) const SINK: &[u8] = b"sink";
 pub(super) const SUNK: &[u8] = b"sunk";
 /// With a length behind it.
 pub(super) const MEMORY: &[u8] = b"memory ";
+/// The transport of this name is not for other hosts only.
+pub(super) const UDP_WITHIN_HOST: &str = "udp-everywhere";
 /// Most memory that is lent to whoever asks. Bytes.
 const MEMORY_MAX: usize = 1 << 30;
 
@@ -73,6 +75,8 @@ impl Others {
             .map(|name| ("--device", name))
             .chain(at.transport.iter().map(|name| ("--transport", name)))
         {
+            // Within a host UDP is taken only where that is said.
+            let value = if value == "udp" { UDP_WITHIN_HOST } else { value };
             command.args([option, value]);
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
