@@ -271,12 +271,18 @@ int isthmus_reject(isthmus_endpoint endpoint, const isthmus_event *request, uint
                    const void *payload, size_t len);
 
 /* Ends a connection; its name is void then. What was sent before is still delivered, and
- * its events come. The other program gets ISTHMUS_EVENT_DISCONNECT after all of that. */
+ * its events come. The other program gets ISTHMUS_EVENT_DISCONNECT after all of that; what went
+ * by datagrams, on UU, may be lost with it. */
 int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection);
 
 /* Sends a message; ISTHMUS_EVENT_SEND follows, with operation, unless flags say otherwise:
- * ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_NO_COPY. Returns ISTHMUS_FULL,
- * ISTHMUS_TOO_LONG, ISTHMUS_STATE. */
+ * ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_NO_COPY. The event comes on UU at once, with
+ * ISTHMUS_SUCCESS whatever becomes of the message; on RU when the other endpoint has it; on RO
+ * when it has this one and the events of all earlier ones have come. On RU and RO its status is
+ * ISTHMUS_TIMED_OUT where the send time-out is over, as it is when the receiver is full for so
+ * long, and ISTHMUS_PEER_GONE where the peer has vanished. With ISTHMUS_BLOCKING that status is
+ * returned instead. Else returns ISTHMUS_FULL (RU and RO: UU drops what is too much),
+ * ISTHMUS_TOO_LONG, ISTHMUS_STATE where the connection is over or not yet established. */
 int isthmus_send(isthmus_endpoint endpoint, isthmus_connection connection, const void *message,
                  size_t len, void *operation, uint32_t flags);
 
@@ -295,7 +301,8 @@ int isthmus_register(isthmus_endpoint endpoint, void *start, size_t len, uint32_
 int isthmus_deregister(isthmus_endpoint endpoint, isthmus_region region);
 
 /* Writes len bytes at local_offset of a region to remote_offset of a peer's memory.
- * ISTHMUS_EVENT_SEND follows: then the data is there. A message of message_len bytes (null:
+ * ISTHMUS_EVENT_SEND follows, on RU and RO alike when the data is there, in no order with
+ * others but by ISTHMUS_FENCE. A message of message_len bytes (null:
  * none) reaches the other program after the data, and does not where the write fails.
  * Flags: ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_FENCE. Returns ISTHMUS_LEVEL on UU,
  * ISTHMUS_MEMORY; what the peer refuses is the event's ISTHMUS_REMOTE_ACCESS. After

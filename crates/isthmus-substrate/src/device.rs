@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use isthmus_datagram::{Interface, is_frames_only, may_open};
-use isthmus_io::{DeviceSettings, Settings, Transport, devices_from_file};
+use isthmus_io::{DeviceSettings, Settings, TlsMode, Transport, devices_from_file};
 
 use crate::Error;
 use crate::route::{addresses, reach, ways};
@@ -47,6 +47,12 @@ impl Device {
         if by_frames && address.is_ok() {
             let usable = may_open().and_then(|()| Interface::find(&interface));
             address = usable.map_err(|error| error.to_string()).and(address);
+            if address.as_ref().is_ok_and(|ip| is_frames_only(*ip)) && settings.tls == TlsMode::Required {
+                address = Err(format!(
+                    "tls is required, whose handshake takes TCP, and {interface} has no IP address: give it \
+                     one, or set tls to off"
+                ));
+            }
         }
         let network_bits = address.as_ref().ok().and_then(|ip| isthmus_io::network_bits_of(*ip));
         let rate_bps = rate_of(&interface);
