@@ -82,6 +82,13 @@ static void connections(isthmus_endpoint a, isthmus_endpoint b, const char *uri)
     REFUSED(ISTHMUS_STALE, isthmus_accept(b, &event, NULL, NULL));
     CHECK(isthmus_return_event(b, &event));
 
+    char device[64];
+    size_t len = sizeof device;
+    CHECK(isthmus_get_option(a, there, ISTHMUS_OPT_CONN_DEVICE, device, &len));
+    REQUIRE(strcmp(device, "default") == 0 && len == sizeof "default");
+    REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, there, ISTHMUS_OPT_CONN_DEVICE, device, len));
+    REFUSED(ISTHMUS_STALE, isthmus_get_option(b, there, ISTHMUS_OPT_CONN_DEVICE, device, &len));
+
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, NULL, 1, NULL, 0));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_FENCE));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_NO_COPY | ISTHMUS_SILENT));
