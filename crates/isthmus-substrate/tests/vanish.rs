@@ -87,11 +87,8 @@ fn stops(transport: &str) {
     println!("by {transport}");
     let hub = open_by(transport, &EndpointOptions::default());
     let (other, connection) = Other::start(&hub, transport);
-    hub.set_keepalive(connection, Duration::from_secs(1)).expect("open");
-    // Its program does nothing, and that is no silence.
-    let quiet = hub.next_event(Some(Duration::from_secs(3))).expect("open");
-    assert!(quiet.is_none(), "{quiet:?}");
     other.stop();
+    hub.set_keepalive(connection, Duration::from_millis(300)).expect("open");
     match hub.next_event(Some(LIMIT)).expect("open") {
         Some(Event::KeepaliveExpired { connection: silent, context: 2 }) => assert_eq!(silent, connection),
         event => panic!("{event:?}"),
@@ -154,7 +151,7 @@ fn a_process_that_is_killed_disconnects_even_where_nothing_is_sent() {
 
 fn is_killed(transport: &str) {
     println!("by {transport}");
-    let hub = open_within(transport, "5s", &EndpointOptions::default());
+    let hub = open_by(transport, &EndpointOptions::default());
     let (other, connection) = Other::start(&hub, transport);
     other.signal(libc::SIGKILL);
     match hub.next_event(Some(LIMIT)).expect("open") {

@@ -36,13 +36,8 @@ pub fn by_each_transport(test: impl Fn(&str) + Sync) {
 
 /// An endpoint on loopback whose messages are carried by a transport.
 pub fn open_by(transport: &str, options: &EndpointOptions) -> Endpoint {
-    open_within(transport, "60s", options)
-}
-
-/// As [`open_by`]; a peer that is out of reach for so long is gone.
-pub fn open_within(transport: &str, peer_timeout: &str, options: &EndpointOptions) -> Endpoint {
     let text = format!(
-        "[device]\ninterface = \"127.0.0.1\"\nlinger = \"30s\"\npeer_timeout = \"{peer_timeout}\"\n\
+        "[device]\ninterface = \"127.0.0.1\"\nlinger = \"30s\"\n\
          [device.one]\ntransport = \"{transport}\"\n"
     );
     let substrate = Substrate::from_toml(&text, "test").expect("valid");
