@@ -62,7 +62,9 @@ impl Client<'_> {
         let mut carriers = endpoint.carriers();
         carriers.sort();
         carriers.dedup();
-        format!("{}{what} by {}", self.level, carriers.join(" and "))
+        // Datagrams go beside the lanes.
+        let by = if self.level.is_reliable() { " by " } else { ", lanes by " };
+        format!("{}{what}{by}{}", self.level, carriers.join(" and "))
     }
 
     pub(super) fn pingpong(&self, size: usize, count: u64) -> Result<Row, Fault> {
