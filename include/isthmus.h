@@ -27,6 +27,9 @@ extern "C" {
 /* Version of what compiled programs rely on; the library's soname ends in it. */
 #define ISTHMUS_ABI_VERSION 0
 
+/* Room for the address of any endpoint, with its end. */
+#define ISTHMUS_URI_MAX 1024
+
 /* What calls return, and the status of events. Numbers never change their meaning. */
 enum isthmus_status {
     ISTHMUS_SUCCESS = 0,
@@ -195,7 +198,8 @@ enum isthmus_option {
     ISTHMUS_OPT_CONN_KEEPALIVE_US = 17, /* get, set; uint64_t */
     ISTHMUS_OPT_CONN_LEVEL = 18,        /* get; uint32_t: enum isthmus_level */
     ISTHMUS_OPT_CONN_MESSAGE_MAX = 19,  /* get; uint32_t; 0 until it is established */
-    ISTHMUS_OPT_CONN_URI = 20           /* get; char[]: the peer's address */
+    ISTHMUS_OPT_CONN_URI = 20,          /* get; char[]: the peer's address */
+    ISTHMUS_OPT_CONN_DEVICE = 21        /* get; char[]: the name of the device by which it goes */
 };
 
 /* Reads the configuration (ISTHMUS_CONFIG, else the user's file, else the system's; without
@@ -211,9 +215,12 @@ int isthmus_finalize(void);
 int isthmus_devices(isthmus_device *devices, size_t max, size_t *count);
 
 /* Opens an endpoint on the device of this name (null: the best that is up), with options
- * (null: the defaults). *os_handle, where not null, gets a descriptor that becomes readable
- * when there may be events, once armed; it is the endpoint's. Returns ISTHMUS_DEVICE,
- * ISTHMUS_INVALID, ISTHMUS_SYSTEM. */
+ * (null: the defaults). Several names joined by commas, or "*" for all devices that are up,
+ * make one endpoint on all of them, at most 8: peers reach it by each, and it reaches them by
+ * the one that leads there (isthmus_connect); recv_buffers is then for each. *os_handle, where
+ * not null, gets a descriptor that becomes readable when there may be events, once armed; it is
+ * the endpoint's. Returns ISTHMUS_DEVICE where one is unknown or down, ISTHMUS_INVALID,
+ * ISTHMUS_SYSTEM. */
 int isthmus_create_endpoint(const char *device, const isthmus_endpoint_options *options,
                             isthmus_endpoint *endpoint, int *os_handle);
 
@@ -221,8 +228,9 @@ int isthmus_create_endpoint(const char *device, const isthmus_endpoint_options *
  * peers are told. All events must have been returned: their data is void from now on. */
 int isthmus_destroy_endpoint(isthmus_endpoint endpoint);
 
-/* The address that peers need, as isthmus://AS.SUBNET/IP:PORT#INCARNATION. len is the
- * buffer's length; ISTHMUS_TOO_LONG where it is too short (128 is enough). */
+/* The address that peers need, as isthmus://AS.SUBNET/IP:PORT#INCARNATION; of an endpoint on
+ * several devices one for each, joined by commas, of which peers may use all or one. len is
+ * the buffer's length; ISTHMUS_TOO_LONG where it is too short (ISTHMUS_URI_MAX is enough). */
 int isthmus_uri(isthmus_endpoint endpoint, char *uri, size_t len);
 
 /* Prepares to sleep on the endpoint's descriptor. ISTHMUS_AGAIN: events are waiting, take
@@ -243,7 +251,9 @@ int isthmus_return_event(isthmus_endpoint endpoint, const isthmus_event *event);
 
 /* Asks the endpoint at uri for a connection, with a payload of at most 1,024 bytes and a
  * service level. Returns at once; ISTHMUS_EVENT_CONNECT follows, within timeout_us (0: as
- * long as the peer can be reached). context comes back with each event of the connection.
+ * long as the peer can be reached). Where several devices or addresses lead there, those of
+ * the device with the highest priority are tried first, and the next where nobody answers.
+ * context comes back with each event of the connection.
  * *connection, where not null, names it, so that the attempt can be given up. Returns
  * ISTHMUS_INVALID for what is no address, ISTHMUS_UNREACHABLE, ISTHMUS_TOO_LONG. */
 int isthmus_connect(isthmus_endpoint endpoint, const char *uri, const void *payload, size_t len,
@@ -261,12 +271,18 @@ int isthmus_reject(isthmus_endpoint endpoint, const isthmus_event *request, uint
                    const void *payload, size_t len);
 
 /* Ends a connection; its name is void then. What was sent before is still delivered, and
- * its events come. The other program gets ISTHMUS_EVENT_DISCONNECT after all of that. */
+ * its events come. The other program gets ISTHMUS_EVENT_DISCONNECT after all of that; what went
+ * by datagrams, on UU, may be lost with it. */
 int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection);
 
 /* Sends a message; ISTHMUS_EVENT_SEND follows, with operation, unless flags say otherwise:
- * ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_NO_COPY. Returns ISTHMUS_FULL,
- * ISTHMUS_TOO_LONG, ISTHMUS_STATE. */
+ * ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_NO_COPY. The event comes on UU at once, with
+ * ISTHMUS_SUCCESS whatever becomes of the message; on RU when the other endpoint has it; on RO
+ * when it has this one and the events of all earlier ones have come. On RU and RO its status is
+ * ISTHMUS_TIMED_OUT where the send time-out is over, as it is when the receiver is full for so
+ * long, and ISTHMUS_PEER_GONE where the peer has vanished. With ISTHMUS_BLOCKING that status is
+ * returned instead. Else returns ISTHMUS_FULL (RU and RO: UU drops what is too much),
+ * ISTHMUS_TOO_LONG, ISTHMUS_STATE where the connection is over or not yet established. */
 int isthmus_send(isthmus_endpoint endpoint, isthmus_connection connection, const void *message,
                  size_t len, void *operation, uint32_t flags);
 
@@ -285,7 +301,8 @@ int isthmus_register(isthmus_endpoint endpoint, void *start, size_t len, uint32_
 int isthmus_deregister(isthmus_endpoint endpoint, isthmus_region region);
 
 /* Writes len bytes at local_offset of a region to remote_offset of a peer's memory.
- * ISTHMUS_EVENT_SEND follows: then the data is there. A message of message_len bytes (null:
+ * ISTHMUS_EVENT_SEND follows, on RU and RO alike when the data is there, in no order with
+ * others but by ISTHMUS_FENCE. A message of message_len bytes (null:
  * none) reaches the other program after the data, and does not where the write fails.
  * Flags: ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_FENCE. Returns ISTHMUS_LEVEL on UU,
  * ISTHMUS_MEMORY; what the peer refuses is the event's ISTHMUS_REMOTE_ACCESS. After

@@ -29,19 +29,20 @@
         }                                                                                        \
     } while (0)
 
-/* Opens an endpoint on the best device. */
+/* Opens an endpoint on the devices that the environment names as EXAMPLE_DEVICE, else on the
+ * best one. */
 static inline isthmus_endpoint open_endpoint(void)
 {
     isthmus_endpoint endpoint;
     CHECK(isthmus_init(ISTHMUS_ABI_VERSION));
-    CHECK(isthmus_create_endpoint(NULL, NULL, &endpoint, NULL));
+    CHECK(isthmus_create_endpoint(getenv("EXAMPLE_DEVICE"), NULL, &endpoint, NULL));
     return endpoint;
 }
 
 /* Tells where we are, for the other side's command line. */
 static inline void tell_uri(isthmus_endpoint endpoint)
 {
-    char uri[128];
+    char uri[ISTHMUS_URI_MAX];
     CHECK(isthmus_uri(endpoint, uri, sizeof uri));
     printf("%s\n", uri);
     fflush(stdout);

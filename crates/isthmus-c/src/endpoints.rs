@@ -118,11 +118,11 @@ pub unsafe extern "C" fn isthmus_create_endpoint(
         }
         let options = given.map_or(Ok(EndpointOptions::default()), options_of)?;
         let opened = table::with_substrate(|substrate| {
-            let device = match name {
-                Some(name) => substrate.device(name)?,
-                None => substrate.default_device()?,
+            let devices = match name {
+                Some(names) => substrate.devices_named(names)?,
+                None => vec![substrate.default_device()?],
             };
-            Ok(Endpoint::create(device, &options)?)
+            Ok(Endpoint::create_on(&devices, &options)?)
         })?;
         let fd = opened.os_handle();
         // SAFETY: C's promise.

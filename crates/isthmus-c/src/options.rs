@@ -21,6 +21,7 @@ const CONN_KEEPALIVE_US: u32 = 17;
 const CONN_LEVEL: u32 = 18;
 const CONN_MESSAGE_MAX: u32 = 19;
 const CONN_URI: u32 = 20;
+const CONN_DEVICE: u32 = 21;
 
 /// A value as C has it.
 enum Value {
@@ -77,6 +78,7 @@ fn read(entry: &Entry, connection: Connection, option: u32) -> Result<Value, Ref
         CONN_LEVEL => Value::Short(endpoint.level(connection)? as u32),
         CONN_MESSAGE_MAX => Value::Short(endpoint.message_max(connection)?),
         CONN_URI => Value::Text(endpoint.peer_uri(connection)?),
+        CONN_DEVICE => Value::Text(endpoint.device_of(connection)?.name().to_owned()),
         _ => return Err(invalid("no such option")),
     })
 }
@@ -135,7 +137,7 @@ fn write(entry: &Entry, connection: Connection, option: u32, value: &[u8]) -> Re
         KEEPALIVE_US => change(&|options| time().map(|time| options.keepalive = time)),
         CONN_SEND_TIMEOUT_US => Ok(endpoint.set_send_timeout(connection, time()?)?),
         CONN_KEEPALIVE_US => Ok(endpoint.set_keepalive(connection, time()?)?),
-        URI | ALIGNMENT | CONN_LEVEL | CONN_MESSAGE_MAX | CONN_URI => {
+        URI | ALIGNMENT | CONN_LEVEL | CONN_MESSAGE_MAX | CONN_URI | CONN_DEVICE => {
             Err(invalid("an option that can only be read"))
         }
         _ => Err(invalid("no such option")),

@@ -52,21 +52,29 @@ fn command(program: &Path, folder: &Path, words: &[&str]) -> Command {
 
 /// Runs an example's two sides: the one that waits, and with its address the other.
 fn example(name: &str, waiting: &[&str], other: &[&str]) -> String {
+    example_on("[device]\ninterface = \"127.0.0.1\"\n", ["default"; 2], name, waiting, other)
+}
+
+/// As [`example`], as configured, and on these devices.
+fn example_on(config: &str, on: [&str; 2], name: &str, waiting: &[&str], other: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     library(folder.path());
     let source = root().join("examples/c").join(name).with_extension("c");
     let program = build(&source, folder.path());
-    let mut server = command(&program, folder.path(), waiting)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .expect("it starts");
+    let command = |on: &str, words: &[&str]| {
+        let mut command = command(&program, folder.path(), words);
+        std::fs::write(folder.path().join("isthmus.toml"), config).expect("written");
+        command.env("EXAMPLE_DEVICE", on);
+        command
+    };
+    let mut server =
+        command(on[0], waiting).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("it starts");
     let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
     let uri = lines.next().expect("an address").expect("text");
     assert!(uri.starts_with("isthmus://"), "{uri}");
     let words: Vec<&str> =
         other.iter().map(|word| if *word == "URI" { uri.as_str() } else { word }).collect();
-    let client = command(&program, folder.path(), &words).output().expect("it runs");
+    let client = command(on[1], &words).output().expect("it runs");
     let said = String::from_utf8_lossy(&client.stdout).into_owned();
     assert!(
         client.status.success(),
@@ -122,6 +130,18 @@ fn a_beacon_is_heard() {
 fn a_coupled_pair_computes_what_one_program_does() {
     let said = example("coupled", &[], &["URI"]);
     assert!(said.contains("bit by bit"), "{said}");
+}
+
+/// Two devices of this host, in two subnets.
+const TWO: &str =
+    "[device]\ninterface = \"127.0.0.1\"\n[device.site]\nsubnet = 1\n[device.wan]\nsubnet = 2\n";
+
+#[test]
+fn one_endpoint_serves_peers_of_two_subnets() {
+    for side in ["site", "wan"] {
+        let said = example_on(TWO, ["*", side], "coupled", &[], &["URI"]);
+        assert!(said.contains("bit by bit"), "{said}");
+    }
 }
 
 #[test]

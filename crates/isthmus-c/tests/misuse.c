@@ -38,6 +38,8 @@ static void endpoints(void)
     REFUSED(ISTHMUS_INVALID, isthmus_devices(NULL, 1, &count));
     REFUSED(ISTHMUS_INVALID, isthmus_devices(&device, 1, NULL));
     REFUSED(ISTHMUS_DEVICE, isthmus_create_endpoint("no such device", NULL, &endpoint, NULL));
+    REFUSED(ISTHMUS_DEVICE, isthmus_create_endpoint("default,other", NULL, &endpoint, NULL));
+    REFUSED(ISTHMUS_DEVICE, isthmus_create_endpoint("", NULL, &endpoint, NULL));
     REFUSED(ISTHMUS_INVALID, isthmus_create_endpoint(NULL, NULL, NULL, NULL));
     REFUSED(ISTHMUS_INVALID, isthmus_create_endpoint(NULL, &options, &endpoint, NULL));
     options = (isthmus_endpoint_options){.size = sizeof options, .message_max = 1};
@@ -79,6 +81,13 @@ static void connections(isthmus_endpoint a, isthmus_endpoint b, const char *uri)
     event = await_event(b, ISTHMUS_EVENT_ACCEPT);
     REFUSED(ISTHMUS_STALE, isthmus_accept(b, &event, NULL, NULL));
     CHECK(isthmus_return_event(b, &event));
+
+    char device[64];
+    size_t len = sizeof device;
+    CHECK(isthmus_get_option(a, there, ISTHMUS_OPT_CONN_DEVICE, device, &len));
+    REQUIRE(strcmp(device, "default") == 0 && len == sizeof "default");
+    REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, there, ISTHMUS_OPT_CONN_DEVICE, device, len));
+    REFUSED(ISTHMUS_STALE, isthmus_get_option(b, there, ISTHMUS_OPT_CONN_DEVICE, device, &len));
 
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, NULL, 1, NULL, 0));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_FENCE));

@@ -17,6 +17,7 @@ mod arena;
 /// What takes in the bytes of a link, as the tests of links have it.
 #[path = "../../isthmus-mux/tests/bytes/mod.rs"]
 mod bytes;
+mod calls;
 mod conversation;
 mod engine;
 mod frame;
@@ -24,6 +25,9 @@ mod hello;
 mod link;
 mod mover;
 pub mod mutate;
+/// The substrate's tests' program of any calls.
+#[path = "../../isthmus-substrate/tests/support/player.rs"]
+mod player;
 mod texts;
 
 use peak_alloc::PeakAlloc;
@@ -130,6 +134,14 @@ pub const TARGETS: &[Target] = &[
         property: mover::property,
         memory_max: (4 << 20, 100),
         mutations: 50_000,
+    },
+    Target {
+        name: "calls",
+        about: "calls of the substrate in any order with any names, over real sockets",
+        seeds: calls::seeds,
+        property: calls::property,
+        memory_max: (64 << 20, 100_000),
+        mutations: 40,
     },
 ];
 

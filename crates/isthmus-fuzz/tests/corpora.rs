@@ -71,6 +71,7 @@ targets_hold! {
     any_frames_on_a_link_are_taken_or_refused: "link",
     any_bytes_on_any_lanes_leave_the_engine_whole: "engine",
     any_bytes_of_a_transfer_are_read_or_refused: "mover",
+    any_calls_in_any_order_are_refused_at_most: "calls",
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -363,6 +363,12 @@ impl Endpoint {
         self.core.lock().engine.poll_lost()
     }
 
+    /// Whether a message of this peer has matched a receive and is not complete
+    /// ([`Engine::is_receiving`]).
+    pub fn is_receiving(&self, peer: PeerId) -> bool {
+        self.core.lock().engine.is_receiving(peer)
+    }
+
     /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
     /// False while it is being written: try again later.
     pub fn disown(&self, context: u64) -> bool {
@@ -411,6 +417,12 @@ impl Endpoint {
     /// provided [`Endpoint::arm`] said yes since the last poll.
     pub fn wait_fd(&self) -> RawFd {
         self.bell.raw_fd()
+    }
+
+    /// A descriptor that is readable whenever a turn has something to do, armed or not: for a
+    /// program that polls several endpoints, and sleeps a little within the poll of one.
+    pub fn turn_fd(&self) -> BorrowedFd<'_> {
+        self.event_fd.as_fd()
     }
 
     /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread turns the

@@ -46,6 +46,17 @@ pub fn interface_of(ip: IpAddr) -> Option<String> {
     all.into_iter().find(|interface| interface.ip() == ip).map(|interface| interface.name)
 }
 
+/// How many leading bits of an address of this host tell which addresses are on the same
+/// network as it; `None`: it has no such address.
+pub fn network_bits_of(ip: IpAddr) -> Option<u8> {
+    let all = if_addrs::get_if_addrs().ok()?;
+    let found = all.into_iter().find(|interface| interface.ip() == ip)?;
+    Some(match found.addr {
+        if_addrs::IfAddr::V4(v4) => v4.prefixlen,
+        if_addrs::IfAddr::V6(v6) => v6.prefixlen,
+    })
+}
+
 fn pick(all: &[Interface], routes: &str, wanted: &str) -> Result<IpAddr, InterfaceError> {
     if !wanted.is_empty() {
         let named = |i: &&Interface| i.name == wanted || wanted.parse() == Ok(i.ip());

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use isthmus_io::Endpoint as Engine;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -13,29 +14,41 @@ use rustix::time::{
 #[derive(Debug)]
 pub(crate) struct Bell {
     epoll: OwnedFd,
+    /// All that a poll of one port may have to wake up for at the others.
+    beside: OwnedFd,
     event: OwnedFd,
     timer: OwnedFd,
 }
 
 impl Bell {
-    pub(crate) fn new(engine: RawFd) -> io::Result<Self> {
+    pub(crate) fn new(engines: &[&Engine]) -> io::Result<Self> {
         let bell = Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            beside: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
         };
-        // SAFETY: the endpoint keeps its descriptor open for as long as it lives; it is only
-        // named here, in one call.
-        let engine = unsafe { BorrowedFd::borrow_raw(engine) };
-        for fd in [engine, bell.event.as_fd(), bell.timer.as_fd()] {
-            bell.watch(fd)?;
+        for engine in engines {
+            // SAFETY: the engine keeps its descriptor open for as long as it lives; it is only
+            // named here, in one call.
+            add(&bell.epoll, unsafe { BorrowedFd::borrow_raw(engine.wait_fd()) })?;
+            add(&bell.beside, engine.turn_fd())?;
+        }
+        for fd in [bell.event.as_fd(), bell.timer.as_fd()] {
+            add(&bell.epoll, fd)?;
         }
         Ok(bell)
     }
 
+    /// Rings for whatever can be read there.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        Ok(())
+        add(&self.epoll, fd)?;
+        add(&self.beside, fd)
+    }
+
+    /// Readable where any port has something to do.
+    pub(crate) fn beside(&self) -> BorrowedFd<'_> {
+        self.beside.as_fd()
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
@@ -77,4 +90,9 @@ impl Bell {
         // Whatever ended it: the program looks again.
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], limit.as_ref());
     }
+}
+
+fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    Ok(())
 }

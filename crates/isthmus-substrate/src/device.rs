@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use isthmus_datagram::{Interface, is_frames_only, may_open};
-use isthmus_io::{DeviceSettings, Settings, Transport, devices_from_file};
+use isthmus_io::{DeviceSettings, Settings, TlsMode, Transport, devices_from_file};
 
 use crate::Error;
+use crate::route::{addresses, reach, ways};
 
 /// The transport whose packets are Ethernet frames.
 const ETHERNET: &str = "ethernet";
@@ -29,6 +30,7 @@ pub struct Device {
     interface: String,
     address: Result<IpAddr, String>,
     rate_bps: Option<u64>,
+    network_bits: Option<u8>,
 }
 
 impl Device {
@@ -45,13 +47,43 @@ impl Device {
         if by_frames && address.is_ok() {
             let usable = may_open().and_then(|()| Interface::find(&interface));
             address = usable.map_err(|error| error.to_string()).and(address);
+            if address.as_ref().is_ok_and(|ip| is_frames_only(*ip)) && settings.tls == TlsMode::Required {
+                address = Err(format!(
+                    "tls is required, whose handshake takes TCP, and {interface} has no IP address: give it \
+                     one, or set tls to off"
+                ));
+            }
         }
-        Self { name, transport, priority, settings, rate_bps: rate_of(&interface), interface, address }
+        let network_bits = address.as_ref().ok().and_then(|ip| isthmus_io::network_bits_of(*ip));
+        let rate_bps = rate_of(&interface);
+        Self { name, transport, priority, settings, rate_bps, network_bits, interface, address }
+    }
+
+    /// The same device with another transport: tcp, udp, ethernet, shm, or a provider of
+    /// libfabric.
+    #[must_use]
+    pub fn carried_by(&self, transport: &str) -> Self {
+        let mut settings = self.settings.clone();
+        match transport.parse() {
+            Ok(by) => (settings.transport, settings.fabric) = (by, "off".to_owned()),
+            Err(_) => (settings.transport, settings.fabric) = (Transport::Tcp, transport.to_owned()),
+        }
+        let (name, transport) = (self.name.clone(), transport.to_owned());
+        Self::from_settings(DeviceSettings { name, transport, priority: self.priority, settings })
     }
 
     /// The interface as one that carries frames, where that is the transport.
     pub(crate) fn frames(&self) -> Option<Interface> {
         (self.transport == ETHERNET).then(|| Interface::find(&self.interface).ok())?
+    }
+
+    pub(crate) fn carries_frames(&self) -> bool {
+        self.transport == ETHERNET
+    }
+
+    /// Leading bits of its address that tell its IP network.
+    pub(crate) fn network_bits(&self) -> Option<u8> {
+        self.network_bits
     }
 
     /// Its name in the configuration; `default` where there is none.
@@ -116,13 +148,12 @@ impl Device {
     }
 
     /// Whether the endpoint at `uri` can be reached from it: in its subnet, or by a router.
+    /// Whether anybody listens there is not asked.
     ///
     /// # Errors
     /// [`Error::Uri`].
     pub fn reaches(&self, uri: &str) -> Result<bool, Error> {
-        let address: isthmus_wire::Address = uri.parse().map_err(|e| Error::Uri(format!("{e}")))?;
-        let near = (address.as_id.0, address.subnet.0) == (self.as_id(), self.subnet());
-        Ok(self.is_up() && (near || !self.routers().is_empty()))
+        Ok(addresses(uri)?.iter().any(|to| reach(self, to).is_some()))
     }
 
     pub(crate) fn check_up(&self) -> Result<(), Error> {
@@ -212,15 +243,23 @@ impl Substrate {
     /// The device of the highest priority from which the endpoint at `uri` can be reached.
     ///
     /// # Errors
-    /// [`Error::Uri`]; [`Error::Unreachable`] where there is none.
+    /// [`Error::Uri`]; [`Error::Unreachable`] where there is none, with what each lacks.
     pub fn device_for(&self, uri: &str) -> Result<&Device, Error> {
-        for device in &self.devices {
-            if device.reaches(uri)? {
-                return Ok(device);
-            }
+        let devices: Vec<&Device> = self.devices.iter().collect();
+        let (index, _) = ways(&devices, &addresses(uri)?)?[0];
+        Ok(devices[index])
+    }
+
+    /// The devices that a text names: one name, several joined by commas, or `*` for all that
+    /// are up; those of the highest priority first.
+    ///
+    /// # Errors
+    /// [`Error::Device`], as of [`Substrate::device`]; and where `*` finds none.
+    pub fn devices_named(&self, names: &str) -> Result<Vec<&Device>, Error> {
+        if names == "*" {
+            self.default_device()?;
+            return Ok(self.devices.iter().filter(|device| device.is_up()).collect());
         }
-        Err(Error::Unreachable(format!(
-            "no device that is up reaches {uri}; give one its as_id and subnet, or routers"
-        )))
+        names.split(',').map(|name| self.device(name.trim())).collect()
     }
 }

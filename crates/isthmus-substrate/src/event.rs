@@ -153,9 +153,9 @@ pub struct Message {
 #[derive(Debug)]
 pub(crate) enum Data {
     /// In a buffer that is lent to engine and program by turns.
-    Slot { at: NonNull<u8>, len: usize, slot: u32 },
+    Slot { at: NonNull<u8>, len: usize, port: usize, slot: u32 },
     /// In memory of its own.
-    Own(Vec<u8>),
+    Own { bytes: Vec<u8>, port: usize },
 }
 
 // SAFETY: a slot's bytes are this message's alone until it is dropped.
@@ -183,7 +183,7 @@ impl Deref for Message {
             // SAFETY: the buffer has at least as many bytes, all initialised; it stays until
             // `inner` goes, and the engine gets it back only when this message is dropped.
             Data::Slot { at, len, .. } => unsafe { std::slice::from_raw_parts(at.as_ptr(), *len) },
-            Data::Own(bytes) => bytes,
+            Data::Own { bytes, .. } => bytes,
         }
     }
 }
@@ -191,8 +191,8 @@ impl Deref for Message {
 impl Drop for Message {
     fn drop(&mut self) {
         match &mut self.data {
-            Data::Slot { slot, .. } => self.inner.give_back(*slot),
-            Data::Own(bytes) => self.inner.give_back_datagram(std::mem::take(bytes)),
+            Data::Slot { port, slot, .. } => self.inner.give_back(*port, *slot),
+            Data::Own { bytes, port } => self.inner.give_back_datagram(*port, std::mem::take(bytes)),
         }
     }
 }

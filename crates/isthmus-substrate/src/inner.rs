@@ -1,34 +1,32 @@
 //! What is behind an endpoint: the conversation, the engine, and how news go between them.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use isthmus_io::{Endpoint as Engine, RegionTable, TlsMode};
-use isthmus_proto::{Completion, Micros};
+use isthmus_io::{RegionTable, TlsMode};
+use isthmus_proto::{Completion, Micros, PeerId};
 use isthmus_wire::Address;
 use isthmus_wire::conversation::ConnectionId;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::bell::Bell;
-use crate::buffers::Buffers;
 use crate::datagrams::Datagrams;
-use crate::event::{Connection, Data, Event, Message, Request};
+use crate::event::Connection;
 use crate::memory::InUse;
-use crate::talk::{Host, News, OpId, Parcel, Post, Talk};
-use crate::{Device, EndpointCounters, EndpointOptions, Error, Failure, Level};
+use crate::ports::{Port, PortState, Slot, peer_at, port_of, within};
+use crate::route::{addresses, ways};
+use crate::talk::{Host, OpId, Parcel, Post, Talk};
+use crate::{EndpointCounters, EndpointOptions, Error, Failure, Level};
 
 /// What an endpoint shares with the events that hold its buffers.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) serial: u32,
-    pub(crate) address: Address,
-    pub(crate) device: Device,
-    pub(crate) engine: Arc<Engine>,
+    /// Its places, those of the highest priority first; never none.
+    pub(crate) ports: Vec<Port>,
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) bell: Bell,
     pub(crate) epoch: Instant,
@@ -42,10 +40,9 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) talk: Talk,
-    pub(crate) buffers: Buffers,
-    /// How many buffers there are to be.
+    pub(crate) ports: Vec<PortState>,
+    /// How many buffers each port is to have.
     pub(crate) recv_buffers: u32,
-    pub(crate) datagrams: Option<Datagrams>,
     /// Polls for which datagrams are still expected, and the engine is turned less often.
     pub(crate) datagrams_first: u32,
     pub(crate) done: Vec<Completion>,
@@ -53,10 +50,11 @@ pub(crate) struct State {
     pub(crate) held: HashMap<OpId, Held>,
     /// Ends of operations that a thread waits for.
     pub(crate) awaited: HashMap<OpId, Option<Result<(), Failure>>>,
+    /// Gaps in the order of messages that nothing on its way would fill at the last look.
+    pub(crate) gaps: Vec<(ConnectionId, u64)>,
     pub(crate) options: EndpointOptions,
     /// Somebody may sleep on the bell.
     pub(crate) armed: bool,
-    pub(crate) device_up: bool,
     pub(crate) looked_at: Instant,
     pub(crate) counters: EndpointCounters,
 }
@@ -69,20 +67,15 @@ pub(crate) enum Held {
     Region(InUse),
 }
 
-/// Slots of datagrams have this bit.
-const DATAGRAM_SLOT: u32 = 1 << 31;
 /// Contexts of receives have this bit.
 pub(crate) const RECEIVE: u64 = 1 << 63;
-/// For so many polls after a datagram the engine is turned at each eighth only.
-const DATAGRAM_POLLS: u32 = 255;
-const DATAGRAM_TURNS: u32 = 8;
 /// How often the device is looked at.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// How long closing waits for the I/O thread to let go.
 const LET_GO: Duration = Duration::from_secs(1);
 
 impl State {
-    /// How many buffers there are to be: for messages that wait for writes of their peers
+    /// How many buffers a port is to have: for messages that wait for writes of their peers
     /// there are others, so that nobody can take all.
     fn buffers_wanted(&self) -> u32 {
         self.recv_buffers + self.talk.held()
@@ -120,28 +113,66 @@ impl Inner {
 
     /// A socket for datagrams, where the system gives one: without it, and where lanes are
     /// encrypted, they go by the lanes.
-    pub(crate) fn open_datagrams(&self, state: &mut State) {
-        if state.datagrams.is_some() || self.device.settings().tls == TlsMode::Required {
+    pub(crate) fn open_datagrams(&self, state: &mut State, at: usize) {
+        let Port { device, address, .. } = &self.ports[at];
+        if state.ports[at].datagrams.is_some() || device.settings().tls == TlsMode::Required {
             return;
         }
         let waiting_max = state.recv_buffers as usize;
-        let frames = self.device.frames();
-        let opened = Datagrams::open(self.address.locator.ip(), waiting_max, frames.as_ref())
-            .and_then(|datagrams| datagrams.watch(|fd| self.bell.watch(fd)).map(|()| datagrams));
-        if let Ok(datagrams) = opened {
-            let limits = state.talk.limits_mut();
-            (limits.udp_port, limits.packet_max) = (datagrams.port(), datagrams.packet_max());
-            state.datagrams = Some(datagrams);
+        let frames = device.frames();
+        state.ports[at].datagrams = Datagrams::open(address.locator.ip(), waiting_max, frames.as_ref())
+            .and_then(|datagrams| datagrams.watch(|fd| self.bell.watch(fd)).map(|()| datagrams))
+            .ok();
+    }
+
+    /// The ways to an endpoint, the best first. What has one device and one address leaves
+    /// the judgement to the engine.
+    pub(crate) fn ways(&self, uri: &str) -> Result<Vec<(usize, Address)>, Error> {
+        let addresses = addresses(uri)?;
+        if let (1, [address]) = (self.ports.len(), &addresses[..]) {
+            return Ok(vec![(0, *address)]);
+        }
+        let devices: Vec<_> = self.ports.iter().map(|port| &port.device).collect();
+        ways(&devices, &addresses)
+    }
+
+    /// A peer at this address, in the table of a port.
+    pub(crate) fn enter_peer(
+        &self,
+        state: &mut State,
+        port: usize,
+        address: &Address,
+        level: Level,
+    ) -> Result<PeerId, Error> {
+        let peer = self.ports[port].engine.peer(address).map_err(|e| Error::Unreachable(e.to_string()))?;
+        if level == Level::Uu {
+            self.open_datagrams(state, port);
+        }
+        peer_at(port, peer)
+    }
+
+    /// What is told of a peer by its port: where its endpoint is.
+    pub(crate) fn peer_address(&self, peer: PeerId) -> Address {
+        self.ports[port_of(peer)].engine.peer_address(within(peer))
+    }
+
+    /// What datagrams with a peer at this address go by: our port, and the longest of them.
+    pub(crate) fn datagrams_with(&self, state: &State, at: usize, address: &Address) -> (u16, u32) {
+        let own = &self.ports[at].address;
+        let near = (address.as_id, address.subnet) == (own.as_id, own.subnet);
+        match &state.ports[at].datagrams {
+            Some(datagrams) => (datagrams.port(), if near { datagrams.packet_max() } else { 0 }),
+            None => (0, 0),
         }
     }
 
     pub(crate) fn accept(&self, id: ConnectionId, level: Level, context: u64) -> Result<Connection, Error> {
         let mut state = self.open_state()?;
-        if level == Level::Uu {
-            self.open_datagrams(&mut state);
-        }
         let peer = state.talk.describe(id).map_err(|_| Error::Stale("request"))?.peer;
-        let host = self.host(&state, context, &self.engine.peer_address(peer))?;
+        if level == Level::Uu {
+            self.open_datagrams(&mut state, port_of(peer));
+        }
+        let host = self.host(&state, context, port_of(peer), &self.peer_address(peer))?;
         state.talk.accept(self.now(), id, &host)?;
         self.flush(&mut state);
         Ok(self.name(id))
@@ -155,33 +186,35 @@ impl Inner {
     }
 
     /// A message's buffer comes back from the program.
-    pub(crate) fn give_back(&self, slot: u32) {
+    pub(crate) fn give_back(&self, port: usize, slot: u32) {
         let Ok(mut state) = self.open_state() else { return };
-        self.offer(&mut state, slot);
+        self.offer(&mut state, port, slot);
     }
 
-    pub(crate) fn give_back_datagram(&self, bytes: Vec<u8>) {
+    pub(crate) fn give_back_datagram(&self, port: usize, bytes: Vec<u8>) {
         if let Ok(mut state) = self.open_state()
-            && let Some(datagrams) = &mut state.datagrams
+            && let Some(datagrams) = &mut state.ports[port].datagrams
         {
             datagrams.give_back(bytes);
         }
     }
 
     pub(crate) fn fill_buffers(&self, state: &mut State) {
-        for _ in state.buffers.count()..state.buffers_wanted() {
-            let slot = state.buffers.add();
-            self.offer(state, slot);
+        for port in 0..self.ports.len() {
+            for _ in state.ports[port].buffers.count()..state.buffers_wanted() {
+                let slot = state.ports[port].buffers.add();
+                self.offer(state, port, slot);
+            }
         }
     }
 
-    /// Lends a buffer to the engine, or frees it where there are too many.
-    pub(crate) fn offer(&self, state: &mut State, slot: u32) {
-        if state.buffers.count() > state.buffers_wanted() {
-            return state.buffers.remove(slot);
-        }
-        if self.post_buffer(&state.buffers, slot).is_err() {
-            state.buffers.remove(slot); // the endpoint closes
+    /// Lends a buffer to its engine, or frees it where there are too many.
+    pub(crate) fn offer(&self, state: &mut State, port: usize, slot: u32) {
+        let wanted = state.buffers_wanted();
+        let buffers = &mut state.ports[port].buffers;
+        // Not taken: the endpoint closes.
+        if buffers.count() > wanted || self.post_buffer(port, buffers, slot).is_err() {
+            buffers.remove(slot);
         }
     }
 
@@ -190,9 +223,9 @@ impl Inner {
         while let Some(post) = state.talk.poll_post() {
             match post {
                 Post::Drop(parcel) => self.drop_parcel(state, parcel),
-                Post::Disown { op } => {
+                Post::Disown { op, peer } => {
                     let now = self.now();
-                    match self.engine.disown(op.to_bits()) {
+                    match self.ports[port_of(peer)].engine.disown(op.to_bits()) {
                         true => state.talk.disowned(op),
                         false => state.talk.not_disowned(now, op),
                     }
@@ -222,147 +255,15 @@ impl Inner {
     }
 
     pub(crate) fn drop_parcel(&self, state: &mut State, parcel: Parcel) {
-        if parcel.slot & DATAGRAM_SLOT == 0 {
-            return self.offer(state, parcel.slot);
-        }
-        if let Some(datagrams) = &mut state.datagrams {
-            let bytes = datagrams.take(parcel.slot & !DATAGRAM_SLOT);
-            datagrams.give_back(bytes);
-        }
-    }
-
-    /// Takes in what has come, and does what is due.
-    pub(crate) fn progress(&self, state: &mut State) {
-        if state.armed {
-            // The engine no longer rings: who sleeps must look, and arm again.
-            state.armed = false;
-            self.bell.ring();
-            state.datagrams_first = 0;
-        }
-        let now = self.now();
-        self.take_datagrams(state, now);
-        state.datagrams_first = state.datagrams_first.saturating_sub(1);
-        if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
-            self.turn_engine(state, now);
-        }
-        if state.talk.poll_timeout().is_some_and(|at| at <= now) {
-            state.talk.handle_timeout(now);
-        }
-        self.look_at_device(state);
-        self.flush(state);
-    }
-
-    pub(crate) fn turn_engine(&self, state: &mut State, now: Micros) {
-        let mut done = std::mem::take(&mut state.done);
-        let beside = state.datagrams.as_ref().map(Datagrams::as_fd);
-        if self.engine.poll_beside(&mut done, beside) > 0 {
-            for completion in done.drain(..) {
-                self.take_completion(state, now, &completion);
+        match Slot::from_bits(parcel.slot) {
+            Slot::Lent { port, slot } => self.offer(state, port, slot),
+            Slot::Datagram { port, slot } => {
+                if let Some(datagrams) = &mut state.ports[port].datagrams {
+                    let bytes = datagrams.take(slot);
+                    datagrams.give_back(bytes);
+                }
             }
         }
-        state.done = done;
-        while let Some((peer, error)) = self.engine.poll_lost() {
-            state.talk.on_lost(peer, &error);
-        }
-    }
-
-    pub(crate) fn take_datagrams(&self, state: &mut State, now: Micros) {
-        let State { datagrams: Some(datagrams), talk, .. } = state else { return };
-        // As many as may wait; more are the kernel's to keep or drop.
-        while let Some((header, slot, len)) = datagrams.receive() {
-            let parcel = Parcel { slot: slot | DATAGRAM_SLOT, len };
-            if !talk.on_datagram(now, header, parcel) {
-                let bytes = datagrams.take(slot);
-                datagrams.give_back(bytes);
-            }
-            if talk.has_news() {
-                state.datagrams_first = DATAGRAM_POLLS;
-                self.engine.note_found();
-                return;
-            }
-        }
-    }
-
-    pub(crate) fn look_at_device(&self, state: &mut State) {
-        if state.looked_at.elapsed() < LOOK {
-            return;
-        }
-        state.looked_at = Instant::now();
-        let up = self.device.has_address(self.address.locator.ip());
-        if std::mem::replace(&mut state.device_up, up) && !up {
-            state.talk.device_failed();
-        }
-    }
-
-    /// Sets aside the ends that threads wait for.
-    pub(crate) fn pass_news(&self, state: &mut State) {
-        if state.awaited.is_empty() {
-            return;
-        }
-        let State { talk, awaited, .. } = state;
-        talk.take_ends(|op, end| match awaited.get_mut(&op) {
-            Some(slot) => {
-                *slot = Some(end.clone());
-                true
-            }
-            None => false,
-        });
-    }
-
-    pub(crate) fn next_event(self: &Arc<Self>, state: &mut State) -> Option<Event> {
-        self.pass_news(state);
-        let news = state.talk.poll_news()?;
-        Some(self.shape(state, news))
-    }
-
-    pub(crate) fn shape(self: &Arc<Self>, state: &mut State, news: News) -> Event {
-        match news {
-            News::Requested { link, level, payload } => {
-                let peer = state.talk.describe(link).map(|d| self.engine.peer_address(d.peer).to_string());
-                let (inner, peer) = (self.clone(), peer.unwrap_or_default());
-                Event::Requested(Request { inner, id: link, level, payload, peer, decided: false })
-            }
-            News::Connected { link, context, end: Ok(()), .. } => {
-                Event::Connected { connection: self.name(link), context }
-            }
-            News::Connected { context, end: Err(why), payload, .. } => {
-                Event::ConnectFailed { context, why, payload }
-            }
-            News::Accepted { link, context, end: Ok(()) } => {
-                Event::Accepted { connection: self.name(link), context }
-            }
-            News::Accepted { context, end: Err(why), .. } => Event::AcceptFailed { context, why },
-            News::Received { link, context, parcel } => {
-                state.counters.received += 1;
-                let data = self.data(state, parcel);
-                Event::Received(Message { inner: self.clone(), connection: self.name(link), context, data })
-            }
-            News::Sent { link, context, word, end, .. } => {
-                Event::Sent { connection: self.name(link), context, operation: word, end }
-            }
-            News::Disconnected { link, context, why } => {
-                Event::Disconnected { connection: self.name(link), context, why }
-            }
-            News::DeviceFailed => Event::DeviceFailed {
-                why: format!(
-                    "the address {} has left the host; bring interface {} up again",
-                    self.address.locator.ip(),
-                    self.device.interface()
-                ),
-            },
-            News::KeepaliveExpired { link, context } => {
-                Event::KeepaliveExpired { connection: self.name(link), context }
-            }
-        }
-    }
-
-    pub(crate) fn data(&self, state: &mut State, parcel: Parcel) -> Data {
-        if parcel.slot & DATAGRAM_SLOT == 0 {
-            let at = state.buffers.address(parcel.slot);
-            return Data::Slot { at, len: parcel.len as usize, slot: parcel.slot };
-        }
-        let slot = parcel.slot & !DATAGRAM_SLOT;
-        Data::Own(state.datagrams.as_mut().map(|datagrams| datagrams.take(slot)).unwrap_or_default())
     }
 
     /// Remembers that a thread waits for an operation's end.
@@ -370,17 +271,20 @@ impl Inner {
         state.awaited.insert(op, None);
     }
 
-    /// Where datagrams to a peer at this address go.
-    pub(crate) fn datagram_target(ip: IpAddr, port: u16) -> SocketAddr {
-        SocketAddr::new(ip, port)
-    }
-
-    /// This end of a connection with a peer.
-    pub(crate) fn host(&self, state: &State, context: u64, peer: &Address) -> Result<Host, Error> {
+    /// This end of a connection with a peer, by one of the ports.
+    pub(crate) fn host(
+        &self,
+        state: &State,
+        context: u64,
+        port: usize,
+        peer: &Address,
+    ) -> Result<Host, Error> {
+        let (udp_port, packet_max) = self.datagrams_with(state, port, peer);
         Ok(Host {
             context,
             token: token()?,
-            near: (peer.as_id, peer.subnet) == (self.address.as_id, self.address.subnet),
+            udp_port,
+            packet_max,
             send_timeout_us: micros(state.options.send_timeout),
             keepalive_us: micros(state.options.keepalive),
         })
@@ -398,17 +302,25 @@ impl Inner {
             state.talk.say_goodbye();
             self.flush(&mut state);
         }
-        self.engine.close();
+        std::thread::scope(|scope| {
+            // Each delivers what was sent, and no longer than its own time for that.
+            for port in &self.ports[1..] {
+                scope.spawn(|| port.engine.close());
+            }
+            self.ports[0].engine.close();
+        });
         let mut state = self.state.lock();
         state.held.clear();
         // The I/O thread may be in the middle of a turn.
         let start = Instant::now();
-        while Arc::strong_count(&self.engine) > 1 {
-            if start.elapsed() > LET_GO {
-                state.buffers.leak();
-                break;
+        for (port, changing) in self.ports.iter().zip(&mut state.ports) {
+            while Arc::strong_count(&port.engine) > 1 {
+                if start.elapsed() > LET_GO {
+                    changing.buffers.leak();
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(100));
             }
-            std::thread::sleep(Duration::from_micros(100));
         }
         self.bell.ring();
     }

@@ -38,8 +38,12 @@ mod inner;
 mod level;
 mod memory;
 mod options;
+mod ports;
 mod post;
+mod route;
+mod shaping;
 mod talk;
+mod turning;
 
 pub use device::{Capabilities, Device, Substrate};
 pub use endpoint::{Endpoint, EndpointCounters, Posted};

@@ -1,30 +1,43 @@
 //! What goes to the engine, and what comes back from it.
 
-use isthmus_io::PostError;
+use isthmus_io::{Endpoint as Engine, PostError};
 use isthmus_proto::{
     Channel, Completion, CompletionKind, Level as When, Micros, Options, PeerId, RecvRequest, RemoteRange,
     RmaRequest, SendRequest,
 };
 use isthmus_wire::conversation::{MemoryHandle, Subject};
 use std::io::IoSlice;
+use std::net::SocketAddr;
 
 use crate::buffers::Buffers;
 use crate::event::Connection;
 use crate::inner::{Held, Inner, RECEIVE, State};
 use crate::memory::{NO_KEY, Region};
+use crate::ports::{Slot, peer_at, port_of, within};
 use crate::talk::{Lane, OpId, Outgoing, Parcel, Way};
 use crate::{Error, RemoteOptions, SendOptions};
 
 /// Pieces that the engine takes of one buffer.
 const PIECES_MAX: usize = isthmus_io::Endpoint::IOV_MAX;
 
+/// An operation that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Awaited {
+    pub(crate) op: OpId,
+    pub(crate) peer: PeerId,
+}
+
 fn options(op: OpId) -> Options {
     Options { context: op.to_bits(), notify: true, level: When::Delivery, ..Options::default() }
 }
 
 impl Inner {
+    fn engine_of(&self, peer: PeerId) -> &Engine {
+        &self.ports[port_of(peer)].engine
+    }
+
     /// Lends a buffer for a message of whoever sends one.
-    pub(crate) fn post_buffer(&self, buffers: &Buffers, slot: u32) -> Result<(), PostError> {
+    pub(crate) fn post_buffer(&self, port: usize, buffers: &Buffers, slot: u32) -> Result<(), PostError> {
         let piece = libc::iovec { iov_base: buffers.address(slot).as_ptr().cast(), iov_len: buffers.len() };
         let request = RecvRequest {
             source: None,
@@ -36,7 +49,7 @@ impl Inner {
         };
         // SAFETY: the buffer lives until the engine is closed, and nobody touches it until it
         // has come back from there.
-        unsafe { self.engine.recv(&request, &[piece]) }
+        unsafe { self.ports[port].engine.recv(&request, &[piece]) }
     }
 
     /// Sends a message of our own; it is copied.
@@ -50,18 +63,19 @@ impl Inner {
     ) -> Result<(), PostError> {
         let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let options = Options { inject: true, ..options(op) };
-        let request = SendRequest { peer, channel: Channel::Tagged, tag, data: Some(data), options };
+        let request =
+            SendRequest { peer: within(peer), channel: Channel::Tagged, tag, data: Some(data), options };
         // SAFETY: the engine copies it within the call.
-        unsafe { self.engine.send(&request, &[piece]) }
+        unsafe { self.engine_of(peer).send(&request, &[piece]) }
     }
 
     /// A write of nothing to no memory: refused by any endpoint that lives, whatever its
     /// program does.
     pub(crate) fn post_ping(&self, op: OpId, peer: PeerId) -> Result<(), PostError> {
         let remote = RemoteRange { key: NO_KEY, addr: 0, len: 0 };
-        let request = RmaRequest { peer, remote, data: None, options: options(op) };
+        let request = RmaRequest { peer: within(peer), remote, data: None, options: options(op) };
         // SAFETY: there is no buffer.
-        unsafe { self.engine.write(&request, &[]) }
+        unsafe { self.engine_of(peer).write(&request, &[]) }
     }
 
     /// Sends a message of the program; `copied` within the call, or kept as `held`. Where it
@@ -76,7 +90,7 @@ impl Inner {
         how: &SendOptions,
         held: Held,
         copied: bool,
-    ) -> Result<Option<OpId>, Error> {
+    ) -> Result<Option<Awaited>, Error> {
         let len = pieces.iter().map(|piece| piece.iov_len as u64).sum();
         let mut state = self.open_state()?;
         let id = self.id(to)?;
@@ -93,11 +107,11 @@ impl Inner {
                 return Ok(None);
             }
             Way::Udp { peer, port, header } => {
-                let ip = self.engine.peer_address(peer).locator.ip();
-                if let Some(datagrams) = &mut state.datagrams {
+                let ip = self.peer_address(peer).locator.ip();
+                if let Some(datagrams) = &mut state.ports[port_of(peer)].datagrams {
                     // SAFETY: as above.
                     let pieces: Vec<_> = pieces.iter().map(|piece| unsafe { slice(piece) }).collect();
-                    datagrams.send(Self::datagram_target(ip, port), header, &pieces);
+                    datagrams.send(SocketAddr::new(ip, port), header, &pieces);
                 }
                 self.flush(&mut state);
                 return Ok(None);
@@ -119,7 +133,7 @@ impl Inner {
         // SAFETY: by this function's contract.
         unsafe { self.post_message(&mut state, lane, pieces, copied) };
         self.flush(&mut state);
-        Ok(how.blocking.then_some(op))
+        Ok(how.blocking.then_some(Awaited { op, peer }))
     }
 
     /// # Safety
@@ -137,14 +151,14 @@ impl Inner {
         }
         let options = Options { inject, ..options(lane.op) };
         let request = SendRequest {
-            peer: lane.peer,
+            peer: within(lane.peer),
             channel: Channel::Tagged,
             tag: lane.tag,
             data: Some(lane.data),
             options,
         };
         // SAFETY: copied within the call, or valid until the end by this function's contract.
-        let posted = unsafe { self.engine.send(&request, pieces) };
+        let posted = unsafe { self.engine_of(lane.peer).send(&request, pieces) };
         if let Err(error) = posted {
             state.held.remove(&lane.op);
             let error = isthmus_proto::OpError::Unreachable(error.to_string());
@@ -165,7 +179,7 @@ impl Inner {
         len: u64,
         how: &RemoteOptions<'_>,
         write: bool,
-    ) -> Result<Option<OpId>, Error> {
+    ) -> Result<Option<Awaited>, Error> {
         let mut state = self.open_state()?;
         let id = self.id(to)?;
         let (piece, in_use) = local.piece(u64::from(self.serial), local_offset, len, !write)?;
@@ -176,16 +190,17 @@ impl Inner {
         };
         let range = RemoteRange { key: remote.key, addr: remote_offset, len };
         let options = Options { fence: how.fence, ..options(plan.op) };
-        let request = RmaRequest { peer: plan.peer, remote: range, data: plan.data, options };
+        let request = RmaRequest { peer: within(plan.peer), remote: range, data: plan.data, options };
         if how.blocking {
             self.await_op(&mut state, plan.op);
         }
         state.held.insert(plan.op, Held::Region(in_use));
+        let engine = self.engine_of(plan.peer);
         // SAFETY: the region is held until the operation's end.
         let posted = unsafe {
             match write {
-                true => self.engine.write(&request, &[piece]),
-                false => self.engine.read(&request, &[piece]),
+                true => engine.write(&request, &[piece]),
+                false => engine.read(&request, &[piece]),
             }
         };
         if let Err(error) = posted {
@@ -195,20 +210,21 @@ impl Inner {
             state.talk.withdraw(now, plan.op, &error);
         }
         self.flush(&mut state);
-        Ok(how.blocking.then_some(plan.op))
+        Ok(how.blocking.then_some(Awaited { op: plan.op, peer: plan.peer }))
     }
 
     /// An operation of the engine has ended, or a peer has reached our memory.
-    pub(crate) fn take_completion(&self, state: &mut State, now: Micros, done: &Completion) {
+    pub(crate) fn take_completion(&self, state: &mut State, now: Micros, port: usize, done: &Completion) {
+        let peer = done.peer.and_then(|peer| peer_at(port, peer).ok());
         match done.kind {
-            CompletionKind::Recv(_) => self.take_message(state, now, done),
+            CompletionKind::Recv(_) => self.take_message(state, now, port, peer, done),
             CompletionKind::Send(_) | CompletionKind::Write | CompletionKind::Read => {
                 let op = OpId::from_bits(done.context);
                 state.held.remove(&op);
                 state.talk.on_end(now, op, done.error.as_ref().map_or(Ok(()), Err));
             }
             CompletionKind::RemoteWrite => {
-                if let (Some(peer), Some(ticket)) = (done.peer, done.data) {
+                if let (Some(peer), Some(ticket)) = (peer, done.data) {
                     state.talk.on_written(peer, ticket);
                 }
             }
@@ -218,13 +234,20 @@ impl Inner {
         }
     }
 
-    fn take_message(&self, state: &mut State, now: Micros, done: &Completion) {
+    fn take_message(
+        &self,
+        state: &mut State,
+        now: Micros,
+        port: usize,
+        peer: Option<PeerId>,
+        done: &Completion,
+    ) {
         let slot = (done.context & !RECEIVE) as u32;
         let subject = Subject::from_tag(done.tag).filter(|_| done.error.is_none());
-        let parcel = Parcel { slot, len: done.len as u32 };
-        match (subject, done.peer) {
+        let parcel = Parcel { slot: Slot::Lent { port, slot }.to_bits(), len: done.len as u32 };
+        match (subject, peer) {
             (Some(Subject::Letter), Some(peer)) => {
-                let letter = state.buffers.bytes(slot, parcel.len).to_vec();
+                let letter = state.ports[port].buffers.bytes(slot, parcel.len).to_vec();
                 state.talk.on_letter(now, peer, &letter);
                 state.talk.drop_parcel(parcel);
             }

@@ -39,7 +39,39 @@ fn inside() {
     let again = Substrate::from_toml(&config, "test").expect("valid");
     let refused = Endpoint::create(&again.devices()[0], &EndpointOptions::default());
     assert!(matches!(refused, Err(Error::Device(text)) if text.contains(ADDRESS)));
+    choose();
     println!("seen inside");
+}
+
+/// Two interfaces whose AS and subnet nobody configured: their networks tell which leads where.
+fn choose() {
+    for (name, address) in [("isth1", "10.99.1.1/24"), ("isth2", "10.99.2.1/24")] {
+        ip(&["link", "add", name, "type", "veth"]);
+        ip(&["addr", "add", address, "dev", name]);
+        ip(&["link", "set", name, "up"]);
+    }
+    let config = "[device]\nlinger = \"1s\"\n[device.first]\ninterface = \"isth1\"\npriority = 80\n\
+                  [device.second]\ninterface = \"isth2\"\n";
+    let substrate = Substrate::from_toml(config, "test").expect("valid");
+    let chosen =
+        |ip: &str| substrate.device_for(&format!("isthmus://0.0/{ip}:1")).map(|d| d.name().to_owned());
+    assert_eq!(chosen("10.99.1.9"), Ok("first".to_owned()));
+    assert_eq!(chosen("10.99.2.9"), Ok("second".to_owned()), "its own network, though of less priority");
+    let Err(Error::Unreachable(text)) = chosen("10.99.3.9") else { panic!("no route leads there") };
+    assert!(text.contains("the system has no route there"), "{text}");
+    ip(&["route", "add", "default", "via", "10.99.2.254"]);
+    assert_eq!(chosen("10.99.3.9"), Ok("first".to_owned()), "the system has a route from either");
+    assert_eq!(chosen("10.99.2.9"), Ok("second".to_owned()));
+    // One device fails; the other goes on.
+    let endpoint =
+        Endpoint::create_on(&substrate.devices_named("*").expect("up"), &EndpointOptions::default());
+    let (endpoint, there) = (endpoint.expect("opened"), support::open());
+    ip(&["addr", "del", "10.99.1.1/24", "dev", "isth1"]);
+    match endpoint.next_event(Some(LIMIT)).expect("open") {
+        Some(Event::DeviceFailed { why }) => assert!(why.contains("device first"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    support::connect(&there, &endpoint, isthmus_substrate::Level::Ro);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use isthmus_substrate::{
     Access, ConnectOptions, Connection, Endpoint, EndpointOptions, Event, Failure, Level, MemoryHandle,
     RemoteOptions, SendOptions, Substrate,
 };
+use isthmus_trust::Keygen;
 use support::{LIMIT, pattern};
 
 /// Says which part this program plays.
@@ -56,7 +57,9 @@ fn run(role: &str) {
         return;
     }
     let Some(way) = unshare() else { return };
-    let output = play(way, role, "near").output().expect("it starts");
+    let keys = tempfile::tempdir().expect("a folder");
+    Keygen { as_id: 7, folder: keys.path(), name: "host", days: 1 }.make().expect("made");
+    let output = play(way, role, "near").env(KEYS, keys.path()).output().expect("it starts");
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("seen inside"), "{said}{complained}");
@@ -72,11 +75,32 @@ fn messages_and_memory_by_frames_between_hosts_without_ip() {
     run("bare");
 }
 
-fn open(interface: &str) -> Endpoint {
-    let text = format!(
+#[test]
+fn messages_and_memory_by_encrypted_frames() {
+    run("sealed");
+}
+
+/// Where the keys of both hosts are.
+const KEYS: &str = "ISTHMUS_TEST_KEYS";
+
+/// What is configured: encrypted lanes for hosts that have keys.
+fn configured(role: &str, interface: &str) -> String {
+    let mut text = format!(
         "[device.wire]\ntransport = \"ethernet\"\ninterface = \"{interface}\"\npeer_timeout = \"5s\"\n\
          linger = \"1s\"\n"
     );
+    if role == "sealed" {
+        let keys = std::env::var(KEYS).expect("made before");
+        text += &format!(
+            "as_id = 7\ntls = \"required\"\ntls_certificate = \"{keys}/host.pem\"\n\
+             tls_key = \"{keys}/host.key\"\ntls_authorities = \"{keys}/as7.pem\"\n"
+        );
+    }
+    text
+}
+
+fn open(role: &str, interface: &str) -> Endpoint {
+    let text = configured(role, interface);
     let substrate = Substrate::from_toml(&text, "test").expect("valid");
     let device = substrate.default_device().expect("up");
     assert_eq!((device.transport(), device.interface()), ("ethernet", interface));
@@ -85,7 +109,7 @@ fn open(interface: &str) -> Endpoint {
 
 fn set_up(role: &str, name: &str, number: u8) {
     ip("link set lo up");
-    if role == "addresses" {
+    if role != "bare" {
         ip(&format!("addr add 10.99.8.{number}/24 dev {name}"));
     } else {
         // Not even one that the system gives by itself.
@@ -102,7 +126,7 @@ fn far() {
     let mut go = String::new();
     std::io::stdin().read_line(&mut go).expect("the near part lives");
     set_up(&role, "isthfar", 2);
-    let endpoint = open("isthfar");
+    let endpoint = open(&role, "isthfar");
     let region =
         endpoint.register(4 << 20, Access { remote_read: true, remote_write: true }).expect("memory");
     println!("uri {}", endpoint.uri());
@@ -152,7 +176,13 @@ fn near() {
     set_up(&role, "isthnear", 1);
     far.stdin.take().expect("piped").write_all(b"go\n").expect("it lives");
     let uri = hear("uri ");
-    let endpoint = open("isthnear");
+    let endpoint = open(&role, "isthnear");
+    if role == "bare" {
+        let text = configured("sealed", "isthnear");
+        let substrate = Substrate::from_toml(&text, "test").expect("valid");
+        let why = substrate.devices()[0].address().expect_err("no handshake without IP").to_owned();
+        assert!(why.contains("no IP address") && why.contains("set tls to off"), "{why}");
+    }
     let tcp_before = tcp_segments();
     let connections = LEVELS.map(|level| connect(&endpoint, &uri, level));
     for (level, (connection, handle)) in LEVELS.into_iter().zip(&connections) {
@@ -162,6 +192,8 @@ fn near() {
         }
     }
     assert!(tcp_segments() - tcp_before < 200, "some of it went by TCP");
+    let carrier = if role == "sealed" { "Ethernet, encrypted" } else { "Ethernet" };
+    assert!(endpoint.carriers().iter().all(|by| by == carrier), "{:?}", endpoint.carriers());
     cut_and_mend(&endpoint, connections[2].0);
     kill(&mut far);
     lost(&endpoint);

@@ -1,4 +1,4 @@
-//! Peers that stop, and peers that end, as processes do.
+//! Peers that stop, and peers that end, as processes do, by every transport.
 
 mod support;
 
@@ -7,18 +7,20 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use isthmus_substrate::{
-    Access, Endpoint, Error, Event, Failure, Level, MemoryHandle, RemoteOptions, SendOptions,
+    Access, Endpoint, EndpointOptions, Error, Event, Failure, Level, MemoryHandle, RemoteOptions, SendOptions,
 };
 use support::*;
 
-/// Makes this program the other end: whom it connects to.
+/// Makes this program the other end: by what, and whom it connects to.
+const TRANSPORT: &str = "ISTHMUS_TEST_TRANSPORT";
 const HUB: &str = "ISTHMUS_TEST_HUB";
 
 /// The other end: connects, says so, and does nothing until the standard input ends.
 #[test]
 fn spoke() {
     let Ok(uri) = std::env::var(HUB) else { return };
-    let endpoint = open();
+    let transport = std::env::var(TRANSPORT).expect("set with the other");
+    let endpoint = open_by(&transport, &EndpointOptions::default());
     endpoint.connect(&uri, b"", Level::Ro, 1, &Default::default()).expect("asked");
     assert!(matches!(next(&endpoint, &endpoint), Event::Connected { .. }));
     println!("spoke connected");
@@ -28,10 +30,11 @@ fn spoke() {
 struct Other(Child);
 
 impl Other {
-    fn start(hub: &Endpoint) -> (Self, isthmus_substrate::Connection) {
+    fn start(hub: &Endpoint, transport: &str) -> (Self, isthmus_substrate::Connection) {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["spoke", "--exact", "--nocapture"])
             .env(HUB, hub.uri())
+            .env(TRANSPORT, transport)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -41,6 +44,7 @@ impl Other {
         assert!(matches!(next(hub, hub), Event::Accepted { .. }));
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         assert!(lines.any(|line| line.expect("text").contains("spoke connected")));
+        check_carrier(hub, transport);
         (Self(child), connection)
     }
 
@@ -76,13 +80,15 @@ fn a_process_that_stops_is_told_by_keepalive_and_goes_on_afterwards() {
     if std::env::var(HUB).is_ok() {
         return;
     }
-    let hub = open();
-    let (other, connection) = Other::start(&hub);
-    hub.set_keepalive(connection, Duration::from_secs(1)).expect("open");
-    // Its program does nothing, and that is no silence.
-    let quiet = hub.next_event(Some(Duration::from_secs(3))).expect("open");
-    assert!(quiet.is_none(), "{quiet:?}");
+    by_each_transport(stops);
+}
+
+fn stops(transport: &str) {
+    println!("by {transport}");
+    let hub = open_by(transport, &EndpointOptions::default());
+    let (other, connection) = Other::start(&hub, transport);
     other.stop();
+    hub.set_keepalive(connection, Duration::from_millis(300)).expect("open");
     match hub.next_event(Some(LIMIT)).expect("open") {
         Some(Event::KeepaliveExpired { connection: silent, context: 2 }) => assert_eq!(silent, connection),
         event => panic!("{event:?}"),
@@ -98,8 +104,13 @@ fn a_write_to_a_process_that_stops_is_told_of_in_time_and_ends_later() {
     if std::env::var(HUB).is_ok() {
         return;
     }
-    let hub = open();
-    let (other, connection) = Other::start(&hub);
+    by_each_transport(stops_under_writes);
+}
+
+fn stops_under_writes(transport: &str) {
+    println!("by {transport}");
+    let hub = open_by(transport, &EndpointOptions::default());
+    let (other, connection) = Other::start(&hub, transport);
     let ours = hub.register(100, Access { remote_read: false, remote_write: false }).expect("memory");
     // Nothing there has this key; but who is stopped cannot say so.
     let theirs = MemoryHandle { key: 1, len: 100, read: true, write: true };
@@ -135,8 +146,13 @@ fn a_process_that_is_killed_disconnects_even_where_nothing_is_sent() {
     if std::env::var(HUB).is_ok() {
         return;
     }
-    let hub = open();
-    let (other, connection) = Other::start(&hub);
+    by_each_transport(is_killed);
+}
+
+fn is_killed(transport: &str) {
+    println!("by {transport}");
+    let hub = open_by(transport, &EndpointOptions::default());
+    let (other, connection) = Other::start(&hub, transport);
     other.signal(libc::SIGKILL);
     match hub.next_event(Some(LIMIT)).expect("open") {
         Some(Event::Disconnected { connection: gone, context: 2, why: Failure::PeerGone(text) }) => {

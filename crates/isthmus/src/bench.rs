@@ -2,6 +2,7 @@
 //! emulated WANs beside its peers.
 
 mod file;
+mod peers;
 mod plain;
 mod report;
 mod serve;
@@ -15,7 +16,8 @@ use isthmus_substrate::Level;
 use isthmus_units::Size;
 
 use report::Row;
-use serve::Others;
+use serve::{Others, Place};
+use substrate::Client;
 
 const FAILED: u8 = 3;
 
@@ -46,6 +48,8 @@ enum BenchCommand {
 /// What is measured.
 #[derive(clap::Args, Clone)]
 struct Run {
+    #[command(flatten)]
+    at: At,
     /// Service level: uu, ru or ro [default: all that the test knows]
     #[arg(long)]
     level: Option<Level>,
@@ -61,7 +65,7 @@ struct Run {
     /// The other side, as `isthmus bench serve` printed it
     #[arg(long, value_name = "WHERE")]
     to: Option<String>,
-    /// Only the substrate, no plain sockets beside it
+    /// Only the substrate, no plain sockets and other programs beside it
     #[arg(long)]
     alone: bool,
     /// Print one JSON object a line instead
@@ -69,8 +73,22 @@ struct Run {
     json: bool,
 }
 
+/// Where an endpoint of the measurement is.
+#[derive(clap::Args, Clone, Default)]
+struct At {
+    /// The device to measure on, by its name in the configuration [default: the best that is up]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// What carries messages, instead of what the device says: tcp, udp, shm, ethernet; several,
+    /// joined by commas, are measured one after the other
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    transport: Vec<String>,
+}
+
 #[derive(clap::Args)]
 struct ServeArgs {
+    #[command(flatten)]
+    at: At,
     /// End when the standard input does
     #[arg(long)]
     until_eof: bool,
@@ -90,9 +108,9 @@ impl Test {
     fn levels(self) -> &'static [Level] {
         match self {
             Self::Pingpong => &[Level::Uu, Level::Ru, Level::Ro],
-            // Over UU a stream is what is left of it.
-            Self::Stream => &[Level::Ru, Level::Ro],
-            Self::Rma => &[Level::Ru],
+            Self::Stream => &[Level::Uu, Level::Ru, Level::Ro],
+            // UU has no remote memory.
+            Self::Rma => &[Level::Ru, Level::Ro],
         }
     }
 
@@ -118,7 +136,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         BenchCommand::Wan(args) => return wan::main(&args),
         BenchCommand::File(args) => return file::main(&args),
-        BenchCommand::Serve(args) => serve::run(args.until_eof),
+        BenchCommand::Serve(args) => serve::run(&args),
         BenchCommand::Pingpong(run) => measure(Test::Pingpong, &run),
         BenchCommand::Stream(run) => measure(Test::Stream, &run),
         BenchCommand::Rma(run) => measure(Test::Rma, &run),
@@ -133,32 +151,57 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn measure(test: Test, run: &Run) -> Result<(), Fault> {
-    let others = Others::find(run.to.as_deref())?;
-    let (size, count) = (test.size(run), test.count(run));
-    report::head(run.json, test == Test::Pingpong);
     let say = |row: Row| row.print(run.json);
+    report::head(run.json, test == Test::Pingpong);
+    let transports = match &run.at.transport[..] {
+        [] => vec![None],
+        named => named.iter().map(Some).collect(),
+    };
+    let mut others = None;
+    for transport in transports {
+        let mut at =
+            At { device: run.at.device.clone(), transport: transport.into_iter().cloned().collect() };
+        let other = Others::find(run.to.as_deref(), &at)?;
+        if run.to.is_none() && at.transport == ["udp"] {
+            at.transport = vec![serve::UDP_WITHIN_HOST.to_owned()];
+        }
+        measure_substrate(test, run, &at, &other.place, &say)?;
+        others = Some(other);
+    }
+    match others {
+        Some(others) if !run.alone => beside(test, run, &others.place, &say),
+        _ => Ok(()),
+    }
+}
+
+fn measure_substrate(test: Test, run: &Run, at: &At, place: &Place, say: &impl Fn(Row)) -> Result<(), Fault> {
+    let (size, count) = (test.size(run), test.count(run));
+    if run.level.is_some_and(|level| !test.levels().contains(&level)) {
+        return Err("UU has no remote memory; measure --level ru or ro".into());
+    }
     for &level in test.levels().iter().filter(|level| run.level.is_none_or(|only| only == **level)) {
+        let client = Client { at, place, level };
         say(match test {
-            Test::Pingpong => substrate::pingpong(&others.place, level, size, count)?,
-            Test::Stream => substrate::stream(&others.place, level, size, count, run.depth)?,
-            Test::Rma => substrate::rma(&others.place, level, size, count, run.depth)?,
+            Test::Pingpong => client.pingpong(size, count)?,
+            Test::Stream => client.stream(size, count, run.depth)?,
+            Test::Rma => client.rma(size, count, run.depth)?,
         });
     }
-    if run.alone {
-        return Ok(());
-    }
+    Ok(())
+}
+
+/// Plain sockets, and what other programs there are, in the same run.
+fn beside(test: Test, run: &Run, place: &Place, say: &impl Fn(Row)) -> Result<(), Fault> {
+    let (size, count) = (test.size(run), test.count(run));
     match test {
         Test::Pingpong => {
-            say(plain::udp_pingpong(others.place.udp, size, count)?);
-            say(plain::tcp_pingpong(others.place.tcp, size, count)?);
+            say(plain::udp_pingpong(place.udp, size, count)?);
+            say(plain::tcp_pingpong(place.tcp, size, count)?);
         }
-        Test::Stream | Test::Rma => say(plain::tcp_stream(others.place.tcp, size, count)?),
+        Test::Stream | Test::Rma => say(plain::tcp_stream(place.tcp, size, count)?),
     }
-    if run.to.is_none()
-        && test == Test::Pingpong
-        && let Some(row) = plain::fi_pingpong(size, count)
-    {
-        say(row);
+    if run.to.is_none() {
+        peers::measure(test, size, count, say);
     }
     Ok(())
 }

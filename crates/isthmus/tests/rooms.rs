@@ -62,7 +62,11 @@ const USES: &[(&str, &[&str])] = &[
         ],
     ),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
-    ("isthmus-substrate", &["isthmus-datagram", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
+    (
+        "isthmus-substrate",
+        // Keys are for its tests.
+        &["isthmus-datagram", "isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-wire"],
+    ),
     ("isthmus-digest", &[]),
     ("isthmus-c", &["isthmus-digest", "isthmus-substrate"]),
     ("isthmus-lab", &["isthmus-units"]),
@@ -76,6 +80,7 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-proto",
             "isthmus-router",
             "isthmus-routes",
+            "isthmus-substrate",
             "isthmus-wire",
         ],
     ),

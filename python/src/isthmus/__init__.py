@@ -1,6 +1,7 @@
 """Isthmus: endpoints, connections, events, messages and remote memory between sites."""
 
 from ._connection import Connection
+from ._digest import digest_block, digest_whole
 from ._endpoint import Endpoint, Region, devices
 from ._events import (
     Accepted,
@@ -33,4 +34,6 @@ __all__ = [
     "Sent",
     "Status",
     "devices",
+    "digest_block",
+    "digest_whole",
 ]

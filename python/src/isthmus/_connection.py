@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_size_t, c_uint32, c_uint64
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 from . import _library as lib
 from ._library import ConnectionName, Level, MemoryBytes
@@ -41,6 +41,25 @@ class Connection:
         wants_event = not silent and not blocking
         with self._endpoint._operation(operation, None if copy else holder, wants_event) as word:
             lib.call("send", self._endpoint._name, self._name, pointer, length, word, flags)
+
+    def send_pieces(
+        self,
+        pieces: Sequence[Buffer],
+        *,
+        operation: Any = None,
+        silent: bool = False,
+        blocking: bool = False,
+        copy: bool = True,
+    ) -> None:
+        """Sends one message that is made of pieces; as :meth:`send`."""
+        if silent and not copy:
+            raise ValueError("what is not copied needs an event: leave out silent or copy=False")
+        flags = lib.SILENT * silent | lib.BLOCKING * blocking | lib.NO_COPY * (not copy)
+        holders = [self._endpoint._lend(piece) for piece in pieces]
+        table = (lib.Piece * len(holders))(*(lib.Piece(address, length) for address, length, _ in holders))
+        wants_event = not silent and not blocking
+        with self._endpoint._operation(operation, None if copy else holders, wants_event) as word:
+            lib.call("sendv", self._endpoint._name, self._name, table, len(table), word, flags)
 
     def write(
         self,
@@ -122,12 +141,12 @@ class Connection:
     @property
     def peer(self) -> str:
         """The address of the endpoint at the other end."""
-        text = ctypes.create_string_buffer(lib.URI_MAX)
-        length = c_size_t(len(text))
-        lib.call(
-            "get_option", self._endpoint._name, self._name, lib.OPT_CONN_URI, text, byref(length)
-        )
-        return text.value.decode()
+        return self._text(lib.OPT_CONN_URI)
+
+    @property
+    def device(self) -> str:
+        """The name of the device by which it goes."""
+        return self._text(lib.OPT_CONN_DEVICE)
 
     @property
     def send_timeout(self) -> float:
@@ -146,6 +165,12 @@ class Connection:
     @keepalive.setter
     def keepalive(self, seconds: float) -> None:
         self._set_us(lib.OPT_CONN_KEEPALIVE_US, seconds)
+
+    def _text(self, option: int) -> str:
+        text = ctypes.create_string_buffer(lib.URI_MAX)
+        length = c_size_t(len(text))
+        lib.call("get_option", self._endpoint._name, self._name, option, text, byref(length))
+        return text.value.decode()
 
     def _number(self, option: int, value: Any) -> int:
         length = c_size_t(ctypes.sizeof(value))

@@ -64,13 +64,14 @@ class Endpoint:
         keepalive: float = 0,
         port: int = 0,
     ) -> None:
-        """Opens it on the device of this name (default: the best that is up); 0 in an option
-        means its default, times are in seconds. ``isthmus.h`` describes the options."""
+        """Opens it on the device of this name (default: the best that is up); several names
+        joined by commas, or ``*`` for all that are up, make one endpoint on all of them. 0 in
+        an option means its default, times are in seconds. ``isthmus.h`` describes the options."""
         self._state = "closed"
         self._words = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._left: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
-        self._operations: dict[int, tuple[Any, Lent | None]] = {}
+        self._operations: dict[int, tuple[Any, Any]] = {}
         self._regions: dict[int, Region] = {}
         self._lent: set[int] = set()
         lib.initialise()
@@ -87,7 +88,7 @@ class Endpoint:
 
     @property
     def uri(self) -> str:
-        """The address that peers need."""
+        """The address that peers need; of several devices one for each, joined by commas."""
         text = ctypes.create_string_buffer(lib.URI_MAX)
         call("uri", self._name, text, len(text))
         return text.value.decode()
@@ -176,15 +177,29 @@ class Endpoint:
     @property
     def recv_buffers(self) -> int:
         """Messages that wait for or are with the program; more wait at their senders."""
-        value, length = c_uint32(), c_size_t(4)
-        nobody = lib.ConnectionName()
-        call("get_option", self._name, nobody, lib.OPT_RECV_BUFFERS, byref(value), byref(length))
-        return value.value
+        return self._count(lib.OPT_RECV_BUFFERS)
 
     @recv_buffers.setter
     def recv_buffers(self, count: int) -> None:
-        value, nobody = c_uint32(count), lib.ConnectionName()
-        call("set_option", self._name, nobody, lib.OPT_RECV_BUFFERS, byref(value), 4)
+        self._set_count(lib.OPT_RECV_BUFFERS, count)
+
+    @property
+    def send_buffers(self) -> int:
+        """Operations that may be under way at once."""
+        return self._count(lib.OPT_SEND_BUFFERS)
+
+    @send_buffers.setter
+    def send_buffers(self, count: int) -> None:
+        self._set_count(lib.OPT_SEND_BUFFERS, count)
+
+    def _count(self, option: int) -> int:
+        value, length, nobody = c_uint32(), c_size_t(4), lib.ConnectionName()
+        call("get_option", self._name, nobody, option, byref(value), byref(length))
+        return value.value
+
+    def _set_count(self, option: int, count: int) -> None:
+        nobody = lib.ConnectionName()
+        call("set_option", self._name, nobody, option, byref(c_uint32(count)), 4)
 
     def set_times(self, *, send_timeout: float, keepalive: float) -> None:
         """Send time-out and keepalive of new connections; 0: none. Seconds."""
@@ -250,7 +265,7 @@ class Endpoint:
                 self._forget(word)
 
     @contextlib.contextmanager
-    def _operation(self, word: Any, holder: Lent | None, event: bool) -> Iterator[int | None]:
+    def _operation(self, word: Any, holder: Any, event: bool) -> Iterator[int | None]:
         """A number for an operation, by which its event finds what it was called."""
         if not event:
             yield None

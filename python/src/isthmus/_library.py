@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, List
 
 ABI_VERSION = 0
-URI_MAX = 128
+URI_MAX = 1024
 
 
 class Level(enum.IntEnum):
@@ -65,7 +65,7 @@ REMOTE_READ, REMOTE_WRITE = 1, 2
 
 OPT_RECV_BUFFERS, OPT_SEND_BUFFERS, OPT_SEND_TIMEOUT_US, OPT_KEEPALIVE_US = 2, 3, 4, 5
 OPT_CONN_SEND_TIMEOUT_US, OPT_CONN_KEEPALIVE_US = 16, 17
-OPT_CONN_LEVEL, OPT_CONN_MESSAGE_MAX, OPT_CONN_URI = 18, 19, 20
+OPT_CONN_LEVEL, OPT_CONN_MESSAGE_MAX, OPT_CONN_URI, OPT_CONN_DEVICE = 18, 19, 20, 21
 
 
 class EndpointName(Structure):
@@ -82,6 +82,10 @@ class RegionName(Structure):
 
 class MemoryBytes(Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * 32)]
+
+
+class Piece(Structure):
+    _fields_ = [("start", c_void_p), ("len", c_size_t)]
 
 
 class DeviceRecord(Structure):
@@ -150,12 +154,15 @@ CALLS = {
     "reject": [EndpointName, POINTER(EventRecord), c_uint32, c_void_p, c_size_t],
     "disconnect": [EndpointName, ConnectionName],
     "send": [EndpointName, ConnectionName, c_void_p, c_size_t, c_void_p, c_uint32],
+    "sendv": [EndpointName, ConnectionName, POINTER(Piece), c_size_t, c_void_p, c_uint32],
     "register": [
         EndpointName, c_void_p, c_size_t, c_uint32, POINTER(RegionName), POINTER(MemoryBytes),
     ],
     "deregister": [EndpointName, RegionName],
     "get_option": [EndpointName, ConnectionName, c_int, c_void_p, POINTER(c_size_t)],
     "set_option": [EndpointName, ConnectionName, c_int, c_void_p, c_size_t],
+    "digest_block": [c_void_p, c_size_t, c_uint64, c_uint64, c_uint64, c_char_p],
+    "digest_whole": [c_char_p, c_size_t, c_uint64, c_uint64, c_char_p],
 }
 REMOTE = [
     EndpointName, ConnectionName, RegionName, c_uint64, POINTER(MemoryBytes), c_uint64, c_uint64,

@@ -297,6 +297,13 @@ impl Engine {
         Some((peer, failed))
     }
 
+    /// Whether a message of this peer has matched a receive and is not complete. Takes as long
+    /// as there are messages on their way in: for now and then.
+    pub fn is_receiving(&self, peer: PeerId) -> bool {
+        let matched = |inbound: &Inbound| matches!(inbound.stage, Stage::Matched { .. });
+        self.inbounds.iter().any(|(_, inbound)| inbound.peer == peer && matched(inbound))
+    }
+
     /// The next thing that the shell is to do.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()

@@ -15,10 +15,15 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub const SILENT: SendOptions = SendOptions { context: 0, silent: true, blocking: false };
 
-/// An endpoint on the best device.
+/// An endpoint on the devices that the environment names as `EXAMPLE_DEVICE`, else on the best
+/// one.
 pub fn open() -> Outcome<Endpoint> {
     let substrate = Substrate::init()?;
-    Ok(Endpoint::create(substrate.default_device()?, &EndpointOptions::default())?)
+    let devices = match std::env::var("EXAMPLE_DEVICE") {
+        Ok(names) => substrate.devices_named(&names)?,
+        Err(_) => vec![substrate.default_device()?],
+    };
+    Ok(Endpoint::create_on(&devices, &EndpointOptions::default())?)
 }
 
 /// The next event but for ends of operations, which must be good.

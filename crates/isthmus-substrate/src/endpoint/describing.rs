@@ -48,7 +48,7 @@ impl Endpoint {
     /// [`Error::Stale`].
     pub fn peer_uri(&self, connection: Connection) -> Result<String, Error> {
         let peer = self.describe(connection)?.peer;
-        Ok(self.inner.engine.peer_address(peer).to_string())
+        Ok(self.inner.peer_address(peer).to_string())
     }
 
     fn describe(&self, connection: Connection) -> Result<crate::talk::Described, Error> {
@@ -105,7 +105,7 @@ impl Endpoint {
         }
         check("recv_buffers", options.recv_buffers, 1, 65_536)?;
         state.recv_buffers = options.recv_buffers;
-        if let Some(datagrams) = &mut state.datagrams {
+        for datagrams in state.ports.iter_mut().filter_map(|port| port.datagrams.as_mut()) {
             datagrams.set_waiting_max(options.recv_buffers as usize);
         }
         let limits = state.talk.limits_mut();
@@ -116,16 +116,22 @@ impl Endpoint {
         Ok(())
     }
 
+    /// What each of its lanes goes by, for diagnosis: "TCP", "UDP", "Ethernet", or a provider
+    /// of libfabric.
+    pub fn carriers(&self) -> Vec<String> {
+        self.inner.ports.iter().flat_map(|port| port.engine.carriers()).collect()
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> EndpointCounters {
         let state = self.inner.state.lock();
-        let engine = self.inner.engine.counters();
-        EndpointCounters {
-            datagrams_dropped: state.datagrams.as_ref().map_or(0, Datagrams::dropped),
-            connections: state.talk.links() as u64,
-            fragments_resent: engine.fragments_resent,
-            lanes_lost: engine.lanes_lost,
-            ..state.counters
+        let mut sum = EndpointCounters { connections: state.talk.links() as u64, ..state.counters };
+        for (port, changing) in self.inner.ports.iter().zip(&state.ports) {
+            let engine = port.engine.counters();
+            sum.datagrams_dropped += changing.datagrams.as_ref().map_or(0, Datagrams::dropped);
+            sum.fragments_resent += engine.fragments_resent;
+            sum.lanes_lost += engine.lanes_lost;
         }
+        sum
     }
 }

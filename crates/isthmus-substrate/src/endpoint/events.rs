@@ -8,6 +8,7 @@ use crate::Error;
 use crate::datagrams::Datagrams;
 use crate::event::Event;
 use crate::inner::LOOK;
+use crate::ports::PortState;
 
 impl Endpoint {
     /// The next event, if there is one; never sleeps.
@@ -58,17 +59,18 @@ impl Endpoint {
         let inner = &self.inner;
         let mut state = inner.open_state()?;
         inner.bell.silence();
-        if !inner.engine.arm() {
+        if !inner.arm_engines() {
             inner.progress(&mut state);
         }
         state.armed = true;
-        if state.talk.has_news() || state.datagrams.as_ref().is_some_and(Datagrams::has_fresh) {
+        let fresh = |port: &PortState| port.datagrams.as_ref().is_some_and(Datagrams::has_fresh);
+        if state.talk.has_news() || state.ports.iter().any(fresh) {
             return Ok(false);
         }
         let now = inner.now();
         let due = state.talk.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
         inner.bell.set_timer(Some(due.unwrap_or(LOOK).min(LOOK)));
         // What `progress` did may have disarmed the engine, or given it news.
-        Ok(inner.engine.arm())
+        Ok(inner.arm_engines())
     }
 }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_io::{Endpoint as Engine, RegionTable};
-use isthmus_wire::Address;
 use parking_lot::Mutex;
 
 pub use describing::EndpointCounters;
@@ -21,7 +20,8 @@ use crate::buffers::Buffers;
 use crate::datagrams::DATAGRAM_MAX;
 use crate::event::{Connection, Request};
 use crate::inner::{Inner, State, micros};
-use crate::talk::{Caller, Limits, Talk};
+use crate::ports::{PORTS_MAX, Port, PortState, port_of};
+use crate::talk::{Caller, Limits, Other, Talk};
 use crate::{ConnectOptions, Device, EndpointOptions, Error, Level};
 
 /// A program's instance of a device: its connections, its buffers, and its one queue of
@@ -42,40 +42,64 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Device`] where the device is down; [`Error::Value`]; [`Error::System`].
     pub fn create(device: &Device, options: &EndpointOptions) -> Result<Self, Error> {
+        Self::create_on(&[device], options)
+    }
+
+    /// Opens one endpoint on several devices, at most 8. It listens on all of them, and its
+    /// address names all; what it connects to is reached by the device of the highest priority
+    /// that leads there ([`Endpoint::connect`]). Connections, registered memory and the queue
+    /// of events are the endpoint's, whichever device they are by. `recv_buffers` is for each
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where one is down, or there is none, or too many; [`Error::Value`];
+    /// [`Error::System`].
+    pub fn create_on(devices: &[&Device], options: &EndpointOptions) -> Result<Self, Error> {
         options.check()?;
-        device.check_up()?;
-        let regions = Arc::new(RegionTable::default());
-        let mut settings = device.settings().clone();
-        if options.port != 0 {
-            settings.port = options.port;
+        if devices.is_empty() || devices.len() > PORTS_MAX {
+            let count = devices.len();
+            return Err(Error::Device(format!(
+                "an endpoint on {count} devices; it can be on 1 to {PORTS_MAX}"
+            )));
         }
         let system = |error: &dyn std::fmt::Display| Error::System(error.to_string());
-        let engine = Engine::open(&settings, None, regions.clone()).map_err(|e| system(&e))?;
-        engine.watch_peers();
-        let address = engine.address();
+        let regions = Arc::new(RegionTable::default());
+        let mut devices = devices.to_vec();
+        devices.sort_by_key(|device| std::cmp::Reverse(device.priority()));
+        let mut ports = Vec::new();
+        for device in devices {
+            device.check_up()?;
+            let mut settings = device.settings().clone();
+            if options.port != 0 {
+                settings.port = options.port;
+            }
+            let engine = Engine::open(&settings, None, regions.clone()).map_err(|e| system(&e))?;
+            engine.watch_peers();
+            ports.push(Port { device: device.clone(), address: engine.address(), engine });
+        }
         let seed = getrandom::u64().map_err(|e| system(&e))?;
         let limits = Limits {
             send_buffers: options.send_buffers,
             requests: options.backlog,
             message_max: options.message_max,
             datagram_max: options.message_max.min(DATAGRAM_MAX),
-            packet_max: DATAGRAM_MAX,
-            udp_port: 0,
         };
-        let bell = Bell::new(engine.wait_fd()).map_err(|e| system(&e))?;
+        let engines: Vec<&Engine> = ports.iter().map(|port| &*port.engine).collect();
+        let bell = Bell::new(&engines).map_err(|e| system(&e))?;
+        let buffer = options.message_max.max(isthmus_wire::conversation::LETTER_MAX as u32);
+        let port = |_: &Port| PortState { buffers: Buffers::new(buffer), datagrams: None, up: true };
         let now = Instant::now();
         let state = State {
             talk: Talk::new(limits, seed),
-            buffers: Buffers::new(options.message_max.max(isthmus_wire::conversation::LETTER_MAX as u32)),
+            ports: ports.iter().map(port).collect(),
             recv_buffers: options.recv_buffers,
-            datagrams: None,
             datagrams_first: 0,
             done: Vec::new(),
             held: HashMap::new(),
             awaited: HashMap::new(),
+            gaps: Vec::new(),
             options: options.clone(),
             armed: false,
-            device_up: true,
             looked_at: now,
             counters: EndpointCounters::default(),
         };
@@ -83,9 +107,7 @@ impl Endpoint {
         let serial = SERIALS.fetch_add(1, Ordering::Relaxed) % 0xffff + 1;
         let inner = Arc::new(Inner {
             serial,
-            address,
-            device: device.clone(),
-            engine,
+            ports,
             regions,
             bell,
             epoch: now,
@@ -99,18 +121,41 @@ impl Endpoint {
         Ok(Self { inner })
     }
 
-    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION`.
+    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION`; of an endpoint on
+    /// several devices one for each, joined by commas. Peers may use all of it or one of them.
     pub fn uri(&self) -> String {
-        self.inner.address.to_string()
+        let all: Vec<String> = self.inner.ports.iter().map(|port| port.address.to_string()).collect();
+        all.join(",")
     }
 
-    /// The device that it is on.
+    /// The device that it is on; of several that of the highest priority.
     pub fn device(&self) -> &Device {
-        &self.inner.device
+        &self.inner.ports[0].device
+    }
+
+    /// All devices that it is on, those of the highest priority first.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.inner.ports.iter().map(|port| &port.device)
+    }
+
+    /// The device by which a connection goes.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn device_of(&self, connection: Connection) -> Result<&Device, Error> {
+        let id = self.inner.id(connection)?;
+        let peer = self.inner.open_state()?.talk.describe(id)?.peer;
+        Ok(&self.inner.ports[port_of(peer)].device)
     }
 
     /// Asks the endpoint at `uri` for a connection. [`Event::Connected`] or
     /// [`Event::ConnectFailed`] follows; all events of the connection carry `context`.
+    ///
+    /// Where this endpoint is on several devices, or the other one is, those ways are taken
+    /// that lead there: to an address of a device's AS and subnet from that device, elsewhere
+    /// by its routers. Of several the one of the device with the highest priority is tried
+    /// first (and of one device the direct one); where nobody answers the next, until all have
+    /// failed. A connection stays with its device.
     ///
     /// # Errors
     /// [`Error::Uri`], [`Error::Unreachable`] where no route leads there,
@@ -124,14 +169,18 @@ impl Endpoint {
         options: &ConnectOptions,
     ) -> Result<Connection, Error> {
         let inner = &self.inner;
-        let address: Address = uri.parse().map_err(|e| Error::Uri(format!("{e}")))?;
+        let mut ways = inner.ways(uri)?.into_iter();
         let mut state = inner.open_state()?;
-        let peer = inner.engine.peer(&address).map_err(|e| Error::Unreachable(e.to_string()))?;
-        if level == Level::Uu {
-            inner.open_datagrams(&mut state);
+        let Some((port, address)) = ways.next() else { return Err(Error::Unreachable(uri.to_owned())) };
+        let peer = inner.enter_peer(&mut state, port, &address, level)?;
+        let host = inner.host(&state, context, port, &address)?;
+        let mut others = Vec::new();
+        for (port, address) in ways {
+            let Ok(peer) = inner.enter_peer(&mut state, port, &address, level) else { continue };
+            let (udp_port, packet_max) = inner.datagrams_with(&state, port, &address);
+            others.push(Other { peer, udp_port, packet_max });
         }
-        let host = inner.host(&state, context, &address)?;
-        let caller = Caller { peer, level, timeout_us: options.timeout.map(micros), host };
+        let caller = Caller { peer, level, timeout_us: options.timeout.map(micros), host, others };
         let id = state.talk.connect(inner.now(), &caller, payload)?;
         inner.flush(&mut state);
         Ok(inner.name(id))

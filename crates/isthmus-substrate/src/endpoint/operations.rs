@@ -10,13 +10,14 @@ use super::{Endpoint, SPIN};
 use crate::event::Connection;
 use crate::inner::Held;
 use crate::memory::Region;
-use crate::talk::OpId;
+use crate::ports::port_of;
+use crate::post::Awaited;
 use crate::{Error, RemoteOptions, SendOptions};
 
 /// An operation that was begun; to be waited for where it is blocking.
 #[derive(Debug)]
 #[must_use]
-pub struct Posted(Option<OpId>);
+pub struct Posted(Option<Awaited>);
 
 impl Endpoint {
     /// Sends a copy of a message; [`Event::Sent`] tells its end.
@@ -179,8 +180,9 @@ impl Endpoint {
     }
 
     /// Waits for the end of a blocking operation.
-    fn await_end(&self, op: Option<OpId>) -> Result<(), Error> {
-        let Some(op) = op else { return Ok(()) };
+    fn await_end(&self, awaited: Option<Awaited>) -> Result<(), Error> {
+        let Some(Awaited { op, peer }) = awaited else { return Ok(()) };
+        let engine = &self.inner.ports[port_of(peer)].engine;
         let start = Instant::now();
         loop {
             let mut state = self.inner.state.lock();
@@ -196,7 +198,7 @@ impl Endpoint {
             drop(state);
             if start.elapsed() > SPIN {
                 // The I/O thread turns the engine meanwhile; other threads may take the end.
-                let _ = self.inner.engine.wait(Some(Duration::from_millis(1)));
+                let _ = engine.wait(Some(Duration::from_millis(1)));
             }
         }
     }

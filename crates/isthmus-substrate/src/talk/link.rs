@@ -6,7 +6,7 @@ use isthmus_proto::{Micros, PeerId};
 use isthmus_wire::conversation::{ConnectionId, End};
 use slab::Slab;
 
-use super::{OpId, Parcel};
+use super::{OpId, Other, Parcel};
 use crate::{Error, Failure, Level};
 
 /// How far a connection is.
@@ -48,8 +48,8 @@ pub(crate) struct Link {
     pub(crate) id: ConnectionId,
     pub(crate) peer: PeerId,
     pub(crate) level: Level,
-    /// Datagrams reach the peer without a router.
-    pub(crate) near: bool,
+    /// Longest message that goes as a datagram; 0: none does. Bytes.
+    pub(crate) packet_max: u32,
     pub(crate) state: State,
     /// The program's word for it.
     pub(crate) context: u64,
@@ -73,6 +73,8 @@ pub(crate) struct Link {
     pub(crate) escorted: u32,
     /// Messages that wait for their writes.
     pub(crate) held: u32,
+    /// While it is asked for: the other ways to the peer.
+    pub(crate) asking: Option<Box<Asking>>,
     /// What only busy connections have.
     pub(crate) busy: Option<Box<Busy>>,
     pub(crate) send_timeout_us: Micros,
@@ -82,6 +84,14 @@ pub(crate) struct Link {
     pub(crate) pinging: bool,
     /// Of the timer that counts, among those that are set.
     pub(crate) timer_at: Micros,
+}
+
+/// What a request needs that may have to be made again, by another way.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    /// The ways that were not tried, the best one last.
+    pub(crate) others: Vec<Other>,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// Messages that wait for earlier ones.
@@ -158,6 +168,10 @@ impl Links {
     pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Link> {
         self.get(id)?;
         self.links.try_remove(id.index() as usize)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter().map(|(_, link)| link)
     }
 
     pub(crate) fn of_peer(&self, peer: PeerId) -> Vec<ConnectionId> {

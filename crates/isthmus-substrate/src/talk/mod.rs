@@ -23,7 +23,7 @@ use slab::Slab;
 use crate::{Failure, Level};
 use link::{Links, State};
 
-pub(crate) use opening::{Caller, Host};
+pub(crate) use opening::{Caller, Host, Other};
 #[cfg(test)]
 pub(crate) use sending::Plan;
 pub(crate) use sending::{Lane, Outgoing, Way};
@@ -39,10 +39,6 @@ pub(crate) struct Limits {
     pub(crate) message_max: u32,
     /// Longest message over UU. Bytes.
     pub(crate) datagram_max: u32,
-    /// Longest of them that goes as a datagram; others take the lanes. Bytes.
-    pub(crate) packet_max: u32,
-    /// UDP port for datagrams; 0: none.
-    pub(crate) udp_port: u16,
 }
 
 /// An operation of the engine, as its context says.
@@ -80,7 +76,7 @@ pub(crate) enum Post {
     /// Send something that the other endpoint answers whatever its program does.
     Ping { op: OpId, peer: PeerId },
     /// Have the engine copy what the program lent it, then say [`Talk::disowned`].
-    Disown { op: OpId },
+    Disown { op: OpId, peer: PeerId },
     /// Nobody wants this message.
     Drop(Parcel),
 }
@@ -137,14 +133,18 @@ pub(crate) enum News {
         link: ConnectionId,
         context: u64,
     },
-    DeviceFailed,
+    DeviceFailed {
+        /// Which of the endpoint's.
+        port: usize,
+    },
 }
 
 /// What an operation is.
 #[derive(Clone, Debug)]
 enum What {
-    /// A letter; `opens` where a connection depends on it.
+    /// A letter to this peer; `opens` where a connection depends on it.
     Letter {
+        peer: PeerId,
         opens: bool,
     },
     /// A message; its end is told in order on RO.
@@ -280,9 +280,9 @@ impl Talk {
         (self.ops.len(), self.halves.len(), self.links.len(), self.under_way)
     }
 
-    /// The device's address has left the host.
-    pub(crate) fn device_failed(&mut self) {
-        self.news.push_back(News::DeviceFailed);
+    /// The address of one of the devices has left the host.
+    pub(crate) fn device_failed(&mut self, port: usize) {
+        self.news.push_back(News::DeviceFailed { port });
     }
 
     /// Nobody wants this message.
@@ -314,7 +314,7 @@ impl Talk {
 
     /// Sends a letter; `opens` where the connection depends on it.
     fn write_letter(&mut self, link: ConnectionId, peer: PeerId, letter: &Letter, opens: bool) {
-        let op = self.enter_op(link, What::Letter { opens }, 0, true);
+        let op = self.enter_op(link, What::Letter { peer, opens }, 0, true);
         let mut bytes = Vec::new();
         letter.encode(&mut bytes);
         self.posts.push_back(Post::Message { op, peer, tag: Subject::Letter.to_tag(), data: 0, bytes });

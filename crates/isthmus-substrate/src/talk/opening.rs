@@ -3,8 +3,9 @@
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{CONVERSATION_VERSION, ConnectionId, End, Letter, Objection, PAYLOAD_MAX};
 
-use super::link::{Link, State};
+use super::link::{Asking, Link, State};
 use super::{Half, News, Post, Talk, Timer};
+use crate::ports::port_of;
 use crate::{Error, Failure, Level};
 
 /// Who asks for a connection, and how.
@@ -15,6 +16,17 @@ pub(crate) struct Caller {
     /// How long the peer may take to answer; `None`: as long as it lives. Microseconds.
     pub(crate) timeout_us: Option<Micros>,
     pub(crate) host: Host,
+    /// Other ways to the same peer, the best one first: each is tried when those before it
+    /// led nowhere.
+    pub(crate) others: Vec<Other>,
+}
+
+/// Another way to a peer, and what is different by it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Other {
+    pub(crate) peer: PeerId,
+    pub(crate) udp_port: u16,
+    pub(crate) packet_max: u32,
 }
 
 /// This end of a connection.
@@ -24,8 +36,10 @@ pub(crate) struct Host {
     pub(crate) context: u64,
     /// What the peer must show; hard to guess.
     pub(crate) token: u64,
-    /// Datagrams reach the peer without a router.
-    pub(crate) near: bool,
+    /// UDP port at which this end takes datagrams; 0: none.
+    pub(crate) udp_port: u16,
+    /// Longest message that goes as a datagram to this peer; 0: none does. Bytes.
+    pub(crate) packet_max: u32,
     pub(crate) send_timeout_us: Micros,
     pub(crate) keepalive_us: Micros,
 }
@@ -40,15 +54,40 @@ impl Talk {
     ) -> Result<ConnectionId, Error> {
         check_payload(payload)?;
         let id = self.enter_link(now, caller, State::Connecting, End::default())?;
-        let from = self.own_end(id, caller.host.token);
-        let level = caller.level as u8;
-        let letter =
-            Letter::Connect { version: CONVERSATION_VERSION, level, from, payload: payload.to_vec() };
-        self.write_letter(id, caller.peer, &letter, true);
+        if let Some(link) = self.links.get_mut(id)
+            && !caller.others.is_empty()
+        {
+            let others = caller.others.iter().rev().copied().collect();
+            link.asking = Some(Box::new(Asking { others, payload: payload.to_vec() }));
+        }
+        self.ask(id, caller.host.udp_port, payload);
         if let Some(timeout_us) = caller.timeout_us {
             self.set_link_timer(id, now.saturating_add(timeout_us));
         }
         Ok(id)
+    }
+
+    /// Writes the request for a connection.
+    fn ask(&mut self, id: ConnectionId, udp_port: u16, payload: &[u8]) {
+        let Some(link) = self.links.get(id) else { return };
+        let (peer, token, level) = (link.peer, link.token, link.level as u8);
+        let from = self.own_end(id, token, udp_port);
+        let letter =
+            Letter::Connect { version: CONVERSATION_VERSION, level, from, payload: payload.to_vec() };
+        self.write_letter(id, peer, &letter, true);
+    }
+
+    /// No way led to the peer: takes the next one. False where there is none.
+    fn ask_otherwise(&mut self, id: ConnectionId) -> bool {
+        let Some(link) = self.links.get_mut(id).filter(|link| link.state == State::Connecting) else {
+            return false;
+        };
+        let Some(asking) = &mut link.asking else { return false };
+        let Some(other) = asking.others.pop() else { return false };
+        let payload = asking.payload.clone();
+        (link.peer, link.packet_max) = (other.peer, other.packet_max);
+        self.ask(id, other.udp_port, &payload);
+        true
     }
 
     fn enter_link(
@@ -63,7 +102,7 @@ impl Talk {
             peer: caller.peer,
             level: caller.level,
             state,
-            near: caller.host.near,
+            packet_max: caller.host.packet_max,
             context: caller.host.context,
             token: caller.host.token,
             remote,
@@ -75,6 +114,7 @@ impl Talk {
             followers: 0,
             escorted: 0,
             held: 0,
+            asking: None,
             busy: None,
             send_timeout_us: caller.host.send_timeout_us,
             keepalive_us: caller.host.keepalive_us,
@@ -86,18 +126,18 @@ impl Talk {
     }
 
     /// What the other end is to know of ours.
-    fn own_end(&self, id: ConnectionId, token: u64) -> End {
-        End { id, token, udp_port: self.limits.udp_port, message_max: self.limits.message_max }
+    fn own_end(&self, id: ConnectionId, token: u64, udp_port: u16) -> End {
+        End { id, token, udp_port, message_max: self.limits.message_max }
     }
 
     /// Grants a request; [`News::Accepted`] follows when the peer has heard it.
     pub(crate) fn accept(&mut self, now: Micros, id: ConnectionId, host: &Host) -> Result<(), Error> {
-        let from = self.own_end(id, host.token);
+        let from = self.own_end(id, host.token, host.udp_port);
         let link = self.requested(id)?;
         link.state = State::Accepting;
         link.context = host.context;
         link.token = host.token;
-        link.near = host.near;
+        link.packet_max = host.packet_max;
         link.heard_at = now;
         link.send_timeout_us = host.send_timeout_us;
         link.keepalive_us = host.keepalive_us;
@@ -194,7 +234,8 @@ impl Talk {
         if self.requests >= self.limits.requests {
             return self.object(peer, from, Objection::Busy, 0, &[]);
         }
-        let caller = Caller { peer, level, timeout_us: None, host: Host::default() };
+        let host = Host::default();
+        let caller = Caller { peer, level, timeout_us: None, host, others: Vec::new() };
         let Ok(link) = self.enter_link(now, &caller, State::Requested, from) else {
             return self.object(peer, from, Objection::Busy, 0, &[]);
         };
@@ -209,8 +250,13 @@ impl Talk {
             let letter = Letter::Disconnect { to: from.id, sent: 0 };
             return self.write_letter(ConnectionId::default(), peer, &letter, false);
         };
-        // The address that was dialled may have stood for whoever answers there.
+        // The address that was dialled may have stood for whoever answers there; or it is the
+        // answer to an earlier attempt, by another way than the present one.
+        if port_of(link.peer) != port_of(peer) {
+            link.packet_max = 0;
+        }
         link.peer = peer;
+        link.asking = None;
         link.state = State::Open;
         link.remote = from;
         let context = link.context;
@@ -244,14 +290,25 @@ impl Talk {
     }
 
     /// A letter on which a connection depends has reached the peer, or never will.
-    pub(super) fn on_letter_end(&mut self, now: Micros, id: ConnectionId, end: Result<(), Failure>) {
+    pub(super) fn on_letter_end(
+        &mut self,
+        now: Micros,
+        id: ConnectionId,
+        peer: PeerId,
+        end: Result<(), Failure>,
+    ) {
+        if self.links.get(id).is_none_or(|link| link.peer != peer) {
+            return; // of a way that was given up
+        }
         match end {
             Ok(()) => {
                 self.hear(now, id);
                 self.settle(id);
             }
             Err(failure) => {
-                self.fail_connect(id, failure.clone(), Vec::new());
+                if !self.ask_otherwise(id) {
+                    self.fail_connect(id, failure.clone(), Vec::new());
+                }
                 self.fail_accept(id, failure);
             }
         }
@@ -284,6 +341,9 @@ impl Talk {
     pub(crate) fn on_lost(&mut self, peer: PeerId, error: &OpError) {
         let failure = Failure::from(error);
         for id in self.links.of_peer(peer) {
+            if self.ask_otherwise(id) {
+                continue;
+            }
             self.fail_connect(id, failure.clone(), Vec::new());
             self.fail_accept(id, failure.clone());
             if self.links.get(id).is_some_and(|link| link.state == State::Requested) {

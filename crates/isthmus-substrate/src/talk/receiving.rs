@@ -3,7 +3,7 @@
 use isthmus_proto::{Micros, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject};
 
-use super::link::State;
+use super::link::{Link, State};
 use super::{HALVES_MAX, HELD_MAX, Half, News, Parcel, Post, Talk};
 use crate::{Failure, Level};
 
@@ -89,6 +89,26 @@ impl Talk {
             next = link.busy.as_mut().and_then(|busy| busy.early.remove(&expected));
             link.shrink();
         }
+    }
+
+    /// RO: connections with messages before their turn, and the place that each waits for,
+    /// where `idle` says of the peer that nothing of it is on its way.
+    pub(crate) fn gaps(&self, mut idle: impl FnMut(PeerId) -> bool) -> Vec<(ConnectionId, u64)> {
+        let waits = |link: &&Link| link.busy.as_ref().is_some_and(|busy| !busy.early.is_empty());
+        let gaps = self.links.iter().filter(waits).filter(|link| idle(link.peer));
+        gaps.map(|link| (link.id, link.expected)).collect()
+    }
+
+    /// RO: the message at this place was never sent. If the connection still waits for it, it is
+    /// cut off, or those after it would keep their buffers for good.
+    pub(crate) fn cut_gap(&mut self, id: ConnectionId, place: u64) {
+        let Some(link) = self.links.get(id) else { return };
+        if link.expected != place || link.busy.as_ref().is_none_or(|busy| busy.early.is_empty()) {
+            return;
+        }
+        self.say_disconnect(id);
+        let why = format!("it left out message {place} of the order, and sent those after it");
+        self.end(id, Failure::Protocol(why));
     }
 
     /// A message that follows a write came.

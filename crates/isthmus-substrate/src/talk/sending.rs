@@ -98,8 +98,8 @@ impl Talk {
         let full = self.under_way >= self.limits.send_buffers;
         let Some(link) = self.links.get_mut(id) else { return Way::Lost };
         let (peer, remote, context) = (link.peer, link.remote, link.context);
-        let fits = len <= u64::from(self.limits.packet_max);
-        let way = if link.near && remote.udp_port != 0 && self.limits.udp_port != 0 && fits {
+        let fits = link.packet_max > 0 && len <= u64::from(link.packet_max);
+        let way = if remote.udp_port != 0 && fits {
             let header = DatagramHeader { to: remote.id, token: remote.token };
             Way::Udp { peer, port: remote.udp_port, header }
         } else if full {
@@ -240,8 +240,8 @@ impl Talk {
     fn on_single_end(&mut self, now: Micros, id: OpId, end: Result<(), Failure>) {
         let Some(op) = self.take_op(id) else { return };
         match op.what {
-            What::Letter { opens: true } => self.on_letter_end(now, op.link, end),
-            What::Letter { opens: false } => {}
+            What::Letter { peer, opens: true } => self.on_letter_end(now, op.link, peer, end),
+            What::Letter { opens: false, .. } => {}
             What::Ping => self.on_pong(now, op.link, end),
             What::Datagram => self.release(op.link),
             _ => {
@@ -384,10 +384,13 @@ impl Talk {
 
     /// An operation's time is over. What a write or read uses stays in use until its end.
     pub(super) fn time_out(&mut self, id: OpId) {
-        match self.op(id) {
-            Some(op) if op.lent => self.posts.push_back(Post::Disown { op: id }),
-            Some(_) => self.disowned(id),
-            None => {}
+        let Some(op) = self.op(id) else { return };
+        let (link, lent) = (op.link, op.lent);
+        match self.links.get(link) {
+            Some(link) if lent => self.posts.push_back(Post::Disown { op: id, peer: link.peer }),
+            // A connection stays as long as its messages.
+            None if lent => {}
+            _ => self.disowned(id),
         }
     }
 

@@ -14,6 +14,43 @@ pub fn substrate() -> Substrate {
     Substrate::from_toml("[device]\ninterface = \"127.0.0.1\"\nlinger = \"30s\"\n", "test").expect("valid")
 }
 
+/// What carries messages on this host: the table over which tests of all transports go.
+pub fn transports() -> Vec<&'static str> {
+    let shm = std::process::Command::new("fi_info").args(["-p", "shm"]).output();
+    let has_shm = shm.is_ok_and(|found| String::from_utf8_lossy(&found.stdout).contains("shm"));
+    if !has_shm {
+        eprintln!("without shm: libfabric is not installed");
+    }
+    ["tcp", "udp-everywhere"].into_iter().chain(has_shm.then_some("shm")).collect()
+}
+
+/// Goes over the table, at once.
+pub fn by_each_transport(test: impl Fn(&str) + Sync) {
+    std::thread::scope(|scope| {
+        for transport in transports() {
+            let test = &test;
+            scope.spawn(move || test(transport));
+        }
+    });
+}
+
+/// An endpoint on loopback whose messages are carried by a transport.
+pub fn open_by(transport: &str, options: &EndpointOptions) -> Endpoint {
+    let text = format!(
+        "[device]\ninterface = \"127.0.0.1\"\nlinger = \"30s\"\n\
+         [device.one]\ntransport = \"{transport}\"\n"
+    );
+    let substrate = Substrate::from_toml(&text, "test").expect("valid");
+    Endpoint::create(substrate.default_device().expect("up"), options).expect("loopback is always there")
+}
+
+/// Messages go by what was asked for, and not by TCP instead.
+pub fn check_carrier(at: &Endpoint, transport: &str) {
+    let carriers = at.carriers();
+    let goes = |by: &String| by.to_lowercase().contains(&transport[..3]);
+    assert!(!carriers.is_empty() && carriers.iter().all(goes), "{carriers:?}, not {transport}");
+}
+
 pub fn open() -> Endpoint {
     open_with(&EndpointOptions::default())
 }

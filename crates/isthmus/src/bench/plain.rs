@@ -1,9 +1,7 @@
-//! The same over plain sockets, and by libfabric's own program.
+//! The same over plain sockets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Fault;
@@ -75,29 +73,6 @@ pub(super) fn tcp_stream(to: SocketAddr, size: usize, count: u64) -> Result<Row,
     stream.shutdown(Shutdown::Write)?;
     stream.read_exact(&mut [0])?;
     let seconds = start.elapsed().as_secs_f64();
-    let result = Figure::Goodput { bytes: size as u64 * count, seconds };
+    let result = Figure::Goodput { bytes: size as u64 * count, seconds, each: None };
     Ok(Row { what: "plain TCP".to_owned(), size, count, lost: 0, result })
-}
-
-/// libfabric's own ping-pong over its tcp provider, where it is installed and works.
-pub(super) fn fi_pingpong(size: usize, count: u64) -> Option<Row> {
-    let (size_text, count_text) = (size.to_string(), count.to_string());
-    let with = |words: &[&str]| {
-        let mut command = Command::new("timeout");
-        command.args(["60", "fi_pingpong", "-p", "tcp", "-e", "rdm", "-S", &size_text, "-I", &count_text]);
-        command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
-        command
-    };
-    let mut server = with(&[]).stdout(Stdio::null()).spawn().ok()?;
-    // It says nothing when it listens.
-    thread::sleep(Duration::from_millis(500));
-    let output = with(&["127.0.0.1"]).output().ok();
-    let _ = server.kill();
-    let _ = server.wait();
-    let text = String::from_utf8(output?.stdout).ok()?;
-    // bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec; the time is one way.
-    let fields: Vec<&str> = text.lines().last()?.split_whitespace().collect();
-    let one_way: f64 = fields.get(6)?.parse().ok()?;
-    let what = "fi_pingpong tcp".to_owned();
-    Some(Row { what, size, count, lost: 0, result: Figure::Mean(one_way * 2.0) })
 }

@@ -10,13 +10,17 @@ use isthmus_substrate::{
     Access, Connection, Endpoint, EndpointOptions, Event, Region, SendOptions, Substrate,
 };
 
-use super::Fault;
+use super::{At, Fault, ServeArgs};
 
 /// What the substrate's server is to do, as the payload of a request.
 pub(super) const ECHO: &[u8] = b"echo";
 pub(super) const SINK: &[u8] = b"sink";
+/// Asks how many messages were sunk so far; the answer is in a rejection.
+pub(super) const SUNK: &[u8] = b"sunk";
 /// With a length behind it.
 pub(super) const MEMORY: &[u8] = b"memory ";
+/// The transport of this name is not for other hosts only.
+pub(super) const UDP_WITHIN_HOST: &str = "udp-everywhere";
 /// Most memory that is lent to whoever asks. Bytes.
 const MEMORY_MAX: usize = 1 << 30;
 
@@ -38,8 +42,9 @@ impl FromStr for Place {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        let fields: Vec<&str> = text.split(',').collect();
-        let [uri, tcp, udp] = fields[..] else {
+        // An address of several devices has commas of its own.
+        let fields: Vec<&str> = text.rsplitn(3, ',').collect();
+        let [udp, tcp, uri] = fields[..] else {
             return Err(format!("`{text}` is not what `isthmus bench serve` prints").into());
         };
         Ok(Self { uri: uri.to_owned(), tcp: tcp.parse()?, udp: udp.parse()? })
@@ -53,15 +58,28 @@ pub(super) struct Others {
 }
 
 impl Others {
-    pub(super) fn find(to: Option<&str>) -> Result<Self, Fault> {
+    pub(super) fn find(to: Option<&str>, at: &At) -> Result<Self, Fault> {
         if let Some(text) = to {
             return Ok(Self { place: text.parse()?, child: None });
         }
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["bench", "serve", "--until-eof"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        if at.transport == ["ethernet"] {
+            return Err("frames go between hosts, not within one: run `isthmus bench serve --transport \
+                        ethernet` on another one, and give what it prints to --to"
+                .into());
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "serve", "--until-eof"]);
+        for (option, value) in at
+            .device
+            .iter()
+            .map(|name| ("--device", name))
+            .chain(at.transport.iter().map(|name| ("--transport", name)))
+        {
+            // Within a host UDP is taken only where that is said.
+            let value = if value == "udp" { UDP_WITHIN_HOST } else { value };
+            command.args([option, value]);
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
@@ -79,24 +97,32 @@ impl Drop for Others {
     }
 }
 
-pub(super) fn endpoint() -> Result<Endpoint, Fault> {
+pub(super) fn endpoint(at: &At) -> Result<Endpoint, Fault> {
     let substrate = Substrate::init()?;
     let options = EndpointOptions { message_max: MESSAGE_MAX, ..Default::default() };
-    Ok(Endpoint::create(substrate.default_device()?, &options)?)
+    let device = match &at.device {
+        Some(name) => substrate.device(name)?,
+        None => substrate.default_device()?,
+    };
+    match &at.transport[..] {
+        [] => Ok(Endpoint::create(device, &options)?),
+        [named] => Ok(Endpoint::create(&device.carried_by(named), &options)?),
+        _ => Err("one side has one --transport".into()),
+    }
 }
 
-pub(super) fn run(until_eof: bool) -> Result<(), Fault> {
-    let endpoint = endpoint()?;
+pub(super) fn run(args: &ServeArgs) -> Result<(), Fault> {
+    let endpoint = endpoint(&args.at)?;
     let ip = endpoint.device().address().map_err(str::to_owned)?;
     let (tcp, udp) = plain(ip)?;
     println!("{},{tcp},{udp}", endpoint.uri());
-    if until_eof {
+    if args.until_eof {
         thread::spawn(|| {
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
             std::process::exit(0);
         });
     }
-    let mut guests = Vec::new();
+    let mut guests = Guests::default();
     loop {
         if let Some(event) = next(&endpoint)? {
             serve(&endpoint, event, &mut guests)?;
@@ -119,24 +145,32 @@ const ECHOES: u64 = 1;
 const SINKS: u64 = 2;
 const LENDS: u64 = 3;
 
-struct Guest {
-    connection: Connection,
-    region: Option<Region>,
+#[derive(Default)]
+struct Guests {
+    /// Memory that is lent to some of them.
+    lent: Vec<(Connection, Region)>,
+    /// Messages that were sunk.
+    sunk: u64,
 }
 
-fn serve(endpoint: &Endpoint, event: Event, guests: &mut Vec<Guest>) -> Result<(), Fault> {
+fn serve(endpoint: &Endpoint, event: Event, guests: &mut Guests) -> Result<(), Fault> {
     let silent = SendOptions { silent: true, ..SendOptions::default() };
     match event {
         Event::Received(message) if message.context() == ECHOES => {
             // A guest that leaves in the middle hears nothing.
             let _ = endpoint.send(message.connection(), &message, &silent);
         }
+        Event::Received(message) if message.context() == SINKS => guests.sunk += 1,
         Event::Requested(request) => {
             let words = request.payload();
             let lent = words.strip_prefix(MEMORY).and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
             let (context, region) = match (words, lent) {
                 (ECHO, _) => (ECHOES, None),
                 (SINK, _) => (SINKS, None),
+                (SUNK, _) => {
+                    let sunk = guests.sunk.to_le_bytes();
+                    return Ok(endpoint.reject(request, 0, &sunk)?);
+                }
                 (_, Some(len)) if len <= MEMORY_MAX => {
                     let access = Access { remote_read: true, remote_write: true };
                     let region = endpoint.register(len, access)?;
@@ -144,20 +178,19 @@ fn serve(endpoint: &Endpoint, event: Event, guests: &mut Vec<Guest>) -> Result<(
                     region.write_at(0, &vec![1; len])?;
                     (LENDS, Some(region))
                 }
-                _ => return Ok(endpoint.reject(request, 1, b"echo, sink or memory LENGTH")?),
+                _ => return Ok(endpoint.reject(request, 1, b"echo, sink, sunk or memory LENGTH")?),
             };
-            if let Ok(connection) = endpoint.accept(request, context) {
-                guests.push(Guest { connection, region });
+            if let (Ok(connection), Some(region)) = (endpoint.accept(request, context), region) {
+                guests.lent.push((connection, region));
             }
         }
         Event::Accepted { connection, context: LENDS } => {
-            let guest = guests.iter().find(|guest| guest.connection == connection);
-            if let Some(region) = guest.and_then(|guest| guest.region.as_ref()) {
+            if let Some((_, region)) = guests.lent.iter().find(|(of, _)| *of == connection) {
                 let _ = endpoint.send(connection, &region.handle().to_bytes(), &silent);
             }
         }
         Event::Disconnected { connection, .. } => {
-            guests.retain(|guest| guest.connection != connection);
+            guests.lent.retain(|(of, _)| *of != connection);
             endpoint.disconnect(connection)?;
         }
         _ => {}

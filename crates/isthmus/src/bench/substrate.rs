@@ -2,19 +2,22 @@
 
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use isthmus_substrate::{
-    Access, ConnectOptions, Connection, Endpoint, Error, Event, Level, MemoryHandle, RemoteOptions,
+    Access, ConnectOptions, Connection, Endpoint, Error, Event, Failure, Level, MemoryHandle, RemoteOptions,
     SendOptions,
 };
 
-use super::Fault;
 use super::report::{Figure, Row, histogram};
-use super::serve::{ECHO, MEMORY, Place, SINK, endpoint};
+use super::serve::{ECHO, MEMORY, Place, SINK, SUNK, endpoint};
+use super::{At, Fault};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long one may take that may be lost.
 const UU_PATIENCE: Duration = Duration::from_millis(200);
+/// How long what is on its way may take to arrive, where nobody tells.
+const UU_SETTLE: Duration = Duration::from_millis(20);
 /// Round trips that are not counted.
 const WARM_UP: u64 = 200;
 
@@ -33,89 +36,181 @@ fn next(endpoint: &Endpoint, patience: Duration) -> Result<Option<Event>, Fault>
     }
 }
 
-fn connect(place: &Place, level: Level, words: &[u8]) -> Result<(Endpoint, Connection), Fault> {
-    let endpoint = endpoint()?;
-    let options = ConnectOptions { timeout: Some(PATIENCE) };
-    endpoint.connect(&place.uri, words, level, 0, &options)?;
-    match next(&endpoint, PATIENCE)? {
-        Some(Event::Connected { connection, .. }) => Ok((endpoint, connection)),
-        Some(Event::ConnectFailed { why, .. }) => {
-            Err(format!("no connection with {}: {why}", place.uri).into())
-        }
-        other => Err(format!("{other:?} instead of a connection").into()),
-    }
+/// Who measures: by which device, with whom, at which level.
+pub(super) struct Client<'a> {
+    pub(super) at: &'a At,
+    pub(super) place: &'a Place,
+    pub(super) level: Level,
 }
 
-pub(super) fn pingpong(place: &Place, level: Level, size: usize, count: u64) -> Result<Row, Fault> {
-    let (endpoint, to) = connect(place, level, ECHO)?;
-    let message = vec![7; size];
-    let mut times = histogram();
-    let mut lost = 0;
-    let patience = if level.is_reliable() { PATIENCE } else { UU_PATIENCE };
-    for round in 0..WARM_UP + count {
+impl Client<'_> {
+    fn connect(&self, words: &[u8]) -> Result<(Endpoint, Connection), Fault> {
+        let (place, endpoint) = (self.place, endpoint(self.at)?);
+        let options = ConnectOptions { timeout: Some(PATIENCE) };
+        endpoint.connect(&place.uri, words, self.level, 0, &options)?;
+        match next(&endpoint, PATIENCE)? {
+            Some(Event::Connected { connection, .. }) => Ok((endpoint, connection)),
+            Some(Event::ConnectFailed { why, .. }) => {
+                Err(format!("no connection with {}: {why}", place.uri).into())
+            }
+            other => Err(format!("{other:?} instead of a connection").into()),
+        }
+    }
+
+    /// The level, and what the lanes went by indeed.
+    fn name(&self, endpoint: &Endpoint, what: &str) -> String {
+        let mut carriers = endpoint.carriers();
+        carriers.sort();
+        carriers.dedup();
+        // Datagrams go beside the lanes.
+        let by = if self.level.is_reliable() { " by " } else { ", lanes by " };
+        format!("{}{what}{by}{}", self.level, carriers.join(" and "))
+    }
+
+    pub(super) fn pingpong(&self, size: usize, count: u64) -> Result<Row, Fault> {
+        let (endpoint, to) = self.connect(ECHO)?;
+        let message = vec![7; size];
+        let mut times = histogram();
+        let mut lost = 0;
+        let patience = if self.level.is_reliable() { PATIENCE } else { UU_PATIENCE };
+        for round in 0..WARM_UP + count {
+            let start = Instant::now();
+            endpoint.send(to, &message, &SILENT)?;
+            match next(&endpoint, patience)? {
+                Some(Event::Received(_)) if round >= WARM_UP => {
+                    times.record(start.elapsed().as_nanos() as u64)?;
+                }
+                Some(Event::Received(_)) => {}
+                None if !self.level.is_reliable() => lost += 1,
+                other => return Err(format!("{other:?} instead of an answer").into()),
+            }
+        }
+        let what = self.name(&endpoint, "");
+        Ok(Row { what, size, count, lost, result: Figure::RoundTrips(Box::new(times)) })
+    }
+
+    pub(super) fn stream(&self, size: usize, count: u64, depth: u32) -> Result<Row, Fault> {
+        let (endpoint, to) = self.connect(SINK)?;
+        if !self.level.is_reliable() {
+            return self.unreliable_stream(&endpoint, to, size, count);
+        }
+        let message = bytes::Bytes::from(vec![7; size]);
+        let pumped = pump(&endpoint, count, depth, |context| {
+            let how = SendOptions { context, ..SendOptions::default() };
+            endpoint.send_bytes(to, std::slice::from_ref(&message), &how)
+        })?;
+        Ok(pumped.row(self.name(&endpoint, ""), size, count))
+    }
+
+    /// Sends as fast as that goes; what counts is what has arrived.
+    fn unreliable_stream(
+        &self,
+        endpoint: &Endpoint,
+        to: Connection,
+        size: usize,
+        count: u64,
+    ) -> Result<Row, Fault> {
+        let size = size.min(endpoint.message_max(to)? as usize);
+        let (message, before) = (vec![7; size], self.sunk(endpoint)?);
         let start = Instant::now();
-        endpoint.send(to, &message, &SILENT)?;
-        match next(&endpoint, patience)? {
-            Some(Event::Received(_)) if round >= WARM_UP => times.record(start.elapsed().as_nanos() as u64)?,
-            Some(Event::Received(_)) => {}
-            None if !level.is_reliable() => lost += 1,
-            other => return Err(format!("{other:?} instead of an answer").into()),
+        for _ in 0..count {
+            endpoint.send(to, &message, &SILENT)?;
+        }
+        let mut seconds = start.elapsed().as_secs_f64();
+        let mut arrived = self.sunk(endpoint)?;
+        // Until no more arrives; only what did is time.
+        loop {
+            let asked = start.elapsed().as_secs_f64();
+            std::thread::sleep(UU_SETTLE);
+            let now = self.sunk(endpoint)?;
+            if now == arrived {
+                break;
+            }
+            (arrived, seconds) = (now, asked);
+        }
+        let arrived = arrived - before;
+        let result = Figure::Goodput { bytes: size as u64 * arrived, seconds, each: None };
+        Ok(Row { what: self.name(endpoint, ""), size, count, lost: count.saturating_sub(arrived), result })
+    }
+
+    /// How many messages the other side has sunk.
+    fn sunk(&self, endpoint: &Endpoint) -> Result<u64, Fault> {
+        let options = ConnectOptions { timeout: Some(PATIENCE) };
+        endpoint.connect(&self.place.uri, SUNK, Level::Ro, 0, &options)?;
+        match next(endpoint, PATIENCE)? {
+            Some(Event::ConnectFailed { why: Failure::Rejected(0), payload, .. }) => {
+                Ok(payload.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+            }
+            other => Err(format!("{other:?} instead of a count").into()),
         }
     }
-    let what = format!("substrate {level}");
-    Ok(Row { what, size, count, lost, result: Figure::RoundTrips(Box::new(times)) })
+
+    pub(super) fn rma(&self, size: usize, count: u64, depth: u32) -> Result<Row, Fault> {
+        let words = [MEMORY, size.to_string().as_bytes()].concat();
+        let (endpoint, to) = self.connect(&words)?;
+        let Some(Event::Received(message)) = next(&endpoint, PATIENCE)? else {
+            return Err("the other side did not lend its memory".into());
+        };
+        let remote =
+            message.first_chunk().and_then(MemoryHandle::from_bytes).ok_or("no memory handle came")?;
+        let ours = endpoint.register(size, Access::default())?;
+        ours.write_at(0, &vec![7; size])?;
+        let pumped = pump(&endpoint, count, depth, |context| {
+            let how = RemoteOptions { context, ..RemoteOptions::default() };
+            endpoint.write(to, &ours, 0, &remote, 0, size as u64, &how)
+        })?;
+        Ok(pumped.row(self.name(&endpoint, " write"), size, count))
+    }
 }
 
-pub(super) fn stream(place: &Place, level: Level, size: usize, count: u64, depth: u32) -> Result<Row, Fault> {
-    let (endpoint, to) = connect(place, level, SINK)?;
-    let message = bytes::Bytes::from(vec![7; size]);
-    let seconds = pump(&endpoint, count, depth, |_| {
-        endpoint.send_bytes(to, std::slice::from_ref(&message), &SendOptions::default())
-    })?;
-    let what = format!("substrate {level}");
-    let bytes = size as u64 * count;
-    Ok(Row { what, size, count, lost: 0, result: Figure::Goodput { bytes, seconds } })
+/// What pumping came to.
+struct Pumped {
+    seconds: f64,
+    each: Histogram<u64>,
 }
 
-pub(super) fn rma(place: &Place, level: Level, size: usize, count: u64, depth: u32) -> Result<Row, Fault> {
-    let words = [MEMORY, size.to_string().as_bytes()].concat();
-    let (endpoint, to) = connect(place, level, &words)?;
-    let Some(Event::Received(message)) = next(&endpoint, PATIENCE)? else {
-        return Err("the other side did not lend its memory".into());
-    };
-    let remote = message.first_chunk().and_then(MemoryHandle::from_bytes).ok_or("no memory handle came")?;
-    let ours = endpoint.register(size, Access::default())?;
-    ours.write_at(0, &vec![7; size])?;
-    let seconds = pump(&endpoint, count, depth, |_| {
-        endpoint.write(to, &ours, 0, &remote, 0, size as u64, &RemoteOptions::default())
-    })?;
-    let what = format!("substrate {level} write");
-    let bytes = size as u64 * count;
-    Ok(Row { what, size, count, lost: 0, result: Figure::Goodput { bytes, seconds } })
+impl Pumped {
+    fn row(self, what: String, size: usize, count: u64) -> Row {
+        let (bytes, each) = (size as u64 * count, Some(Box::new(self.each)));
+        Row { what, size, count, lost: 0, result: Figure::Goodput { bytes, seconds: self.seconds, each } }
+    }
 }
 
-/// Keeps `depth` operations under way until all have ended; how long that took. Seconds.
+/// Keeps `depth` operations under way until all have ended. Each is posted with a context by
+/// which its end is known.
 fn pump(
     endpoint: &Endpoint,
     count: u64,
     depth: u32,
     mut post: impl FnMut(u64) -> Result<(), Error>,
-) -> Result<f64, Fault> {
+) -> Result<Pumped, Fault> {
     let warm_up = u64::from(depth) * 2;
     let (mut posted, mut ended) = (0, 0);
     let mut start = Instant::now();
+    let mut began = vec![start; depth as usize];
+    let mut free: Vec<u64> = (0..u64::from(depth)).collect();
+    let mut each = histogram();
     while ended < warm_up + count {
-        while posted < warm_up + count && posted - ended < u64::from(depth) {
-            post(posted)?;
+        while posted < warm_up + count
+            && let Some(slot) = free.pop()
+        {
+            began[slot as usize] = Instant::now();
+            post(slot)?;
             posted += 1;
         }
         match next(endpoint, PATIENCE)? {
-            Some(Event::Sent { end: Ok(()), .. }) => ended += 1,
+            Some(Event::Sent { end: Ok(()), operation, .. }) => {
+                ended += 1;
+                free.push(operation);
+                if ended > warm_up {
+                    each.record(began[operation as usize].elapsed().as_nanos() as u64)?;
+                }
+            }
             other => return Err(format!("{other:?} instead of the end of an operation").into()),
         }
         if ended == warm_up {
             start = Instant::now();
         }
     }
-    Ok(start.elapsed().as_secs_f64())
+    Ok(Pumped { seconds: start.elapsed().as_secs_f64(), each })
 }

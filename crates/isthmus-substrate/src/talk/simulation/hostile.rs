@@ -6,7 +6,7 @@ use isthmus_proto::{OpError, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, End, Letter, Objection, Subject};
 
 use super::world::Rng;
-use crate::talk::{Caller, ESCORTED_MAX, Host, Limits, News, OpId, Outgoing, Parcel, Post, Talk, Way};
+use crate::talk::{Caller, ESCORTED_MAX, Host, Limits, News, OpId, Other, Outgoing, Parcel, Post, Talk, Way};
 use crate::{Failure, Level};
 
 const PEERS: u64 = 3;
@@ -29,14 +29,7 @@ struct Victim {
 
 impl Victim {
     fn new(seed: u64) -> Self {
-        let limits = Limits {
-            send_buffers: 16,
-            requests: REQUESTS,
-            message_max: 100,
-            datagram_max: 50,
-            packet_max: 50,
-            udp_port: 7,
-        };
+        let limits = Limits { send_buffers: 16, requests: REQUESTS, message_max: 100, datagram_max: 50 };
         Self {
             rng: Rng(seed),
             talk: Talk::new(limits, 1),
@@ -71,7 +64,7 @@ impl Victim {
         self.numbers.push(token);
         let keepalive_us = self.rng.below(2) * 500;
         let send_timeout_us = self.rng.below(2) * 300;
-        Host { context: 1, token, near: true, send_timeout_us, keepalive_us }
+        Host { context: 1, token, udp_port: 7, packet_max: 50, send_timeout_us, keepalive_us }
     }
 
     fn step(&mut self) {
@@ -137,7 +130,9 @@ impl Victim {
             0 | 1 => {
                 let level = [Level::Uu, Level::Ru, Level::Ro][self.rng.below(3) as usize];
                 let timeout_us = self.rng.chance(500).then_some(300);
-                let caller = Caller { peer, level, timeout_us, host: self.host() };
+                let other = |peer| Other { peer: PeerId(peer), udp_port: 7, packet_max: 50 };
+                let others = (0..self.rng.below(3) as u32).map(other).collect();
+                let caller = Caller { peer, level, timeout_us, host: self.host(), others };
                 self.links.extend(self.talk.connect(self.now, &caller, b"hi"));
             }
             2 if !self.requests.is_empty() => {
@@ -177,7 +172,7 @@ impl Victim {
         while let Some(post) = self.talk.poll_post() {
             match post {
                 Post::Drop(parcel) => assert!(self.slots.remove(&parcel.slot), "dropped twice"),
-                Post::Disown { op } => self.talk.disowned(op),
+                Post::Disown { op, .. } => self.talk.disowned(op),
                 Post::Message { op, data, .. } => {
                     self.numbers.push(data);
                     self.ops.push(op);
@@ -268,4 +263,38 @@ fn whoever_sends_messages_of_writes_and_never_writes_is_cut_off() {
     let received = std::iter::from_fn(|| victim.talk.poll_news())
         .any(|news| matches!(news, News::Received { link, .. } if link == from_good));
     assert!(received && victim.talk.held() == 0);
+}
+
+#[test]
+fn a_gap_in_the_order_is_cut_off_unless_something_on_its_way_may_fill_it() {
+    let mut victim = Victim::new(2);
+    let peer = PeerId(0);
+    let from = End { id: ConnectionId::new(9, 1), token: 3, udp_port: 0, message_max: 100 };
+    let mut bytes = Vec::new();
+    Letter::Connect { version: 1, level: 2, from, payload: Vec::new() }.encode(&mut bytes);
+    victim.talk.on_letter(0, peer, &bytes);
+    let Some(News::Requested { link, .. }) = victim.talk.poll_news() else { panic!("no request") };
+    let host = victim.host();
+    victim.talk.accept(0, link, &host).expect("undecided");
+    let send = |victim: &mut Victim, place| {
+        let parcel = victim.parcel();
+        victim.talk.on_message(0, peer, Subject::Message(link), place, parcel);
+    };
+    assert!(victim.talk.gaps(|_| true).is_empty());
+    send(&mut victim, 1);
+    assert!(victim.talk.gaps(|_| false).is_empty(), "the first may be on its way");
+    assert_eq!(victim.talk.gaps(|_| true), [(link, 0)]);
+    // It comes between two looks; the next gap is another one.
+    send(&mut victim, 0);
+    send(&mut victim, 3);
+    victim.talk.cut_gap(link, 0);
+    let arrived = std::iter::from_fn(|| victim.talk.poll_news())
+        .inspect(|news| assert!(!matches!(news, News::Disconnected { .. }), "{news:?}"))
+        .filter(|news| matches!(news, News::Received { .. }));
+    assert_eq!(arrived.count(), 2);
+    victim.talk.cut_gap(link, 2);
+    let last = std::iter::from_fn(|| victim.talk.poll_news()).last();
+    let Some(News::Disconnected { why: Failure::Protocol(text), .. }) = last else { panic!("{last:?}") };
+    assert!(text.contains("left out message 2"), "{text}");
+    assert!(std::iter::from_fn(|| victim.talk.poll_post()).any(|post| matches!(post, Post::Drop(_))));
 }

@@ -3,8 +3,8 @@
 use isthmus_proto::PeerId;
 use isthmus_wire::conversation::ConnectionId;
 
-use super::world::{Net, Stamp, World};
-use crate::talk::{Caller, Host, News, Outgoing, Parcel};
+use super::world::{NOWHERE, Net, Stamp, World};
+use crate::talk::{Caller, Host, News, Other, Outgoing, Parcel};
 use crate::{Error, Failure, Level};
 
 /// What one end of a connection has seen.
@@ -126,7 +126,7 @@ impl Programs {
         let keepalive_us = if self.world.rng.chance(300) { 20_000 } else { 0 };
         let send_timeout_us = if self.world.rng.chance(300) { 8_000 } else { 0 };
         let token = self.world.rng.below(u64::MAX);
-        Host { context: context as u64, token, near: true, send_timeout_us, keepalive_us }
+        Host { context: context as u64, token, udp_port: 7, packet_max: 500, send_timeout_us, keepalive_us }
     }
 
     fn connect(&mut self, node: usize) {
@@ -134,7 +134,15 @@ impl Programs {
         let level = [Level::Uu, Level::Ru, Level::Ro][self.world.rng.below(3) as usize];
         let index = self.talked.len();
         let timeout_us = self.world.rng.chance(300).then_some(TIMEOUT_US);
-        let caller = Caller { peer: PeerId(peer as u32), level, timeout_us, host: self.host(index) };
+        // Now and then the best way leads nowhere, or another than the one that is taken does.
+        let way = |peer: usize| Other { peer: PeerId(peer as u32), udp_port: 7, packet_max: 500 };
+        let mut ways = vec![way(peer)];
+        while self.world.rng.chance(200) {
+            let at = self.world.rng.below(ways.len() as u64 + 1) as usize;
+            ways.insert(at, way(NOWHERE));
+        }
+        let first = ways.remove(0).peer;
+        let caller = Caller { peer: first, level, timeout_us, host: self.host(index), others: ways };
         let payload = (index as u64).to_le_bytes();
         let id = self.world.nodes[node].talk.connect(self.world.now, &caller, &payload).expect("room");
         let mut talked = Talked { level, nodes: [node, peer], ends: Default::default() };
@@ -253,7 +261,7 @@ impl Programs {
                 assert!(silent, "a peer that lives and can be reached is not silent");
                 self.talked[context as usize].ends[side].expired += 1;
             }
-            News::DeviceFailed => panic!("there is no device here"),
+            News::DeviceFailed { .. } => panic!("there is no device here"),
         }
     }
 

@@ -7,6 +7,9 @@ use isthmus_wire::conversation::{DatagramHeader, Subject};
 
 use crate::talk::{Lane, Limits, OpId, Parcel, Plan, Post, Talk, Way};
 
+/// A peer that is not there.
+pub(super) const NOWHERE: usize = 99;
+
 /// How the network treats its users.
 #[derive(Clone, Debug)]
 pub(super) struct Net {
@@ -130,14 +133,7 @@ fn gone() -> OpError {
 
 impl World {
     pub(super) fn new(seed: u64, net: Net, nodes: usize) -> Self {
-        let limits = Limits {
-            send_buffers: 64,
-            requests: 8,
-            message_max: 1000,
-            datagram_max: 500,
-            packet_max: 500,
-            udp_port: 7,
-        };
+        let limits = Limits { send_buffers: 64, requests: 8, message_max: 1000, datagram_max: 500 };
         let node = |index: usize| Node {
             talk: Talk::new(limits.clone(), index as u64),
             alive: true,
@@ -203,7 +199,7 @@ impl World {
             }
             Event::End { at: node, op, error } if self.nodes[node].alive => self.end(node, op, error),
             Event::Lost { at: node, peer } if self.nodes[node].alive => {
-                self.nodes[node].knows = true;
+                self.nodes[node].knows |= peer != NOWHERE;
                 let ops: Vec<_> = self.nodes[node].under_way.iter().filter(|(_, to)| **to == peer).collect();
                 for op in ops.into_iter().map(|(op, _)| *op).collect::<Vec<_>>() {
                     self.end(node, op, Some(gone()));
@@ -267,7 +263,7 @@ impl World {
                     let at = self.arrival() + 100;
                     self.begin(node, op, peer.0 as usize, at, refused);
                 }
-                Post::Disown { op } => match self.rng.chance(500) {
+                Post::Disown { op, .. } => match self.rng.chance(500) {
                     true => self.nodes[node].talk.disowned(op),
                     false => self.nodes[node].talk.not_disowned(self.now, op),
                 },
@@ -300,6 +296,9 @@ impl World {
     pub(super) fn send(&mut self, from: usize, lane: Lane, bytes: Vec<u8>, stamp: Stamp) {
         let to = lane.peer.0 as usize;
         let arrival = self.arrival();
+        if to == NOWHERE {
+            return self.refuse(from, lane.op, arrival);
+        }
         let matched = self.matched.entry((from, to)).or_default();
         *matched = arrival.max(*matched + 1);
         let letter = Subject::from_tag(lane.tag) == Some(Subject::Letter);
@@ -313,6 +312,14 @@ impl World {
         }
         let heard = complete + self.rng.below(self.net.delay.1);
         self.begin(from, op, to, heard, None);
+    }
+
+    /// Nobody is there: the operation ends, and the peer is lost, in either order.
+    fn refuse(&mut self, from: usize, op: OpId, at: Micros) {
+        self.nodes[from].under_way.insert(op, NOWHERE);
+        let (end, lost) = (at + self.rng.below(50), at + self.rng.below(100));
+        self.at(end, Event::End { at: from, op, error: Some(gone()) });
+        self.at(lost, Event::Lost { at: from, peer: NOWHERE });
     }
 
     /// Whether what a node sent is still on its way at this time.

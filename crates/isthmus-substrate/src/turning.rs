@@ -1,0 +1,119 @@
+//! Taking in what has come, by all ports, and doing what is due.
+
+use std::time::Instant;
+
+use isthmus_proto::Micros;
+
+use crate::datagrams::Datagrams;
+use crate::inner::{Inner, LOOK, State};
+use crate::ports::{Slot, peer_at, port_of, within};
+use crate::talk::Parcel;
+
+/// For so many polls after a datagram the engine is turned at each eighth only.
+const DATAGRAM_POLLS: u32 = 255;
+const DATAGRAM_TURNS: u32 = 8;
+
+impl Inner {
+    /// Takes in what has come, and does what is due.
+    pub(crate) fn progress(&self, state: &mut State) {
+        if state.armed {
+            // The engine no longer rings: who sleeps must look, and arm again.
+            state.armed = false;
+            self.bell.ring();
+            state.datagrams_first = 0;
+        }
+        let now = self.now();
+        self.take_datagrams(state, now);
+        state.datagrams_first = state.datagrams_first.saturating_sub(1);
+        if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
+            self.turn_engines(state, now);
+            self.look_around(state);
+        }
+        if state.talk.poll_timeout().is_some_and(|at| at <= now) {
+            state.talk.handle_timeout(now);
+        }
+        self.flush(state);
+    }
+
+    fn turn_engines(&self, state: &mut State, now: Micros) {
+        let mut done = std::mem::take(&mut state.done);
+        let mut found = None;
+        for (at, port) in self.ports.iter().enumerate() {
+            let beside = match self.ports.len() {
+                1 => state.ports[at].datagrams.as_ref().map(Datagrams::as_fd),
+                _ => Some(self.bell.beside()),
+            };
+            if port.engine.poll_beside(&mut done, beside) > 0 {
+                found = Some(at);
+                for completion in done.drain(..) {
+                    self.take_completion(state, now, at, &completion);
+                }
+            }
+            while let Some((peer, error)) = port.engine.poll_lost() {
+                if let Ok(peer) = peer_at(at, peer) {
+                    state.talk.on_lost(peer, &error);
+                }
+            }
+        }
+        state.done = done;
+        if let Some(found) = found {
+            self.note_found(Some(found));
+        }
+    }
+
+    /// Prepares to sleep on the bell; false where an engine has news.
+    pub(crate) fn arm_engines(&self) -> bool {
+        self.ports.iter().all(|port| port.engine.arm())
+    }
+
+    /// Polls of the other ports are not in vain.
+    fn note_found(&self, by: Option<usize>) {
+        for (at, port) in self.ports.iter().enumerate() {
+            if by != Some(at) {
+                port.engine.note_found();
+            }
+        }
+    }
+
+    fn take_datagrams(&self, state: &mut State, now: Micros) {
+        for port in 0..self.ports.len() {
+            let State { ports, talk, .. } = state;
+            let Some(datagrams) = &mut ports[port].datagrams else { continue };
+            // As many as may wait; more are the kernel's to keep or drop.
+            while let Some((header, slot, len)) = datagrams.receive() {
+                let parcel = Parcel { slot: Slot::Datagram { port, slot }.to_bits(), len };
+                if !talk.on_datagram(now, header, parcel) {
+                    let bytes = datagrams.take(slot);
+                    datagrams.give_back(bytes);
+                }
+                if talk.has_news() {
+                    state.datagrams_first = DATAGRAM_POLLS;
+                    return self.note_found(None);
+                }
+            }
+        }
+    }
+
+    /// Looks at the devices and at gaps in the order of messages, now and then. All that has
+    /// come is with the conversation.
+    fn look_around(&self, state: &mut State) {
+        if state.looked_at.elapsed() < LOOK {
+            return;
+        }
+        state.looked_at = Instant::now();
+        for (at, port) in self.ports.iter().enumerate() {
+            let up = port.device.has_address(port.address.locator.ip());
+            if std::mem::replace(&mut state.ports[at].up, up) && !up {
+                state.talk.device_failed(at);
+            }
+        }
+        // Messages are matched in the order in which they were sent: where none of the peer is
+        // on its way, what is missing before a message that is here now will never come. It
+        // may have come since the turn: so a gap must still be there at the next look.
+        for (link, place) in std::mem::take(&mut state.gaps) {
+            state.talk.cut_gap(link, place);
+        }
+        let receiving = |peer| self.ports[port_of(peer)].engine.is_receiving(within(peer));
+        state.gaps = state.talk.gaps(|peer| !receiving(peer));
+    }
+}

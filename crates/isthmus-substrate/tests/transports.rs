@@ -1,0 +1,120 @@
+//! What connections promise, by every transport that this host has, at every service level.
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use isthmus_substrate::{
+    Access, EndpointOptions, Error, Event, Failure, Level, MemoryHandle, RemoteOptions, SendOptions,
+};
+use support::*;
+
+const LEVELS: [Level; 3] = [Level::Uu, Level::Ru, Level::Ro];
+/// Messages of 60 kB, more than the credit for what nobody receives.
+const COUNT: u64 = 300;
+
+#[test]
+fn messages_of_every_length_arrive() {
+    for transport in transports() {
+        let (a, b) = (open_by(transport, &Default::default()), open_by(transport, &Default::default()));
+        for level in LEVELS {
+            let (to_b, to_a) = connect(&a, &b, level);
+            check_carrier(&a, transport);
+            for (number, len) in [0, 8, 4096, 65_000].into_iter().enumerate() {
+                let message = pattern(len, number as u8);
+                a.send(to_b, &message, &SendOptions { silent: true, ..Default::default() }).expect("sent");
+                assert!(*receive(&b, &a) == *message, "{len} bytes at {level} by {transport}");
+                b.send(to_a, &message, &SendOptions { silent: true, ..Default::default() }).expect("sent");
+                assert!(*receive(&a, &b) == *message, "{len} bytes back at {level} by {transport}");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_is_reached_by_the_right_key_only() {
+    for transport in transports() {
+        let (a, b) = (open_by(transport, &Default::default()), open_by(transport, &Default::default()));
+        for level in [Level::Ru, Level::Ro] {
+            let (to_b, _) = connect(&a, &b, level);
+            let theirs =
+                b.register(3 << 20, Access { remote_read: true, remote_write: true }).expect("memory");
+            let ours = a.register(3 << 20, Access::default()).expect("memory");
+            ours.write_at(0, &pattern(3 << 20, 4)).expect("inside");
+            let how = RemoteOptions { blocking: true, ..Default::default() };
+            let wrong = MemoryHandle { key: theirs.handle().key ^ 1, ..theirs.handle() };
+            let refused = a.write(to_b, &ours, 0, &wrong, 0, 3 << 20, &how);
+            assert!(matches!(refused, Err(Error::Failed(Failure::RemoteAccess(_)))), "{refused:?}");
+            let mut found = vec![1; 3 << 20];
+            theirs.read_at(0, &mut found).expect("inside");
+            assert!(found.iter().all(|byte| *byte == 0), "touched by {transport}");
+            let how = RemoteOptions { message: Some(b"it is there"), ..Default::default() };
+            a.write(to_b, &ours, 0, &theirs.handle(), 0, 3 << 20, &how).expect("posted");
+            assert_eq!(&*receive(&b, &a), b"it is there");
+            theirs.read_at(0, &mut found).expect("inside");
+            assert!(found == pattern(3 << 20, 4), "the message came before the data by {transport}");
+            assert!(matches!(next(&a, &b), Event::Sent { end: Ok(()), .. }));
+            let refused = a.write(connect(&a, &b, Level::Uu).0, &ours, 0, &theirs.handle(), 0, 1, &how);
+            assert_eq!(refused, Err(Error::Level));
+        }
+    }
+}
+
+#[test]
+fn a_full_receiver_is_told_of_in_time_and_gets_everything_later() {
+    let few = EndpointOptions { recv_buffers: 2, ..Default::default() };
+    for transport in transports() {
+        for level in [Level::Ru, Level::Ro] {
+            let (a, b) = (open_by(transport, &Default::default()), open_by(transport, &few));
+            let (to_b, _) = connect(&a, &b, level);
+            a.set_send_timeout(to_b, Duration::from_millis(100)).expect("open");
+            let message = Bytes::from(pattern(60_000, 1));
+            for context in 0..COUNT {
+                let how = SendOptions { context, ..Default::default() };
+                a.send_bytes(to_b, std::slice::from_ref(&message), &how).expect("sent");
+            }
+            // Nobody takes b's messages, and all of them fit nowhere.
+            let (mut told, mut late) = (0, 0_u32);
+            events(&[&a], |_, event| {
+                let Event::Sent { end, .. } = event else { panic!("{event:?}") };
+                told += 1;
+                late += u32::from(end == Err(Failure::TimedOut));
+                told == COUNT
+            });
+            assert!(late > 0, "all of it fits at {level} by {transport}");
+            let mut arrived = 0;
+            events(&[&a, &b], |_, event| {
+                let Event::Received(came) = event else { panic!("{event:?}") };
+                assert!(*came == *message);
+                arrived += 1;
+                arrived == COUNT
+            });
+        }
+    }
+}
+
+#[test]
+fn a_full_receiver_of_unreliable_messages_drops_them_and_goes_on() {
+    let few = EndpointOptions { recv_buffers: 2, ..Default::default() };
+    for transport in transports() {
+        let (a, b) = (open_by(transport, &Default::default()), open_by(transport, &few));
+        let (to_b, _) = connect(&a, &b, Level::Uu);
+        let how = SendOptions { silent: true, ..Default::default() };
+        for _ in 0..400 {
+            a.send(to_b, &pattern(1_000, 1), &how).expect("UU takes everything");
+        }
+        // What comes after that is another message.
+        let last = pattern(999, 2);
+        let mut tries = 0;
+        events(&[&a, &b], |_, event| {
+            let Event::Received(came) = event else { panic!("{event:?}") };
+            tries += 1;
+            if *came != *last {
+                a.send(to_b, &last, &how).expect("sent");
+            }
+            *came == *last
+        });
+        assert!(tries <= 401, "{tries} came of 400");
+    }
+}
