@@ -21,7 +21,7 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites)
-further_components=(lint fuzz)
+further_components=(lint fuzz sanitize)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -40,7 +40,7 @@ main() {
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz) wanted+=("$1") ;;
+            base | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -61,7 +61,7 @@ main() {
         "want_${component//-/_}"
     done
     ((${#venv[@]} == 0)) || want_venv "${venv[@]}"
-    $check_only || say "ready: ${wanted[*]} ${venv[*]:0:1}"
+    $check_only || say "ready: ${wanted[*]}${venv[0]:-}"
 }
 
 # --- Debian packages -------------------------------------------------------
@@ -124,6 +124,10 @@ want_suites() {
 # libFuzzer is C++.
 want_fuzz() {
     apt_install g++
+}
+
+want_sanitize() {
+    apt_install valgrind binutils
 }
 
 want_lint() {
