@@ -83,7 +83,7 @@ struct Arrival {
 impl Datagrams {
     /// Longest message between this host's address `ip` and others: what fits one packet of
     /// its interface. Bytes.
-    pub fn message_max(ip: IpAddr) -> usize {
+    pub fn message_max_at(ip: IpAddr) -> usize {
         let mtu = interface_of(ip).and_then(|name| isthmus_datagram::mtu_of(&name).ok());
         let header = if ip.is_ipv4() { IP_HEADERS.0 } else { IP_HEADERS.1 };
         let packet = mtu.map_or(MTU_USUAL, |mtu| mtu as usize).saturating_sub(header + UDP_HEADER);
@@ -115,7 +115,7 @@ impl Datagrams {
         };
         Ok(Self {
             address,
-            message_max: Self::message_max(ip),
+            message_max: Self::message_max_at(ip),
             socket,
             inner: Mutex::default(),
             receiving: Mutex::default(),
@@ -128,6 +128,11 @@ impl Datagrams {
     /// The address that peers need.
     pub fn address(&self) -> Address {
         self.address
+    }
+
+    /// Longest message. Bytes.
+    pub fn message_max(&self) -> usize {
+        self.message_max
     }
 
     /// The index of a peer in this endpoint's table.
@@ -173,7 +178,8 @@ impl Datagrams {
         }
         let peer = self.inner.lock().peers.get(request.peer.0 as usize).copied();
         let peer = peer.ok_or(PostError::Invalid("no such peer"))?;
-        let header = MessageHeader { to: peer.incarnation, from: self.address.incarnation, data: request.data };
+        let header =
+            MessageHeader { to: peer.incarnation, from: self.address.incarnation, data: request.data };
         // SAFETY: by this function's contract.
         unsafe { self.send_one(&peer, header, iov) }?;
         let done = Completion {
@@ -194,7 +200,9 @@ impl Datagrams {
 
     fn check(&self, channel: Channel, iov: &[libc::iovec]) -> Result<(), PostError> {
         if self.inner.lock().closed || self.is_foreign() {
-            return Err(PostError::Invalid("the endpoint is closed, or belongs to the parent of this process"));
+            return Err(PostError::Invalid(
+                "the endpoint is closed, or belongs to the parent of this process",
+            ));
         }
         if channel == Channel::Tagged {
             return Err(PostError::Invalid("datagrams have no tags"));
@@ -250,7 +258,9 @@ impl Datagrams {
     pub unsafe fn recv(&self, request: &RecvRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         self.check(request.channel, iov)?;
         if request.multi.is_some() || request.source.is_some() {
-            return Err(PostError::Invalid("datagrams have no multi-receive buffers and no directed receives"));
+            return Err(PostError::Invalid(
+                "datagrams have no multi-receive buffers and no directed receives",
+            ));
         }
         let mut pieces = [EMPTY; Endpoint::IOV_MAX];
         pieces[..iov.len()].copy_from_slice(iov);
@@ -313,7 +323,8 @@ impl Datagrams {
                     let room = total(&posted.pieces[..posted.count]);
                     let sent = len as u64;
                     let error = (sent > room).then_some(OpError::Truncated { sent, room });
-                    let done = Completion { len: sent.min(room), data: header.data, error, ..received(&posted) };
+                    let done =
+                        Completion { len: sent.min(room), data: header.data, error, ..received(&posted) };
                     self.finish(&mut inner, done, Some(source));
                 }
                 Ok(None) => inner.posted.push_front(posted),
@@ -393,7 +404,8 @@ impl Datagrams {
         if wanted == inner.watched {
             return;
         }
-        let changed = if wanted { self.poller.add(&self.socket, 1, false) } else { self.poller.remove(&self.socket) };
+        let changed =
+            if wanted { self.poller.add(&self.socket, 1, false) } else { self.poller.remove(&self.socket) };
         inner.watched = if changed.is_ok() { wanted } else { inner.watched };
     }
 
@@ -414,10 +426,7 @@ impl Datagrams {
 const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// The pieces of a datagram: its head, and those of the program's buffer.
-fn headed(
-    head: &mut [u8; MessageHeader::LEN],
-    iov: &[libc::iovec],
-) -> [libc::iovec; Endpoint::IOV_MAX + 1] {
+fn headed(head: &mut [u8; MessageHeader::LEN], iov: &[libc::iovec]) -> [libc::iovec; Endpoint::IOV_MAX + 1] {
     let mut pieces = [EMPTY; Endpoint::IOV_MAX + 1];
     pieces[0] = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };
     pieces[1..=iov.len()].copy_from_slice(iov);

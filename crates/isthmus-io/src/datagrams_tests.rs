@@ -27,7 +27,8 @@ fn send(from: &Datagrams, to: &Address, bytes: &mut [u8], data: Option<u64>) -> 
 
 fn recv(at: &Datagrams, context: u64, bytes: &mut [u8]) {
     let channel = Channel::Untagged;
-    let request = RecvRequest { source: None, channel, tag: 0, ignore: 0, multi: None, options: options(context) };
+    let request =
+        RecvRequest { source: None, channel, tag: 0, ignore: 0, multi: None, options: options(context) };
     // SAFETY: the tests keep the buffers until they have seen the completions.
     unsafe { at.recv(&request, &[iov(bytes)]) }.expect("posted");
 }
@@ -86,7 +87,7 @@ fn strangers_and_long_messages_are_refused() {
     let (a, b) = (open(), open());
     let far = Address { subnet: SubnetId(9), ..b.address() };
     assert!(matches!(send(&a, &far, &mut [1], None), Err(PostError::Unreachable(_))));
-    let max = Datagrams::message_max(Ipv4Addr::LOCALHOST.into());
+    let max = Datagrams::message_max_at(Ipv4Addr::LOCALHOST.into());
     let mut room = vec![0; max];
     recv(&b, 7, &mut room);
     assert!(matches!(send(&a, &b.address(), &mut vec![0; max + 1], None), Err(PostError::Invalid(_))));

@@ -9,6 +9,7 @@ mod convert;
 mod cq;
 mod domain;
 mod door;
+mod engine;
 mod ep;
 mod eq;
 mod error;

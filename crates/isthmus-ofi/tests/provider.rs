@@ -63,6 +63,11 @@ fn what_is_claimed_is_there_and_the_rest_is_refused() {
 }
 
 #[test]
+fn datagrams_are_what_they_claim_and_no_more() {
+    run("datagrams", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn many_threads_share_endpoints_while_signals_come_and_children_are_forked() {
     run("threads", &[], LONG_ENOUGH);
 }
