@@ -31,6 +31,7 @@ mod send;
 mod stubs;
 mod tagged;
 mod wait;
+mod waitset;
 
 use isthmus_abi::{abi, flags};
 
