@@ -448,7 +448,3 @@ fn received(posted: &Posted) -> Completion {
         error: None,
     }
 }
-
-#[cfg(test)]
-#[path = "datagrams_tests.rs"]
-mod tests;

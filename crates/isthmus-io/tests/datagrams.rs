@@ -1,9 +1,11 @@
-use std::net::Ipv4Addr;
+//! Messages by datagrams, between endpoints of this process.
+
+use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use isthmus_proto::Options;
-
-use super::*;
+use isthmus_io::{Datagrams, PostError, Settings};
+use isthmus_proto::{Channel, Completion, CompletionKind, OpError, Options, RecvRequest, SendRequest};
+use isthmus_wire::{Address, SubnetId};
 
 fn open() -> Datagrams {
     let settings = Settings { interface: "127.0.0.1".into(), ..Settings::default() };
