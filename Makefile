@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak lint suites bootstrap clean distclean
+.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak sanitize lint suites versions bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -47,9 +47,14 @@ help:
   '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
   'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
+	  'make sanitize' \
+	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer: minutes' \
+	  '             (ARGS: memcheck, address, thread)' \
 	  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
 	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc: hours (ARGS: suites/run.py --help)' \
+	  'make versions' \
+	  '             the provider in old and new MPIs of PyPI and Debian: minutes (ARGS: suites/versions.py --help)' \
 	  'make clean   what was built; distclean also takes the MPIs in build/mpi'
 
 bootstrap:
@@ -99,6 +104,10 @@ fuzz:
 	@tools/bootstrap.sh rust fuzz
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
+sanitize:
+	@tools/bootstrap.sh rust suites sanitize
+	tools/sanitize.sh $(ARGS)
+
 lint:
 	@tools/bootstrap.sh rust python lint
 	cargo fmt --all --check
@@ -109,7 +118,12 @@ lint:
 suites:
 	@tools/bootstrap.sh
 	@tools/build.sh
-	suites/run.py $(ARGS)
+	@status=0; suites/run.py $(ARGS) || status=1; $(if $(ARGS),,suites/versions.py || status=1;) exit $$status
+
+versions:
+	@tools/bootstrap.sh
+	@tools/build.sh
+	suites/versions.py $(ARGS)
 
 clean:
 	rm -rf build/lib build/bin build/include build/wheel build/tests build/demo build/logs

@@ -6,6 +6,8 @@
 #   tools/bootstrap.sh rust mpich       only these components
 #   tools/bootstrap.sh --list           the components
 #   tools/bootstrap.sh --check          say what is missing, install nothing
+#   tools/bootstrap.sh --venv NAME REQUIREMENT...
+#                                       build/NAME with exactly these from PyPI
 #
 # System-wide it installs Debian packages only (as root, or through sudo). The
 # MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
@@ -19,7 +21,7 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites)
-further_components=(lint fuzz)
+further_components=(lint fuzz sanitize)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -31,13 +33,14 @@ die() {
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
 main() {
-    local wanted=() component
+    local wanted=() component venv=()
     while (($#)); do
         case $1 in
             -h | --help) usage && exit 0 ;;
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
-            base | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz) wanted+=("$1") ;;
+            --venv) venv=("${@:2}") && break ;;
+            base | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -46,7 +49,7 @@ main() {
         esac
         shift
     done
-    ((${#wanted[@]})) || wanted=("${all_components[@]}")
+    ((${#wanted[@]} + ${#venv[@]})) || wanted=("${all_components[@]}")
 
     mkdir -p build
     # Two runs at once (two make targets, say) must not write the same folder.
@@ -57,7 +60,8 @@ main() {
     for component in "${wanted[@]}"; do
         "want_${component//-/_}"
     done
-    $check_only || say "ready: ${wanted[*]}"
+    ((${#venv[@]} == 0)) || want_venv "${venv[@]}"
+    $check_only || say "ready: ${wanted[*]}${venv[0]:-}"
 }
 
 # --- Debian packages -------------------------------------------------------
@@ -120,6 +124,10 @@ want_suites() {
 # libFuzzer is C++.
 want_fuzz() {
     apt_install g++
+}
+
+want_sanitize() {
+    apt_install valgrind binutils
 }
 
 want_lint() {

@@ -65,6 +65,8 @@ for other in $others; do wait $other || client=$?; done
 wait $server
 echo "status $? $client"
 """
+# What datagram endpoints are compared with: the other one has none.
+DATAGRAMS, UDP = re.compile(r"\bfi_dgram|-e dgram|CONFIGS/udp"), "udp"
 ALONE = r"""
 ip link set lo up
 "$0" "$@" >"$OUT.server" 2>&1; status=$?
@@ -111,6 +113,8 @@ def array(script, name):
 
 def perform(case, provider, programs, generation, options):
     words = shlex.split(case.name.replace("SERVER_ADDR", "127.0.0.1").replace("GOOD_ADDR", "127.0.0.1"))
+    if provider != OURS and DATAGRAMS.search(case.name):
+        provider = UDP
     words = [planned(word, provider, generation, options) if word.startswith("CONFIGS/") else word for word in words]
     program = programs / words[0]
     if not program.exists():

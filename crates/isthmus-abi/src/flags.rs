@@ -88,6 +88,7 @@ pub const FI_CLASS_EQ: usize = 13;
 pub const FI_AV_COMPLETE: u32 = 5;
 pub const FI_CLASS_CQ: usize = 14;
 pub const FI_CLASS_CNTR: usize = 15;
+pub const FI_CLASS_WAIT: usize = 16;
 pub const FI_CLASS_POLL: usize = 17;
 
 /// Commands of `fi_control`.

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 pub use ethernet::{
     EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, is_frames_only, link_local_of, may_open,
+    mtu_of,
 };
 pub use udp::{SEND_BYTES, UdpSocket};
 

@@ -1,5 +1,6 @@
-//! What endpoints of the substrate tell each other.
+//! What endpoints of the substrate tell each other, and what datagrams begin with.
 
+use isthmus_wire::MessageHeader;
 use isthmus_wire::conversation::{
     ConnectionId, DatagramHeader, End, LETTER_MAX, Letter, MemoryHandle, Objection, PAYLOAD_MAX, Subject,
 };
@@ -17,6 +18,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ];
     let mut seeds: Vec<Vec<u8>> = letters.iter().map(encoded).collect();
     seeds.push(DatagramHeader { to, token: 12 }.to_bytes().to_vec());
+    seeds.push(MessageHeader { to: 15, from: 16, data: Some(17) }.to_bytes().to_vec());
     seeds.push(MemoryHandle { key: 13, len: 14, read: true, write: false }.to_bytes().to_vec());
     seeds
 }
@@ -38,6 +40,9 @@ pub(crate) fn property(bytes: &[u8]) {
     }
     if let Some(header) = DatagramHeader::from_bytes(bytes) {
         assert_eq!(header.to_bytes(), bytes[..DatagramHeader::LEN]);
+    }
+    if let Some(header) = MessageHeader::from_bytes(bytes) {
+        assert_eq!(header.to_bytes(), bytes[..MessageHeader::LEN]);
     }
     if let Some(handle) = bytes.first_chunk().and_then(MemoryHandle::from_bytes) {
         assert_eq!(handle.to_bytes(), bytes[..MemoryHandle::LEN]);

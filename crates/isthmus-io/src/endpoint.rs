@@ -564,7 +564,7 @@ impl Drop for Endpoint {
     }
 }
 
-fn random_incarnation() -> io::Result<u32> {
+pub(crate) fn random_incarnation() -> io::Result<u32> {
     let random = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(random.max(1))
 }
@@ -576,7 +576,7 @@ fn take_completions(engine: &mut Engine, out: &mut Vec<Completion>) -> usize {
     out.len() - before
 }
 
-fn total(iov: &[libc::iovec]) -> u64 {
+pub(crate) fn total(iov: &[libc::iovec]) -> u64 {
     iov.iter().map(|piece| piece.iov_len as u64).sum()
 }
 

@@ -1,10 +1,11 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
-//! `unsafe` lives in `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
+//! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
 //! `carrier/mod.rs`, `carrier/tcp.rs`, `carrier/tls.rs` and `carrier/udp/lane.rs` only.
 
 mod carrier;
 mod courtesy;
+mod datagrams;
 mod devices;
 mod driver;
 mod endpoint;
@@ -18,6 +19,7 @@ mod settings;
 mod shell;
 mod signals;
 
+pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::{InterfaceError, interface_of, network_bits_of};

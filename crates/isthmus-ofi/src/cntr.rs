@@ -19,12 +19,15 @@ use crate::fid::{head, ops, table};
 use crate::flags::{FI_CLASS_CNTR, FI_GETWAIT, FI_GETWAITOBJ};
 use crate::live::Live;
 use crate::wait::{Deadline, Sources, Waiter};
+use crate::waitset::{self, SetState};
 
 /// The counter behind a C object.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     value: AtomicU64,
     errors: AtomicU64,
+    /// What the program has read, both together.
+    seen: AtomicU64,
     /// Counts bytes instead of operations.
     bytes: bool,
     sleepers: AtomicUsize,
@@ -58,6 +61,22 @@ impl Counter {
         self.value.load(Ordering::SeqCst)
     }
 
+    fn errors(&self) -> u64 {
+        self.errors.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the program knows this state. Returns the value.
+    fn read(&self) -> u64 {
+        let (value, errors) = (self.value(), self.errors());
+        self.seen.store(value.wrapping_add(errors), Ordering::SeqCst);
+        value
+    }
+
+    /// Whether something was counted that the program has not read.
+    fn has_news(&self) -> bool {
+        self.value().wrapping_add(self.errors()) != self.seen.load(Ordering::SeqCst)
+    }
+
     fn change(&self, change: impl FnOnce(&Self)) {
         change(self);
         self.wake();
@@ -80,7 +99,7 @@ impl Counter {
         Ok(self.waiter.get_or_init(|| waiter))
     }
 
-    fn fd(&self) -> Result<RawFd, Error> {
+    pub(crate) fn fd(&self) -> Result<RawFd, Error> {
         Ok(self.waiter()?.fd())
     }
 
@@ -88,23 +107,23 @@ impl Counter {
     pub(crate) fn try_wait(&self) -> Result<(), Error> {
         let waiter = self.waiter()?;
         waiter.clear();
-        let before = self.value();
         self.sleepers.fetch_max(1, Ordering::SeqCst);
         self.progress();
-        if self.value() == before && self.sources.arm() { Ok(()) } else { Err(Error::Again) }
+        if !self.has_news() && self.sources.arm() { Ok(()) } else { Err(Error::Again) }
     }
 
     /// Sleeps until the value reaches `threshold`, an error is counted, or the deadline.
     fn wait(&self, threshold: u64, deadline: Deadline) -> Result<(), Error> {
         let waiter = self.waiter()?;
-        let errors = self.errors.load(Ordering::SeqCst);
+        let errors = self.errors();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let result = loop {
             self.progress();
             if self.value() >= threshold {
+                self.read();
                 break Ok(());
             }
-            if self.errors.load(Ordering::SeqCst) != errors {
+            if self.errors() != errors {
                 break Err(Error::EntryFailed);
             }
             if deadline.has_passed() {
@@ -127,6 +146,8 @@ pub(crate) struct Cntr {
     /// Keeps the domain open.
     _domain: Arc<DomainState>,
     wait_obj: fi_wait_obj,
+    /// Keeps open the wait set that wakes for it.
+    _set: Option<Arc<SetState>>,
     pub(crate) counter: Arc<Counter>,
 }
 
@@ -161,11 +182,18 @@ pub(crate) unsafe fn open(
         _ => return Err(Error::Invalid("an unknown kind of counted event")),
     };
     let counter = Arc::new(Counter { bytes, ..Counter::default() });
-    if waits(attr.wait_obj)? {
-        counter.waiter()?;
+    // SAFETY: by this function's contract.
+    let set = unsafe { waitset::named(attr.wait_obj, attr.wait_set) }?;
+    match &set {
+        Some(set) => set.add_counter(&counter)?,
+        None if waits(attr.wait_obj)? => {
+            counter.waiter()?;
+        }
+        None => {}
     }
     let raw = fid_cntr { fid: head(FI_CLASS_CNTR, context, &FID_OPS), ops: table(&OPS) };
-    let cntr = Cntr { raw, guard: Guard::new(), _domain: domain, wait_obj: attr.wait_obj, counter };
+    let cntr =
+        Cntr { raw, guard: Guard::new(), _domain: domain, wait_obj: attr.wait_obj, _set: set, counter };
     // SAFETY: by this function's contract.
     unsafe { give(cntr, out) }?;
     Ok(0)
@@ -188,12 +216,13 @@ static OPS: fi_ops_cntr = fi_ops_cntr {
 entries! {
     fn read(cntr: Cntr as fid_cntr) -> u64 {
         cntr.counter.progress();
-        Ok(cntr.counter.value())
+        Ok(cntr.counter.read())
     }
 
     fn readerr(cntr: Cntr as fid_cntr) -> u64 {
         cntr.counter.progress();
-        Ok(cntr.counter.errors.load(Ordering::SeqCst))
+        cntr.counter.read();
+        Ok(cntr.counter.errors())
     }
 
     fn add(cntr: Cntr as fid_cntr, value: u64) -> c_int {

@@ -7,13 +7,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use isthmus_io::Endpoint;
+use isthmus_io::{Datagrams, Endpoint, TlsMode};
 use isthmus_proto::{Level, Options};
 use parking_lot::Mutex;
 
 use crate::abi::{
-    FI_EP_RDM, FI_EP_UNSPEC, fi_addr_t, fi_alias, fi_ep_attr, fi_info, fi_ops, fi_ops_collective, fi_rx_attr,
-    fi_tx_attr, fid, fid_ep,
+    fi_addr_t, fi_alias, fi_ep_attr, fi_info, fi_ops, fi_ops_collective, fi_rx_attr, fi_tx_attr, fid, fid_ep,
 };
 use crate::av::Av;
 use crate::cntr::Cntr;
@@ -21,10 +20,11 @@ use crate::convert::{copy_prefix, zeroed};
 use crate::cq::Cq;
 use crate::domain::DomainState;
 use crate::door::{Guard, Object, close, entries, give};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::*;
-use crate::info::{CAPS, MULTI_RECV_MIN, RX_FLAGS, TX_FLAGS};
+use crate::info::{Kind, MSG_SIZE_MAX, MULTI_RECV_MIN};
 use crate::live::{Bindings, Live, QueueBinding};
 use crate::{atomic, cm, info, msg, options, rma, stubs, tagged};
 
@@ -32,10 +32,11 @@ use crate::{atomic, cm, info, msg, options, rma, stubs, tagged};
 #[derive(Debug)]
 pub(crate) struct EpState {
     domain: Arc<DomainState>,
+    kind: Kind,
     caps: u64,
     /// Where to listen; `None`: as the settings say.
     pub(crate) bind: Mutex<Option<SocketAddr>>,
-    engine: Mutex<Option<Arc<Endpoint>>>,
+    engine: Mutex<Option<Engine>>,
     bindings: Mutex<Bindings>,
     live: OnceLock<Arc<Live>>,
     pub(crate) min_multi_recv: AtomicUsize,
@@ -76,21 +77,21 @@ pub(crate) unsafe fn open(
         unsafe { copy_prefix(info.tx_attr, offset_of!(fi_tx_attr, tclass)) }.unwrap_or(zeroed());
     // SAFETY: as above.
     let rx: fi_rx_attr = unsafe { copy_prefix(info.rx_attr, size_of::<fi_rx_attr>()) }.unwrap_or(zeroed());
-    if !matches!(ep.type_, FI_EP_UNSPEC | FI_EP_RDM) {
-        return Err(Error::Unsupported("an endpoint type other than FI_EP_RDM"));
-    }
+    let kind = Kind::of(ep.type_);
+    let kind = kind.ok_or(Error::Unsupported("an endpoint type other than FI_EP_RDM and FI_EP_DGRAM"))?;
     // SAFETY: libfabric's structure holds as many bytes as it says.
     let src = unsafe { info::address(info.src_addr, info.src_addrlen) }?;
     let state = EpState {
         domain,
-        caps: if info.caps == 0 { CAPS } else { info.caps },
+        kind,
+        caps: if info.caps == 0 { kind.caps() } else { info.caps },
         bind: Mutex::new(src.map(|address| address.locator)),
         engine: Mutex::default(),
         bindings: Mutex::default(),
         live: OnceLock::new(),
         min_multi_recv: AtomicUsize::new(MULTI_RECV_MIN),
     };
-    let ep = Ep::new(Arc::new(state), context, tx.op_flags & TX_FLAGS, rx.op_flags & RX_FLAGS);
+    let ep = Ep::new(Arc::new(state), context, tx.op_flags & kind.tx_flags(), rx.op_flags & kind.rx_flags());
     // SAFETY: by this function's contract.
     unsafe { give(ep, out) }?;
     Ok(0)
@@ -98,13 +99,34 @@ pub(crate) unsafe fn open(
 
 impl EpState {
     /// The engine, opened when first needed.
-    pub(crate) fn engine(&self) -> Result<Arc<Endpoint>, Error> {
+    pub(crate) fn engine(&self) -> Result<Engine, Error> {
         let mut slot = self.engine.lock();
         if let Some(engine) = &*slot {
             return Ok(engine.clone());
         }
-        let engine = Endpoint::open(&self.domain.settings, *self.bind.lock(), self.domain.regions.clone())?;
+        let (settings, bind) = (&self.domain.settings, *self.bind.lock());
+        let engine = match self.kind {
+            Kind::Reliable => Engine::Reliable(Endpoint::open(settings, bind, self.domain.regions.clone())?),
+            Kind::Datagram if settings.tls == TlsMode::Required => {
+                return Err(Error::Unsupported(
+                    "a datagram endpoint, which encrypts nothing, where tls is required:",
+                ));
+            }
+            Kind::Datagram => Engine::Datagrams(Arc::new(Datagrams::open(settings, bind)?)),
+        };
         Ok(slot.insert(engine).clone())
+    }
+
+    /// Longest message. Bytes.
+    pub(crate) fn message_max(&self) -> usize {
+        match self.engine() {
+            Ok(Engine::Datagrams(datagrams)) => datagrams.message_max(),
+            _ => MSG_SIZE_MAX,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
     }
 
     pub(crate) fn socket_addresses(&self) -> bool {
@@ -162,20 +184,46 @@ impl Ep {
 
     /// Options of a call without flags that transmits.
     pub(crate) fn tx(&self, live: &Live, context: *mut c_void) -> Options {
-        tx_options(live, self.tx_flags.load(Ordering::Relaxed), context)
+        self.tx_options(live, self.tx_flags.load(Ordering::Relaxed), context)
     }
 
     /// Options of a `*msg` call that transmits, whose flags replace the defaults.
     pub(crate) fn tx_msg(&self, live: &Live, flags: u64, context: *mut c_void) -> Result<Options, Error> {
-        if flags & !TX_FLAGS != 0 {
-            return Err(Error::BadFlags(flags & !TX_FLAGS));
+        let unknown = flags & !self.state.kind.tx_flags();
+        if unknown != 0 {
+            return Err(Error::BadFlags(unknown));
         }
-        Ok(tx_options(live, flags, context))
+        Ok(self.tx_options(live, flags, context))
     }
 
     /// Options of an inject call: no entry in the queue, the buffer free at once.
     pub(crate) fn tx_inject(&self) -> Options {
-        Options { inject: true, ..Options::default() }
+        Options { inject: true, context: self.own_context(), ..Options::default() }
+    }
+
+    /// What failures are reported under whose operation has no context of its own (fi_endpoint(3)).
+    fn own_context(&self) -> u64 {
+        self.raw.fid.context.expose_provenance() as u64
+    }
+
+    fn tx_options(&self, live: &Live, flags: u64, context: *mut c_void) -> Options {
+        let selective = live.tx.as_ref().is_some_and(|binding| binding.selective);
+        let notify = !selective || flags & FI_COMPLETION != 0;
+        let level = if flags & FI_MATCH_COMPLETE != 0 {
+            Level::Match
+        } else if flags & FI_DELIVERY_COMPLETE != 0 {
+            Level::Delivery
+        } else {
+            Level::Transmit
+        };
+        Options {
+            // Without an entry for success, the context is the program's to reuse.
+            context: if notify { context.expose_provenance() as u64 } else { self.own_context() },
+            notify,
+            inject: flags & FI_INJECT != 0,
+            level,
+            fence: flags & FI_FENCE != 0,
+        }
     }
 
     /// Options of a receive.
@@ -254,8 +302,8 @@ impl Ep {
     /// Replaces the default flags of one direction.
     fn set_flags(&self, flags: u64) -> Result<(), Error> {
         let (slot, known) = match flags & (FI_TRANSMIT | FI_RECV) {
-            FI_TRANSMIT => (&self.tx_flags, TX_FLAGS),
-            FI_RECV => (&self.rx_flags, RX_FLAGS),
+            FI_TRANSMIT => (&self.tx_flags, self.state.kind.tx_flags()),
+            FI_RECV => (&self.rx_flags, self.state.kind.rx_flags()),
             _ => return Err(Error::Invalid("name either FI_TRANSMIT or FI_RECV")),
         };
         let wanted = flags & !(FI_TRANSMIT | FI_RECV);
@@ -281,24 +329,6 @@ pub(crate) fn target(live: &Live, number: fi_addr_t) -> Result<isthmus_proto::Pe
         return Err(Error::Invalid("no destination"));
     }
     live.peer(number)
-}
-
-fn tx_options(live: &Live, flags: u64, context: *mut c_void) -> Options {
-    let selective = live.tx.as_ref().is_some_and(|binding| binding.selective);
-    let level = if flags & FI_MATCH_COMPLETE != 0 {
-        Level::Match
-    } else if flags & FI_DELIVERY_COMPLETE != 0 {
-        Level::Delivery
-    } else {
-        Level::Transmit
-    };
-    Options {
-        context: context.expose_provenance() as u64,
-        notify: !selective || flags & FI_COMPLETION != 0,
-        inject: flags & FI_INJECT != 0,
-        level,
-        fence: flags & FI_FENCE != 0,
-    }
 }
 
 fn rx_options(live: &Live, flags: u64, context: *mut c_void) -> Options {

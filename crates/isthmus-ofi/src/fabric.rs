@@ -12,7 +12,7 @@ use crate::door::{Guard, Object, close, enter_free, entries, give, refusals};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::FI_CLASS_FABRIC;
-use crate::{domain, eq, poll, provider};
+use crate::{domain, eq, poll, provider, waitset};
 
 /// What outlives the C object as long as its children do.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
     domain: Some(open_domain),
     passive_ep: Some(no_passive_ep),
     eq_open: Some(open_eq),
-    wait_open: Some(no_wait_open),
+    wait_open: Some(open_wait),
     trywait: Some(trywait),
     domain2: Some(open_domain2),
 };
@@ -106,6 +106,11 @@ entries! {
         unsafe { eq::open(fabric.state.clone(), attr, out, context) }
     }
 
+    fn open_wait(fabric: Fabric as fid_fabric, attr: *mut fi_wait_attr, out: *mut *mut fid_wait) -> c_int {
+        // SAFETY: the caller passes null or its attributes, and a place for the result.
+        unsafe { waitset::open(fabric.state.clone(), attr, out) }
+    }
+
     fn trywait(fabric: Fabric as fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
         let _ = fabric;
         let count = usize::try_from(count).map_err(|_| Error::Invalid("a negative count"))?;
@@ -120,5 +125,4 @@ entries! {
 
 refusals! {
     fn no_passive_ep(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int;
-    fn no_wait_open(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int;
 }

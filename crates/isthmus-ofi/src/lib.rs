@@ -9,6 +9,7 @@ mod convert;
 mod cq;
 mod domain;
 mod door;
+mod engine;
 mod ep;
 mod eq;
 mod error;
@@ -30,6 +31,7 @@ mod send;
 mod stubs;
 mod tagged;
 mod wait;
+mod waitset;
 
 use isthmus_abi::{abi, flags};
 

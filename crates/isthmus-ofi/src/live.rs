@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use isthmus_io::Endpoint;
 use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId};
 use parking_lot::Mutex;
 
@@ -10,6 +9,7 @@ use crate::abi::fi_addr_t;
 use crate::av::AvTable;
 use crate::cntr::Counter;
 use crate::cq::{Entry, Queue};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::*;
 use crate::log::{self, Level};
@@ -26,7 +26,7 @@ pub(crate) struct QueueBinding {
 /// What an endpoint is once it is enabled; nothing of it changes any more.
 #[derive(Debug)]
 pub(crate) struct Live {
-    engine: Arc<Endpoint>,
+    engine: Engine,
     av: Arc<AvTable>,
     peers: Peers,
     pub(crate) tx: Option<QueueBinding>,
@@ -48,7 +48,7 @@ pub(crate) struct Bindings {
 
 impl Live {
     /// Starts the flow of completions.
-    pub(crate) fn start(engine: Arc<Endpoint>, bound: Bindings, caps: u64) -> Result<Arc<Self>, Error> {
+    pub(crate) fn start(engine: Engine, bound: Bindings, caps: u64) -> Result<Arc<Self>, Error> {
         let av = bound.av.ok_or(Error::NoAv)?;
         if bound.tx.is_none() && bound.rx.is_none() && bound.counters.is_empty() {
             return Err(Error::NoCq);
@@ -87,7 +87,7 @@ impl Live {
         self.tx.iter().chain(&self.rx).map(|binding| &binding.queue)
     }
 
-    pub(crate) fn engine(&self) -> &Endpoint {
+    pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
 
@@ -134,9 +134,12 @@ impl Live {
 
     fn source_number(&self, completion: &Completion) -> fi_addr_t {
         let wanted = self.caps & FI_SOURCE != 0 && is_receiver_side(completion.kind);
-        match completion.peer {
-            Some(peer) if wanted => self.peers.number(&self.engine, &self.av, peer),
-            _ => FI_ADDR_NOTAVAIL,
+        match (completion.peer.filter(|_| wanted), &self.engine) {
+            (Some(peer), Engine::Reliable(engine)) => self.peers.number(engine, &self.av, peer),
+            (Some(peer), Engine::Datagrams(datagrams)) => {
+                datagrams.source(peer).and_then(|source| self.av.number(&source)).unwrap_or(FI_ADDR_NOTAVAIL)
+            }
+            (None, _) => FI_ADDR_NOTAVAIL,
         }
     }
 

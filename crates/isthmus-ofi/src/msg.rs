@@ -10,7 +10,6 @@ use crate::convert::{piece, pieces};
 use crate::door::entries;
 use crate::ep::Ep;
 use crate::error::Error;
-use crate::info::RX_FLAGS;
 use crate::live::Live;
 use crate::send::{Outgoing, post_recv};
 
@@ -63,8 +62,9 @@ entries! {
     fn recvmsg(ep: Ep as fid_ep, msg: *const fi_msg, flags: u64) -> isize {
         // SAFETY: the caller passes null or its message.
         let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
-        if flags & !RX_FLAGS != 0 {
-            return Err(Error::BadFlags(flags & !RX_FLAGS));
+        let unknown = flags & !ep.state.kind().rx_flags();
+        if unknown != 0 {
+            return Err(Error::BadFlags(unknown));
         }
         let live = ep.live()?;
         let request = incoming(live, msg.addr, ep.multi(flags), ep.rx_msg(live, flags, msg.context))?;

@@ -9,7 +9,7 @@ use crate::abi::{fi_ops_ep, fi_rx_attr, fi_tx_attr, fid, fid_ep, fid_xpu_ep};
 use crate::door::{entries, refusals};
 use crate::ep::Ep;
 use crate::error::Error;
-use crate::info::{MSG_SIZE_MAX, QUEUE_SIZE};
+use crate::info::{Kind, QUEUE_SIZE};
 
 const FI_OPT_ENDPOINT: c_int = 0;
 
@@ -80,8 +80,8 @@ entries! {
             MIN_MULTI_RECV => ep.state.min_multi_recv.store(value, Ordering::Relaxed),
             CM_DATA_SIZE => return Err(Error::NoOption),
             // Only memory limits our queues; the size is a hint.
-        TX_SIZE | RX_SIZE => {}
-        _ if value > now => return Err(Error::Invalid("more than this endpoint can do")),
+            TX_SIZE | RX_SIZE => {}
+            _ if value > now => return Err(Error::Invalid("more than this endpoint can do")),
             _ => {}
         }
         Ok(0)
@@ -102,11 +102,17 @@ fn known_size(ep: &Ep, level: c_int, name: c_int) -> Result<usize, Error> {
         MIN_MULTI_RECV => Ok(ep.state.min_multi_recv.load(Ordering::Relaxed)),
         CM_DATA_SIZE => Ok(0),
         TX_SIZE | RX_SIZE => Ok(QUEUE_SIZE),
-        MAX_MSG_SIZE | MAX_TAGGED_SIZE | MAX_RMA_SIZE => Ok(MSG_SIZE_MAX),
-        MAX_ATOMIC_SIZE => Ok(Endpoint::ATOMIC_MAX),
-        INJECT_MSG_SIZE | INJECT_TAGGED_SIZE | INJECT_RMA_SIZE | INJECT_ATOMIC_SIZE => {
-            Ok(Endpoint::INJECT_MAX)
+        MAX_MSG_SIZE => Ok(ep.state.message_max()),
+        INJECT_MSG_SIZE => Ok(Endpoint::INJECT_MAX.min(ep.state.message_max())),
+        // Datagrams are plain messages only.
+        MAX_TAGGED_SIZE..=MAX_ATOMIC_SIZE | INJECT_TAGGED_SIZE..=INJECT_ATOMIC_SIZE
+            if ep.state.kind() == Kind::Datagram =>
+        {
+            Ok(0)
         }
+        MAX_TAGGED_SIZE | MAX_RMA_SIZE => Ok(ep.state.message_max()),
+        MAX_ATOMIC_SIZE => Ok(Endpoint::ATOMIC_MAX),
+        INJECT_TAGGED_SIZE | INJECT_RMA_SIZE | INJECT_ATOMIC_SIZE => Ok(Endpoint::INJECT_MAX),
         _ => Err(Error::NoOption),
     }
 }

@@ -6,6 +6,7 @@ use parking_lot::RwLock;
 
 use crate::abi::fi_addr_t;
 use crate::av::AvTable;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::FI_ADDR_NOTAVAIL;
 
@@ -24,7 +25,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 impl Peers {
     /// The engine's peer for a number of the address vector.
-    pub(crate) fn peer(&self, engine: &Endpoint, av: &AvTable, number: fi_addr_t) -> Result<PeerId, Error> {
+    pub(crate) fn peer(&self, engine: &Engine, av: &AvTable, number: fi_addr_t) -> Result<PeerId, Error> {
         let cache = self.0.read();
         if let (true, Some(&peer)) = (cache.removals == av.removals(), cache.by_number.get(number as usize))
             && peer != UNKNOWN

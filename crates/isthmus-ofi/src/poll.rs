@@ -13,7 +13,8 @@ use crate::door::{Guard, Object, close, enter, entries, give};
 use crate::eq::Eq;
 use crate::error::Error;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL};
+use crate::flags::{FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT};
+use crate::waitset::WaitSet;
 
 #[repr(C)]
 struct Poll {
@@ -146,7 +147,9 @@ pub(crate) unsafe fn try_wait(raw: *mut fid) -> Result<(), Error> {
         FI_CLASS_CNTR => unsafe { enter(raw, |cntr: &Cntr| cntr.counter.try_wait().map(|()| 0)) },
         // SAFETY: the class says what it is.
         FI_CLASS_EQ => unsafe { enter(raw, |eq: &Eq| eq.queue.try_wait().map(|()| 0)) },
-        _ => return Err(Error::Unsupported("waiting for anything but queues and counters")),
+        // SAFETY: the class says what it is.
+        FI_CLASS_WAIT => unsafe { enter(raw, |set: &WaitSet| set.state.try_wait().map(|()| 0)) },
+        _ => return Err(Error::Unsupported("waiting for anything but queues, counters and wait sets")),
     };
     match code {
         0 => Ok(()),

@@ -56,7 +56,7 @@ impl Remote {
         check_inject(options, iov)?;
         let request = self.request(live, options, iov)?;
         // SAFETY: by this function's contract.
-        unsafe { live.engine().write(&request, iov) }?;
+        unsafe { live.engine().reliable()?.write(&request, iov) }?;
         Ok(0)
     }
 
@@ -65,7 +65,7 @@ impl Remote {
     unsafe fn read(self, live: &Live, options: Options, iov: &[iovec]) -> Result<isize, Error> {
         let request = self.request(live, options, iov)?;
         // SAFETY: by this function's contract.
-        unsafe { live.engine().read(&request, iov) }?;
+        unsafe { live.engine().reliable()?.read(&request, iov) }?;
         Ok(0)
     }
 }

@@ -55,11 +55,11 @@ unsafe fn recv_flagged(
     match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
         // SAFETY: by this function's contract.
         (false, false, false) => return unsafe { post_recv(live, request, iov) },
-        (true, false, false) => live.engine().peek(&look(PeekAction::Look))?,
-        (true, true, false) => live.engine().peek(&look(PeekAction::Claim))?,
-        (true, false, true) => live.engine().peek(&look(PeekAction::Discard))?,
+        (true, false, false) => live.engine().reliable()?.peek(&look(PeekAction::Look))?,
+        (true, true, false) => live.engine().reliable()?.peek(&look(PeekAction::Claim))?,
+        (true, false, true) => live.engine().reliable()?.peek(&look(PeekAction::Discard))?,
         // SAFETY: by this function's contract.
-        (false, true, discard) => unsafe { live.engine().claim(request, iov, discard) }?,
+        (false, true, discard) => unsafe { live.engine().reliable()?.claim(request, iov, discard) }?,
         _ => return Err(Error::Invalid("FI_DISCARD goes with either FI_PEEK or FI_CLAIM")),
     }
     Ok(0)

@@ -244,6 +244,60 @@ static void aliases_and_poll_sets_work(void)
 	next();
 }
 
+/* One sleep for a queue and a counter of another endpoint. */
+static void a_wait_set_wakes_for_each_member(void)
+{
+	struct fi_wait_attr attr = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_SET };
+	struct fi_cntr_attr counter = { .wait_obj = FI_WAIT_SET };
+	struct fi_cq_tagged_entry entry;
+	struct fid_wait *set;
+	struct fid *fids[1];
+	struct fid_cq *their_cq;
+	struct fid_cntr *came;
+	struct fid_ep *theirs;
+	fi_addr_t there;
+	char name[64], text[8];
+	size_t len = sizeof name;
+
+	WANT(fi_cq_open(domain, &queue, &their_cq, NULL), -FI_EINVAL);
+	OK(fi_wait_open(fabric, &attr, &set));
+	queue.wait_set = counter.wait_set = set;
+	OK(fi_cq_open(domain, &queue, &their_cq, NULL));
+	OK(fi_cntr_open(domain, &counter, &came, NULL));
+	OK(fi_endpoint(domain, info, &theirs, NULL));
+	OK(fi_ep_bind(theirs, &av->fid, 0));
+	OK(fi_ep_bind(theirs, &their_cq->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION));
+	OK(fi_ep_bind(theirs, &came->fid, FI_RECV));
+	OK(fi_enable(theirs));
+	OK(fi_getname(&theirs->fid, name, &len));
+	WANT(fi_av_insert(av, name, 1, &there, 0, NULL), 1);
+	WANT(fi_wait(set, 10), -FI_ETIMEDOUT);
+	/* Only the counter hears of this one, */
+	OK(fi_trecv(theirs, text, sizeof text, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
+	OK(fi_tinject(ep, hello, 6, there, 1));
+	OK(fi_wait(set, -1));
+	WANT(fi_cntr_read(came), 1);
+	WANT(fi_wait(set, 10), -FI_ETIMEDOUT);
+	/* and of this one the queue too. */
+	struct iovec iov = { text, sizeof text };
+	struct fi_msg_tagged receive = { .msg_iov = &iov, .iov_count = 1, .tag = 2, .addr = FI_ADDR_UNSPEC };
+	OK(fi_trecvmsg(theirs, &receive, FI_COMPLETION));
+	OK(fi_tinject(ep, hello, 6, there, 2));
+	while (fi_cntr_read(came) < 2)
+		OK(fi_wait(set, -1));
+	fids[0] = &set->fid;
+	WANT(fi_trywait(fabric, fids, 1), -FI_EAGAIN);
+	WANT(fi_cq_read(their_cq, &entry, 1), 1);
+	OK(fi_trywait(fabric, fids, 1));
+	WANT(fi_close(&set->fid), -FI_EBUSY);
+	WANT(fi_av_remove(av, &there, 1, 0), 0);
+	OK(fi_close(&theirs->fid));
+	OK(fi_close(&their_cq->fid));
+	OK(fi_close(&came->fid));
+	OK(fi_close(&set->fid));
+}
+
 static void a_forked_child_touches_nothing(void)
 {
 	struct fi_cq_tagged_entry entry;
@@ -353,6 +407,7 @@ int main(void)
 		one_buffer_takes_many_messages();
 		memory_is_read_written_and_changed();
 		aliases_and_poll_sets_work();
+		a_wait_set_wakes_for_each_member();
 		insertions_may_end_with_an_event();
 		socket_addresses_work();
 		a_forked_child_touches_nothing();

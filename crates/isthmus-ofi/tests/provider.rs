@@ -19,7 +19,7 @@ fn build(name: &str, folder: &Path) -> Option<PathBuf> {
         return None;
     }
     let built = Command::new("cc")
-        .args(["-O1", "-Wall", "-Wno-deprecated-declarations", "-o"])
+        .args(["-O1", "-Wall", "-Wno-deprecated-declarations", "-pthread", "-o"])
         .args([&program, &source])
         // What loads libfabric itself must not have it already.
         .args(["-Wl,--as-needed", "-lfabric", "-ldl"])
@@ -60,6 +60,16 @@ fn a_c_program_finds_every_object_and_operation_as_the_manual_says() {
 #[test]
 fn what_is_claimed_is_there_and_the_rest_is_refused() {
     run("claims", &[], LONG_ENOUGH);
+}
+
+#[test]
+fn datagrams_are_what_they_claim_and_no_more() {
+    run("datagrams", &[], LONG_ENOUGH);
+}
+
+#[test]
+fn many_threads_share_endpoints_while_signals_come_and_children_are_forked() {
+    run("threads", &[], LONG_ENOUGH);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 typedef int getinfo_t(uint32_t, const char *, const char *, uint64_t, const struct fi_info *,
 		      struct fi_info **);
 typedef int fabric_t(struct fi_fabric_attr *, struct fid_fabric **, void *);
+typedef void freeinfo_t(struct fi_info *);
 
 int main(int count, char **words)
 {
@@ -47,6 +48,7 @@ int main(int count, char **words)
 	OK(fi_enable(ep));
 	OK(fi_getname(&ep->fid, name, &len));
 	WANT(fi_av_insert(av, name, 1, &self, 0, NULL), 1);
+	((freeinfo_t *)dlsym(library, "fi_freeinfo"))(info);
 	OK(dlclose(library));
 	/* Nobody polls: the library's own thread has its turn. */
 	usleep(50000);

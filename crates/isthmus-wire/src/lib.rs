@@ -6,7 +6,9 @@
 
 mod address;
 pub mod conversation;
+mod datagram;
 pub mod frame;
 
 pub use address::{Address, AddressError, AsId, Locator, SubnetId};
+pub use datagram::MessageHeader;
 pub use frame::{Frame, FrameError, PROTOCOL_VERSION};

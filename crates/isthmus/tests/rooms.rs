@@ -17,6 +17,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/carrier/tcp.rs",
     "isthmus-io/src/carrier/tls.rs",
     "isthmus-io/src/carrier/udp/lane.rs",
+    "isthmus-io/src/datagrams.rs",
     "isthmus-io/src/endpoint.rs",
     "isthmus-io/src/lane.rs",
     "isthmus-io/src/memory.rs",

@@ -113,6 +113,14 @@ impl Interface {
     }
 }
 
+/// Longest packet that an interface of any kind carries. Bytes.
+///
+/// # Errors
+/// The system's, such as where there is no interface of this name.
+pub fn mtu_of(interface: &str) -> io::Result<u32> {
+    sys::find(interface).map(|found| found.mtu)
+}
+
 /// The IPv6 address that is made of an Ethernet's (RFC 4291, appendix A).
 pub fn link_local_of(mac: [u8; 6]) -> Ipv6Addr {
     let mut octets = [0; 16];

@@ -51,7 +51,14 @@ impl Atomic {
         let request = AtomicRequest { peer, remote, kind: self.kind, op, datatype, options };
         let Buffers { operand, compare, result } = buffers;
         // SAFETY: by this function's contract.
-        unsafe { live.engine().atomic(&request, operand.as_slice(), compare.as_slice(), result.as_slice()) }?;
+        unsafe {
+            live.engine().reliable()?.atomic(
+                &request,
+                operand.as_slice(),
+                compare.as_slice(),
+                result.as_slice(),
+            )
+        }?;
         Ok(0)
     }
 

@@ -19,6 +19,7 @@ use crate::error::{Error, completion_errno};
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_AFFINITY, FI_CLASS_CQ, FI_GETWAIT, FI_GETWAITOBJ, version};
 use crate::wait::Deadline;
+use crate::waitset::{self, SetState};
 
 pub(crate) use entry::Entry;
 pub(crate) use queue::Queue;
@@ -29,6 +30,8 @@ pub(crate) struct Cq {
     guard: Guard,
     domain: Arc<DomainState>,
     wait_obj: fi_wait_obj,
+    /// Keeps open the wait set that wakes for it.
+    _set: Option<Arc<SetState>>,
     pub(crate) queue: Arc<Queue>,
 }
 
@@ -62,21 +65,28 @@ pub(crate) unsafe fn open(
         format if format <= FI_CQ_FORMAT_TAGGED => format,
         _ => return Err(Error::Unsupported("this format of completion entries")),
     };
-    let waits = waits(attr.wait_obj)?;
+    // SAFETY: by this function's contract.
+    let set = unsafe { waitset::named(attr.wait_obj, attr.wait_set) }?;
+    let waits = set.is_some() || waits(attr.wait_obj)?;
     let queue = Arc::new(Queue::new(format, attr.size, waits)?);
+    if let Some(set) = &set {
+        set.add_queue(&queue)?;
+    }
     let raw = fid_cq { fid: head(FI_CLASS_CQ, context, &FID_OPS), ops: table(&OPS) };
-    let cq = Cq { raw, guard: Guard::new(), domain, wait_obj: attr.wait_obj, queue };
+    let cq = Cq { raw, guard: Guard::new(), domain, wait_obj: attr.wait_obj, _set: set, queue };
     // SAFETY: by this function's contract.
     unsafe { give(cq, out) }?;
     Ok(0)
 }
 
-/// Whether a wait object needs a descriptor; refuses those that we have not.
+/// Whether a wait object of one's own needs a descriptor; refuses those that we have not.
 pub(crate) fn waits(wait_obj: fi_wait_obj) -> Result<bool, Error> {
     match wait_obj {
         FI_WAIT_NONE => Ok(false),
         FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD => Ok(true),
-        _ => Err(Error::Unsupported("this wait object (supported: none, unspecified, fd, yield)")),
+        _ => Err(Error::Unsupported(
+            "this wait object (supported: none, unspecified, fd, yield; of queues and counters set)",
+        )),
     }
 }
 

@@ -5,9 +5,10 @@ use std::ffi::{CString, c_char, c_void};
 use isthmus_io::Endpoint;
 use isthmus_wire::Address;
 
+use super::Kind;
 use super::limits::*;
 use crate::abi::{
-    FI_AV_UNSPEC, FI_EP_RDM, FI_PROGRESS_AUTO, FI_RM_ENABLED, FI_THREAD_SAFE, fi_domain_attr, fi_ep_attr,
+    FI_AV_UNSPEC, FI_PROGRESS_AUTO, FI_RM_ENABLED, FI_THREAD_SAFE, fi_domain_attr, fi_ep_attr,
     fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr,
 };
 use crate::error::Error;
@@ -18,6 +19,9 @@ use crate::resolve::to_bytes;
 /// What we offer, as far as it depends on what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
+    pub(crate) kind: Kind,
+    /// Longest message. Bytes.
+    pub(crate) message_max: usize,
     pub(crate) caps: u64,
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
@@ -42,6 +46,8 @@ impl Default for Offer {
     /// What a program gets that does not say what it wants.
     fn default() -> Self {
         Self {
+            kind: Kind::Reliable,
+            message_max: MSG_SIZE_MAX,
             caps: CAPS,
             tx_flags: 0,
             rx_flags: 0,
@@ -79,7 +85,7 @@ impl Offer {
         info.dest_addrlen = dest_len;
         info.tx_attr = self.tx()?;
         info.rx_attr = self.rx()?;
-        info.ep_attr = ep()?;
+        info.ep_attr = self.ep()?;
         info.domain_attr = self.domain()?;
         info.fabric_attr = fabric()?;
         Ok(info)
@@ -103,11 +109,11 @@ impl Offer {
         let tx = allocate::<fi_tx_attr>()?;
         tx.caps = self.caps & TX_CAPS;
         tx.op_flags = self.tx_flags;
-        tx.msg_order = MSG_ORDER;
-        tx.inject_size = Endpoint::INJECT_MAX;
+        tx.msg_order = self.kind.order();
+        tx.inject_size = Endpoint::INJECT_MAX.min(self.message_max);
         tx.size = self.tx_size;
         tx.iov_limit = self.tx_pieces;
-        tx.rma_iov_limit = 1;
+        tx.rma_iov_limit = usize::from(self.kind == Kind::Reliable);
         Ok(tx)
     }
 
@@ -115,7 +121,7 @@ impl Offer {
         let rx = allocate::<fi_rx_attr>()?;
         rx.caps = self.caps & RX_CAPS;
         rx.op_flags = self.rx_flags;
-        rx.msg_order = MSG_ORDER;
+        rx.msg_order = self.kind.order();
         rx.size = self.rx_size;
         rx.iov_limit = self.rx_pieces;
         Ok(rx)
@@ -146,21 +152,21 @@ impl Offer {
         domain.max_err_cntr_value = u64::MAX;
         Ok(domain)
     }
-}
 
-fn ep() -> Result<*mut fi_ep_attr, Error> {
-    let ep = allocate::<fi_ep_attr>()?;
-    ep.type_ = FI_EP_RDM;
-    ep.protocol = PROTOCOL;
-    ep.protocol_version = PROTOCOL_VERSION;
-    ep.max_msg_size = MSG_SIZE_MAX;
-    ep.max_order_raw_size = ORDER_SIZE;
-    ep.max_order_war_size = ORDER_SIZE;
-    ep.max_order_waw_size = ORDER_SIZE;
-    ep.mem_tag_format = TAG_FORMAT;
-    ep.tx_ctx_cnt = 1;
-    ep.rx_ctx_cnt = 1;
-    Ok(ep)
+    fn ep(&self) -> Result<*mut fi_ep_attr, Error> {
+        let ep = allocate::<fi_ep_attr>()?;
+        ep.type_ = self.kind.type_();
+        ep.protocol = self.kind.protocol();
+        ep.protocol_version = PROTOCOL_VERSION;
+        ep.max_msg_size = self.message_max;
+        ep.max_order_raw_size = self.kind.order_size();
+        ep.max_order_war_size = self.kind.order_size();
+        ep.max_order_waw_size = self.kind.order_size();
+        ep.mem_tag_format = self.kind.tag_format();
+        ep.tx_ctx_cnt = 1;
+        ep.rx_ctx_cnt = 1;
+        Ok(ep)
+    }
 }
 
 /// `prov_name` stays null: libfabric appends to what it finds there.

@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 use isthmus_io::Endpoint;
 
 use super::limits::*;
-use super::{Hints, Offer};
+use super::{Hints, Kind, Offer};
 use crate::abi::{
-    FI_EP_RDM, FI_EP_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_UNSPEC,
-    FI_RM_ENABLED, FI_RM_UNSPEC, FI_THREAD_ENDPOINT, FI_THREAD_SAFE, FI_THREAD_UNSPEC, fi_domain_attr,
-    fi_ep_attr, fi_rx_attr, fi_tx_attr,
+    FI_PROGRESS_AUTO, FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_UNSPEC, FI_RM_ENABLED, FI_RM_UNSPEC,
+    FI_THREAD_ENDPOINT, FI_THREAD_SAFE, FI_THREAD_UNSPEC, fi_domain_attr, fi_ep_attr, fi_rx_attr, fi_tx_attr,
 };
 use crate::error::Error;
 use crate::flags::*;
@@ -19,31 +18,33 @@ type Answer = Result<(), Error>;
 /// Answers the hints with an offer, or says what we have not got.
 pub(super) fn negotiate(version: u32, hints: Option<&Hints>) -> Result<Offer, Error> {
     let Some(hints) = hints else { return Ok(Offer::default()) };
-    check_general(hints)?;
-    check_tx(&hints.tx)?;
-    check_rx(&hints.rx)?;
-    check_ep(&hints.ep)?;
+    let kind = Kind::of(hints.ep.type_)
+        .ok_or(Error::NoData("an endpoint type other than FI_EP_RDM and FI_EP_DGRAM"))?;
+    check_general(kind, hints)?;
+    check_tx(kind, &hints.tx)?;
+    check_rx(kind, &hints.rx)?;
+    check_ep(kind, &hints.ep)?;
     check_domain(&hints.domain)?;
     check_names(hints)?;
-    Ok(accept(version, hints))
+    Ok(accept(version, kind, hints))
 }
 
 fn need(met: bool, what: &'static str) -> Answer {
     if met { Ok(()) } else { Err(Error::NoData(what)) }
 }
 
-fn check_general(hints: &Hints) -> Answer {
+fn check_general(kind: Kind, hints: &Hints) -> Answer {
     need(!hints.handle, "a connection request")?;
-    need(hints.caps & !CAPS == 0, "one of the capabilities asked for")?;
+    need(hints.caps & !kind.caps() == 0, "one of the capabilities asked for")?;
     let sockets =
         matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
     need(hints.addr_format == FI_FORMAT_UNSPEC || sockets, "this address format")
 }
 
-fn check_tx(tx: &fi_tx_attr) -> Answer {
-    need(tx.caps & !CAPS == 0, "one of the transmit capabilities asked for")?;
-    need(tx.op_flags & !TX_FLAGS == 0, "one of the default transmit flags asked for")?;
-    need(tx.msg_order & !MSG_ORDER == 0, "this message order")?;
+fn check_tx(kind: Kind, tx: &fi_tx_attr) -> Answer {
+    need(tx.caps & !kind.caps() == 0, "one of the transmit capabilities asked for")?;
+    need(tx.op_flags & !kind.tx_flags() == 0, "one of the default transmit flags asked for")?;
+    need(tx.msg_order & !kind.order() == 0, "this message order")?;
     need(tx.comp_order == 0, "an order of completions")?;
     need(tx.inject_size <= Endpoint::INJECT_MAX, "such a large inject_size")?;
     need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
@@ -51,22 +52,21 @@ fn check_tx(tx: &fi_tx_attr) -> Answer {
     need(tx.rma_iov_limit <= 1, "RMA of more than one remote piece")
 }
 
-fn check_rx(rx: &fi_rx_attr) -> Answer {
-    need(rx.caps & !CAPS == 0, "one of the receive capabilities asked for")?;
-    need(rx.op_flags & !RX_FLAGS == 0, "one of the default receive flags asked for")?;
-    need(rx.msg_order & !MSG_ORDER == 0, "this message order")?;
+fn check_rx(kind: Kind, rx: &fi_rx_attr) -> Answer {
+    need(rx.caps & !kind.caps() == 0, "one of the receive capabilities asked for")?;
+    need(rx.op_flags & !kind.rx_flags() == 0, "one of the default receive flags asked for")?;
+    need(rx.msg_order & !kind.order() == 0, "this message order")?;
     need(rx.comp_order == 0, "an order of completions")?;
     need(rx.size <= QUEUE_SIZE_MAX, "such a long receive queue")?;
     need(rx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")
 }
 
-fn check_ep(ep: &fi_ep_attr) -> Answer {
-    need(matches!(ep.type_, FI_EP_UNSPEC | FI_EP_RDM), "an endpoint type other than FI_EP_RDM")?;
-    need(ep.protocol == 0 || ep.protocol == PROTOCOL, "this protocol")?;
+fn check_ep(kind: Kind, ep: &fi_ep_attr) -> Answer {
+    need(ep.protocol == 0 || ep.protocol == kind.protocol(), "this protocol")?;
     need(ep.protocol_version <= PROTOCOL_VERSION, "this protocol version")?;
     need(ep.max_msg_size <= MSG_SIZE_MAX, "such long messages")?;
     let ordered = ep.max_order_raw_size.max(ep.max_order_war_size).max(ep.max_order_waw_size);
-    need(ordered <= ORDER_SIZE, "order among such long transfers")?;
+    need(ordered <= kind.order_size(), "order among such long transfers")?;
     need(ep.tx_ctx_cnt <= 1 && ep.rx_ctx_cnt <= 1, "scalable endpoints or shared contexts")?;
     need(ep.auth_key_size == 0, "authorization keys")
 }
@@ -96,11 +96,18 @@ fn check_names(hints: &Hints) -> Answer {
     need(hints.prov_version <= crate::provider::PROVIDER_VERSION, "this provider version")
 }
 
-fn accept(version: u32, hints: &Hints) -> Offer {
+/// Whether messages may be as long as a program wants.
+pub(super) fn message(wanted: usize, offer: &Offer) -> Answer {
+    need(wanted <= offer.message_max, "such long messages")
+}
+
+fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
     let or = |wanted: u32, unspecified: u32, ours: u32| if wanted == unspecified { ours } else { wanted };
     let domain = &hints.domain;
     Offer {
-        caps: complete(hints.caps),
+        kind,
+        message_max: MSG_SIZE_MAX,
+        caps: complete(kind, hints.caps),
         tx_flags: hints.tx.op_flags,
         rx_flags: hints.rx.op_flags,
         tx_size: if hints.tx.size == 0 { QUEUE_SIZE } else { hints.tx.size },
@@ -128,9 +135,9 @@ pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
 }
 
 /// Adds the directions that a program left open, and what costs nothing.
-fn complete(wanted: u64) -> u64 {
+fn complete(kind: Kind, wanted: u64) -> u64 {
     if wanted & OPERATIONS == 0 {
-        return CAPS;
+        return kind.caps();
     }
     let mut caps = wanted | DOMAIN_CAPS;
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGE_DIRECTIONS == 0 {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::abi::{
-    FI_AV_MAP, FI_AV_TABLE, FI_EP_DGRAM, FI_EP_MSG, FI_PROGRESS_MANUAL, FI_THREAD_DOMAIN, fi_av_type,
+    FI_AV_MAP, FI_AV_TABLE, FI_EP_DGRAM, FI_EP_MSG, FI_EP_RDM, FI_PROGRESS_MANUAL, FI_THREAD_DOMAIN,
+    fi_av_type,
 };
 use crate::flags::version;
 
@@ -104,7 +105,6 @@ fn directions_left_open_are_added() {
 #[test]
 fn other_providers_questions_are_declined() {
     assert!(refused(|hints| hints.ep.type_ = FI_EP_MSG));
-    assert!(refused(|hints| hints.ep.type_ = FI_EP_DGRAM));
     assert!(refused(|hints| hints.caps |= 1 << 47));
     assert!(refused(|hints| hints.caps |= 1 << 6));
     assert!(refused(|hints| hints.handle = true));
@@ -123,6 +123,28 @@ fn what_we_have_not_is_refused_and_not_claimed() {
     assert!(refused(|hints| hints.domain.auth_key_size = 8));
     assert!(refused(|hints| hints.addr_format = 7));
     assert!(refused(|hints| hints.domain.mr_iov_limit = 2));
+}
+
+#[test]
+fn datagrams_are_for_those_who_ask_and_promise_nothing() {
+    let mut hints = hints(FI_MSG, 0, 0, 0);
+    hints.ep.type_ = FI_EP_DGRAM;
+    let found = offer(&hints);
+    assert_eq!(found.kind, Kind::Datagram);
+    assert_eq!(found.caps, FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM);
+    let no = |change: &dyn Fn(&mut Hints)| {
+        let mut hints = super::tests::hints(FI_MSG, 0, 0, 0);
+        hints.ep.type_ = FI_EP_DGRAM;
+        change(&mut hints);
+        negotiate(version(1, 18), Some(&hints)).is_err()
+    };
+    for caps in [FI_TAGGED, FI_RMA, FI_ATOMIC, FI_MULTI_RECV, FI_DIRECTED_RECV, FI_FENCE] {
+        assert!(no(&|hints| hints.caps |= caps), "{caps:#x}");
+    }
+    assert!(no(&|hints| hints.tx.msg_order = SAS));
+    assert!(no(&|hints| hints.tx.op_flags = FI_DELIVERY_COMPLETE));
+    assert!(no(&|hints| hints.rx.op_flags = FI_MULTI_RECV));
+    assert!(message(1449, &Offer { message_max: 1448, ..found }).is_err());
 }
 
 #[test]

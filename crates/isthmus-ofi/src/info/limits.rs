@@ -4,8 +4,8 @@ use isthmus_io::Endpoint;
 
 use crate::flags::*;
 
-/// What a program may ask for.
-pub(crate) const CAPS: u64 = OPERATIONS | DIRECTIONS | EXTRAS | DOMAIN_CAPS;
+/// What a program may ask for of reliable endpoints.
+pub(super) const CAPS: u64 = OPERATIONS | DIRECTIONS | EXTRAS | DOMAIN_CAPS;
 /// The kinds of operation.
 pub(super) const OPERATIONS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
 /// The directions of messages.
@@ -24,7 +24,7 @@ pub(super) const RX_CAPS: u64 =
     OPERATIONS | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
 
 /// Flags that transmitting operations take.
-pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
+pub(super) const TX_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
     | FI_INJECT_COMPLETE
     | FI_TRANSMIT_COMPLETE
@@ -34,7 +34,7 @@ pub(crate) const TX_FLAGS: u64 = FI_COMPLETION
     | FI_MORE
     | FI_REMOTE_CQ_DATA;
 /// Flags that receives take by default.
-pub(crate) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
+pub(super) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
 
 /// Order among atomics to one peer.
 pub(super) const ATOMIC_ORDERS: u64 =
@@ -71,7 +71,9 @@ pub(crate) const MULTI_RECV_MIN: usize = 64;
 pub(super) const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 /// Marks our protocol as the provider's own.
 pub(super) const PROTOCOL: u32 = 1 << 31 | 0x4953;
-/// Version of the protocol.
+/// Likewise, of datagrams.
+pub(super) const DATAGRAM_PROTOCOL: u32 = 1 << 31 | 0x4955;
+/// Version of the protocols.
 pub(super) const PROTOCOL_VERSION: u32 = 1;
 
 /// The fabric and its one domain.

@@ -3,12 +3,13 @@
 mod build;
 mod check;
 mod hints;
+mod kind;
 mod limits;
 
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
 
-use isthmus_io::Settings;
+use isthmus_io::{Datagrams, Settings, TlsMode};
 use isthmus_wire::Address;
 
 use crate::abi::fi_info;
@@ -20,7 +21,8 @@ use crate::resolve::resolve;
 
 pub(crate) use build::Offer;
 pub(crate) use hints::{Hints, address};
-pub(crate) use limits::{CAPS, MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE, RX_FLAGS, TX_FLAGS};
+pub(crate) use kind::Kind;
+pub(crate) use limits::{MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE};
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
 
@@ -56,6 +58,8 @@ pub(crate) unsafe extern "C" fn getinfo(
         name(&mut offer, node, service, flags)?;
         if flags & FI_PROV_ATTR_ONLY == 0 {
             locate(&mut offer)?;
+            let wanted = hints.as_ref().map_or(0, |hints| hints.ep.max_msg_size);
+            check::message(wanted, &offer)?;
         }
         // SAFETY: not null; libfabric passes a place for the result.
         unsafe { out.write(offer.build()?) };
@@ -67,11 +71,18 @@ pub(crate) unsafe extern "C" fn getinfo(
 /// Fills in the address that endpoints will have as far as it is known before they open,
 /// and settles how addresses look. What is wrong with the settings, opening a domain says.
 fn locate(offer: &mut Offer) -> Result<(), Error> {
+    let settings = Settings::load().ok();
     if offer.src.is_none() {
-        let ip = Settings::load().ok().and_then(|settings| settings.own_ip().ok());
+        let ip = settings.as_ref().and_then(|settings| settings.own_ip().ok());
         offer.src = ip.map(|ip| Address::from(SocketAddr::new(ip, 0)));
     }
     let own = offer.src.unwrap_or_default().locator;
+    if offer.kind == Kind::Datagram {
+        if settings.is_some_and(|settings| settings.tls == TlsMode::Required) {
+            return Err(Error::NoData("datagrams, which are not encrypted, where tls is required: they"));
+        }
+        offer.message_max = Datagrams::message_max_at(own.ip());
+    }
     offer.addr_format = check::format(offer.addr_format, own)?;
     Ok(())
 }

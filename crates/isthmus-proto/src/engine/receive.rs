@@ -213,7 +213,7 @@ impl Engine {
             Frame::Ack(ack) => self.on_ack(peer, ack.upto, ack.credit, &[], mem)?,
             Frame::AckMap(ack) => self.on_ack(peer, ack.upto, ack.credit, &ack.map, mem)?,
             Frame::Bye(_) => self.on_bye(peer, lane, mem),
-            Frame::Also(also) => self.on_also(lane, peer, &also)?,
+            Frame::Also(also) => self.on_also(lane, peer, also)?,
             _ => return Ok(Some(peer)),
         }
         Ok(None)

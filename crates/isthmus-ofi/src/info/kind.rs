@@ -1,0 +1,94 @@
+//! The kinds of endpoint, and what each is able to do.
+
+use super::limits::*;
+use crate::abi::{FI_EP_DGRAM, FI_EP_RDM, FI_EP_UNSPEC, fi_ep_type};
+use crate::flags::*;
+
+/// A kind of endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `FI_EP_RDM`.
+    Reliable,
+    /// `FI_EP_DGRAM`, for those who ask for it.
+    Datagram,
+}
+
+/// Messages of one packet each, that may get lost.
+const DATAGRAM_CAPS: u64 = FI_MSG | MESSAGE_DIRECTIONS | FI_SOURCE | DOMAIN_CAPS;
+/// Nothing is known of a datagram that has left.
+const DATAGRAM_TX_FLAGS: u64 =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MORE | FI_REMOTE_CQ_DATA;
+const DATAGRAM_RX_FLAGS: u64 = FI_COMPLETION | FI_MORE;
+
+impl Kind {
+    /// The kind that a program means.
+    pub(crate) fn of(type_: fi_ep_type) -> Option<Self> {
+        match type_ {
+            FI_EP_UNSPEC | FI_EP_RDM => Some(Self::Reliable),
+            FI_EP_DGRAM => Some(Self::Datagram),
+            _ => None,
+        }
+    }
+
+    pub(super) fn type_(self) -> fi_ep_type {
+        match self {
+            Self::Reliable => FI_EP_RDM,
+            Self::Datagram => FI_EP_DGRAM,
+        }
+    }
+
+    /// What a program may ask for.
+    pub(crate) fn caps(self) -> u64 {
+        match self {
+            Self::Reliable => CAPS,
+            Self::Datagram => DATAGRAM_CAPS,
+        }
+    }
+
+    /// Flags that transmitting operations take.
+    pub(crate) fn tx_flags(self) -> u64 {
+        match self {
+            Self::Reliable => TX_FLAGS,
+            Self::Datagram => DATAGRAM_TX_FLAGS,
+        }
+    }
+
+    /// Flags that receives take.
+    pub(crate) fn rx_flags(self) -> u64 {
+        match self {
+            Self::Reliable => RX_FLAGS,
+            Self::Datagram => DATAGRAM_RX_FLAGS,
+        }
+    }
+
+    /// Order that is kept.
+    pub(super) fn order(self) -> u64 {
+        match self {
+            Self::Reliable => MSG_ORDER,
+            Self::Datagram => 0,
+        }
+    }
+
+    /// Largest transfer for which it holds. Bytes.
+    pub(super) fn order_size(self) -> usize {
+        match self {
+            Self::Reliable => ORDER_SIZE,
+            Self::Datagram => 0,
+        }
+    }
+
+    pub(super) fn tag_format(self) -> u64 {
+        match self {
+            Self::Reliable => TAG_FORMAT,
+            Self::Datagram => 0,
+        }
+    }
+
+    /// Its protocol, by libfabric's number for it.
+    pub(super) fn protocol(self) -> u32 {
+        match self {
+            Self::Reliable => PROTOCOL,
+            Self::Datagram => DATAGRAM_PROTOCOL,
+        }
+    }
+}
