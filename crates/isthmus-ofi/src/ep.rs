@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use isthmus_io::Endpoint;
+use isthmus_io::{Endpoint, Settings};
 use isthmus_proto::{Level, Options};
 use parking_lot::Mutex;
 
@@ -104,6 +104,10 @@ impl EpState {
             return Ok(engine.clone());
         }
         let engine = Endpoint::open(&self.domain.settings, *self.bind.lock(), self.domain.regions.clone())?;
+        // A job may be given other protocols while it runs.
+        if let Some(file) = Settings::file_to_follow() {
+            engine.follow(&file);
+        }
         Ok(slot.insert(engine).clone())
     }
 
