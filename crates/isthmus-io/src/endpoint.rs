@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::{RegionTable, Settings, TlsMode, carrier};
+use crate::{Protocols, RegionTable, Settings, TlsMode, carrier};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -184,6 +185,18 @@ impl Endpoint {
     /// chosen.
     pub fn udp_protocols(&self) -> Vec<(Composition, u64)> {
         self.shell.lock().udp_protocols()
+    }
+
+    /// Makes lanes by UDP up of these small protocols, in place of what the settings said: new ones
+    /// and those that carry data now. Nothing is lost or sent twice for it.
+    pub fn set_udp_protocols(&self, protocols: Protocols) {
+        self.shell.lock().carriers_mut().set_udp_protocols(protocols);
+    }
+
+    /// Does so whenever `udp_protocols` changes in this configuration file, which is looked at
+    /// every second in which packets come or go.
+    pub fn follow(&self, path: &Path) {
+        self.shell.lock().carriers_mut().follow(path);
     }
 
     /// UDP packets that were passed over: garbled, of strangers, altered on the way.

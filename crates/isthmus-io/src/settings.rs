@@ -1,6 +1,7 @@
 //! Settings: one table, from which the file's keys, the environment's names and the
 //! provider's declared parameters come.
 
+mod changes;
 mod protocols;
 mod trust;
 
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::interface::{self, InterfaceError};
+pub(crate) use changes::Changes;
 pub use protocols::Protocols;
 pub use trust::{KeyFiles, TlsMode};
 
@@ -78,7 +80,7 @@ settings! {
     routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one of those that the peer uses least, at random. Default: none.";
     streams: Streams = "4", "Most TCP streams to one peer that is 1 ms or more away. Count, 1..=64. Default 4.";
     transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\", \"auto\", which takes UDP where the round trip is 150 ms or more, or \"ethernet\": frames of type 0x88b6, within a broadcast domain, which take the capability CAP_NET_RAW. All but tcp need it at both ends, and UDP firewalls that let it through at the port that TCP listens at; to a host that gives no answer, TCP. Default auto.";
-    udp_protocols: Protocols = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given); of those left out, the first. After an IP address and =, for lanes with that host only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Default: the first of each.";
+    udp_protocols: Protocols = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given); of those left out, the first. After an IP address and =, for lanes with that host only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Where the file is changed, running programs take it up within a few seconds. Default: the first of each.";
     tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. Default off.";
     tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
     tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
@@ -114,6 +116,13 @@ impl Settings {
     pub(crate) fn override_from_environment(&mut self) -> Result<(), SettingsError> {
         refuse_unknown(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
         self.override_from(|name| env::var(environment_name(name)).ok().filter(|text| !text.is_empty()))
+    }
+
+    /// The configuration file whose changes running endpoints may follow, see
+    /// [`crate::Endpoint::follow`]; `None` where there is none, or the environment wins.
+    pub fn file_to_follow() -> Option<PathBuf> {
+        let named = env::var_os(environment_name("udp_protocols")).is_some_and(|text| !text.is_empty());
+        file_to_read().filter(|_| !named)
     }
 
     /// The host's address that endpoints have which are not told another.

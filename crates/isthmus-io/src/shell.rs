@@ -649,6 +649,11 @@ impl Shell {
         self.carriers.udp_protocols()
     }
 
+    /// What lanes by UDP are made up of, and where that may change.
+    pub(crate) fn carriers_mut(&mut self) -> &mut Carriers {
+        &mut self.carriers
+    }
+
     /// UDP packets that were passed over.
     pub(crate) fn dropped(&self) -> Dropped {
         self.carriers.dropped()

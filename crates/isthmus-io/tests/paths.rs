@@ -217,6 +217,73 @@ fn lanes_by_udp_are_made_up_as_is_set_for_the_peers_host() {
     b.close();
 }
 
+#[test]
+fn protocols_of_lanes_by_udp_are_exchanged_while_data_flows() {
+    let a = open_by(Transport::UdpEverywhere);
+    let b = open_by(Transport::UdpEverywhere);
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut sent: Vec<_> = (0..12).map(|tag| pattern(1 << 20, tag)).collect();
+    let mut got = vec![vec![0; 1 << 20]; 12];
+    let others = ["cubic+once", "reno+fixed+given", "127.0.0.1=once, cubic", "rate"];
+    let mut came = 0;
+    for (tag, (out, into)) in sent.iter_mut().zip(&mut got).enumerate() {
+        recv(&b, None, tag as u64, into);
+        send(&a, to_b, tag as u64, out);
+        if tag % 3 == 0 {
+            came += complete(&[&a, &b], 2).len(); // a lane is there; at other times data is under way
+        } else {
+            a.set_udp_protocols(others[tag % others.len()].parse().expect("valid"));
+        }
+    }
+    complete(&[&a, &b], 24 - came);
+    assert!(sent == got);
+    let names: Vec<_> = a.udp_protocols().iter().map(|(composition, _)| composition.to_string()).collect();
+    for expected in ["cubic+adaptive+once+search", "reno+fixed+measured+given", "rate+adaptive+once+search"] {
+        assert!(names.iter().any(|name| name == expected), "{expected}: {names:?}");
+    }
+    a.close();
+    b.close();
+}
+
+#[test]
+fn protocols_that_change_in_the_configuration_are_taken_up() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let write = |protocols: &str| {
+        let text = format!("[device]\nudp_protocols = \"{protocols}\"\n");
+        std::fs::write(file.path(), text).expect("it can be written");
+    };
+    write("rate");
+    let a = open_by(Transport::UdpEverywhere);
+    let b = open_by(Transport::UdpEverywhere);
+    a.follow(file.path());
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut exchange = |tag: u64| {
+        let (mut sent, mut got) = (pattern(1 << 16, tag as u8), vec![0; 1 << 16]);
+        recv(&b, None, tag, &mut got);
+        send(&a, to_b, tag, &mut sent);
+        complete(&[&a, &b], 2);
+        assert!(sent == got);
+    };
+    exchange(0);
+    for (round, (protocols, expected)) in
+        [("vegas", None), ("reno+once", Some("reno+adaptive+once+search"))].into_iter().enumerate()
+    {
+        write(protocols);
+        let start = std::time::Instant::now();
+        let is_there =
+            || a.udp_protocols().iter().any(|(made, _)| Some(made.to_string().as_str()) == expected);
+        while !is_there() {
+            exchange(1 + round as u64);
+            if expected.is_none() && start.elapsed().as_millis() > 1_500 {
+                break; // what is wrong changes nothing
+            }
+            assert!(start.elapsed() < LIMIT, "{protocols} is not taken up");
+        }
+    }
+    a.close();
+    b.close();
+}
+
 by_each_transport! {
     a_killed_peer_fails_the_operations_on_it,
 }

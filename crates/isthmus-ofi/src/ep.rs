@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use isthmus_io::{Datagrams, Endpoint, TlsMode};
+use isthmus_io::{Datagrams, Endpoint, Settings, TlsMode};
 use isthmus_proto::{Level, Options};
 use parking_lot::Mutex;
 
@@ -106,7 +106,14 @@ impl EpState {
         }
         let (settings, bind) = (&self.domain.settings, *self.bind.lock());
         let engine = match self.kind {
-            Kind::Reliable => Engine::Reliable(Endpoint::open(settings, bind, self.domain.regions.clone())?),
+            Kind::Reliable => {
+                let endpoint = Endpoint::open(settings, bind, self.domain.regions.clone())?;
+                // A job may be given other protocols while it runs.
+                if let Some(file) = Settings::file_to_follow() {
+                    endpoint.follow(&file);
+                }
+                Engine::Reliable(endpoint)
+            }
             Kind::Datagram if settings.tls == TlsMode::Required => {
                 return Err(Error::Unsupported(
                     "a datagram endpoint, which encrypts nothing, where tls is required:",

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! What makes it up is small and can be exchanged while a stream runs ([`Composition`]):
-//! congestion control ([`congestion`]), the rule for loss ([`detection`]), copies
+//! congestion control ([`congestion`]), the rule for loss ([`detection`]), copies and parity
 //! ([`redundancy`]), packet sizes ([`mtu`]); and [`protection`] before the first packet.
 //! [`wire`] is the table of packets and frames.
 
@@ -32,10 +32,12 @@ pub mod congestion;
 pub mod detection;
 pub mod mtu;
 mod pacer;
+mod parity;
 mod path;
 mod port;
 pub mod protection;
 mod ranges;
+mod rebuild;
 mod receiving;
 pub mod redundancy;
 mod repeats;

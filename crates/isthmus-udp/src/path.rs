@@ -42,27 +42,48 @@ pub(crate) struct Path {
     delay: WindowedLeast,
     /// The receiver's clock, unwrapped.
     clock: Option<u64>,
-    loss: Ratio,
+    loss: Ratio<1_000>,
+    loss_seldom: Ratio<100_000>,
+    runs: Runs,
 }
 
-/// A ratio that forgets: of about the last [`Ratio::MEMORY`] events.
+/// A ratio that forgets: of about the last `MEMORY` events.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ratio {
+struct Ratio<const MEMORY: u32> {
     hits: f64,
     all: f64,
 }
 
-impl Ratio {
-    const MEMORY: f64 = 1_000.0;
-
+impl<const MEMORY: u32> Ratio<MEMORY> {
     fn note(&mut self, hits: f64, all: f64) {
-        let keep = (1.0 - all / Self::MEMORY).max(0.0);
+        let keep = (1.0 - all / f64::from(MEMORY)).max(0.0);
         self.hits = (self.hits * keep + hits).max(0.0);
         self.all = self.all * keep + all;
     }
 
     fn get(&self) -> f64 {
         if self.all > 0.0 { (self.hits / self.all).min(1.0) } else { 0.0 }
+    }
+}
+
+/// Losses of successive packets, of about the last [`Runs::MEMORY`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Runs {
+    packets: f64,
+    runs: f64,
+    last: Option<u64>,
+}
+
+impl Runs {
+    const MEMORY: f64 = 100.0;
+
+    fn note(&mut self, number: u64) {
+        if self.last.is_none_or(|last| number != last + 1) {
+            let keep = 1.0 - 1.0 / Self::MEMORY;
+            (self.packets, self.runs) = (self.packets * keep, self.runs * keep + 1.0);
+        }
+        self.packets += 1.0;
+        self.last = Some(number);
     }
 }
 
@@ -85,6 +106,21 @@ impl Path {
     /// Share of packets that are lost, lately.
     pub(crate) fn loss(&self) -> f64 {
         self.loss.get()
+    }
+
+    /// The same, on paths that lose so little that it shows only over many packets.
+    pub(crate) fn loss_seldom(&self) -> f64 {
+        self.loss.get().max(self.loss_seldom.get())
+    }
+
+    /// How many successive packets are lost together, on average. At least 1.
+    pub(crate) fn run(&self) -> f64 {
+        if self.runs.runs > 0.0 { (self.runs.packets / self.runs.runs).max(1.0) } else { 1.0 }
+    }
+
+    /// Takes in that a packet was lost.
+    pub(crate) fn note_lost(&mut self, number: u64) {
+        self.runs.note(number);
     }
 
     /// How long to wait for an answer before a probe (RFC 9002, 6.2).
@@ -125,12 +161,15 @@ impl Path {
 
     /// Takes in fates. What came late is taken back from the losses.
     pub(crate) fn note_fates(&mut self, acked: usize, lost: usize, late: usize) {
-        self.loss.note(lost as f64 - late as f64, (acked + lost) as f64);
+        let (hits, all) = (lost as f64 - late as f64, (acked + lost) as f64);
+        self.loss.note(hits, all);
+        self.loss_seldom.note(hits, all);
     }
 
     /// Begins with what is remembered of the path.
     pub(crate) fn recall(&mut self, learned: &Learned) {
         self.loss = Ratio { hits: learned.loss * 100.0, all: 100.0 };
+        self.loss_seldom = Ratio { hits: learned.loss * 100.0, all: 100.0 };
         if self.smoothed.is_none() && learned.rtt_us > 0 {
             self.smoothed = Some(learned.rtt_us);
             self.variation = learned.rtt_us / 8;

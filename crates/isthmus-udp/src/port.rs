@@ -9,6 +9,7 @@ use crate::Micros;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
 use crate::path::Learned;
 use crate::protection::{Protection, Session};
+use crate::spec::Composition;
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
 use crate::wire::{ConnectionId, Header, Packet, Token};
@@ -290,6 +291,15 @@ impl Port {
         Some(result)
     }
 
+    /// Uses other small protocols for a stream from now on. Who waits for room is told if that
+    /// makes some.
+    pub fn compose(&mut self, now: Micros, id: StreamId, composition: Composition) {
+        if let Some(&key) = self.by_id.get(&id.0) {
+            self.streams[key].stream.compose(composition);
+            self.refresh(now, key);
+        }
+    }
+
     /// The stream is of no more use: what was written still goes, then it ends.
     pub fn release(&mut self, now: Micros, id: StreamId) {
         let Some(&key) = self.by_id.get(&id.0) else { return };
@@ -467,7 +477,8 @@ impl Port {
         let stream = &mut self.streams[key].stream;
         let start = out.len();
         let Some(segment) = stream.poll_transmit(now, None, out) else { return 0 };
-        if segment < stream.payload() {
+        // One byte less where shards are of an even number.
+        if segment + 1 < stream.payload() {
             return segment; // others are not to be as short
         }
         for _ in 1..packets {

@@ -2,10 +2,12 @@
 //! is acknowledged.
 
 use crate::Micros;
+use crate::parity::BLOCK_MAX;
 use crate::ranges::RangeSet;
+use crate::rebuild::Rebuild;
 use crate::seen::{Arrival, Seen};
 use crate::store::Store;
-use crate::wire::{ACK_FIXED, Ack, WORDS_MAX, Words, put_ack};
+use crate::wire::{ACK_FIXED, Ack, ParityShard, WORDS_MAX, Words, put_ack};
 
 /// Longest that an acknowledgement waits. Microseconds.
 pub(crate) const ACK_DELAY_US: Micros = 1_000;
@@ -13,6 +15,10 @@ pub(crate) const ACK_DELAY_US: Micros = 1_000;
 const ACK_SPACE_US: Micros = 250;
 /// Packets that are not acknowledged together.
 const ACK_PACKETS: u32 = 32;
+/// The shares of the window that parity may take of memory, and what was read and may be needed to
+/// rebuild what follows.
+const PARITY_SHARE: u64 = 32;
+const KEPT_SHARE: u64 = 64;
 
 /// Why the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +45,11 @@ pub(crate) struct Receiving {
     window: u64,
     /// The offset that the peer was last told.
     told_window: u64,
+    /// Parity of what is missing.
+    rebuild: Rebuild,
+    /// The longest piece that came; and whether a later one was ever before an earlier one.
+    longest: u64,
+    loses: bool,
     seen: Seen,
     /// When the largest number arrived.
     arrived: Micros,
@@ -57,6 +68,9 @@ impl Receiving {
             end: None,
             window,
             told_window: window,
+            rebuild: Rebuild::default(),
+            longest: 0,
+            loses: false,
             seen: Seen::default(),
             arrived: 0,
             pending: 0,
@@ -129,12 +143,46 @@ impl Receiving {
         if fin {
             self.end = Some(end);
         }
+        self.longest = self.longest.max(data.len() as u64);
+        self.loses |= offset > self.have.upto();
+        self.put(offset, data);
+        if !self.rebuild.is_empty() {
+            self.rebuild.forget(self.have.upto());
+            self.mend(offset);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
         // What was read already is gone from the store.
         let from = offset.max(self.read.min(end));
         if self.have.insert(offset..end) > 0 {
             self.store.write(from, &data[(from - offset) as usize..]);
         }
-        Ok(())
+    }
+
+    /// Takes in parity. True if what was missing is here because of it.
+    pub(crate) fn take_parity(&mut self, shard: &ParityShard<'_>) -> bool {
+        let len = u64::from(shard.count) * shard.bytes.len() as u64;
+        let end = shard.start + len;
+        let granted = end <= self.told_window.max(self.limit()).min(self.end.unwrap_or(u64::MAX));
+        if !granted || self.have.upto() >= end {
+            return false;
+        }
+        self.rebuild.note(shard, (self.window / PARITY_SHARE) as usize);
+        self.mend(shard.start)
+    }
+
+    /// Rebuilds the block that `offset` is in, if that can be done.
+    fn mend(&mut self, offset: u64) -> bool {
+        let mut rebuild = std::mem::take(&mut self.rebuild);
+        let mut pieces = Vec::new();
+        let done =
+            rebuild.rebuild(offset, &self.have, &self.store, |at, data| pieces.push((at, data.to_vec())));
+        self.rebuild = rebuild;
+        pieces.iter().for_each(|(at, data)| self.put(*at, data));
+        done
     }
 
     /// Bytes that can be read.
@@ -152,11 +200,20 @@ impl Receiving {
     pub(crate) fn consume(&mut self, now: Micros, len: u64) {
         debug_assert!(len <= self.readable());
         self.read += len;
-        self.store.release(self.read);
+        // Of a block of which something is missing all else is needed to rebuild that.
+        let wanted = if self.loses && !self.is_finished() { BLOCK_MAX * self.longest } else { 0 };
+        let kept = wanted.min(self.window / KEPT_SHARE);
+        self.store.release(self.read.saturating_sub(kept));
         // The peer is told of the room in time, without an acknowledgement for each read.
         if self.limit() - self.told_window >= self.window / 4 {
             self.ack_due = Some(self.ack_due.map_or(now, |before| before.min(now)));
         }
+    }
+
+    /// Nothing comes for a while: what was read is of no use any more.
+    pub(crate) fn rest(&mut self) {
+        self.store.release(self.read);
+        (self.rebuild, self.loses) = (Rebuild::default(), false);
     }
 
     /// Whether everything up to the stream's end has been read.
@@ -204,7 +261,7 @@ impl Receiving {
 
     /// Bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
-        self.store.memory()
+        self.store.memory() + self.rebuild.memory()
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Sending {
     /// Those that go before what is new.
     urgent: VecDeque<Copy>,
     ended: bool,
+    /// New data is cut at multiples of the second from the first on.
+    grid: Option<(u64, u64)>,
 }
 
 impl Sending {
@@ -135,6 +137,32 @@ impl Sending {
         }
     }
 
+    /// New data is cut into pieces that fill no more than one shard of so many bytes each, counted
+    /// from where that was first asked for; or as it comes.
+    pub(crate) fn cut(&mut self, shard: Option<u64>) {
+        if self.grid.map(|(_, before)| before) != shard {
+            self.grid = shard.map(|shard| (self.next, shard));
+        }
+    }
+
+    /// What of the stream from `from` on was sent, and cut, in whole shards; and the length of those.
+    pub(crate) fn shards(&self, from: u64) -> Option<(Range<u64>, u64)> {
+        let (base, shard) = self.grid?;
+        let start = base + from.saturating_sub(base).div_ceil(shard) * shard;
+        let end = base + self.next.min(self.written).saturating_sub(base) / shard * shard;
+        (start < end).then_some((start..end, shard))
+    }
+
+    /// All bytes below have arrived.
+    pub(crate) fn acked_upto(&self) -> u64 {
+        self.acked.upto()
+    }
+
+    /// Whether some of these bytes have not arrived, as far as is known.
+    pub(crate) fn is_missing(&self, range: Range<u64>) -> bool {
+        self.acked.first_missing(range).is_some()
+    }
+
     /// The next piece of at most `most` bytes: what was lost first, then what is new.
     pub(crate) fn next_piece(&mut self, most: u32) -> Option<Piece> {
         self.drop_settled();
@@ -153,6 +181,10 @@ impl Sending {
         }
         let until = self.written.min(self.limit).max(self.next);
         let with_end = if until == self.written { self.total() } else { until };
+        let most = match self.grid {
+            Some((base, shard)) => most.min((shard - (self.next - base) % shard) as u32),
+            None => most,
+        };
         let piece = piece_of(self.next..with_end, most, self.written, 0);
         self.next = end_of(&piece);
         Some(piece)
@@ -240,6 +272,11 @@ impl Sending {
     /// Appends a piece's bytes to `out`.
     pub(crate) fn copy(&self, piece: &Piece, out: &mut Vec<u8>) {
         self.store.copy(piece.offset, piece.len as usize, out);
+    }
+
+    /// Appends `len` bytes at `offset`, written and not yet forgotten, to `out`.
+    pub(crate) fn copy_bytes(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
+        self.store.copy(offset, len, out);
     }
 
     /// A piece has arrived.

@@ -15,6 +15,8 @@ pub(crate) enum Carried {
     /// Nothing that is sent again.
     #[default]
     Ping,
+    /// Nothing, in a full packet, to see how it arrives.
+    Train,
     /// Stream bytes from `offset` on; with the stream's end behind them.
     Stream { offset: u64, len: u32, fin: bool },
     /// Padding to a size: a search for a larger path MTU.

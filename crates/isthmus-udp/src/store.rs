@@ -52,6 +52,15 @@ impl Store {
         &chunk[at..CHUNK.min(at + most)]
     }
 
+    /// Whether `len` bytes at `offset`, all of them written, were not released.
+    pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
+        let last = (offset + len as u64).saturating_sub(1) / CHUNK as u64;
+        let (first, chunks) = (offset / CHUNK as u64, self.chunks.len() as u64);
+        (first..=last).all(|chunk| {
+            chunk.checked_sub(self.first).is_some_and(|at| at < chunks && self.chunks[at as usize].is_some())
+        })
+    }
+
     /// Forgets what is below `upto`.
     pub(crate) fn release(&mut self, upto: u64) {
         let first = upto / CHUNK as u64;

@@ -17,6 +17,7 @@ use crate::congestion::{CongestionControl, Limits};
 use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
 use crate::pacer::Pacer;
+use crate::parity::Parity;
 use crate::path::{Learned, Path};
 use crate::protection::{Plain, Protection, Sealed, Session};
 use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
@@ -198,6 +199,11 @@ pub struct Stream {
     detection: Box<dyn LossDetection>,
     redundancy: Box<dyn Redundancy>,
     repeats: Repeats,
+    parity: Parity,
+    /// Since when nothing waits to be sent for the first time, and might.
+    drained_at: Option<Micros>,
+    /// Bytes that go only to see how they arrive; `None` before that was decided.
+    train: Option<u32>,
     mtu: Box<dyn PathMtu>,
     protection: Box<dyn Protection>,
     sealed: bool,
@@ -290,6 +296,9 @@ impl Stream {
             detection: composition.detection(),
             redundancy: composition.redundancy(),
             repeats: Repeats::default(),
+            parity: Parity::default(),
+            drained_at: None,
+            train: None,
             mtu: composition.mtu(config.payload_max, config.overhead),
             protection: Box::new(Plain),
             sealed: false,
@@ -502,12 +511,17 @@ impl Stream {
             self.arm_probe(now);
         }
         let window = self.window_is_open();
-        let work = self.sending.has_work() || self.repeats.is_pending();
+        let work = self.sending.has_work()
+            || self.repeats.is_pending()
+            || self.parity.is_pending()
+            || self.train.is_some_and(|left| left > 0);
+        let coding = self.coding_due();
         let sending = (window && work).then(|| self.pacer.opens_at());
+        let coding = coding.filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
         let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
         let quiet = self.heard_at + self.config.keepalive_us;
         let keepalive = Some(if self.awaits_answer() { self.patience_ends() } else { quiet });
-        [sending, copies, self.receiving.ack_due(), self.probe_at, self.mtu.poll_timeout(), keepalive]
+        [sending, copies, coding, self.receiving.ack_due(), self.probe_at, self.mtu.poll_timeout(), keepalive]
             .into_iter()
             .flatten()
             .min()
@@ -539,6 +553,7 @@ impl Stream {
         if !self.awaits_answer() {
             if now >= self.heard_at + self.config.keepalive_us {
                 self.ping = true;
+                self.receiving.rest();
             }
         } else if now >= self.patience_ends() {
             self.failure = Some(Failure::Silent);

@@ -22,6 +22,7 @@
 //! | 5 Ping | | asks for an acknowledgement |
 //! | 6 Padding | anything up to the packet's end | none |
 //! | 7 Close | reason 1 | the connection ends at once |
+//! | 8 Parity | see [`ParityShard`], up to the packet's end | makes good what is lost of a block |
 
 /// Version of the packet format, 0..=7; packets of others are passed over.
 pub const VERSION: u8 = 1;
@@ -35,10 +36,15 @@ pub const HEADER_MAX: usize = 1 + 8 + 8 + TOKEN_LEN + 6 + 6;
 pub const STREAM_OVERHEAD: usize = 1 + 8 + 2;
 /// Room that an acknowledgement takes beside its words. Bytes.
 pub const ACK_FIXED: usize = 1 + 6 + 4 + 4 + 8 + 8 + 1 + 2 + 1;
+/// Room that a parity frame takes beside its shard: as much as a stream frame does, so that
+/// packets of both are of one length. Bytes.
+pub const PARITY_OVERHEAD: usize = 1 + 7 + 1 + 1 + 1;
 /// Most words of one bitmap of an acknowledgement.
 pub const WORDS_MAX: usize = 64;
 /// Numbers and windows below this can be written.
 const U48_END: u64 = 1 << 48;
+/// The same of offsets of parity.
+pub(crate) const U56_END: u64 = 1 << 56;
 
 /// What a connection is addressed by: drawn at random by the side that is addressed, so that
 /// nobody off the path can guess it.
@@ -240,6 +246,22 @@ pub struct Ack<'a> {
     pub sweep: Words<'a>,
 }
 
+/// Reed-Solomon parity of a block of the stream. Fields in this order: start 7, count 1, parity 1,
+/// index 1, the bytes of the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParityShard<'a> {
+    /// Stream offset at which the block starts.
+    pub start: u64,
+    /// Shards of stream bytes in the block, each as long as this one. At least 1.
+    pub count: u8,
+    /// Parity shards of the block.
+    pub parity: u8,
+    /// Which of them this is, from 0.
+    pub index: u8,
+    /// Its bytes, of an even number.
+    pub bytes: &'a [u8],
+}
+
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the table at the module's top says it")]
@@ -250,6 +272,7 @@ pub enum Frame<'a> {
     Ping,
     Padding,
     Close { reason: u8 },
+    Parity(ParityShard<'a>),
 }
 
 /// The frames of a packet, until they end or one is wrong.
@@ -277,6 +300,7 @@ impl<'a> Frames<'a> {
                 Ok(Frame::Padding)
             }
             7 => Ok(Frame::Close { reason: from.uint(1)? as u8 }),
+            8 => Ok(Frame::Parity(read_parity(from)?)),
             other => Err(WireError::Frame(other)),
         }
     }
@@ -312,6 +336,22 @@ fn read_ack<'a>(from: &mut Reader<'a>) -> Result<Ack<'a>, WireError> {
     Ok(Ack { largest, arrived, delay_us, upto, window, recent, sweep })
 }
 
+fn read_parity<'a>(from: &mut Reader<'a>) -> Result<ParityShard<'a>, WireError> {
+    let start = from.uint(7)?;
+    let (count, parity, index) = (from.uint(1)? as u8, from.uint(1)? as u8, from.uint(1)? as u8);
+    let bytes = from.take(from.0.len())?;
+    let sane = count > 0 && index < parity && bytes.len() >= 2 && bytes.len().is_multiple_of(2);
+    if sane { Ok(ParityShard { start, count, parity, index, bytes }) } else { Err(WireError::Truncated) }
+}
+
+/// Appends the head of a parity frame, the last of a packet; its shard follows. `start` is below
+/// 2^56.
+pub fn put_parity_head(out: &mut Vec<u8>, start: u64, count: u8, parity: u8, index: u8) {
+    out.push(8);
+    put(out, start, 7);
+    out.extend_from_slice(&[count, parity, index]);
+}
+
 /// Appends a stream frame's head; its data follows.
 pub fn put_stream_head(out: &mut Vec<u8>, offset: u64, len: u16, fin: bool) {
     out.push(if fin { 2 } else { 1 });
@@ -336,7 +376,7 @@ pub fn put_ack(out: &mut Vec<u8>, ack: &Ack<'_>) {
 }
 
 /// Appends a frame without data: [`Frame::Floor`], [`Frame::Ping`], [`Frame::Close`], or a
-/// [`Frame::Padding`] of one byte.
+/// [`Frame::Padding`] of one byte; or any other.
 pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
     match *frame {
         Frame::Floor(number) => {
@@ -351,6 +391,10 @@ pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
             out.extend_from_slice(data);
         }
         Frame::Ack(ack) => put_ack(out, &ack),
+        Frame::Parity(ParityShard { start, count, parity, index, bytes }) => {
+            put_parity_head(out, start, count, parity, index);
+            out.extend_from_slice(bytes);
+        }
     }
 }
 
@@ -417,6 +461,22 @@ mod tests {
         let frames: Vec<_> = Frames::new(&out).map(|frame| frame.expect("valid")).collect();
         assert_eq!(frames[2], Frame::Ack(ack));
         assert_eq!(ack.recent.iter().collect::<Vec<_>>(), [(2, 0x8000_0000_0000_00ff)]);
+    }
+
+    #[test]
+    fn parity_looks_as_it_always_did_and_reaches_to_the_packets_end() {
+        let shard = ParityShard { start: 0x0102, count: 200, parity: 3, index: 2, bytes: b"abcd" };
+        let mut out = Vec::new();
+        put_small(&mut out, &Frame::Parity(shard));
+        assert_eq!(out, [8, 2, 1, 0, 0, 0, 0, 0, 200, 3, 2, b'a', b'b', b'c', b'd']);
+        assert_eq!(out.len(), PARITY_OVERHEAD + 4);
+        assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Parity(shard))]);
+        for (at, wrong) in [(8, 0), (9, 2), (10, 3)] {
+            let mut bytes = out.clone();
+            bytes[at] = wrong;
+            assert_eq!(Frames::new(&bytes).next(), Some(Err(WireError::Truncated)), "byte {at}");
+        }
+        assert_eq!(Frames::new(&out[..14]).next(), Some(Err(WireError::Truncated)), "an odd length");
     }
 
     proptest! {

@@ -16,6 +16,7 @@ use std::fmt::Arguments;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
@@ -28,7 +29,7 @@ use crate::Settings;
 use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
-use crate::settings::Transport;
+use crate::settings::{Changes, Protocols, Transport};
 use fabric::FabricLane;
 use race::{RaceLane, Winner};
 use tcp::Paths;
@@ -348,6 +349,16 @@ impl Carriers {
     /// What lanes by UDP were made up of, and how many.
     pub(crate) fn udp_protocols(&self) -> Vec<(Composition, u64)> {
         self.udp.as_ref().map_or_else(Vec::new, |udp| udp.chosen().to_vec())
+    }
+
+    /// Makes lanes by UDP up of these from now on.
+    pub(crate) fn set_udp_protocols(&mut self, protocols: Protocols) {
+        self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.clone()));
+    }
+
+    /// Takes up what a file says of them whenever it changes.
+    pub(crate) fn follow(&mut self, path: &Path) {
+        self.udp.iter_mut().for_each(|udp| udp.follow(Changes::of(path)));
     }
 
     /// Packets that were passed over.

@@ -37,6 +37,8 @@ pub struct AckSample {
     pub app_limited: bool,
     /// Bytes of a full packet.
     pub packet_bytes: u64,
+    /// What arrived, or some of it, went only to see how it would arrive.
+    pub is_train: bool,
 }
 
 /// A congestion control.
@@ -50,10 +52,18 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     fn window_bytes(&self) -> u64;
     /// How fast to send. Bytes/s (wire), at least 1.
     fn pace(&self) -> u64;
+    /// The same with so many bytes (wire) under way.
+    fn pace_after(&self, _in_flight: u64) -> u64 {
+        self.pace()
+    }
     /// Capacity of the path, if known. Bytes/s (wire).
     fn capacity(&self) -> Option<u64>;
     /// Begins with a capacity that was known lately. Bytes/s (wire).
     fn recall(&mut self, capacity: u64, rtt_us: Micros);
+    /// Whether it knows nothing yet, and would know its path from a train of packets.
+    fn wants_train(&self) -> bool {
+        false
+    }
     /// Its name in compositions.
     fn name(&self) -> &'static str;
     /// What it is doing, for people.

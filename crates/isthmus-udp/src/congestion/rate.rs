@@ -27,6 +27,8 @@ const START_QUEUE_US: Micros = 1_000;
 const TRAIN_US: Micros = 1_000;
 /// Packets of the same.
 const TRAIN_PACKETS: u64 = 8;
+/// Packets of the first: of few, one that is lost is a large share.
+const START_PACKETS: u64 = 32;
 /// Loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
 /// Most by which one round trip may raise the capacity in start-up.
@@ -39,7 +41,7 @@ const DRAIN_EVERY_US: Micros = 4_000_000;
 const SHARED_ROUNDS: u32 = 3;
 /// Between attempts to find out whether it still is. Microseconds.
 const ALONE_EVERY_US: Micros = 8_000_000;
-/// Rounds after start-up in which packets of its last flight arrive.
+/// Most rounds after start-up in which packets of its last flight arrive.
 const FLIGHT_ROUNDS: u32 = 2;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
@@ -50,6 +52,8 @@ const RAISE_MOST: f64 = 4.5;
 const NEAR: f64 = 1.1;
 /// Most that such a step adds.
 const STEP_NEAR: f64 = 0.05;
+/// Queue that such a step may make in a round trip. Microseconds.
+const STEP_QUEUE_US: f64 = 8_000.0;
 /// Rounds without growth after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
 /// Loss beyond the known that is not taken for noise.
@@ -120,6 +124,9 @@ pub struct Rate {
     phase: Phase,
     /// Bytes/s (wire); 0 while unknown.
     capacity: f64,
+    /// What a train of packets without data has shown of it, perhaps beside others' trains. Bytes/s
+    /// (wire); 0 if there was none.
+    hint: f64,
     rtt_least_us: Micros,
     packet_bytes: u64,
     round: Round,
@@ -141,6 +148,8 @@ pub struct Rate {
     queued: u32,
     /// What arrived in start-up since a queue stands.
     train: Round,
+    /// When a round last ended.
+    round_at: Micros,
     /// Rounds that say nothing: what they bring left under other circumstances.
     skip: u32,
 }
@@ -152,6 +161,7 @@ impl Rate {
             limits,
             phase: Phase::Start,
             capacity: 0.0,
+            hint: 0.0,
             rtt_least_us: 0,
             packet_bytes: 1_500,
             round: Round::default(),
@@ -165,6 +175,7 @@ impl Rate {
             phase_since: 0,
             queued: 0,
             train: Round::default(),
+            round_at: 0,
             skip: 0,
         }
     }
@@ -209,7 +220,18 @@ impl Rate {
     }
 
     fn reset_step(&mut self) {
-        self.step = (8_000.0 / self.rtt_least_us.max(1) as f64).min(STEP_NEAR);
+        self.step = self.step_near();
+    }
+
+    /// A step that makes a queue of at most 8 ms in a round trip.
+    fn step_near(&self) -> f64 {
+        (STEP_QUEUE_US / self.rtt_least_us.max(1) as f64).min(STEP_NEAR)
+    }
+
+    /// Rounds to wait for what a raise does: it shows a round trip after the next, and on a long
+    /// path another one before then would make the queue overflow.
+    fn patience(&self) -> u32 {
+        u32::from(self.step_near() < STEP_NEAR)
     }
 
     /// Start-up: looks at the flight as it arrives.
@@ -224,17 +246,29 @@ impl Rate {
         } else {
             self.train.note(sample);
         }
-        if self.train.tells_rate() {
+        if self.train.tells_rate() && self.train.acked + self.train.lost >= START_PACKETS {
             let rate = per_second(self.train.bytes, self.train.span_us);
+            if sample.is_train {
+                self.hint = self.hint.max(rate);
+                self.train = Round::default();
+                self.queued = 0;
+                return;
+            }
             // Who comes while another's queue overflows sees next to nothing arrive.
             let flight = per_second(self.limits.first_window / 4, sample.rtt_us);
             self.capacity = if self.train.loss() > LOST_START { rate.max(flight) } else { rate };
             self.known = self.capacity;
-            // What the first flight lost it may have lost for being fast; what follows is not.
-            self.trial = Some((self.train.loss(), self.capacity)).filter(|(loss, _)| *loss > EXCESS_LEAST);
+            // What the first flight lost it may have lost for being fast; what follows is not. If
+            // that loses as much, the path was capable of what arrived and what was lost.
+            let loss = self.train.loss().min(LOST_START);
+            let packets = (self.train.acked + self.train.lost).max(1) as f64;
+            let least = loss - 2.0 * (loss * (1.0 - loss) / packets).sqrt();
+            self.trial = Some((least.max(0.0), rate / (1.0 - loss))).filter(|_| loss > EXCESS_LEAST);
             self.reset_step();
             self.round = Round::default();
-            self.skip = FLIGHT_ROUNDS;
+            // Of a round that has just begun nothing left in start-up.
+            let began = sample.now - self.round_at < sample.rtt_us / 8;
+            self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
             self.enter(sample.now, Phase::Cruise);
         } else if sample.round_ended {
             let round = std::mem::take(&mut self.round);
@@ -314,7 +348,7 @@ impl Rate {
             Some((before, capacity)) if more >= 0.7 * before => {
                 self.accept_chance(round);
                 self.capacity = capacity.max(rate / (1.0 - self.chance()));
-                self.hold = 0;
+                self.hold = self.patience();
             }
             _ => {
                 self.trial = Some((more, self.capacity));
@@ -336,9 +370,9 @@ impl Rate {
         // guess must not run away: what it then sends in a moment of leisure would be lost.
         let most = self.capacity.max(RAISE_MOST * seen);
         self.capacity = (self.capacity.max(seen) * (1.0 + self.step)).min(most);
-        // What a raise does shows a round trip after the next.
         let near = self.capacity < NEAR * self.known;
-        self.step = (self.step * 2.0).min(if near { STEP_NEAR } else { 1.0 });
+        self.hold = if near { self.patience() } else { 0 };
+        self.step = (self.step * 2.0).min(if near { self.step_near() } else { 1.0 });
     }
 
     /// A queue that our own window cannot make is somebody else's.
@@ -385,6 +419,9 @@ impl CongestionControl for Rate {
         self.rtt_least_us = sample.rtt_least_us;
         self.packet_bytes = sample.packet_bytes;
         self.round.note(sample);
+        if sample.round_ended {
+            self.round_at = sample.now;
+        }
         if matches!(self.phase, Phase::Start) {
             return self.on_start(sample);
         }
@@ -405,7 +442,8 @@ impl CongestionControl for Rate {
         let round_us = self.rtt_least_us + SLACK_US;
         let bytes = match self.phase {
             Phase::Start => {
-                return (self.path_bytes(2 * round_us) as u64).max(self.limits.first_window);
+                let hinted = self.hint * round_us as f64 / 1e6;
+                return (self.path_bytes(2 * round_us).max(hinted) as u64).max(self.limits.first_window);
             }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
@@ -425,6 +463,16 @@ impl CongestionControl for Rate {
         (pace as u64).max(self.packet_bytes * 10).min(self.limits.cap).max(1)
     }
 
+    fn pace_after(&self, in_flight: u64) -> u64 {
+        // The burst that tells the rate goes first; what follows is not to overflow a queue.
+        let hinted = matches!(self.phase, Phase::Start) && self.hint > self.capacity;
+        if hinted && in_flight > self.limits.first_window {
+            (self.hint as u64).min(self.pace()).max(1)
+        } else {
+            self.pace()
+        }
+    }
+
     fn capacity(&self) -> Option<u64> {
         (self.capacity > 0.0 && !matches!(self.phase, Phase::Start)).then_some(self.capacity as u64)
     }
@@ -434,6 +482,10 @@ impl CongestionControl for Rate {
         self.rtt_least_us = rtt_us;
         self.reset_step();
         self.phase = Phase::Cruise;
+    }
+
+    fn wants_train(&self) -> bool {
+        matches!(self.phase, Phase::Start) && self.capacity == 0.0 && self.hint == 0.0
     }
 
     fn name(&self) -> &'static str {
@@ -476,6 +528,7 @@ mod tests {
                 round_ended: ms % 24 == 0,
                 app_limited: false,
                 packet_bytes: 9_038,
+                is_train: false,
             });
             assert!(rate.pace() <= 5 * 1_000 * arrives_per_ms, "{} bytes/s after {ms} ms", rate.pace());
         }

@@ -122,6 +122,11 @@ impl Stream {
         match *frame {
             Frame::Stream { offset, data, fin } => self.receiving.take(offset, data, fin)?,
             Frame::Ack(ack) => self.on_ack(now, &ack)?,
+            Frame::Parity(shard) => {
+                if self.receiving.take_parity(&shard) {
+                    self.receiving.owe_ack(now, true);
+                }
+            }
             Frame::Floor(number) => self.receiving.raise_floor(number),
             Frame::Close { .. } => self.failure = Some(Failure::Closed),
             Frame::Ping | Frame::Padding => {}
@@ -156,6 +161,7 @@ impl Stream {
         fates.acked.iter().for_each(|fate| self.on_acked(fate));
         fates.late.iter().for_each(|fate| self.on_late(fate));
         fates.lost.iter().for_each(|fate| self.on_lost(fate));
+        fates.lost.iter().for_each(|(number, _)| self.path.note_lost(*number));
         self.path.note_fates(fates.acked.len(), fates.lost.len(), fates.late.len());
         self.counters.packets_lost += fates.lost.len() as u64;
         self.counters.packets_late += fates.late.len() as u64;
@@ -216,6 +222,7 @@ impl Stream {
             round_ended,
             app_limited: resumed || fates.acked.iter().any(|(_, t)| t.app_limited),
             packet_bytes: u64::from(self.mtu.payload() + WIRE_OVERHEAD),
+            is_train: fates.acked.iter().any(|(_, t)| t.carried == Carried::Train),
         }
     }
 
@@ -223,7 +230,7 @@ impl Stream {
         match transmission.carried {
             Carried::Stream { offset, len, fin } => self.sending.on_acked(offset, len, fin),
             Carried::Probe { size } => return self.mtu.on_probe(size, true),
-            Carried::Ping => {}
+            Carried::Ping | Carried::Train => {}
         }
         self.mtu.on_packet(*number, transmission.wire - WIRE_OVERHEAD, true);
     }
@@ -243,7 +250,7 @@ impl Stream {
                 }
             }
             Carried::Probe { size } => return self.mtu.on_probe(size, false),
-            Carried::Ping => {}
+            Carried::Ping | Carried::Train => {}
         }
         self.mtu.on_packet(*number, transmission.wire - WIRE_OVERHEAD, false);
     }

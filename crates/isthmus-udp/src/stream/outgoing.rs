@@ -3,15 +3,21 @@
 use super::{Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::mtu::PAYLOAD_BASE;
+use crate::parity::Shard;
 use crate::redundancy::Matter;
 use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
-use crate::wire::{ACK_FIXED, Frame, Header, Packet, STREAM_OVERHEAD, put_small, put_stream_head};
+use crate::wire::{
+    ACK_FIXED, Frame, Header, PARITY_OVERHEAD, Packet, STREAM_OVERHEAD, U56_END, put_parity_head, put_small,
+    put_stream_head,
+};
 
 /// Numbers between two tellings of the floor.
 const FLOOR_EVERY: u64 = 32;
 /// Room that a floor frame takes. Bytes.
 const FLOOR_BYTES: usize = 7;
+/// The same where each takes a packet of its own.
+const FLOOR_EVERY_ALONE: u64 = 128;
 /// Words of an acknowledgement that travels with data.
 const WORDS_BESIDE_DATA: usize = 24;
 /// Least time between copies of one piece. Microseconds.
@@ -23,11 +29,27 @@ const HOLDS_UP: u64 = 4;
 /// An application that has nothing to send for so long beyond the pace pauses. Microseconds.
 const PAUSE_US: Micros = 1_000;
 
+/// Round trip from which on the last flight is coded: what is missed in shorter ones is soon sent
+/// again. Microseconds.
+const CODED_RTT_US: Micros = 20_000;
+/// Time without new data after which what is under way counts as the last flight: a sixteenth of
+/// the round trip, for whoever sends may itself have been kept waiting, and coding takes time of its
+/// processor. Microseconds.
+const DRAINED_LEAST_US: Micros = 1_000;
+const DRAINED_MOST_US: Micros = 25_000;
+/// Round trip from which on a path is measured before there is data for it, and what is sent for
+/// that: 4 ms of 1 Gb/s. Microseconds, bytes.
+const TRAIN_RTT_US: Micros = 50_000;
+const TRAIN_BYTES: u32 = 512 << 10;
+
 /// What a packet is to carry besides acknowledgements.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Piece(Piece),
     Probe(u32),
+    Parity(Shard),
+    /// Nothing, in a full packet.
+    Train,
     Ping,
     Close(u8),
     Nothing,
@@ -64,7 +86,10 @@ impl Stream {
             return None;
         }
         // What goes again fits where it was; nothing that may wait is to take room from it.
-        let floor = !self.sending.has_lost() && !self.sending.is_drained();
+        let shard = self.shard(size);
+        self.sending.cut(shard);
+        let bulk = !self.sending.has_lost() && self.sending.unsent() > size as u64;
+        let floor = !self.sending.has_lost() && !self.sending.is_drained() && shard.is_none();
         let room = self.data_room(now, size, floor);
         if self.probes_due > 0 {
             self.probes_due -= 1;
@@ -85,18 +110,36 @@ impl Stream {
             if let Some(piece) = self.sending.next_copy(now, whole, self.copy_space_us(), true) {
                 return Some(Load::Piece(piece));
             }
+            // Shards are as long as packets: what else there is to tell goes by itself.
+            if shard.is_some() && bulk && self.has_news(now) {
+                return Some(Load::Nothing);
+            }
             if let Some(piece) = self.sending.next_piece(room) {
                 self.ping = false;
+                if piece.attempt == 0 {
+                    self.drained_at = self.sending.is_drained().then_some(now);
+                    self.parity.cancel();
+                    if shard.is_some() {
+                        self.parity.mark(now, self.path.rtt_us().unwrap_or(0), piece.offset);
+                    }
+                }
                 self.resumed = self.dry && now > self.pacer.opens_at() + PAUSE_US;
                 self.dry = !self.sending.has_work();
                 return Some(Load::Piece(piece));
             }
             self.sent.note_idle();
+            self.see_to_parity(now);
             if let Some(piece) = self.sending.next_copy(now, room, self.copy_space_us(), false) {
                 return Some(Load::Piece(piece));
             }
+            if let Some(shard) = self.next_parity(size) {
+                return Some(Load::Parity(shard));
+            }
             if let Some(piece) = self.next_repeat(now, room) {
                 return Some(Load::Piece(piece));
+            }
+            if self.wants_train() {
+                return Some(Load::Train);
             }
         }
         if std::mem::take(&mut self.ping) {
@@ -108,11 +151,11 @@ impl Stream {
     /// What of the last flight of a long transfer goes once more, while the path is idle.
     fn next_repeat(&mut self, now: Micros, room: u32) -> Option<Piece> {
         let sent_to = self.sending.sent_to();
-        if self.sending.is_drained() && self.repeats.is_new(sent_to) {
+        if self.sending.is_drained() && self.coding_due().is_none() && self.repeats.is_new(sent_to) {
             let packets = self.redundancy.packets(Matter::Flight, self.path.loss());
             // Who uses little of the path has its copies already.
             let is_long = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
-            let times = if is_long { packets - 1 } else { 0 };
+            let times = if is_long && !self.parity.has_coded(sent_to) { packets - 1 } else { 0 };
             let age = self.path.rtt_us().unwrap_or(0) / u64::from(packets);
             self.repeats.begin(&self.sent, sent_to, now.saturating_sub(age), times);
         }
@@ -123,6 +166,69 @@ impl Stream {
             }
         }
         None
+    }
+
+    /// Bytes of the shards that bulk data is cut into, where its last flight is to be coded.
+    fn shard(&self, size: usize) -> Option<u64> {
+        let long = self.path.rtt_us().is_some_and(|rtt| rtt >= CODED_RTT_US);
+        let coded = long && self.redundancy.parity(1, self.path.loss_seldom(), 1.0) > 0;
+        let taken = self.header().byte_len() + STREAM_OVERHEAD + self.protection.overhead();
+        (coded && self.handshake == Handshake::Done).then(|| size.saturating_sub(taken).max(2) as u64 & !1)
+    }
+
+    /// Whether there is something to tell that would make shards shorter.
+    fn has_news(&self, now: Micros) -> bool {
+        self.wants_ack(now) || self.sent.floor() >= self.floor_told + FLOOR_EVERY_ALONE
+    }
+
+    /// When what is under way counts as the last flight, if that has not been seen to.
+    pub(super) fn coding_due(&self) -> Option<Micros> {
+        let due = self.sending.is_drained() && self.parity.is_new(self.sending.sent_to());
+        let wait = (self.path.rtt_us().unwrap_or(0) / 16).clamp(DRAINED_LEAST_US, DRAINED_MOST_US);
+        self.drained_at.filter(|_| due).map(|at| at + wait)
+    }
+
+    /// Begins to code the last flight of a long transfer.
+    fn see_to_parity(&mut self, now: Micros) {
+        if self.coding_due().is_none_or(|due| now < due) {
+            return;
+        }
+        // What left before was missed, and is repaired, by the time at which parity arrives.
+        let rtt = self.path.rtt_us().unwrap_or(0);
+        let once = (rtt as f64 * (1.0 - 1.5 * self.path.loss()).max(0.0)) as Micros;
+        let is_long = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
+        let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
+        let repaired = first(once).unwrap_or(u64::MAX);
+        let shards = first(rtt + once).and_then(|from| self.sending.shards(from));
+        let (range, shard) = shards.filter(|_| is_long).unwrap_or((0..0, 0));
+        self.parity.begin(self.sending.sent_to(), range, repaired, shard);
+    }
+
+    fn next_parity(&mut self, size: usize) -> Option<Shard> {
+        let (redundancy, loss, run) = (&self.redundancy, self.path.loss_seldom(), self.path.run());
+        let parity =
+            |packets, repaired| redundancy.parity(packets, if repaired { loss * loss } else { loss }, run);
+        let shard = self.parity.next(&self.sending, parity)?;
+        let taken = self.header().byte_len() + PARITY_OVERHEAD + self.protection.overhead();
+        let fits = shard.len as usize + taken <= size && shard.start < U56_END;
+        if !fits {
+            self.parity.cancel();
+        }
+        fits.then_some(shard)
+    }
+
+    /// Whether the path is to be measured while there is nothing to send.
+    fn wants_train(&mut self) -> bool {
+        // Who has said nothing may never do so.
+        let is_used = self.sending.sent_to() > 0 && self.handshake == Handshake::Done;
+        if self.train.is_none() && is_used && self.path.rtt_us().is_some() {
+            let long = self.path.rtt_least_us().is_some_and(|rtt| rtt >= TRAIN_RTT_US);
+            self.train = Some(if long { TRAIN_BYTES } else { 0 });
+        }
+        if !self.congestion.wants_train() {
+            self.train = self.train.map(|_| 0);
+        }
+        self.train.is_some_and(|left| left > 0)
     }
 
     fn copy_space_us(&self) -> Micros {
@@ -164,12 +270,12 @@ impl Stream {
         let ack_now = match load {
             Load::Piece(piece) => piece.copy.is_some() || self.sending.is_tail(&piece) || self.probes > 0,
             Load::Probe(_) | Load::Ping | Load::Close(_) => true,
-            Load::Nothing => false,
+            Load::Nothing | Load::Parity(_) | Load::Train => false,
         };
         Packet::Numbered { header, number, ack_now, body: 0 }.encode(out);
         let body = out.len();
         self.put_acks(now, size, &load, start, out);
-        let carried = self.put_load(load, start, out);
+        let carried = self.put_load(load, start, size, out);
         if let Header::Open { .. } = header {
             self.pad(start, out);
         }
@@ -178,7 +284,7 @@ impl Stream {
     }
 
     fn put_acks(&mut self, now: Micros, size: usize, load: &Load, start: usize, out: &mut Vec<u8>) {
-        if self.wants_ack(now) && !matches!(load, Load::Probe(_)) {
+        if self.wants_ack(now) && !matches!(load, Load::Probe(_) | Load::Parity(_) | Load::Train) {
             let room = match load {
                 Load::Nothing => size - (out.len() - start) - FLOOR_BYTES - self.protection.overhead(),
                 _ => ACK_FIXED + 8 * WORDS_BESIDE_DATA,
@@ -187,7 +293,7 @@ impl Stream {
         }
         let needs = match load {
             Load::Piece(piece) => STREAM_OVERHEAD + piece.len as usize,
-            Load::Probe(_) => size,
+            Load::Probe(_) | Load::Parity(_) | Load::Train => size,
             Load::Ping | Load::Close(_) | Load::Nothing => 2,
         };
         let taken = out.len() - start + self.protection.overhead();
@@ -197,7 +303,7 @@ impl Stream {
         }
     }
 
-    fn put_load(&mut self, load: Load, start: usize, out: &mut Vec<u8>) -> Option<Carried> {
+    fn put_load(&mut self, load: Load, start: usize, size: usize, out: &mut Vec<u8>) -> Option<Carried> {
         match load {
             Load::Nothing => return None,
             Load::Close(reason) => {
@@ -210,6 +316,15 @@ impl Stream {
                 put_small(out, &Frame::Padding);
                 out.resize(start + size as usize - self.protection.overhead(), 0);
                 return Some(Carried::Probe { size });
+            }
+            Load::Train => {
+                put_small(out, &Frame::Ping);
+                self.pad_to(start + size, out);
+                return Some(Carried::Train);
+            }
+            Load::Parity(shard) => {
+                put_parity_head(out, shard.start, shard.count, shard.parity, shard.index);
+                self.parity.copy(&shard, out);
             }
             Load::Piece(Piece { offset, len, fin, .. }) => {
                 put_stream_head(out, offset, len as u16, fin);
@@ -224,7 +339,11 @@ impl Stream {
 
     /// Makes an opening as long as what may be answered to it (RFC 9000, 8.1).
     fn pad(&self, start: usize, out: &mut Vec<u8>) {
-        let end = start + PAYLOAD_BASE as usize - self.protection.overhead();
+        self.pad_to(start + PAYLOAD_BASE as usize, out);
+    }
+
+    fn pad_to(&self, end: usize, out: &mut Vec<u8>) {
+        let end = end - self.protection.overhead();
         if out.len() < end {
             put_small(out, &Frame::Padding);
             out.resize(end, 0);
@@ -246,10 +365,15 @@ impl Stream {
         self.sent.note(transmission, carried.is_some());
         self.counters.packets_sent += 1;
         if carried.is_some() {
-            self.pacer.note(now, u64::from(wire), self.congestion.pace());
+            self.pacer.note(now, u64::from(wire), self.congestion.pace_after(self.sent.in_flight()));
             if self.probe_at.is_none() {
                 self.arm_probe(now);
             }
+        }
+        match load {
+            Load::Train => self.train = self.train.map(|left| left.saturating_sub(wire)),
+            Load::Parity(shard) => self.counters.bytes_copied += u64::from(shard.len),
+            _ => {}
         }
         if let Load::Piece(piece) = load {
             self.after_piece(now, number, &piece);
@@ -273,7 +397,9 @@ impl Stream {
             times => {
                 // Until it comes, what was sent behind it is held: soon that is all there is room for.
                 let holds_up = self.sending.sent_behind(piece) >= self.config.send_max / HOLDS_UP;
-                Matter::Lost { times: if holds_up { times } else { 1 }, tail: self.sending.is_drained() }
+                // What is lost of the coded flight is made good already.
+                let tail = self.sending.is_drained() && !(times == 1 && self.parity.covers(piece.offset));
+                Matter::Lost { times: if holds_up { times } else { 1 }, tail }
             }
         };
         let counter =

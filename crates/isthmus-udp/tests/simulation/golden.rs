@@ -9,7 +9,7 @@ use std::path::Path;
 use isthmus_lab::model::Loss;
 use isthmus_udp::Composition;
 
-use crate::net::{Net, PathSpec, config, transfer};
+use crate::net::{Net, PathSpec, config, transfer, transfer_after};
 
 const TABLE: &str = "tests/simulation/golden.txt";
 const RTTS_US: [u64; 4] = [100, 24_000, 100_000, 366_000];
@@ -17,6 +17,8 @@ const LOSSES: [f64; 6] = [0.0, 0.0001, 0.001, 0.01, 0.05, 0.1];
 
 struct Row {
     composition: &'static str,
+    /// The stream was opened two round trips before, as by a program that has started.
+    opened: bool,
     mtu: u32,
     /// Bytes of the transfer.
     bytes: u64,
@@ -24,12 +26,33 @@ struct Row {
     limit_s: f64,
 }
 
+const DEFAULT: &str = "rate+adaptive+measured+search";
+
 /// Cubic is measured by what it carries in 20 s: at loss it would take hours.
-const ROWS: [Row; 4] = [
-    Row { composition: "rate+adaptive+measured+search", mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
-    Row { composition: "rate+adaptive+once+search", mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
-    Row { composition: "rate+fixed+measured+search", mtu: 1_500, bytes: 100_000_000, limit_s: 60.0 },
-    Row { composition: "cubic+adaptive+measured+search", mtu: 9_000, bytes: 500_000_000, limit_s: 20.0 },
+const ROWS: [Row; 5] = [
+    Row { composition: DEFAULT, opened: false, mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
+    Row { composition: DEFAULT, opened: true, mtu: 9_000, bytes: 500_000_000, limit_s: 60.0 },
+    Row {
+        composition: "rate+adaptive+once+search",
+        opened: false,
+        mtu: 9_000,
+        bytes: 500_000_000,
+        limit_s: 60.0,
+    },
+    Row {
+        composition: "rate+fixed+measured+search",
+        opened: false,
+        mtu: 1_500,
+        bytes: 100_000_000,
+        limit_s: 60.0,
+    },
+    Row {
+        composition: "cubic+adaptive+measured+search",
+        opened: false,
+        mtu: 9_000,
+        bytes: 500_000_000,
+        limit_s: 20.0,
+    },
 ];
 
 /// The floor's time over the time taken, from the first packet of a cold start to the last
@@ -39,7 +62,11 @@ fn fraction(row: &Row, rtt_us: u64, loss: f64) -> f64 {
     let mut settings = config(&path);
     settings.stream.composition = row.composition.parse::<Composition>().expect("valid");
     let mut net = Net::new(&path, vec![settings.clone(), settings]);
-    match transfer(&mut net, row.bytes, false, row.limit_s) {
+    let took = match row.opened {
+        true => transfer_after(&mut net, 2 * rtt_us + 10_000, row.bytes, row.limit_s),
+        false => transfer(&mut net, row.bytes, false, row.limit_s),
+    };
+    match took {
         Ok(seconds) => path.floor_s(row.bytes) / seconds,
         Err(carried) => path.floor_s(carried) / row.limit_s,
     }
@@ -50,7 +77,8 @@ fn table() -> String {
         "Fraction of the physical floor, cold start to last acknowledgement, 1 Gb/s, 20 ms queue, loss both ways.\n",
     );
     for row in &ROWS {
-        let _ = writeln!(text, "\n{} MTU {}, {} MB", row.composition, row.mtu, row.bytes / 1_000_000);
+        let opened = if row.opened { ", opened two RTT before" } else { "" };
+        let _ = writeln!(text, "\n{} MTU {}, {} MB{opened}", row.composition, row.mtu, row.bytes / 1_000_000);
         let _ = write!(text, "{:>9}", "RTT ms");
         LOSSES.iter().for_each(|loss| {
             let _ = write!(text, "{:>8}", format!("{}%", loss * 100.0));

@@ -3,6 +3,7 @@
 //! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
 
 mod delivery;
+mod disorder;
 mod fairness;
 mod golden;
 mod handshake;

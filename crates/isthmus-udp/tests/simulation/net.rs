@@ -391,9 +391,25 @@ impl Flow {
 /// Runs one transfer until the sender knows that all has arrived. Returns the time from
 /// opening on, in seconds; or after `limit_s` how many bytes were read.
 pub(crate) fn transfer(net: &mut Net, bytes: u64, checked: bool, limit_s: f64) -> Result<f64, u64> {
+    let flow = Flow::new(net, 0, 1, bytes, checked);
+    run(net, flow, limit_s)
+}
+
+/// The same of a stream that was opened, with a little data, so long before time counts.
+pub(crate) fn transfer_after(net: &mut Net, pause_us: Micros, bytes: u64, limit_s: f64) -> Result<f64, u64> {
+    let mut flow = Flow::new(net, 0, 1, bytes, false);
+    let (now, id) = (net.now, flow.stream());
+    flow.written = net.ports[0].with(now, id, |stream| stream.write(&[0; 20])).expect("it lives") as u64;
+    while net.step(now + pause_us) {
+        flow.on_event(net);
+        flow.drain(net);
+    }
+    run(net, flow, limit_s)
+}
+
+fn run(net: &mut Net, mut flow: Flow, limit_s: f64) -> Result<f64, u64> {
     let start = net.now;
     let limit = start + (limit_s * 1e6) as Micros;
-    let mut flow = Flow::new(net, 0, 1, bytes, checked);
     loop {
         flow.feed(net);
         let on = net.step(limit);

@@ -23,7 +23,7 @@ use isthmus_wire::AsId;
 
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
-use crate::settings::{Protocols, Settings, TlsMode};
+use crate::settings::{Changes, Protocols, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
 use question::Questions;
 
@@ -114,6 +114,8 @@ pub(crate) struct Udp {
     stirred: bool,
     /// What streams are to be made up of, and what was chosen for how many.
     protocols: Protocols,
+    /// Where those may change.
+    changes: Option<Changes>,
     chosen: Vec<(Composition, u64)>,
 }
 
@@ -147,6 +149,7 @@ impl Udp {
             known: HashMap::new(),
             stirred: false,
             protocols: settings.udp_protocols.clone(),
+            changes: None,
             chosen: Vec::new(),
         })
     }
@@ -235,13 +238,32 @@ impl Udp {
     /// Makes a stream up of what the settings say.
     fn compose(&mut self, stream: StreamId, host: IpAddr) {
         let (composition, why) = self.protocols.of(host);
-        self.port
-            .with(self.epoch.elapsed().as_micros() as Micros, stream, |stream| stream.compose(composition));
+        self.port.compose(self.epoch.elapsed().as_micros() as Micros, stream, composition);
         info_log!("a lane by UDP with {host} is {composition}, {why}");
         match self.chosen.iter_mut().find(|(before, _)| *before == composition) {
             Some((_, count)) => *count += 1,
             None => self.chosen.push((composition, 1)),
         }
+    }
+
+    /// Makes streams up of these from now on, those that there are too, while data flows.
+    pub(super) fn set_protocols(&mut self, protocols: Protocols) {
+        if self.protocols == protocols {
+            return;
+        }
+        let before = std::mem::replace(&mut self.protocols, protocols);
+        let lanes = self.seats.iter().map(|(stream, seat)| (*stream, seat.peer.ip()));
+        let accepted = self.accepted.iter().map(|(stream, peer)| (*stream, peer.ip()));
+        let changed: Vec<_> = lanes
+            .chain(accepted)
+            .filter(|(_, host)| before.of(*host).0 != self.protocols.of(*host).0)
+            .collect();
+        changed.into_iter().for_each(|(stream, host)| self.compose(stream, host));
+    }
+
+    /// Takes up what a file says of them whenever it changes.
+    pub(super) fn follow(&mut self, changes: Changes) {
+        self.changes = Some(changes);
     }
 
     /// What streams were made up of, and how many.
@@ -465,6 +487,9 @@ impl Udp {
         for host in silent {
             let advice = self.advice();
             self.learn(host, Known::Tcp, format_args!("{advice}"));
+        }
+        if let Some(protocols) = self.changes.as_mut().and_then(Changes::look) {
+            self.set_protocols(protocols);
         }
         self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
     }
