@@ -26,6 +26,7 @@ mod link;
 mod mover;
 pub mod mutate;
 /// The substrate's tests' program of any calls.
+#[allow(unreachable_pub, reason = "a test of the substrate includes it too")]
 #[path = "../../isthmus-substrate/tests/support/player.rs"]
 mod player;
 mod texts;

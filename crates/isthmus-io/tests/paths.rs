@@ -257,7 +257,7 @@ fn protocols_that_change_in_the_configuration_are_taken_up() {
     let b = open_by(Transport::UdpEverywhere);
     a.follow(file.path());
     let to_b = a.peer(&b.address()).expect("same subnet");
-    let mut exchange = |tag: u64| {
+    let exchange = |tag: u64| {
         let (mut sent, mut got) = (pattern(1 << 16, tag as u8), vec![0; 1 << 16]);
         recv(&b, None, tag, &mut got);
         send(&a, to_b, tag, &mut sent);
