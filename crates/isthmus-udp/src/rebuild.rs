@@ -9,6 +9,9 @@ use crate::ranges::RangeSet;
 use crate::store::Store;
 use crate::wire::ParityShard;
 
+/// What a block costs beside its bytes, so that a peer cannot name many for little.
+const BLOCK_BYTES: usize = 256 + size_of::<Block>();
+
 #[derive(Debug)]
 struct Block {
     count: u8,
@@ -46,7 +49,8 @@ impl Rebuild {
     /// does not go with those before it is passed over.
     pub(crate) fn note(&mut self, shard: &ParityShard<'_>, most: usize) {
         let len = shard.bytes.len();
-        if self.memory + len > most {
+        let more = if self.blocks.contains_key(&shard.start) { len } else { BLOCK_BYTES + len };
+        if self.memory + more > most {
             return;
         }
         let block = self.blocks.entry(shard.start).or_insert_with(|| Block {
@@ -60,7 +64,7 @@ impl Rebuild {
         if same && !block.indices.contains(&shard.index) {
             block.indices.push(shard.index);
             block.bytes.extend_from_slice(shard.bytes);
-            self.memory += len;
+            self.memory += more;
         }
     }
 
@@ -69,7 +73,7 @@ impl Rebuild {
         while let Some(first) = self.blocks.first_entry()
             && first.get().range(*first.key()).end <= upto
         {
-            self.memory -= first.remove().bytes.len();
+            self.memory -= BLOCK_BYTES + first.remove().bytes.len();
         }
     }
 
@@ -90,7 +94,7 @@ impl Rebuild {
         let Some(missing) = missing(have, &range, block) else { return false };
         let done = missing.is_empty() || decode(block, start, &missing, store, &mut put).unwrap_or_default();
         if done && let Some(block) = self.blocks.remove(&start) {
-            self.memory -= block.bytes.len();
+            self.memory -= BLOCK_BYTES + block.bytes.len();
         }
         done && !missing.is_empty()
     }
@@ -140,4 +144,70 @@ fn decode(
         put(at(index as u8), bytes);
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use reed_solomon_simd::encode;
+
+    use super::*;
+
+    const SHARD: usize = 64;
+
+    fn shards(count: usize) -> Vec<Vec<u8>> {
+        (0..count).map(|shard| (0..SHARD).map(|i| (shard * 31 + i * 7) as u8).collect()).collect()
+    }
+
+    fn parity(start: u64, index: u8, bytes: &[u8]) -> ParityShard<'_> {
+        ParityShard { start, count: 10, parity: 4, index, bytes }
+    }
+
+    #[test]
+    fn any_of_a_block_and_its_parity_give_it_back() {
+        let block = shards(10);
+        let coded = encode(10, 4, &block).expect("ten shards of one length");
+        for lost in [vec![0], vec![9, 3], vec![1, 2, 3, 8]] {
+            let (mut store, mut have, mut rebuild) =
+                (Store::default(), RangeSet::default(), Rebuild::default());
+            for (index, bytes) in block.iter().enumerate().filter(|(index, _)| !lost.contains(index)) {
+                let at = (index * SHARD) as u64;
+                store.write(at, bytes);
+                have.insert(at..at + SHARD as u64);
+            }
+            // Of the parity the first is lost where that leaves enough.
+            for (index, bytes) in coded.iter().enumerate().skip(4 - lost.len()) {
+                rebuild.note(&parity(0, index as u8, bytes), 1 << 20);
+            }
+            let mut got = Vec::new();
+            assert!(
+                rebuild
+                    .rebuild(0, &have, &store, |at, bytes| got.push((at as usize / SHARD, bytes.to_vec())))
+            );
+            got.sort();
+            let expected: Vec<_> = lost.iter().map(|index| (*index, block[*index].clone())).collect();
+            let mut expected = expected;
+            expected.sort();
+            assert_eq!(got, expected);
+            assert_eq!(
+                (rebuild.memory(), rebuild.is_empty()),
+                (0, true),
+                "a block that is whole is forgotten"
+            );
+        }
+    }
+
+    #[test]
+    fn too_little_waits_and_many_blocks_take_no_more_than_is_allowed() {
+        let mut rebuild = Rebuild::default();
+        let have = RangeSet::default();
+        rebuild.note(&parity(0, 0, &[1; SHARD]), 1 << 20);
+        assert!(!rebuild.rebuild(0, &have, &Store::default(), |_, _| panic!("nothing is known")));
+        let most = 64 << 10;
+        for start in 0..100_000 {
+            rebuild.note(&parity(start * 640, 0, &[1, 2]), most);
+        }
+        assert!(rebuild.memory() <= most && rebuild.blocks.len() <= most / BLOCK_BYTES);
+        rebuild.forget(u64::MAX);
+        assert_eq!(rebuild.memory(), 0);
+    }
 }
