@@ -483,19 +483,25 @@ impl Engine {
         }
     }
 
-    /// Whether the lane is the one of several that is kept free for small messages: the first,
-    /// where it has company on its way and none uses all of that.
+    /// Whether the lane is kept free for small messages: the first of several; by several ways, the
+    /// first of those that have company on their way. Of lanes each of which uses all of its path,
+    /// such as two that both ends have dialled at once, one on each way carries bulk: two would
+    /// only compete.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
         let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
-        let record = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| (lane.way, lane.fills_path));
         if connection.ways.is_none() {
-            return connection.lanes[0] == lane && record(&lane).is_some_and(|(_, fills)| !fills);
+            return connection.lanes[0] == lane;
         }
-        let has_company = |lane: &&LaneId| {
-            let on_way = connection.lanes.iter().filter(|other| record(other) == record(lane));
-            record(lane).is_some_and(|(_, fills)| !fills) && on_way.count() > 1
-        };
-        connection.lanes.iter().find(has_company) == Some(&lane)
+        let record = |lane: &LaneId| self.lanes.get(lane.0 as usize);
+        let Some(own) = record(&lane) else { return false };
+        let way_of = |lane: &LaneId| record(lane).map(|lane| lane.way);
+        let beside = |way| connection.lanes.iter().filter(move |other| way_of(other) == Some(way));
+        if beside(own.way).count() < 2 {
+            return false;
+        }
+        let has_company = |lane: &&LaneId| way_of(lane).is_some_and(|way| beside(way).count() > 1);
+        own.fills_path && beside(own.way).next() == Some(&lane)
+            || connection.lanes.iter().find(has_company) == Some(&lane)
     }
 }
 
