@@ -2,6 +2,7 @@
 //! emulated WANs beside its peers.
 
 mod file;
+mod lab;
 mod peers;
 mod plain;
 mod report;

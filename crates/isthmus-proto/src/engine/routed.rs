@@ -1,8 +1,8 @@
 //! Peers in other subnets and autonomous systems: their lanes lead through routers.
 //!
 //! An endpoint knows no map. It has a list of routers and gives each lane that leaves its
-//! subnet to one of them, drawn at random from those that the peer uses least; the router reads the lane's Hello and passes on
-//! whatever follows. So everything that an endpoint promises holds across routers as it
+//! subnet to one of them, drawn at random from those that the peer uses least; the router reads
+//! the lane's Hello and passes on whatever follows. So everything that an endpoint promises holds across routers as it
 //! does without: what a dead one held is sent again by another lane. What a router cannot
 //! tell by closing (it hangs, or one far behind it does) shows by silence: a routed lane
 //! that was used and heard nothing is asked, and given up when it does not answer.

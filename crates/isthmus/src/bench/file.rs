@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use isthmus_bench::{FileBench, FileContender, FilePaths, FileRun, Io, Link, Matrix};
 use isthmus_units::{Percent, Rate, Size, Span};
 
-use super::wan::version;
-use crate::install::{self, LIBRARY};
+use super::lab;
 
 const KINDS: [&str; 7] = ["mpi", "stock", "cp", "scp", "rsync", "rclone", "gridftp"];
 
@@ -75,12 +74,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> ExitCode {
-    let Some(provider) = args.provider_path.clone().or_else(install::provider_folder) else {
-        eprintln!(
-            "isthmus bench: {LIBRARY} is not beside this program; give its folder with --provider-path"
-        );
-        return ExitCode::from(3);
-    };
+    let Some(provider) = lab::provider(args.provider_path.as_deref()) else { return ExitCode::from(3) };
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let paths = FilePaths {
         isthmus: std::env::current_exe().unwrap_or_else(|_| "isthmus".into()),
@@ -90,25 +84,13 @@ pub(super) fn main(args: &Args) -> ExitCode {
         out: absolute(&args.out),
         folder: absolute(args.folder.as_ref().unwrap_or(&args.out)),
     };
-    let bench = FileBench { plan: plan(args), congestion: args.cc.clone(), version: version(), paths };
+    let bench = FileBench { plan: plan(args), congestion: args.cc.clone(), version: lab::version(), paths };
     for line in bench.missing() {
         eprintln!("isthmus bench: {line}");
     }
-    let minutes = (bench.floor_s() / 60.0).ceil();
-    eprintln!("isthmus bench: {minutes} min at the very least; results go to {}", bench.paths.out.display());
-    match bench.run() {
-        Ok(samples) => {
-            if let Ok(table) = std::fs::read_to_string(bench.paths.out.join("table.txt")) {
-                print!("{table}");
-            }
-            println!("{}", bench.paths.out.join("report.html").display());
-            ExitCode::from(u8::from(samples.iter().any(|sample| sample.seconds.is_none())))
-        }
-        Err(error) => {
-            eprintln!("isthmus bench: {error}");
-            ExitCode::from(3)
-        }
-    }
+    lab::announce(bench.floor_s(), &bench.paths.out);
+    let ran = bench.run().map(|samples| samples.iter().all(|sample| sample.seconds.is_some()));
+    lab::conclude(&bench.paths.out, ran)
 }
 
 /// All runs in their order: contenders of one file and link after each other, then the next, then

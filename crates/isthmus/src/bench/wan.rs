@@ -1,12 +1,12 @@
 //! `isthmus bench wan`: MPI across emulated WANs.
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use isthmus_bench::{Bench, Contender, Link, Matrix, Paths, Work};
 use isthmus_units::{Percent, Rate, Span};
 
-use crate::install::{self, LIBRARY};
+use super::lab;
 
 /// MPI across emulated WANs, over Isthmus, over libfabric's tcp, and iperf3
 ///
@@ -59,12 +59,7 @@ fn contender(name: &str) -> Result<Contender, String> {
 }
 
 pub(super) fn main(args: &Args) -> ExitCode {
-    let Some(provider) = args.provider_path.clone().or_else(install::provider_folder) else {
-        eprintln!(
-            "isthmus bench: {LIBRARY} is not beside this program; give its folder with --provider-path"
-        );
-        return ExitCode::from(3);
-    };
+    let Some(provider) = lab::provider(args.provider_path.as_deref()) else { return ExitCode::from(3) };
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let paths = Paths {
         isthmus: std::env::current_exe().unwrap_or_else(|_| "isthmus".into()),
@@ -73,32 +68,10 @@ pub(super) fn main(args: &Args) -> ExitCode {
         out: absolute(&args.out),
     };
     let matrix = matrix(args);
-    let minutes = (matrix.floor_s() / 60.0).ceil();
-    eprintln!("isthmus bench: {minutes} min at the very least; results go to {}", paths.out.display());
-    let bench = Bench { matrix, version: version(), paths };
-    match bench.run() {
-        Ok(samples) => {
-            if let Ok(table) = std::fs::read_to_string(bench.paths.out.join("table.txt")) {
-                print!("{table}");
-            }
-            println!("{}", bench.paths.out.join("report.html").display());
-            ExitCode::from(u8::from(samples.iter().any(|sample| sample.seconds.is_none())))
-        }
-        Err(error) => {
-            eprintln!("isthmus bench: {error}");
-            ExitCode::from(3)
-        }
-    }
-}
-
-/// The version, and the commit where this program lies in a checkout.
-pub(super) fn version() -> String {
-    let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
-    let mut git = Command::new("git");
-    git.arg("-C").arg(folder.unwrap_or_default()).args(["describe", "--always", "--dirty"]);
-    let commit = git.output().ok().filter(|ended| ended.status.success());
-    let commit = commit.map(|ended| format!(" {}", String::from_utf8_lossy(&ended.stdout).trim()));
-    env!("CARGO_PKG_VERSION").to_owned() + &commit.unwrap_or_default()
+    lab::announce(matrix.floor_s(), &paths.out);
+    let bench = Bench { matrix, version: lab::version(), paths };
+    let ran = bench.run().map(|samples| samples.iter().all(|sample| sample.seconds.is_some()));
+    lab::conclude(&bench.paths.out, ran)
 }
 
 fn matrix(args: &Args) -> Matrix {

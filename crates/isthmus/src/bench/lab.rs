@@ -1,0 +1,53 @@
+//! What the measurements on emulated WANs tell their user, before and afterwards.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use isthmus_bench::BenchError;
+
+use crate::install::{self, LIBRARY};
+
+/// The folder of the provider: the one that was given, or that beside this program. Says so where
+/// there is none.
+pub(super) fn provider(given: Option<&Path>) -> Option<PathBuf> {
+    let found = given.map(Path::to_owned).or_else(install::provider_folder);
+    if found.is_none() {
+        eprintln!(
+            "isthmus bench: {LIBRARY} is not beside this program; give its folder with --provider-path"
+        );
+    }
+    found
+}
+
+/// Says how long it takes at least, by the floor of all runs in seconds, and where results go.
+pub(super) fn announce(floor_s: f64, out: &Path) {
+    let minutes = (floor_s / 60.0).ceil();
+    eprintln!("isthmus bench: {minutes} min at the very least; results go to {}", out.display());
+}
+
+/// Shows what the runs, of which perhaps all gave a result, have left in their folder.
+pub(super) fn conclude(out: &Path, ran: Result<bool, BenchError>) -> ExitCode {
+    match ran {
+        Ok(all) => {
+            if let Ok(table) = std::fs::read_to_string(out.join("table.txt")) {
+                print!("{table}");
+            }
+            println!("{}", out.join("report.html").display());
+            ExitCode::from(u8::from(!all))
+        }
+        Err(error) => {
+            eprintln!("isthmus bench: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// The version, and the commit where this program lies in a checkout.
+pub(super) fn version() -> String {
+    let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder.unwrap_or_default()).args(["describe", "--always", "--dirty"]);
+    let commit = git.output().ok().filter(|ended| ended.status.success());
+    let commit = commit.map(|ended| format!(" {}", String::from_utf8_lossy(&ended.stdout).trim()));
+    env!("CARGO_PKG_VERSION").to_owned() + &commit.unwrap_or_default()
+}
