@@ -49,18 +49,13 @@ pub(crate) struct Lane {
     pub(crate) read_from: usize,
     /// Bytes of `staging` that are filled.
     pub(crate) read_to: usize,
-    pub(crate) batch: Batch,
-    pub(crate) pieces: Vec<libc::iovec>,
-    /// Pieces written whole.
-    pub(crate) written: usize,
+    /// Only while something is written.
+    pub(crate) outgoing: Option<Box<Outgoing>>,
     pub(crate) waits_to_write: bool,
     pub(crate) streaming: bool,
     /// Direct reads in vain since something came.
     pub(crate) vain_reads: u32,
 }
-
-// SAFETY: `pieces` point into `batch` and into memory lent for any thread to use.
-unsafe impl Send for Lane {}
 
 impl Lane {
     pub(crate) fn new(carrier: Carrier, dialled: bool) -> Self {
@@ -72,9 +67,7 @@ impl Lane {
             staging: Vec::new(),
             read_from: 0,
             read_to: 0,
-            batch: Batch::default(),
-            pieces: Vec::new(),
-            written: 0,
+            outgoing: None,
             waits_to_write: dialled,
             streaming: false,
             vain_reads: IDLE_READS,
@@ -92,7 +85,7 @@ impl Lane {
     }
 
     pub(crate) fn has_unwritten(&self) -> bool {
-        self.written < self.pieces.len()
+        self.outgoing.as_ref().is_some_and(|outgoing| outgoing.is_unwritten())
     }
 
     /// Makes room at the end of the staging buffer.
@@ -104,6 +97,29 @@ impl Lane {
             self.read_to -= self.read_from;
             self.read_from = 0;
         }
+    }
+}
+
+/// A batch that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    batch: Batch,
+    pieces: Vec<libc::iovec>,
+    /// Pieces written whole.
+    written: usize,
+}
+
+// SAFETY: `pieces` point into `batch` and into memory lent for any thread to use.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.written < self.pieces.len()
+    }
+
+    /// What is still to be written.
+    pub(crate) fn rest(&mut self) -> &mut [libc::iovec] {
+        &mut self.pieces[self.written..]
     }
 
     /// Notes that `n` more bytes are written.
@@ -118,17 +134,21 @@ impl Lane {
             self.written += 1;
         }
     }
+
+    fn clear(&mut self) {
+        self.batch.clear();
+        self.pieces.clear();
+        self.written = 0;
+    }
 }
 
 /// Buffers that a lane has only while it reads or writes: a silent one holds none.
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
     staging: Vec<Vec<u8>>,
-    outgoing: Vec<(Batch, Vec<libc::iovec>)>,
+    #[allow(clippy::vec_box, reason = "they go to lanes and come back as they are")]
+    outgoing: Vec<Box<Outgoing>>,
 }
-
-// SAFETY: the pieces are empty.
-unsafe impl Send for Spares {}
 
 impl Spares {
     /// How many of a kind are kept: lanes that wait in mid-message hold their own.
@@ -152,20 +172,19 @@ impl Spares {
         }
     }
 
-    /// Gives the lane room for a batch.
+    /// Gives the lane room for a batch, if it has none.
     pub(crate) fn lend_outgoing(&mut self, lane: &mut Lane) {
-        if let Some(outgoing) = self.outgoing.pop() {
-            (lane.batch, lane.pieces) = outgoing;
+        if lane.outgoing.is_none() {
+            lane.outgoing = self.outgoing.pop();
         }
     }
 
     /// Takes that back once the batch is written.
     pub(crate) fn take_outgoing(&mut self, lane: &mut Lane) {
-        lane.batch.clear();
-        lane.pieces.clear();
-        lane.written = 0;
-        let outgoing = (std::mem::take(&mut lane.batch), std::mem::take(&mut lane.pieces));
-        if outgoing.1.capacity() > 0 && self.outgoing.len() < Self::MAX {
+        if let Some(mut outgoing) = lane.outgoing.take()
+            && self.outgoing.len() < Self::MAX
+        {
+            outgoing.clear();
             self.outgoing.push(outgoing);
         }
     }
@@ -174,17 +193,18 @@ impl Spares {
 /// Takes the lane's next batch from the engine.
 pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
     let Core { engine, memory, .. } = &mut **core;
-    if !engine.transmit(id, &mut lane.batch, memory) {
+    let Outgoing { batch, pieces, .. } = &mut **lane.outgoing.get_or_insert_default();
+    if !engine.transmit(id, batch, memory) {
         return;
     }
-    for segment in &lane.batch.segments {
+    for segment in &batch.segments {
         match *segment {
             isthmus_proto::Segment::Bytes { start, end } => {
-                let bytes = &lane.batch.bytes[start..end];
-                lane.pieces.push(libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() });
+                let bytes = &batch.bytes[start..end];
+                pieces.push(libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() });
             }
             isthmus_proto::Segment::Lent { place, offset, len } => {
-                memory.iovecs(place, offset, len, &mut lane.pieces);
+                memory.iovecs(place, offset, len, pieces);
             }
         }
     }

@@ -452,15 +452,15 @@ impl Shell {
     /// Writes what the lane holds.
     fn write(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
-        if lane.has_unwritten() {
+        if let Some(outgoing) = lane.outgoing.as_mut().filter(|outgoing| outgoing.is_unwritten()) {
             // SAFETY: the pieces are the batch's own bytes and memory lent until the
             // engine hears that the batch is written.
-            match unsafe { lane.carrier.write(&mut lane.pieces[lane.written..], &mut self.carriers) } {
-                Transfer::Bytes(n) => lane.advance(n),
+            match unsafe { lane.carrier.write(outgoing.rest(), &mut self.carriers) } {
+                Transfer::Bytes(n) => outgoing.advance(n),
                 Transfer::Blocked => {}
                 Transfer::Failed(error) => return self.lose(index, &loss_of(&error), core),
             }
-            if lane.has_unwritten() {
+            if outgoing.is_unwritten() {
                 return self.wait_to_write(index, true);
             }
             let mut guard = core.lock();

@@ -67,6 +67,13 @@ impl<T> SendWindow<T> {
         self.slots.iter_mut().enumerate().filter_map(move |(i, slot)| Some((base + i as u64, slot.as_mut()?)))
     }
 
+    /// Gives back its memory if it is empty.
+    pub(crate) fn shed(&mut self) {
+        if self.slots.is_empty() {
+            self.slots = VecDeque::new();
+        }
+    }
+
     /// Takes out everything, oldest first.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.base += self.slots.len() as u64;
@@ -92,6 +99,13 @@ pub(crate) enum Receipt {
 }
 
 impl ReceiveWindow {
+    /// Gives back its memory if there are no gaps.
+    pub(crate) fn shed(&mut self) {
+        if self.words.is_empty() {
+            self.words = VecDeque::new();
+        }
+    }
+
     /// First fragment not yet received.
     pub(crate) fn upto(&self) -> u64 {
         self.upto

@@ -20,7 +20,7 @@ pub(crate) struct FabricLane {
 enum State {
     Connecting,
     Meeting(Meeting),
-    /// It stays TCP.
+    /// It stays TCP: to become that by [`FabricLane::into_tcp`].
     Straight,
     /// The connection is only its sign of life.
     Moved(Pipe),
@@ -35,6 +35,11 @@ impl FabricLane {
     /// A lane that came in.
     pub(super) fn accepted(tcp: TcpLane) -> Self {
         Self { tcp, state: State::Meeting(Meeting::of_accepted()) }
+    }
+
+    /// The connection alone.
+    pub(super) fn into_tcp(self) -> TcpLane {
+        self.tcp
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

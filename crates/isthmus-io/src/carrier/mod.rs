@@ -65,11 +65,11 @@ pub(crate) enum Carrier {
     /// A TCP connection from end to end.
     Tcp(TcpLane),
     /// One that may move to a fabric.
-    Fabric(FabricLane),
+    Fabric(Box<FabricLane>),
     /// A stream of packets, by UDP or Ethernet.
     Udp(UdpLane),
     /// One of both, and it is not yet known which.
-    Race(RaceLane),
+    Race(Box<RaceLane>),
     /// An encrypted TCP connection from end to end.
     Tls(Box<TlsLane>),
     /// A TCP connection that came in and may be encrypted; taken when that is known.
@@ -109,7 +109,7 @@ impl Carrier {
     pub(crate) fn settle(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         match self {
             Self::Tcp(lane) => lane.settle(&shared.paths),
-            Self::Fabric(lane) => lane.settle(index as u64, &shared.paths, &mut shared.hubs),
+            Self::Fabric(_) => self.settle_fabric(index, shared),
             Self::Udp(lane) => lane.settle(index, shared.udp()?),
             Self::Race(_) => self.settle_race(index, shared),
             Self::Tls(_) => self.settle_tls(index, shared),
@@ -255,6 +255,17 @@ impl Carrier {
         }
     }
 
+    /// Becomes a plain TCP lane where no fabric is agreed upon.
+    fn settle_fabric(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
+        let Self::Fabric(lane) = self else { return Ok(Settled::Yes) };
+        let settled = lane.settle(index as u64, &shared.paths, &mut shared.hubs)?;
+        if settled == Settled::Yes && !lane.has_moved() {
+            let Self::Fabric(lane) = std::mem::replace(self, Self::Arrived(None)) else { return Ok(settled) };
+            *self = Self::Tcp(lane.into_tcp());
+        }
+        Ok(settled)
+    }
+
     /// Becomes what has won, once that is known.
     fn settle_race(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let Carriers { paths, udp: Some(udp), tls, .. } = shared else { return Ok(Settled::Yes) };
@@ -294,7 +305,7 @@ impl Carrier {
         *self = if begins {
             Self::Tls(Box::new(tls.accepted(lane)?))
         } else {
-            Self::Fabric(FabricLane::accepted(lane))
+            Self::Fabric(Box::new(FabricLane::accepted(lane)))
         };
         self.settle(index, shared)
     }
@@ -378,7 +389,7 @@ impl Carriers {
             let lane = tls.dialled(TcpLane::dial(by_tcp, self.from)?)?;
             return Ok(match by {
                 Some(Known::Tcp) => Carrier::Tls(Box::new(lane)),
-                by => Carrier::Race(RaceLane::dial_sealed(to, lane, by.is_some())),
+                by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some()))),
             });
         }
         if by == Some(Known::Udp)
@@ -390,9 +401,13 @@ impl Carriers {
         if by.is_none()
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Race(RaceLane::dial(to, lane, udp)));
+            return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, udp))));
         }
-        Ok(if self.hubs.is_off() { Carrier::Tcp(lane) } else { Carrier::Fabric(FabricLane::dialled(lane)) })
+        Ok(if self.hubs.is_off() {
+            Carrier::Tcp(lane)
+        } else {
+            Carrier::Fabric(Box::new(FabricLane::dialled(lane)))
+        })
     }
 
     /// By what a lane to `to` goes; `None` where that is to be found out.
@@ -421,7 +436,7 @@ impl Carriers {
             return Ok(Carrier::Arrived(Some(lane)));
         }
         // An offer has to be answered even by who takes none.
-        Ok(Carrier::Fabric(FabricLane::accepted(lane)))
+        Ok(Carrier::Fabric(Box::new(FabricLane::accepted(lane))))
     }
 
     /// A lane that came in, but not as a connection.

@@ -4,7 +4,7 @@
 use isthmus_wire::frame::{self, MAGIC, PROTOCOL_VERSION, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError};
 
-use super::state::{Early, Kind, Lane, LaneState, Micros, Proof, Stage};
+use super::state::{Early, Kind, Lane, LaneState, Micros, Proof, Stage, Trouble};
 use super::{Action, Config, Engine, LaneId};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
@@ -63,7 +63,7 @@ impl Engine {
     pub fn lane_connected(&mut self, now: Micros, lane: LaneId) {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let Some(peer) = record.peer else { return };
-        if self.parted || self.connection(peer).failed.is_some() {
+        if self.parted || self.connection(peer).trouble.failed.is_some() {
             return self.close_lane(lane);
         }
         let credit = self.grant(peer);
@@ -183,7 +183,7 @@ impl Engine {
         let parted = self.parted;
         let connection = self.connection(peer);
         let owed = connection.has_work() || connection.ack_owed;
-        if parted || (closing && !owed) || connection.failed.is_some() {
+        if parted || (closing && !owed) || connection.trouble.failed.is_some() {
             self.refuse(lane, RefuseReason::Closed);
             return Ok(());
         }
@@ -269,7 +269,7 @@ impl Engine {
         if target.is_wildcard() {
             peer = self.identify(peer, welcome.source, mem);
             self.lanes[lane.0 as usize].peer = Some(peer);
-            if self.connection(peer).failed.is_some() {
+            if self.connection(peer).trouble.failed.is_some() {
                 self.unlist(peer, lane, LaneState::Greeting);
                 self.close_lane(lane);
                 return Ok(());
@@ -298,9 +298,9 @@ impl Engine {
         self.peers[wildcard.0 as usize].alias = Some(known);
         self.matcher.rename_peer(wildcard, known);
         if let Some(mut old) = self.peers[wildcard.0 as usize].connection.take() {
-            for index in old.fresh.drain(..) {
+            for index in old.traffic.fresh.drain(..) {
                 self.operations[index].peer = known;
-                self.connection(known).fresh.push_back(index);
+                self.connection(known).traffic.fresh.push_back(index);
             }
             self.connection(known).dialing += old.dialing;
             self.credit_given = self.credit_given.saturating_sub(old.reserved());
@@ -310,7 +310,7 @@ impl Engine {
                 lane.peer = Some(known);
             }
         }
-        if let Some(error) = self.connection(known).failed.clone() {
+        if let Some(error) = self.connection(known).trouble.failed.clone() {
             self.fail_operations(known, &error, mem);
             self.fail_receives(known, &error, mem);
         }
@@ -320,12 +320,9 @@ impl Engine {
     fn lane_is_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
         let connection = self.connection(peer);
         connection.credit_limit = connection.credit_limit.max(credit);
-        connection.refusals = 0;
-        connection.hopeless = 0;
-        connection.backoff_us = 0;
-        connection.lost_since = None;
-        connection.retry_at = None;
-        connection.spread_at = None;
+        if let Some(trouble) = connection.trouble.get_mut() {
+            *trouble = Trouble { failed: trouble.failed.take(), ..Trouble::default() };
+        }
         // What was acknowledged on a lane that broke may not have got through.
         if connection.received.upto() > 0 {
             connection.ack_owed = true;
@@ -371,7 +368,7 @@ impl Engine {
         }
         // A fault that shows only now is the peer's, but of a lane that is gone.
         let _ = self.end_lingering(mem);
-        if self.parted || self.connection(peer).failed.is_some() {
+        if self.parted || self.connection(peer).trouble.failed.is_some() {
             return;
         }
         self.requeue(peer, lane);
@@ -386,7 +383,7 @@ impl Engine {
         }
         let connection = self.connection(peer);
         if connection.lanes.is_empty() && connection.dialing == 0 {
-            let refusals = connection.refusals;
+            let refusals = connection.trouble.refusals;
             if refusals >= self.config.refusals_max {
                 let address = self.peers[peer.0 as usize].address;
                 let error = match loss {
@@ -432,11 +429,11 @@ impl Engine {
             .map(|(seq, _)| seq)
             .collect();
         for seq in lost {
-            connection.again.push_back(seq);
+            connection.traffic.again.push_back(seq);
         }
-        connection.again.make_contiguous().sort_unstable();
+        connection.traffic.again.make_contiguous().sort_unstable();
         let mut last = None;
-        connection.again.retain(|seq| last.replace(*seq) != Some(*seq));
+        connection.traffic.again.retain(|seq| last.replace(*seq) != Some(*seq));
         if connection.received.upto() > 0 {
             connection.ack_owed = true;
             connection.ack_due = true;
@@ -456,31 +453,31 @@ impl Engine {
         match loss {
             // Says nothing of the peer.
             _ if router.is_some() || way > 0 => {}
-            LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.refusals += 1,
-            LaneLoss::Closed if was_dialing => connection.refusals += 1,
-            _ => connection.refusals = 0,
+            LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.trouble.refusals += 1,
+            LaneLoss::Closed if was_dialing => connection.trouble.refusals += 1,
+            _ => connection.trouble.refusals = 0,
         }
         let text = match loss {
             LaneLoss::Refused => "connection refused",
             LaneLoss::Closed => "closed by the peer",
             LaneLoss::Broken(text) | LaneLoss::Untrusted(text) => text,
         };
-        connection.last_failure = format!("{through}{text}");
+        connection.trouble.last_failure = format!("{through}{text}");
     }
 
     fn schedule_retry(&mut self, now: Micros, peer: PeerId) {
         let connection = self.connection(peer);
-        connection.lost_since.get_or_insert(now);
-        let at = now + connection.back_off();
-        connection.retry_at = Some(at);
+        connection.trouble.lost_since.get_or_insert(now);
+        let at = now + connection.trouble.back_off();
+        connection.trouble.retry_at = Some(at);
         self.timers.insert((at, peer));
     }
 
     /// A further lane could not be made: the next is not tried at once.
     fn schedule_spread(&mut self, now: Micros, peer: PeerId) {
         let connection = self.connection(peer);
-        let at = now + connection.back_off();
-        connection.spread_at = Some(at);
+        let at = now + connection.trouble.back_off();
+        connection.trouble.spread_at = Some(at);
         self.timers.insert((at, peer));
     }
 
@@ -497,7 +494,8 @@ impl Engine {
             self.abandon_silent(now, peer);
             self.look(now, peer);
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
-            if connection.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {
+            let Some(trouble) = connection.trouble.get_mut() else { continue };
+            if trouble.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {
                 self.kick(peer);
             }
             self.retry(now, peer, mem);
@@ -508,13 +506,14 @@ impl Engine {
     fn retry(&mut self, now: Micros, peer: PeerId, mem: &mut dyn Memory) {
         let timeout = self.config.peer_timeout_us;
         let connection = self.connection(peer);
-        let due = connection.retry_at.take_if(|at| *at <= now).is_some();
-        if !due || !connection.lanes.is_empty() || connection.failed.is_some() {
+        let retry_at = connection.trouble.get_mut().map(|trouble| &mut trouble.retry_at);
+        let due = retry_at.is_some_and(|at| at.take_if(|at| *at <= now).is_some());
+        if !due || !connection.lanes.is_empty() || connection.trouble.failed.is_some() {
             return;
         }
-        let out_for = connection.lost_since.map_or(0, |since| now.saturating_sub(since));
+        let out_for = connection.trouble.lost_since.map_or(0, |since| now.saturating_sub(since));
         if out_for >= timeout {
-            let text = connection.last_failure.clone();
+            let text = connection.trouble.last_failure.clone();
             let error = self.unreachable(peer, out_for, &text);
             self.fail_peer(peer, error, mem);
         } else if connection.dialing == 0 && !self.parted {
@@ -563,19 +562,19 @@ impl Engine {
 
     fn part(&mut self, peer: PeerId, error: OpError, receives_too: bool, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
-        if connection.failed.is_some() {
+        if connection.trouble.failed.is_some() {
             return;
         }
-        connection.failed = Some(error.clone());
-        connection.retry_at = None;
-        connection.spread_at = None;
+        connection.trouble.failed = Some(error.clone());
+        connection.trouble.retry_at = None;
+        connection.trouble.spread_at = None;
         let reserved = connection.reserved();
         let lanes = connection.lanes.clone();
-        connection.again.clear();
-        connection.urgent.clear();
-        connection.bulk.clear();
-        connection.unaccepted.clear();
-        connection.writes.clear();
+        connection.traffic.again.clear();
+        connection.traffic.urgent.clear();
+        connection.traffic.bulk.clear();
+        connection.traffic.unaccepted.clear();
+        connection.traffic.writes.clear();
         for flight in connection.window.drain().collect::<Vec<_>>() {
             if let Some(index) = flight.load.operation() {
                 self.operations[index].pieces -= 1;
@@ -606,8 +605,9 @@ impl Engine {
 
     fn fail_operations(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
-        connection.answers -= connection.replies.len() as u32;
-        let waiting: Vec<usize> = connection.fresh.drain(..).chain(connection.replies.drain(..)).collect();
+        connection.answers -= connection.traffic.replies.len() as u32;
+        let traffic = &mut *connection.traffic;
+        let waiting: Vec<usize> = traffic.fresh.drain(..).chain(traffic.replies.drain(..)).collect();
         for index in waiting {
             self.operations[index].error = Some(error.clone());
             self.finish(index, mem);
@@ -627,11 +627,11 @@ impl Engine {
     /// Messages of this peer that can no longer become whole.
     fn break_inbounds(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
-        let early = connection.early.values().filter_map(|early| match early {
+        let early = connection.traffic.early.values().filter_map(|early| match early {
             Early::Message(index) => Some(*index),
             Early::Atomic(..) => None,
         });
-        let mut broken: Vec<usize> = connection.incoming.values().copied().chain(early).collect();
+        let mut broken: Vec<usize> = connection.traffic.incoming.values().copied().chain(early).collect();
         broken.sort_unstable_by_key(|index| (self.inbounds[*index].message, *index));
         broken.dedup();
         for index in broken {
@@ -650,8 +650,8 @@ impl Engine {
             }
         }
         let connection = self.connection(peer);
-        connection.early.clear();
-        connection.early_operands = 0;
+        connection.traffic.early.clear();
+        connection.traffic.early_operands = 0;
     }
 
     pub(super) fn break_inbound(&mut self, index: usize, error: &OpError, mem: &mut dyn Memory) {
@@ -670,7 +670,7 @@ impl Engine {
         self.peers
             .iter()
             .filter_map(|peer| peer.connection.as_deref())
-            .all(|connection| connection.failed.is_some() || !connection.has_work())
+            .all(|connection| connection.trouble.failed.is_some() || !connection.has_work())
     }
 
     /// Tells every peer that this endpoint ends; the lanes then close.

@@ -27,7 +27,7 @@ impl Engine {
         if self.connection(peer).unmatched >= UNMATCHED_MAX {
             return Err(PeerFault::Frame("more messages than are kept without a receive"));
         }
-        let listed = self.connection(peer).incoming.get(&message.seq).copied();
+        let listed = self.connection(peer).traffic.incoming.get(&message.seq).copied();
         if let Some(index) = listed {
             let inbound = &self.inbounds[index];
             if !matches!(inbound.stage, Stage::Orphan) {
@@ -64,7 +64,7 @@ impl Engine {
     pub(super) fn target_of_more(&mut self, peer: PeerId, more: &frame::More) -> Result<Target, PeerFault> {
         let connection = self.connection(peer);
         let unheard = more.message < more.seq && connection.received.check(more.message) == Receipt::New;
-        if !unheard && !connection.incoming.contains_key(&more.message) {
+        if !unheard && !connection.traffic.incoming.contains_key(&more.message) {
             return Err(PeerFault::Frame("a fragment of no message"));
         }
         let index = self.inbound_entry(peer, more.message);
@@ -93,11 +93,11 @@ impl Engine {
 
     /// The record of a message that is coming in, made when its first news arrives.
     pub(super) fn inbound_entry(&mut self, peer: PeerId, message: u64) -> usize {
-        if let Some(&index) = self.connection(peer).incoming.get(&message) {
+        if let Some(&index) = self.connection(peer).traffic.incoming.get(&message) {
             return index;
         }
         let index = self.new_inbound(peer, message);
-        self.connection(peer).incoming.insert(message, index);
+        self.connection(peer).traffic.incoming.insert(message, index);
         index
     }
 
@@ -123,7 +123,7 @@ impl Engine {
     pub(super) fn take_turn(&mut self, peer: PeerId, order: u64) -> Result<(), PeerFault> {
         let connection = self.connection(peer);
         match order.checked_sub(connection.expected_order) {
-            Some(ahead) if ahead < WINDOW && !connection.early.contains_key(&order) => Ok(()),
+            Some(ahead) if ahead < WINDOW && !connection.traffic.early.contains_key(&order) => Ok(()),
             _ => Err(PeerFault::Frame("a message out of any order")),
         }
     }
@@ -142,8 +142,8 @@ impl Engine {
     pub(super) fn in_order(&mut self, peer: PeerId, order: u64, early: Early, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
         if order > connection.expected_order {
-            connection.early_operands += early.operands();
-            connection.early.insert(order, early);
+            connection.traffic.early_operands += early.operands();
+            connection.traffic.early.insert(order, early);
             return;
         }
         let mut next = Some(early);
@@ -159,8 +159,8 @@ impl Engine {
                 }
             }
             let connection = self.connection(peer);
-            next = connection.early.remove(&connection.expected_order);
-            connection.early_operands -= next.as_ref().map_or(0, Early::operands);
+            next = connection.traffic.early.remove(&connection.expected_order);
+            connection.traffic.early_operands -= next.as_ref().map_or(0, Early::operands);
         }
     }
 
@@ -214,7 +214,7 @@ impl Engine {
         let answer = eager < inbound.total || inbound.wants_accept;
         let missing = inbound.got < inbound.needed;
         self.free_parts(index);
-        if let Some(error) = self.connection(peer).failed.clone() {
+        if let Some(error) = self.connection(peer).trouble.failed.clone() {
             return match missing {
                 true => self.break_inbound(index, &error, mem),
                 false => self.complete_inbound(index, mem),
@@ -223,7 +223,7 @@ impl Engine {
         self.return_credit(peer, eager);
         if answer {
             let accept = frame::Accept { connection: 0, seq: 0, message, wanted };
-            self.connection(peer).urgent.push_back(accept.into());
+            self.connection(peer).traffic.urgent.push_back(accept.into());
             self.kick(peer);
         }
         self.check_inbound(index, mem);
@@ -260,7 +260,7 @@ impl Engine {
         let listed = match &target {
             Target::Direct { owner: Owner::Message(index), .. } => Some(*index),
             Target::Bounce { inbound, .. } => Some(*inbound),
-            _ => self.connection(peer).incoming.get(&message).copied(),
+            _ => self.connection(peer).traffic.incoming.get(&message).copied(),
         };
         let ours = |index: &usize| {
             self.inbounds
@@ -305,7 +305,7 @@ impl Engine {
     }
 
     pub(super) fn on_accept(&mut self, peer: PeerId, accept: &frame::Accept, mem: &mut dyn Memory) {
-        let Some(index) = self.connection(peer).unaccepted.remove(&accept.message) else { return };
+        let Some(index) = self.connection(peer).traffic.unaccepted.remove(&accept.message) else { return };
         let operation = &mut self.operations[index];
         let waiting = operation.sent >= operation.allowed;
         operation.limit = accept.wanted.min(operation.total).max(operation.eager);
@@ -313,7 +313,7 @@ impl Engine {
         operation.awaiting = false;
         let more = operation.sent < operation.limit;
         if waiting && more {
-            self.connection(peer).bulk.push_back(index);
+            self.connection(peer).traffic.bulk.push_back(index);
             self.kick(peer);
         }
         self.try_finish(index, mem);

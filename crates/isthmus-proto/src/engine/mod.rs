@@ -13,6 +13,7 @@ mod post;
 mod receive;
 mod remote;
 mod routed;
+mod sparse;
 mod state;
 mod transmit;
 mod ways;
@@ -28,6 +29,7 @@ use crate::memory::{Memory, Place};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
 use acks::Owed;
 use routed::Routers;
+use sparse::Warm;
 use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, Pool, Stage};
 
 pub use lanes::{LaneLoss, PeerFault};
@@ -135,6 +137,7 @@ pub struct Engine {
     config: Config,
     peers: Vec<Peer>,
     by_address: HashMap<Address, PeerId>,
+    warm: Warm,
     lanes: Slab<Lane>,
     operations: Slab<Operation>,
     inbounds: Slab<Inbound>,
@@ -180,6 +183,7 @@ impl Engine {
             config,
             peers: Vec::new(),
             by_address: HashMap::new(),
+            warm: Warm::default(),
             lanes: Slab::new(),
             operations: Slab::new(),
             inbounds: Slab::new(),
@@ -256,7 +260,11 @@ impl Engine {
 
     /// The connection to a peer, made when first asked for.
     fn connection(&mut self, peer: PeerId) -> &mut Connection {
-        self.peers[peer.0 as usize].connection.get_or_insert_with(|| Box::new(Connection::new()))
+        let known = &self.peers[peer.0 as usize].connection;
+        if !known.as_ref().is_some_and(|connection| connection.warm) {
+            self.warm_up(peer);
+        }
+        self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh)
     }
 
     /// The next finished operation.
@@ -293,7 +301,7 @@ impl Engine {
             return None;
         }
         let peer = self.lost.as_mut()?.pop_front()?;
-        let failed = self.peers[peer.0 as usize].connection.as_ref()?.failed.clone()?;
+        let failed = self.peers[peer.0 as usize].connection.as_ref()?.trouble.failed.clone()?;
         Some((peer, failed))
     }
 
@@ -342,7 +350,7 @@ impl Engine {
         self.retire(index);
         self.finish(index, mem);
         // What waited for this one's end, at a fence or for room.
-        if !self.connection(peer).fresh.is_empty() {
+        if !self.connection(peer).traffic.fresh.is_empty() {
             self.kick(peer);
         }
     }
@@ -488,7 +496,7 @@ impl Engine {
         }
         self.free_parts(index);
         let inbound = self.inbounds.remove(index);
-        self.connection(peer).incoming.remove(&inbound.message);
+        self.connection(peer).traffic.incoming.remove(&inbound.message);
         let Stage::Matched { posted, last } = inbound.stage else { return };
         let total = if inbound.error.is_some() { 0 } else { inbound.total };
         let summary = Summary { data: inbound.data, tag: inbound.tag, total };

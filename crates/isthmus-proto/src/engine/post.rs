@@ -75,7 +75,7 @@ impl Engine {
         self.start(request.peer, kind, options, place, request.remote.len, true, mem)?;
         // `start` put it last in line and cannot have sent it yet.
         let peer = self.resolve(request.peer);
-        if let Some(&index) = self.connection(peer).fresh.back() {
+        if let Some(&index) = self.connection(peer).traffic.fresh.back() {
             self.operations[index].owned = Some(owned);
         }
         Ok(())
@@ -109,13 +109,13 @@ impl Engine {
         operation.owned = owned;
         operation.awaiting = awaiting;
         let connection = self.connection(peer);
-        match connection.failed.clone() {
+        match connection.trouble.failed.clone() {
             Some(error) => {
                 self.operations[index].error = Some(error);
                 self.finish(index, mem);
             }
             None => {
-                connection.fresh.push_back(index);
+                connection.traffic.fresh.push_back(index);
                 self.kick(peer);
             }
         }
@@ -202,7 +202,7 @@ impl Engine {
 
     fn directed_failure(&mut self, source: Option<PeerId>) -> Option<OpError> {
         let peer = self.resolve(source?);
-        self.peers.get(peer.0 as usize)?.connection.as_ref()?.failed.clone()
+        self.peers.get(peer.0 as usize)?.connection.as_ref()?.trouble.failed.clone()
     }
 
     fn wanted(&self, source: Option<PeerId>, channel: Channel, tag: u64, ignore: u64) -> Wanted {

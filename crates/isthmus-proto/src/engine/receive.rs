@@ -74,7 +74,7 @@ impl Engine {
             None => Target::Discard,
         };
         let stream = Stream { frame: *frame, target, done: 0, len, busy: false };
-        self.lane_mut(lane)?.stream = Some(stream);
+        self.lane_mut(lane)?.stream = Some(Box::new(stream));
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl Engine {
 
     fn end_stream(&mut self, lane: LaneId, mem: &mut dyn Memory) -> Result<(), PeerFault> {
         let record = self.lane_mut(lane)?;
-        let whole = |stream: &mut Stream| stream.done == stream.len;
+        let whole = |stream: &mut Box<Stream>| stream.done == stream.len;
         let closing = record.state == LaneState::Closing;
         let (Some(stream), Some(peer)) = (record.stream.take_if(whole), record.peer) else { return Ok(()) };
         if closing {
@@ -256,7 +256,7 @@ impl Engine {
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
         let Some(seq) = frame.seq() else { return Ok(()) };
-        if self.connection(peer).failed.is_some() {
+        if self.connection(peer).trouble.failed.is_some() {
             return Ok(());
         }
         if matches!(target, Target::Direct { .. }) && self.is_filled_elsewhere(peer, seq) {
@@ -307,10 +307,10 @@ impl Engine {
 
     pub(super) fn push_urgent(&mut self, peer: PeerId, frame: Frame) -> Result<(), PeerFault> {
         let connection = self.connection(peer);
-        if connection.urgent.len() >= WAITING_MAX {
+        if connection.traffic.urgent.len() >= WAITING_MAX {
             return Err(PeerFault::Frame("requests without taking the answers"));
         }
-        connection.urgent.push_back(frame);
+        connection.traffic.urgent.push_back(frame);
         self.kick(peer);
         Ok(())
     }

@@ -49,7 +49,7 @@ impl Engine {
         peer: PeerId,
         write: &frame::Write,
     ) -> Result<&mut IncomingWrite, PeerFault> {
-        let writes = &mut self.connection(peer).writes;
+        let writes = &mut self.connection(peer).traffic.writes;
         if writes.len() >= WAITING_MAX && !writes.contains_key(&write.token) {
             return Err(PeerFault::Frame("more writes than are ever under way"));
         }
@@ -109,7 +109,7 @@ impl Engine {
             return Ok(());
         }
         let status = incoming.status;
-        self.connection(peer).writes.remove(&write.token);
+        self.connection(peer).traffic.writes.remove(&write.token);
         self.push_done(peer, write.token, status)?;
         if status == 0 {
             let data = (write.flags & flags::DATA != 0).then_some(write.data);
@@ -178,7 +178,7 @@ impl Engine {
         operation.owned = owned;
         let connection = self.connection(peer);
         connection.answers += 1;
-        connection.replies.push_back(index);
+        connection.traffic.replies.push_back(index);
         self.kick(peer);
         Ok(())
     }
@@ -203,8 +203,8 @@ impl Engine {
     ) -> Result<(), PeerFault> {
         self.take_turn(peer, atomic.order)?;
         let connection = self.connection(peer);
-        let kept = connection.early_operands + payload.len() as u64;
-        if kept > EARLY_OPERANDS_MAX || connection.urgent.len() >= WAITING_MAX {
+        let kept = connection.traffic.early_operands + payload.len() as u64;
+        if kept > EARLY_OPERANDS_MAX || connection.traffic.urgent.len() >= WAITING_MAX {
             return Err(PeerFault::Frame("more atomic operations than are kept"));
         }
         let mut operands = self.pool.take(payload.len());

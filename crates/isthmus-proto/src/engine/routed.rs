@@ -149,12 +149,12 @@ impl Engine {
         let routers = self.routers.known.len() as u32;
         let connection = self.connection(peer);
         if refuse.reason == RefuseReason::Absent as u8 {
-            connection.refusals += 1;
+            connection.trouble.refusals += 1;
         }
-        connection.hopeless = if forever { connection.hopeless + 1 } else { 0 };
-        connection.last_failure.clone_from(&text);
+        connection.trouble.hopeless = if forever { connection.trouble.hopeless + 1 } else { 0 };
+        connection.trouble.last_failure.clone_from(&text);
         // Every router has had its say.
-        if connection.hopeless >= routers && connection.lanes.iter().all(|other| *other == lane) {
+        if connection.trouble.hopeless >= routers && connection.lanes.iter().all(|other| *other == lane) {
             let error = OpError::Unreachable(format!("no router leads to {address} (last answer: {text})"));
             self.fail_peer(peer, error, mem);
         }
@@ -223,7 +223,7 @@ impl Engine {
     /// Asks the lanes of a peer that have been silent; gives up those that stay so.
     pub(super) fn look(&mut self, now: Micros, peer: PeerId) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
-        if connection.look_at.take_if(|at| *at <= now).is_none() || connection.failed.is_some() {
+        if connection.look_at.take_if(|at| *at <= now).is_none() || connection.trouble.failed.is_some() {
             return;
         }
         // Used last may be a lane that heard something only before: what waits to be

@@ -1,12 +1,13 @@
 //! The records that the engine keeps: operations, messages on their way in, lanes,
 //! connections.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
 
 use super::Config;
+use super::sparse::{Empty, Sparse};
 use super::ways::Ways;
 use crate::matching::Posted;
 use crate::memory::Place;
@@ -290,7 +291,7 @@ pub(crate) struct Lane {
     pub(crate) peer: Option<PeerId>,
     /// Handshake and liveness frames, sent before anything else.
     pub(crate) control: VecDeque<Frame>,
-    pub(crate) stream: Option<Stream>,
+    pub(crate) stream: Option<Box<Stream>>,
     /// The shell has written all that it took.
     pub(crate) writable: bool,
     pub(crate) queued: bool,
@@ -381,25 +382,121 @@ pub(crate) struct IncomingWrite {
     pub(crate) status: u8,
 }
 
-/// The conversation between two endpoints.
+/// What is on its way between two endpoints; nothing while they are silent.
 #[derive(Debug, Default)]
-pub(crate) struct Connection {
-    pub(crate) lanes: Vec<LaneId>,
-    pub(crate) dialing: u32,
-    pub(crate) failed: Option<OpError>,
-
-    pub(crate) window: SendWindow<Flight>,
+pub(crate) struct Traffic {
     pub(crate) again: VecDeque<u64>,
     pub(crate) urgent: VecDeque<Urgent>,
     /// Answers to the peer's reads and atomics. They go before `fresh`, so that a fence
     /// of ours never holds up the peer, which may wait behind one of its own.
     pub(crate) replies: VecDeque<usize>,
     pub(crate) fresh: VecDeque<usize>,
-    /// Set while a fenced operation is the first of `fresh`: what was sent before it.
-    pub(crate) fence: Option<u64>,
     pub(crate) bulk: VecDeque<usize>,
     /// Messages whose Accept is still to come, by number of their first fragment.
-    pub(crate) unaccepted: HashMap<u64, usize>,
+    pub(crate) unaccepted: BTreeMap<u64, usize>,
+    pub(crate) early: BTreeMap<u64, Early>,
+    pub(crate) incoming: BTreeMap<u64, usize>,
+    pub(crate) writes: BTreeMap<u64, IncomingWrite>,
+    /// Operands of the atomics in `early`. Bytes.
+    pub(crate) early_operands: u64,
+}
+
+impl Traffic {
+    const EMPTY: Self = Self {
+        again: VecDeque::new(),
+        urgent: VecDeque::new(),
+        replies: VecDeque::new(),
+        fresh: VecDeque::new(),
+        bulk: VecDeque::new(),
+        unaccepted: BTreeMap::new(),
+        early: BTreeMap::new(),
+        incoming: BTreeMap::new(),
+        writes: BTreeMap::new(),
+        early_operands: 0,
+    };
+
+    fn has_fragments(&self) -> bool {
+        !self.again.is_empty()
+            || !self.urgent.is_empty()
+            || !self.replies.is_empty()
+            || !self.fresh.is_empty()
+            || !self.bulk.is_empty()
+    }
+}
+
+impl Empty for Traffic {
+    fn empty() -> &'static Self {
+        static EMPTY: Traffic = Traffic::EMPTY;
+        &EMPTY
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.has_fragments()
+            && self.unaccepted.is_empty()
+            && self.early.is_empty()
+            && self.incoming.is_empty()
+            && self.writes.is_empty()
+    }
+}
+
+/// What is known of a peer that cannot be reached, or was given up.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) failed: Option<OpError>,
+    pub(crate) lost_since: Option<Micros>,
+    pub(crate) retry_at: Option<Micros>,
+    /// More lanes failed to come up: none is tried before this.
+    pub(crate) spread_at: Option<Micros>,
+    pub(crate) backoff_us: u64,
+    pub(crate) refusals: u32,
+    /// Routers in a row that said that there is no way.
+    pub(crate) hopeless: u32,
+    pub(crate) last_failure: String,
+}
+
+impl Trouble {
+    const EMPTY: Self = Self {
+        failed: None,
+        lost_since: None,
+        retry_at: None,
+        spread_at: None,
+        backoff_us: 0,
+        refusals: 0,
+        hopeless: 0,
+        last_failure: String::new(),
+    };
+
+    /// The next pause between attempts to connect.
+    pub(crate) fn back_off(&mut self) -> Micros {
+        self.backoff_us = (self.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
+        self.backoff_us
+    }
+}
+
+impl Empty for Trouble {
+    fn empty() -> &'static Self {
+        static EMPTY: Trouble = Trouble::EMPTY;
+        &EMPTY
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::EMPTY
+    }
+}
+
+/// The conversation between two endpoints.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    pub(crate) lanes: Vec<LaneId>,
+    pub(crate) dialing: u32,
+    /// It is among those that keep their memory (`sparse.rs`).
+    pub(crate) warm: bool,
+    pub(crate) traffic: Sparse<Traffic>,
+    pub(crate) trouble: Sparse<Trouble>,
+
+    pub(crate) window: SendWindow<Flight>,
+    /// Set while a fenced operation is the first of `fresh`: what was sent before it.
+    pub(crate) fence: Option<u64>,
     /// Operations of the program started and not complete; those that completed at once
     /// not counted.
     pub(crate) active: u32,
@@ -415,11 +512,6 @@ pub(crate) struct Connection {
 
     pub(crate) received: ReceiveWindow,
     pub(crate) expected_order: u64,
-    pub(crate) early: BTreeMap<u64, Early>,
-    pub(crate) incoming: HashMap<u64, usize>,
-    pub(crate) writes: HashMap<u64, IncomingWrite>,
-    /// Operands of the atomics in `early`. Bytes.
-    pub(crate) early_operands: u64,
     /// Messages that no receive has matched.
     pub(crate) unmatched: u32,
     /// Data that waits for receives. Bytes; never more than `granted`.
@@ -440,15 +532,6 @@ pub(crate) struct Connection {
     pub(crate) unacked: u32,
 
     pub(crate) rtt_us: Option<u64>,
-    pub(crate) lost_since: Option<Micros>,
-    pub(crate) retry_at: Option<Micros>,
-    /// More lanes failed to come up: none is tried before this.
-    pub(crate) spread_at: Option<Micros>,
-    pub(crate) backoff_us: u64,
-    pub(crate) refusals: u32,
-    /// Routers in a row that said that there is no way.
-    pub(crate) hopeless: u32,
-    pub(crate) last_failure: String,
     /// What the peer told of other ways to it.
     pub(crate) ways: Option<Box<Ways>>,
     /// Routed, or by several ways: when its lanes are looked at next, and whether they were used
@@ -458,14 +541,23 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new() -> Self {
-        Self { credit_limit: CREDIT_FIRST, granted: CREDIT_FIRST, ..Self::default() }
+    /// One that has not said anything.
+    pub(crate) fn fresh() -> Box<Self> {
+        Box::new(Self { credit_limit: CREDIT_FIRST, granted: CREDIT_FIRST, ..Self::default() })
+    }
+
+    /// Gives back the memory of whatever is empty.
+    pub(crate) fn shed(&mut self) {
+        self.traffic.shed();
+        self.trouble.shed();
+        self.window.shed();
+        self.received.shed();
     }
 
     /// Whether anything waits to be sent or acknowledged.
     /// An acknowledgement alone counts while there is a lane for it.
     pub(crate) fn has_work(&self) -> bool {
-        self.has_fragments()
+        self.traffic.has_fragments()
             || (self.ack_due && !self.lanes.is_empty())
             || !self.window.is_empty()
             || self.active > 0
@@ -474,31 +566,23 @@ impl Connection {
 
     /// Whether anything waits to be sent.
     pub(crate) fn has_output(&self) -> bool {
-        self.ack_due || self.has_fragments()
-    }
-
-    fn has_fragments(&self) -> bool {
-        !self.again.is_empty()
-            || !self.urgent.is_empty()
-            || !self.replies.is_empty()
-            || !self.fresh.is_empty()
-            || !self.bulk.is_empty()
+        self.ack_due || self.traffic.has_fragments()
     }
 
     pub(crate) fn leftovers(&self, note: &mut impl FnMut(&str, usize)) {
-        note("fragments to send again", self.again.len());
-        note("answers to send", self.urgent.len() + self.replies.len());
-        note("operations not begun", self.fresh.len());
-        note("operations in the middle", self.bulk.len());
-        note("messages not accepted", self.unaccepted.len());
+        note("fragments to send again", self.traffic.again.len());
+        note("answers to send", self.traffic.urgent.len() + self.traffic.replies.len());
+        note("operations not begun", self.traffic.fresh.len());
+        note("operations in the middle", self.traffic.bulk.len());
+        note("messages not accepted", self.traffic.unaccepted.len());
         note("operations counted as active", (self.active + self.requests + self.answers) as usize);
         note("operands counted", self.operands as usize);
-        note("messages that came early", self.early.len());
-        note("messages coming in", self.incoming.len());
-        note("writes coming in", self.writes.len());
+        note("messages that came early", self.traffic.early.len());
+        note("messages coming in", self.traffic.incoming.len());
+        note("writes coming in", self.traffic.writes.len());
         note("bytes held", self.held as usize);
         note("messages unmatched", self.unmatched as usize);
-        if self.failed.is_none() {
+        if self.trouble.failed.is_none() {
             note("fragments unacknowledged", usize::from(!self.window.is_empty()));
         }
     }
@@ -506,12 +590,6 @@ impl Connection {
     /// Credit reserved for this peer beyond what every peer has. Bytes.
     pub(crate) fn reserved(&self) -> u64 {
         self.granted.saturating_sub(CREDIT_FIRST)
-    }
-
-    /// The next pause between attempts to connect.
-    pub(crate) fn back_off(&mut self) -> Micros {
-        self.backoff_us = (self.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
-        self.backoff_us
     }
 
     /// Whether the peer is worth more than one lane.

@@ -2,7 +2,7 @@
 
 use isthmus_wire::frame::{self, Frame};
 
-use super::state::{Flight, Kind, LaneState, Load};
+use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::{Action, Engine, LaneId};
 use crate::memory::{Memory, Place};
 use crate::{AtomicKind, Level, PeerId};
@@ -174,7 +174,7 @@ impl Engine {
     pub(super) fn kick(&mut self, peer: PeerId) {
         let parted = self.parted;
         let connection = self.connection(peer);
-        if connection.failed.is_some() || parted {
+        if connection.trouble.failed.is_some() || parted {
             return;
         }
         for i in 0..connection.carriers() {
@@ -182,7 +182,7 @@ impl Engine {
             self.make_ready(lane);
         }
         let connection = self.connection(peer);
-        if connection.lanes.is_empty() && connection.dialing == 0 && connection.retry_at.is_none() {
+        if connection.lanes.is_empty() && connection.dialing == 0 && connection.trouble.retry_at.is_none() {
             self.dial(peer);
         }
     }
@@ -199,7 +199,7 @@ impl Engine {
     pub(super) fn has_bulk(&self, peer: PeerId) -> bool {
         let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
         let is_long = |index: &usize| self.operations.get(*index).is_some_and(|next| next.limit > COPY_MAX);
-        !connection.bulk.is_empty() || connection.fresh.front().is_some_and(is_long)
+        !connection.traffic.bulk.is_empty() || connection.traffic.fresh.front().is_some_and(is_long)
     }
 
     /// Asks for more lanes where the peer is far and there is bulk for them.
@@ -209,7 +209,7 @@ impl Engine {
         }
         let streams = self.config.streams;
         let connection = self.connection(peer);
-        if !connection.is_far() || connection.spread_at.is_some() {
+        if !connection.is_far() || connection.trouble.spread_at.is_some() {
             return;
         }
         let lanes = connection.lanes.len() as u32 + connection.dialing;
@@ -247,25 +247,25 @@ impl Engine {
             self.put_ack(peer, batch);
             return true;
         }
-        if let Some(seq) = connection.again.pop_front() {
+        if let Some(seq) = connection.traffic.again.pop_front() {
             self.put_again(peer, lane, seq, batch, mem);
             return true;
         }
         if !connection.window.has_room() {
             return false;
         }
-        if let Some(frame) = connection.urgent.pop_front() {
+        if let Some(frame) = connection.traffic.urgent.pop_front() {
             self.put_urgent(peer, lane, frame, batch);
             return true;
         }
-        if let Some(reply) = connection.replies.pop_front() {
+        if let Some(reply) = connection.traffic.replies.pop_front() {
             self.begin_operation(peer, lane, reply, batch, mem);
             return true;
         }
-        if let Some(&operation) = connection.fresh.front()
+        if let Some(&operation) = connection.traffic.fresh.front()
             && self.may_begin(peer, operation)
         {
-            self.connection(peer).fresh.pop_front();
+            self.connection(peer).traffic.fresh.pop_front();
             self.begin_operation(peer, lane, operation, batch, mem);
             return true;
         }
@@ -337,7 +337,7 @@ impl Engine {
         mem: &mut dyn Memory,
     ) {
         let longest = self.fragment_max(peer, lane);
-        let connection = self.peers[peer.0 as usize].connection.get_or_insert_default();
+        let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let operation = &mut self.operations[index];
         let seq = connection.window.next_seq();
         operation.first = Some(seq);
@@ -350,7 +350,7 @@ impl Engine {
                 let eager = operation.total.min(connection.credit_limit - connection.credit_used);
                 connection.credit_used += eager;
                 if eager < operation.total || operation.options.level == Level::Match {
-                    connection.unaccepted.insert(seq, index);
+                    connection.traffic.unaccepted.insert(seq, index);
                 }
                 eager
             }
@@ -378,7 +378,7 @@ impl Engine {
         let more = operation.sent < operation.allowed;
         connection.window.push(Flight { lane, load: Load::Piece { operation: index, offset: 0, len } });
         if more {
-            connection.bulk.push_back(index);
+            connection.traffic.bulk.push_back(index);
         }
         self.put_piece(lane, index, seq, 0, len, batch, mem);
     }
@@ -424,7 +424,7 @@ impl Engine {
         if longest == FRAGMENT_EXPRESS {
             return false;
         }
-        let Some(&index) = connection.bulk.front() else { return false };
+        let Some(&index) = connection.traffic.bulk.front() else { return false };
         let operation = &mut self.operations[index];
         let offset = operation.sent;
         let len = (operation.allowed - offset).min(longest) as u32;
@@ -433,7 +433,7 @@ impl Engine {
         let done = operation.sent >= operation.allowed;
         let connection = self.connection(peer);
         if done {
-            connection.bulk.pop_front();
+            connection.traffic.bulk.pop_front();
         }
         let seq =
             connection.window.push(Flight { lane, load: Load::Piece { operation: index, offset, len } });
