@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use isthmus_io::{Endpoint, Settings, Transport};
 use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendRequest};
 
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn settings() -> Settings {
     Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() }
