@@ -388,7 +388,9 @@ impl Shell {
                 return;
             }
         } else {
-            lane.carrier.look(&mut self.carriers);
+            if lane.carrier.look(&mut self.carriers) {
+                core.lock().engine.lane_is_outdone(LaneId(index as u32));
+            }
         }
         self.wait_to_write(index, false);
         self.write(index, core);

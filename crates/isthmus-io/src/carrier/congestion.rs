@@ -6,7 +6,8 @@
 //! that for a policer, which holds a flow down for seconds. So a lane starts with the former,
 //! and goes over to the latter when the losses of all lanes to that host prove to be the path's:
 //! when they come while the round trip shows that there is no queue. Over long round trips
-//! it starts with the latter, which is up to speed in half the time.
+//! it starts with the latter, which is up to speed in half the time. Where UDP may be used, a lane
+//! by that takes over on lossy paths of some length (`race.rs`).
 
 /// How often a lane is looked at. Milliseconds.
 pub(super) const LOOK_MS: u64 = 100;
@@ -28,6 +29,15 @@ const LONG_US: u64 = 50_000;
 /// Whether a path of this round trip is better served by [`LOSSY`] from the start.
 pub(super) fn is_long(sample: Sample) -> bool {
     sample.rtt_us >= LONG_US
+}
+
+/// From this round trip on losses cost TCP more than packets of our own cost the processor.
+/// Microseconds.
+const REPAIR_US: u64 = 5_000;
+
+/// Whether the path, if it loses packets, is better served by UDP.
+pub(super) fn is_slow_to_repair(sample: Sample) -> bool {
+    sample.rtt_us >= REPAIR_US
 }
 
 /// What the kernel says of a lane (`tcpi_rtt` and `tcpi_total_retrans` of `tcp(7)`).

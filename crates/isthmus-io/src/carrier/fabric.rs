@@ -121,12 +121,6 @@ impl FabricLane {
         self.tcp.rtt_us()
     }
 
-    pub(super) fn look(&mut self, paths: &mut Paths) {
-        if !self.has_moved() {
-            self.tcp.look(paths);
-        }
-    }
-
     /// The lane is over.
     pub(super) fn release(&mut self, hubs: &mut Hubs) {
         match &mut self.state {

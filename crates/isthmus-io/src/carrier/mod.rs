@@ -245,14 +245,15 @@ impl Carrier {
         of.map_or(Neighbour::Unknown, Neighbour::Of)
     }
 
-    /// Looks at the path of a lane that is kept busy, and suits the lane to it.
-    pub(crate) fn look(&mut self, shared: &mut Carriers) {
-        match self {
+    /// Looks at the path of a lane that is kept busy, and suits the lane to it. True where
+    /// another lane to there would go by UDP and do better.
+    pub(crate) fn look(&mut self, shared: &mut Carriers) -> bool {
+        let lossy = match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
-            Self::Fabric(lane) => lane.look(&mut shared.paths),
             Self::Tls(lane) => lane.look(&mut shared.paths),
-            Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
-        }
+            Self::Fabric(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
+        };
+        lossy.is_some_and(|host| shared.prefer_udp(host))
     }
 
     /// Becomes a plain TCP lane where no fabric is agreed upon.
@@ -388,7 +389,7 @@ impl Carriers {
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
             let lane = tls.dialled(TcpLane::dial(by_tcp, self.from)?)?;
             return Ok(match by {
-                Some(Known::Tcp) => Carrier::Tls(Box::new(lane)),
+                Some(Known::Tcp | Known::Blocked) => Carrier::Tls(Box::new(lane)),
                 by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some()))),
             });
         }
@@ -398,16 +399,33 @@ impl Carriers {
             return Ok(Carrier::Udp(udp.dial(to)));
         }
         let lane = TcpLane::dial(by_tcp, self.from)?;
-        if by.is_none()
+        if by.is_none_or(|by| by == Known::Wanted)
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, udp))));
+            return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, udp, by.is_some()))));
         }
         Ok(if self.hubs.is_off() {
             Carrier::Tcp(lane)
         } else {
             Carrier::Fabric(Box::new(FabricLane::dialled(lane)))
         })
+    }
+
+    /// The path to this host loses packets by itself: further lanes to there go by UDP if they may
+    /// and it gets through. Whether they are to be tried.
+    fn prefer_udp(&mut self, host: IpAddr) -> bool {
+        let Some(udp) = &mut self.udp else { return false };
+        if self.transport != Transport::Auto || !self.hubs.is_off() {
+            return false;
+        }
+        match udp.known(host) {
+            Some(Known::Blocked) => return false,
+            Some(Known::Udp | Known::Wanted) => {}
+            Some(Known::Tcp) | None => {
+                udp.learn(host, Known::Wanted, format_args!("packets are lost without a queue"));
+            }
+        }
+        true
     }
 
     /// By what a lane to `to` goes; `None` where that is to be found out.

@@ -1,8 +1,9 @@
 //! Lanes that are dialled by TCP and by UDP, to see what the path is like.
 //!
 //! Where the round trip is short, TCP carries: it costs less of the processor, and repairs a
-//! loss soon enough. Where it is long, UDP, if it gets through. What was found out holds for
-//! further lanes to that host. Plain lanes are dialled by both at once; of encrypted ones UDP
+//! loss soon enough. Where it is long, UDP, if it gets through; and also where lanes by TCP have
+//! found since that the path loses packets by itself (`congestion.rs`). What was found out holds
+//! for further lanes to that host. Plain lanes are dialled by both at once; of encrypted ones UDP
 //! takes its keys from the session on the TCP connection, and so comes after it.
 
 use std::io;
@@ -15,7 +16,7 @@ use super::tls::{Tls, TlsLane};
 use super::udp::{Known, Udp, UdpLane};
 use super::{Carrier, Settled};
 
-/// From this round trip on UDP carries. On shorter paths the kernel's TCP recovers soon enough,
+/// From this round trip on UDP carries. On shorter paths without loss the kernel's TCP does as well,
 /// and where many ranks share few processors it is less disturbed by them.
 const LONG: Duration = Duration::from_millis(150);
 /// How long UDP may take beyond TCP: so many times what that took, and at least so long.
@@ -74,8 +75,8 @@ pub(super) enum Winner {
 }
 
 impl RaceLane {
-    pub(super) fn dial(to: SocketAddr, tcp: TcpLane, udp: &mut Udp) -> Self {
-        Self::new(to, Base::Plain(tcp), Some(udp.dial(to)), false)
+    pub(super) fn dial(to: SocketAddr, tcp: TcpLane, udp: &mut Udp, prefers_udp: bool) -> Self {
+        Self::new(to, Base::Plain(tcp), Some(udp.dial(to)), prefers_udp)
     }
 
     /// The same, encrypted.
@@ -139,6 +140,8 @@ impl RaceLane {
         if by_udp && answered {
             if !self.prefers_udp {
                 udp.learn(host, Known::Udp, format_args!("the round trip is {} ms", rtt.as_millis()));
+            } else if udp.known(host) == Some(Known::Wanted) {
+                udp.learn(host, Known::Udp, format_args!("it gets through"));
             }
             return Ok(Winner::Udp);
         }
@@ -148,7 +151,7 @@ impl RaceLane {
             return Ok(Winner::Tcp);
         }
         if self.since.elapsed() > took + (took * GRACE_TIMES).max(GRACE_LEAST) {
-            udp.learn(host, Known::Tcp, format_args!("no answer by UDP; do firewalls let it through?"));
+            udp.learn(host, Known::Blocked, format_args!("no answer by UDP; do firewalls let it through?"));
             return Ok(Winner::Tcp);
         }
         Ok(Winner::NotYet { until_writable: false })

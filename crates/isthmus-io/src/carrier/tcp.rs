@@ -57,14 +57,16 @@ impl Paths {
 pub(crate) struct TcpLane {
     socket: Socket,
     /// What was seen of it, and when last; `None` where that changes nothing: the user chose
-    /// the congestion control, the peer is on this host, or it runs what lossy paths want.
+    /// the congestion control, or the peer is on this host.
     trace: Option<Trace>,
+    /// It runs what lossy paths want.
+    lossy: bool,
     looked: Instant,
 }
 
 impl TcpLane {
     fn new(socket: Socket) -> Self {
-        Self { socket, trace: Some(Trace::default()), looked: Instant::now() }
+        Self { socket, trace: Some(Trace::default()), lossy: false, looked: Instant::now() }
     }
 
     /// Starts to connect.
@@ -119,23 +121,28 @@ impl TcpLane {
         }
     }
 
-    /// Takes another congestion control where the path loses packets by itself.
-    pub(super) fn look(&mut self, paths: &mut Paths) {
-        let Some(trace) = &mut self.trace else { return };
+    /// Takes another congestion control where the path loses packets by itself. The peer's host
+    /// if that is so, and the path such that lanes by UDP do better.
+    pub(super) fn look(&mut self, paths: &mut Paths) -> Option<IpAddr> {
+        let trace = self.trace.as_mut()?;
         if self.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
-            return;
+            return None;
         }
         self.looked = Instant::now();
-        let (Some(sample), Some(host)) = (sample(&self.socket), peer_ip(&self.socket)) else { return };
+        let (sample, host) = (sample(&self.socket)?, peer_ip(&self.socket)?);
         let judge = paths.hosts.entry(host).or_default();
         judge.hear(trace, sample);
-        if judge.is_lossy() {
+        if !judge.is_lossy() {
+            return None;
+        }
+        if !self.lossy {
             self.go_lossy("packets are lost without a queue");
         }
+        congestion::is_slow_to_repair(sample).then_some(host)
     }
 
     fn go_lossy(&mut self, why: &str) {
-        self.trace = None;
+        self.lossy = true;
         set_congestion(&self.socket, congestion::LOSSY);
         let host = peer_ip(&self.socket);
         debug_log!("a lane to {host:?}: {why}; {} from now on", congestion::LOSSY);

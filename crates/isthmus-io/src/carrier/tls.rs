@@ -135,8 +135,8 @@ impl TlsLane {
         self.tcp.rtt_us()
     }
 
-    pub(super) fn look(&mut self, paths: &mut Paths) {
-        self.tcp.look(paths);
+    pub(super) fn look(&mut self, paths: &mut Paths) -> Option<IpAddr> {
+        self.tcp.look(paths)
     }
 
     pub(super) fn is_dialled(&self) -> bool {

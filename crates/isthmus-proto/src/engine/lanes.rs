@@ -141,6 +141,23 @@ impl Engine {
         }
     }
 
+    /// The shell knows that a further lane to where this one leads would use all that the path has,
+    /// which this one does not: it is dialled if there is none and none on its way. May be said
+    /// again while it holds.
+    pub fn lane_is_outdone(&mut self, lane: LaneId) {
+        let Some(record) = self.lanes.get(lane.0 as usize) else { return };
+        let (Some(peer), LaneState::Open) = (record.peer, record.state) else { return };
+        if record.router.is_some() || record.through_routers || self.closing {
+            return;
+        }
+        let way = record.way;
+        let connection = self.connection(peer);
+        let waits = connection.dialing > 0 || connection.trouble.spread_at.is_some();
+        if !waits && connection.trouble.failed.is_none() && self.filling(peer, way).is_none() {
+            self.dial_to(peer, self.by_way(peer, way).locator, None, way);
+        }
+    }
+
     fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {
         let connection = self.connection(peer);
         connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));

@@ -1,5 +1,7 @@
 //! What goes out: which frame a lane carries next, and how it is made.
 
+use std::net::SocketAddr;
+
 use isthmus_wire::frame::{self, Frame};
 
 use super::state::{Connection, Flight, Kind, LaneState, Load};
@@ -187,11 +189,12 @@ impl Engine {
         }
     }
 
-    /// Whether a lane to this peer uses all that its path has.
-    fn is_filled(&self, peer: PeerId) -> bool {
-        let connection = self.peers[peer.0 as usize].connection.as_ref();
-        let mut lanes = connection.into_iter().flat_map(|connection| &connection.lanes);
-        lanes.any(|lane| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path))
+    /// The last lane to this peer by this way that uses all of it: the one that carries bulk there.
+    pub(super) fn filling(&self, peer: PeerId, way: usize) -> Option<LaneId> {
+        let fills = |lane: &&LaneId| {
+            self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path && lane.way == way)
+        };
+        self.peers[peer.0 as usize].lanes().iter().rfind(fills).copied()
     }
 
     /// Whether there is more to send than small messages: the rest of what was begun, or a long
@@ -217,7 +220,7 @@ impl Engine {
             while self.wants_lane(peer) {
                 self.dial(peer);
             }
-        } else if lanes < streams && !self.is_filled(peer) {
+        } else if lanes < streams && self.filling(peer, 0).is_none() {
             for _ in lanes..streams {
                 self.dial(peer);
             }
@@ -233,6 +236,10 @@ impl Engine {
                 (locator, None, way)
             }
         };
+        self.dial_to(peer, locator, router, way);
+    }
+
+    pub(super) fn dial_to(&mut self, peer: PeerId, locator: SocketAddr, router: Option<usize>, way: usize) {
         let record = super::Lane { router, way, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
         let lane = LaneId(self.lanes.insert(record) as u32);
         self.connection(peer).dialing += 1;
@@ -484,24 +491,19 @@ impl Engine {
     }
 
     /// Whether the lane is kept free for small messages: the first of several; by several ways, the
-    /// first of those that have company on their way. Of lanes each of which uses all of its path,
-    /// such as two that both ends have dialled at once, one on each way carries bulk: two would
-    /// only compete.
+    /// first of those that have company on their way. Where lanes use all of a way, such as two that
+    /// both ends have dialled at once, or one that a lossy path was given, the last of them carries
+    /// its bulk: more would only compete.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
-        let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
-        if connection.ways.is_none() {
-            return connection.lanes[0] == lane;
+        let way_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.way);
+        let lanes = self.peers[peer.0 as usize].lanes();
+        let Some(own) = way_of(&lane) else { return false };
+        if let Some(filling) = self.filling(peer, own) {
+            return filling != lane;
         }
-        let record = |lane: &LaneId| self.lanes.get(lane.0 as usize);
-        let Some(own) = record(&lane) else { return false };
-        let way_of = |lane: &LaneId| record(lane).map(|lane| lane.way);
-        let beside = |way| connection.lanes.iter().filter(move |other| way_of(other) == Some(way));
-        if beside(own.way).count() < 2 {
-            return false;
-        }
-        let has_company = |lane: &&LaneId| way_of(lane).is_some_and(|way| beside(way).count() > 1);
-        own.fills_path && beside(own.way).next() == Some(&lane)
-            || connection.lanes.iter().find(has_company) == Some(&lane)
+        let has_company =
+            |lane: &&LaneId| lanes.iter().filter(|other| way_of(other) == way_of(lane)).count() > 1;
+        lanes.iter().find(has_company) == Some(&lane)
     }
 }
 

@@ -74,6 +74,7 @@ fn rough(rng: &mut Rng) -> Net {
         fill: delay.1 * rng.pick(&[0, 1, 2, 40]),
         breaks: Some((delay.1, 20 * delay.1)),
         notice: rng.below(40 * delay.1),
+        outdone: if far { rng.pick(&[0, 2, 20]) } else { 0 },
     }
 }
 

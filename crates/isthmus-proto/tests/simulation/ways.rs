@@ -115,3 +115,26 @@ fn an_endpoint_with_several_ways_reaches_its_peer_when_the_first_is_cut() {
     program.settle();
     program.expect_rest();
 }
+
+#[test]
+fn where_lanes_are_outdone_one_that_fills_the_path_takes_the_bulk() {
+    for (seed, ways) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+        let net = Net { delay: (5_000, 5_100), outdone: 200, ..Net::calm() };
+        let mut program = Program::new(World::new(seed, 2, net, |config| {
+            let node = config.address.incarnation as usize - 1;
+            Config { also: (1..ways).map(|way| locator(node, way)).collect(), ..config }
+        }));
+        for _ in 0..2 {
+            begin(&mut program);
+            program.recv(0, Some(1), TAGGED, Some(1), MUCH);
+            program.send(1, 0, TAGGED, 1, MUCH, at(Level::Delivery));
+        }
+        until(&mut program, 60_000_000, |program| program.completed == 8);
+        let (carried, lanes) = program.world.filling();
+        // Both ends may have dialled one at once, and again when one learned of a further way.
+        assert!((1..=4 * ways).contains(&lanes), "seed {seed}: {lanes} lanes that fill {ways} paths");
+        assert!(carried > MUCH, "seed {seed}: they carried {carried} bytes of {}", 4 * MUCH);
+        program.settle();
+        program.expect_rest();
+    }
+}

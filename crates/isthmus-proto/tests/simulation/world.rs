@@ -33,6 +33,9 @@ pub(crate) struct Net {
     pub(crate) breaks: Option<(u64, u64)>,
     /// How long a side may take to notice that its lane broke.
     pub(crate) notice: u64,
+    /// Writes, of a thousand, at which the shell finds that a lane is outdone by one that fills its
+    /// path; such are dialled from then on.
+    pub(crate) outdone: u64,
 }
 
 impl Net {
@@ -47,6 +50,7 @@ impl Net {
             fill: 20,
             breaks: None,
             notice: 1000,
+            outdone: 0,
         }
     }
 }
@@ -91,6 +95,8 @@ struct Wire {
     way: usize,
     /// Bytes that it has carried.
     carried: u64,
+    /// It uses all that its path has.
+    pub(crate) fills_path: bool,
     /// What the router has read of a Hello that is not yet whole.
     hello: Option<Vec<u8>>,
 }
@@ -130,6 +136,8 @@ pub(crate) struct Node {
     lanes: HashMap<u32, (usize, usize)>,
     timer: Option<Micros>,
     idle: bool,
+    /// From now on it dials lanes that use all of their path.
+    dials_filling: bool,
 }
 
 /// All processes, the network and the clock.
@@ -201,6 +209,7 @@ impl World {
             lanes: HashMap::new(),
             timer: None,
             idle: false,
+            dials_filling: false,
         };
         let mut world = Self {
             now: 0,
@@ -383,6 +392,7 @@ impl World {
         self.after(delay, Event::Connected(wire));
         self.wires[wire].router = router;
         self.wires[wire].way = way;
+        self.wires[wire].fills_path = router.is_none() && self.nodes[node].dials_filling;
         if health == Some(Health::Hung) || self.rng.chance(self.net.unanswered) {
             self.wires[wire].dirs[0].dead = true;
             self.wires[wire].sides[1].over = true;
@@ -413,11 +423,15 @@ impl World {
             return;
         }
         self.nodes[node].lanes.insert(lane.0, (wire, 0));
+        if self.wires[wire].fills_path {
+            self.nodes[node].engine.lane_fills_path(lane);
+        }
         self.nodes[node].engine.lane_connected(self.now, lane);
         self.pump(node);
     }
 
     fn accept(&mut self, wire: usize) {
+        let fills_path = self.wires[wire].fills_path;
         let side = &mut self.wires[wire].sides[1];
         let node = side.node;
         if side.over {
@@ -430,6 +444,9 @@ impl World {
         let lane = self.nodes[node].engine.lane_accepted();
         side.lane = Some(lane);
         self.nodes[node].lanes.insert(lane.0, (wire, 1));
+        if fills_path {
+            self.nodes[node].engine.lane_fills_path(lane);
+        }
         self.pump(node);
     }
 
@@ -477,11 +494,18 @@ impl World {
             self.wires[wire].dirs[side].bytes += bytes.len();
             self.wires[wire].carried += bytes.len() as u64;
             self.send_chunk(wire, side, Chunk::Bytes(bytes));
-            let Side { node, lane, pending, batch, segment, .. } = &mut self.wires[wire].sides[side];
+            let Side { pending, batch, segment, .. } = &mut self.wires[wire].sides[side];
             if *segment == batch.segments.len() {
                 *pending = false;
-                let Node { engine, mem, .. } = &mut self.nodes[*node];
-                engine.written(lane.expect("a lane that writes"), mem);
+                let (fills_path, outdone) = (self.wires[wire].fills_path, self.net.outdone);
+                let Side { node, lane, .. } = &self.wires[wire].sides[side];
+                let Node { engine, mem, dials_filling, .. } = &mut self.nodes[*node];
+                let lane = lane.expect("a lane that writes");
+                engine.written(lane, mem);
+                if outdone > 0 && !fills_path && (*dials_filling || self.rng.chance(outdone)) {
+                    *dials_filling = true;
+                    engine.lane_is_outdone(lane);
+                }
                 if self.wires[wire].sides[side].closing {
                     self.take_batch(wire, side);
                 }
@@ -756,6 +780,12 @@ impl World {
     /// Bytes that were written to lanes on this way.
     pub(crate) fn carried(&self, way: usize) -> u64 {
         self.wires.iter().filter(|wire| wire.way == way).map(|wire| wire.carried).sum()
+    }
+
+    /// Bytes that lanes carried which use all of their path, and how many of those there are.
+    pub(crate) fn filling(&self) -> (u64, usize) {
+        let filling = self.wires.iter().filter(|wire| wire.fills_path);
+        (filling.clone().map(|wire| wire.carried).sum(), filling.count())
     }
 
     /// A router's process starts anew.

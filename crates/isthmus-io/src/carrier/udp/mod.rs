@@ -76,8 +76,14 @@ struct Seat {
 /// By what lanes to a host go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
+    /// By TCP, which does well.
     Tcp,
+    /// By UDP, which gets through.
     Udp,
+    /// By UDP if it gets through.
+    Wanted,
+    /// By TCP, since UDP does not get through.
+    Blocked,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,8 +180,8 @@ impl Udp {
 
     fn name_of(&self, known: Known) -> &'static str {
         match known {
-            Known::Tcp => "TCP",
-            Known::Udp => self.name(),
+            Known::Tcp | Known::Blocked => "TCP",
+            Known::Udp | Known::Wanted => self.name(),
         }
     }
 
@@ -486,7 +492,7 @@ impl Udp {
         }
         for host in silent {
             let advice = self.advice();
-            self.learn(host, Known::Tcp, format_args!("{advice}"));
+            self.learn(host, Known::Blocked, format_args!("{advice}"));
         }
         if let Some(protocols) = self.changes.as_mut().and_then(Changes::look) {
             self.set_protocols(protocols);
