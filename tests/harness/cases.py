@@ -128,6 +128,17 @@ def by_udp(c):
     return f"{len(lanes)} ends of lanes by UDP, {sum(int(again) for _, again in lanes) / 1e3:.0f} kB sent again"
 
 
+def goes_over(c):
+    """Lanes begin by TCP, find that the path loses packets, and one by UDP takes over."""
+    env = {"FI_ISTHMUS_TRANSPORT": "auto", "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "isthmus"}
+    ended = c.start(2, "pingpong", "32M", env=env).wait(180)
+    must_pass(ended)
+    for sign in ("go by UDP: packets are lost without a queue", "go by UDP: it gets through"):
+        if sign not in ended.output:
+            raise Failure(f"nothing says that lanes {sign}")
+    return "from TCP to UDP"
+
+
 def storm(c):
     # libfabric's own tcp provider stops for ever at 65 unexpected messages of
     # one peer; that is not what the control is for.
@@ -483,6 +494,7 @@ CASES = {
         Case("killed-rank", killed_rank, places=("host",)),
         Case("killed-partner", killed_partner, places=EVERYWHERE),
         Case("by-udp", by_udp, places=("lossy",)),
+        Case("goes-over", goes_over, places=("lossy",), mpis=("mpich", "openmpi")),
         Case("wrong-port", wrong_port, places=("host",)),
         Case("missing-peer", missing_peer, places=("host",)),
         Case("other-subnet", other_subnet),

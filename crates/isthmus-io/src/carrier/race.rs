@@ -147,7 +147,10 @@ impl RaceLane {
         }
         let Some((took, _)) = self.connected else { return Ok(Winner::NotYet { until_writable }) };
         if !by_udp {
-            udp.learn(host, Known::Tcp, format_args!("the round trip is below {} ms", LONG.as_millis()));
+            // Others may have found more out since this one began.
+            if udp.known(host).is_none() {
+                udp.learn(host, Known::Tcp, format_args!("the round trip is below {} ms", LONG.as_millis()));
+            }
             return Ok(Winner::Tcp);
         }
         if self.since.elapsed() > took + (took * GRACE_TIMES).max(GRACE_LEAST) {

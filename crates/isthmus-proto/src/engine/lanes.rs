@@ -152,10 +152,19 @@ impl Engine {
         }
         let way = record.way;
         let connection = self.connection(peer);
-        let waits = connection.dialing > 0 || connection.trouble.spread_at.is_some();
-        if !waits && connection.trouble.failed.is_none() && self.filling(peer, way).is_none() {
-            self.dial_to(peer, self.by_way(peer, way).locator, None, way);
+        let (relief, trouble) = (connection.relief, &connection.trouble);
+        if trouble.spread_at.is_some() || trouble.failed.is_some() || self.filling(peer, way).is_some() {
+            return;
         }
+        let comes_up = |lane: &Lane| {
+            lane.peer == Some(peer) && matches!(lane.state, LaneState::Dialing | LaneState::Greeting)
+        };
+        if relief.and_then(|lane| self.lanes.get(lane.0 as usize)).is_some_and(comes_up) {
+            return;
+        }
+        let locator = self.by_way(peer, way).locator;
+        let relief = self.dial_to(peer, locator, None, way);
+        self.connection(peer).relief = Some(relief);
     }
 
     fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {

@@ -532,6 +532,8 @@ pub(crate) struct Connection {
     pub(crate) unacked: u32,
 
     pub(crate) rtt_us: Option<u64>,
+    /// The lane that was dialled last because others were outdone.
+    pub(crate) relief: Option<LaneId>,
     /// What the peer told of other ways to it.
     pub(crate) ways: Option<Box<Ways>>,
     /// Routed, or by several ways: when its lanes are looked at next, and whether they were used

@@ -239,11 +239,19 @@ impl Engine {
         self.dial_to(peer, locator, router, way);
     }
 
-    pub(super) fn dial_to(&mut self, peer: PeerId, locator: SocketAddr, router: Option<usize>, way: usize) {
+    /// Asks for a lane to this locator, by a router or a way.
+    pub(super) fn dial_to(
+        &mut self,
+        peer: PeerId,
+        locator: SocketAddr,
+        router: Option<usize>,
+        way: usize,
+    ) -> LaneId {
         let record = super::Lane { router, way, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
         let lane = LaneId(self.lanes.insert(record) as u32);
         self.connection(peer).dialing += 1;
         self.actions.push_back(Action::Dial { lane, locator });
+        lane
     }
 
     /// Appends one frame. The order of precedence: acknowledgement, what was lost, short
