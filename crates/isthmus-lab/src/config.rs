@@ -26,7 +26,8 @@
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use crate::model::{DELAY_NS_MAX, DirectionSpec, Loss};
 use isthmus_units::{Percent, Rate, Size, Span};
@@ -91,8 +92,10 @@ pub struct SiteConfig {
 #[serde(deny_unknown_fields)]
 pub struct LanConfig {
     /// The two sites.
+    #[serde(deserialize_with = "two")]
     pub between: [String; 2],
     /// Addresses of the two ends, in one /24. Default: automatic, from 10.201.0.0/16.
+    #[serde(default, deserialize_with = "two_given")]
     pub addresses: Option<[Ipv4Addr; 2]>,
     /// Maximum transmission unit. Bytes, 576..=65521. Default 9000.
     pub mtu: Option<Size>,
@@ -103,8 +106,10 @@ pub struct LanConfig {
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
     /// The two sites.
+    #[serde(deserialize_with = "two")]
     pub between: [String; 2],
     /// Addresses of the two ends, in one /24. Default: automatic, from 10.200.0.0/16.
+    #[serde(default, deserialize_with = "two_given")]
     pub addresses: Option<[Ipv4Addr; 2]>,
     /// Maximum transmission unit. Bytes, 576..=65521. Default 9000.
     pub mtu: Option<Size>,
@@ -139,6 +144,17 @@ pub struct LinkConfig {
     pub duplicate: Option<Percent>,
     /// See [`DirectionConfig::down`].
     pub down: Option<Vec<Cut>>,
+}
+
+/// A list of exactly two: serde by itself passes over what an array has no room for.
+fn two<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<[T; 2], D::Error> {
+    let all = Vec::deserialize(list)?;
+    let len = all.len();
+    all.try_into().map_err(|_| D::Error::invalid_length(len, &"two, one for each end"))
+}
+
+fn two_given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Option<[T; 2]>, D::Error> {
+    two(list).map(Some)
 }
 
 /// What can differ between the two directions of a link.
@@ -563,6 +579,8 @@ mod tests {
                 .contains("there is no site \"c\"; the sites are a, b")
         );
         assert!(said("addresses = [\"10.1.0.1\", \"10.2.0.1\"]\n").contains("two addresses of one /24"));
+        let three = said("[[lan]]\nbetween = [\"a\", \"b\", \"a\"]\n");
+        assert!(three.contains("invalid length 3, expected two, one for each end"), "{three}");
         assert!(
             said("down = [{ at = \"1s\", for = \"2s\" }, { at = \"2s\", for = \"1s\" }]")
                 .contains("join them")
