@@ -43,6 +43,8 @@ pub(crate) fn tune_lane(socket: impl AsFd) {
     let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(15));
     let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5));
     let _ = sockopt::set_tcp_keepcnt(socket, 4);
+    // As endpoints begin: pacing, which BBR does, only costs inside a site.
+    let _ = sockopt::set_tcp_congestion(socket, "cubic");
 }
 
 /// Settings of a link's connection, whose receiver always reads.
