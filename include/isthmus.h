@@ -166,7 +166,10 @@ enum isthmus_event_kind {
     ISTHMUS_EVENT_DISCONNECT = 6,
     /* Nothing was heard of the connection for its keepalive time. It goes on. */
     ISTHMUS_EVENT_KEEPALIVE = 7,
-    /* The device's address has left the host. */
+    /* A device carries nothing any more: its address or interface has left the host, the
+     * interface is down or has no carrier, or its local fabric has failed; text says which, and
+     * what to do. Operations go on when it comes back, and fail when that takes longer than
+     * peer_timeout. */
     ISTHMUS_EVENT_DEVICE_FAILED = 8
 };
 

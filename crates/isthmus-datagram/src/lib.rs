@@ -15,8 +15,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 pub use ethernet::{
-    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, is_frames_only, link_local_of, may_open,
-    mtu_of,
+    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, is_frames_only, link_local_of,
+    link_state, may_open, mtu_of,
 };
 pub use udp::{SEND_BYTES, UdpSocket};
 

@@ -85,7 +85,8 @@ pub(crate) struct Hub {
     /// News of lanes outside of a turn.
     late: Vec<News>,
     pause: Duration,
-    broken: bool,
+    /// Why no lane can use it any more.
+    broken: Option<String>,
 }
 
 impl Hub {
@@ -112,13 +113,19 @@ impl Hub {
             writers: Vec::new(),
             late: Vec::new(),
             pause: PAUSE,
-            broken: false,
+            broken: None,
         })
     }
 
     /// The provider's full name, such as "tcp;ofi_rxm".
     pub(crate) fn provider(&self) -> &str {
         &self.provider
+    }
+
+    /// Why it failed as a whole, if it did: lanes that it carried are broken, and there are no
+    /// new ones.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.broken.as_deref()
     }
 
     /// The name of the endpoint.
@@ -140,7 +147,7 @@ impl Hub {
     /// # Errors
     /// [`FabricError::Full`], or that the provider takes no buffers.
     pub(crate) fn add(&mut self) -> Result<u64, FabricError> {
-        if self.broken || self.pipes.len() >= self.lanes_max() {
+        if self.broken.is_some() || self.pipes.len() >= self.lanes_max() {
             return Err(FabricError::Full);
         }
         let random = getrandom::u32().map_err(|_| FabricError::Full)?;
@@ -496,7 +503,7 @@ impl Hub {
 
     /// Lets the fabric work, and adds to `news` the lanes that this concerns.
     pub(crate) fn poll(&mut self, news: &mut Vec<News>) {
-        if self.pipes.is_empty() && self.senders.is_empty() || self.broken {
+        if self.pipes.is_empty() && self.senders.is_empty() || self.broken.is_some() {
             return;
         }
         for _ in 0..ROUNDS {
@@ -530,10 +537,11 @@ impl Hub {
     }
 
     fn give_up(&mut self, error: &FabricError) {
-        self.broken = true;
+        let why = format!("{}: {error}", self.provider);
         for index in 0..self.pipes.capacity() {
-            self.fail(index, format!("{}: {error}", self.provider));
+            self.fail(index, why.clone());
         }
+        self.broken = Some(why);
     }
 
     fn pay_all(&mut self) {
@@ -666,7 +674,7 @@ impl Hub {
             || !self.readers.is_empty()
             || !self.todo.is_empty()
             || self.pipes.iter().any(|(_, pipe)| busy(pipe) || pipe.bell.is_none());
-        if !restless || self.broken {
+        if !restless || self.broken.is_some() {
             return None;
         }
         let pause = self.pause;

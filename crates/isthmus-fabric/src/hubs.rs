@@ -145,6 +145,11 @@ impl Hubs {
         self.hub(pipe).is_some_and(|hub| hub.is_proved(pipe.token))
     }
 
+    /// Why a fabric failed as a whole, if one did: new lanes do without it.
+    pub fn failure(&self) -> Option<&str> {
+        self.hubs.iter().flatten().find_map(Hub::failure)
+    }
+
     /// The number that news of this lane carry.
     pub fn set_key(&mut self, pipe: Pipe, key: u64) {
         if let Some(hub) = self.hub(pipe) {

@@ -187,6 +187,12 @@ impl Endpoint {
         self.shell.lock().udp_protocols()
     }
 
+    /// Why a local fabric that lanes went by has failed as a whole, if one has: what it carried
+    /// goes by other lanes. `None` also while another thread turns the endpoint: ask again.
+    pub fn fabric_failure(&self) -> Option<String> {
+        self.shell.try_lock()?.fabric_failure().map(str::to_owned)
+    }
+
     /// Makes lanes by UDP up of these small protocols, in place of what the settings said: new ones
     /// and those that carry data now. Nothing is lost or sent twice for it.
     pub fn set_udp_protocols(&self, protocols: Protocols) {

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use if_addrs::Interface;
+use isthmus_datagram::{LinkState, link_state};
 
 /// Why no address was found.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +56,24 @@ pub fn network_bits_of(ip: IpAddr) -> Option<u8> {
         if_addrs::IfAddr::V4(v4) => v4.prefixlen,
         if_addrs::IfAddr::V6(v6) => v6.prefixlen,
     })
+}
+
+/// Why nothing goes by this interface from the address that it had, and what to do; `None`: as
+/// far as the system knows, it does.
+pub fn interface_trouble(interface: &str, ip: IpAddr) -> Option<String> {
+    match link_state(interface) {
+        LinkState::Gone => Some(format!("the interface {interface}, with the address {ip}, has left the host")),
+        LinkState::Down => {
+            Some(format!("the interface {interface} is down: bring it up again (ip link set {interface} up)"))
+        }
+        LinkState::NoCarrier => Some(format!(
+            "the interface {interface} has no carrier: look after its cable, and what is at the other end"
+        )),
+        LinkState::Up if !isthmus_datagram::is_frames_only(ip) && interface_of(ip).is_none() => Some(format!(
+            "the address {ip} has left the host: give it back to the interface {interface} (ip addr add)"
+        )),
+        LinkState::Up => None,
+    }
 }
 
 fn pick(all: &[Interface], routes: &str, wanted: &str) -> Result<IpAddr, InterfaceError> {

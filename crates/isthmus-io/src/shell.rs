@@ -656,6 +656,11 @@ impl Shell {
         &mut self.carriers
     }
 
+    /// Why a fabric that lanes went by has failed, if one has.
+    pub(crate) fn fabric_failure(&self) -> Option<&str> {
+        self.carriers.fabric_failure()
+    }
+
     /// UDP packets that were passed over.
     pub(crate) fn dropped(&self) -> Dropped {
         self.carriers.dropped()

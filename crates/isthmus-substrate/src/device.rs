@@ -163,12 +163,14 @@ impl Device {
         }
     }
 
-    /// Whether its address is still the host's.
-    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
-        match is_frames_only(ip) {
-            true => Interface::find(&self.interface).is_ok_and(|found| found.link_local() == ip),
-            false => isthmus_io::interface_of(ip).is_some(),
-        }
+    /// Why it carries nothing now, and what to do; `None`: as far as the system knows, it does.
+    pub(crate) fn trouble(&self, ip: IpAddr) -> Option<String> {
+        isthmus_io::interface_trouble(&self.interface, ip).or_else(|| {
+            // An address that is made of the Ethernet's own goes with that.
+            let is_other = |found: Interface| found.link_local() != ip;
+            (is_frames_only(ip) && Interface::find(&self.interface).is_ok_and(is_other))
+                .then(|| format!("the interface {} has another Ethernet address than before", self.interface))
+        })
     }
 }
 

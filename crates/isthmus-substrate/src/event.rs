@@ -95,8 +95,12 @@ pub enum Event {
         /// The program's word for it.
         context: u64,
     },
-    /// The endpoint's device is down: its address has left the host. Operations go on when
-    /// it comes back, and fail when that takes longer than `peer_timeout`.
+    /// A device of the endpoint carries nothing any more: its address or its interface has left
+    /// the host, the interface was taken down, or has no carrier, or the local fabric behind it
+    /// has failed, in whose place lanes then go by TCP. Noticed within a second or two by who
+    /// polls or sleeps. Operations go on when it comes back, and fail when that takes longer than
+    /// `peer_timeout`; should it fail again, or in another way, the event comes again. A device
+    /// that lacked its carrier when the endpoint was created is not told of until that changes.
     DeviceFailed {
         /// What is known of it.
         why: String,

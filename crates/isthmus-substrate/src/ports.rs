@@ -33,8 +33,10 @@ pub(crate) struct Port {
 pub(crate) struct PortState {
     pub(crate) buffers: Buffers,
     pub(crate) datagrams: Option<Datagrams>,
-    /// The device's address is still the host's.
-    pub(crate) up: bool,
+    /// What was wrong with the device at the last look.
+    pub(crate) trouble: Option<String>,
+    /// The local fabric behind it has failed.
+    pub(crate) fabric_failed: bool,
 }
 
 /// A buffer of an endpoint.

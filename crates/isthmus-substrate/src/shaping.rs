@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::event::{Data, Event, Message, Request};
 use crate::inner::{Inner, State};
-use crate::ports::{Port, Slot};
+use crate::ports::Slot;
 use crate::talk::{News, Parcel};
 
 impl Inner {
@@ -57,14 +57,7 @@ impl Inner {
             News::Disconnected { link, context, why } => {
                 Event::Disconnected { connection: self.name(link), context, why }
             }
-            News::DeviceFailed { port } => {
-                let Port { device, address, .. } = &self.ports[port];
-                let (name, ip, interface) = (device.name(), address.locator.ip(), device.interface());
-                let why = format!(
-                    "device {name}: the address {ip} has left the host; bring interface {interface} up again"
-                );
-                Event::DeviceFailed { why }
-            }
+            News::DeviceFailed { why } => Event::DeviceFailed { why },
             News::KeepaliveExpired { link, context } => {
                 Event::KeepaliveExpired { connection: self.name(link), context }
             }

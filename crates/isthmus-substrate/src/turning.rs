@@ -102,9 +102,20 @@ impl Inner {
         }
         state.looked_at = Instant::now();
         for (at, port) in self.ports.iter().enumerate() {
-            let up = port.device.has_address(port.address.locator.ip());
-            if std::mem::replace(&mut state.ports[at].up, up) && !up {
-                state.talk.device_failed(at);
+            let State { talk, ports, .. } = state;
+            let (device, known) = (&port.device, &mut ports[at]);
+            let trouble = device.trouble(port.address.locator.ip());
+            if trouble != known.trouble {
+                known.trouble = trouble;
+                let told = known.trouble.iter().map(|why| format!("device {}: {why}", device.name()));
+                told.for_each(|why| talk.device_failed(why));
+            }
+            if !known.fabric_failed
+                && let Some(why) = port.engine.fabric_failure()
+            {
+                known.fabric_failed = true;
+                let instead = "new connections to peers go by TCP; mend the fabric, and open a new endpoint";
+                talk.device_failed(format!("device {}: its fabric has failed: {why}; {instead}", device.name()));
             }
         }
         // Messages are matched in the order in which they were sent: where none of the peer is

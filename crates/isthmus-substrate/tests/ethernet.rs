@@ -3,9 +3,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use isthmus_substrate::{
@@ -13,56 +11,18 @@ use isthmus_substrate::{
     RemoteOptions, SendOptions, Substrate,
 };
 use isthmus_trust::Keygen;
+use support::hosts::{Far, ROLE, ip, play, run_near};
 use support::{LIMIT, pattern};
 
-/// Says which part this program plays.
-const ROLE: &str = "ISTHMUS_TEST_ROLE";
 const LEVELS: [Level; 3] = [Level::Uu, Level::Ru, Level::Ro];
 /// Longest message that goes in one frame of UU.
 const SHORT: usize = 1_400;
 
-/// What namespaces are made with here, if at all.
-fn unshare() -> Option<&'static [&'static str]> {
-    let ways: [&[&str]; 2] = [&["--user", "--map-root-user", "--net"], &["--net"]];
-    let works = |way: &&&[&str]| {
-        Command::new("unshare")
-            .args(**way)
-            .args(["ip", "link"])
-            .output()
-            .is_ok_and(|out| out.status.success())
-    };
-    let found = ways.iter().find(works).copied();
-    if found.is_none() {
-        eprintln!("skipped: no network namespaces, or no ip(8), for this user");
-    }
-    found
-}
-
-/// This program in another part: the test of that name.
-fn play(unshare: &[&str], role: &str, part: &str) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(unshare).arg(std::env::current_exe().expect("this program"));
-    command.args([part, "--exact", "--nocapture"]).env(ROLE, role).env_remove("ISTHMUS_CONFIG");
-    command
-}
-
-fn ip(words: &str) {
-    let done = Command::new("ip").args(words.split(' ')).status().expect("ip(8) is there");
-    assert!(done.success(), "ip {words}");
-}
-
 /// Runs the near part, which starts the far one.
 fn run(role: &str) {
-    if std::env::var(ROLE).is_ok() {
-        return;
-    }
-    let Some(way) = unshare() else { return };
     let keys = tempfile::tempdir().expect("a folder");
     Keygen { as_id: 7, folder: keys.path(), name: "host", days: 1 }.make().expect("made");
-    let output = play(way, role, "near").env(KEYS, keys.path()).output().expect("it starts");
-    let (said, complained) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("seen inside"), "{said}{complained}");
+    run_near(role, |command| _ = command.env(KEYS, keys.path()));
 }
 
 #[test]
@@ -156,26 +116,11 @@ fn far() {
 #[test]
 fn near() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    // In a namespace of a user's own, so is the next one.
-    let mut far = play(&["--net"], &role, "far")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let (lines, said) = mpsc::channel();
-    let from = BufReader::new(far.stdout.take().expect("piped"));
-    std::thread::spawn(move || from.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line))));
-    let hear = |word: &str| loop {
-        let line = said.recv_timeout(LIMIT).expect("the far part speaks");
-        if let Some((_, rest)) = line.split_once(word) {
-            return rest.trim().to_owned();
-        }
-    };
-    hear("far is here");
-    ip(&format!("link add isthnear type veth peer name isthfar netns {}", far.id()));
+    let mut far = Far::start(&role, true);
+    ip(&format!("link add isthnear type veth peer name isthfar netns {}", far.child.id()));
     set_up(&role, "isthnear", 1);
-    far.stdin.take().expect("piped").write_all(b"go\n").expect("it lives");
-    let uri = hear("uri ");
+    far.tell("go");
+    let uri = far.hear("uri ");
     let endpoint = open(&role, "isthnear");
     if role == "bare" {
         let text = configured("sealed", "isthnear");
@@ -195,7 +140,7 @@ fn near() {
     let carrier = if role == "sealed" { "Ethernet, encrypted" } else { "Ethernet" };
     assert!(endpoint.carriers().iter().all(|by| by == carrier), "{:?}", endpoint.carriers());
     cut_and_mend(&endpoint, connections[2].0);
-    kill(&mut far);
+    kill(&mut far.child);
     lost(&endpoint);
     println!("seen inside");
 }

@@ -56,15 +56,7 @@ impl Other {
     /// Stops it, and returns when all its threads stand still.
     fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let start = Instant::now();
-        let stands = |task: std::io::Result<std::fs::DirEntry>| {
-            let status = task.and_then(|task| std::fs::read_to_string(task.path().join("status")));
-            status.is_ok_and(|text| text.contains("State:\tT"))
-        };
-        let tasks = format!("/proc/{}/task", self.0.id());
-        while !std::fs::read_dir(&tasks).expect("a child of ours").all(stands) {
-            assert!(start.elapsed() < LIMIT, "it does not stop");
-        }
+        until_stopped(self.0.id());
     }
 }
 

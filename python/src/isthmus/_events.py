@@ -112,7 +112,7 @@ class KeepaliveExpired:
 
 @dataclass(frozen=True)
 class DeviceFailed:
-    """The device's address has left the host."""
+    """A device carries nothing any more; ``text`` says what is wrong, and what to do."""
 
     text: str
 

@@ -121,6 +121,30 @@ pub fn mtu_of(interface: &str) -> io::Result<u32> {
     sys::find(interface).map(|found| found.mtu)
 }
 
+/// Whether an interface of any kind can carry packets now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// As far as the system knows.
+    Up,
+    /// It is up, but nothing is connected to it, or what is there is off.
+    NoCarrier,
+    /// It was taken down.
+    Down,
+    /// There is none of this name.
+    Gone,
+}
+
+/// The state of the interface of this name.
+pub fn link_state(interface: &str) -> LinkState {
+    match sys::find(interface) {
+        Ok(found) if !found.up => LinkState::Down,
+        Ok(found) if !found.running => LinkState::NoCarrier,
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => LinkState::Gone,
+        // What cannot be asked is not known to be wrong.
+        Ok(_) | Err(_) => LinkState::Up,
+    }
+}
+
 /// The IPv6 address that is made of an Ethernet's (RFC 4291, appendix A).
 pub fn link_local_of(mac: [u8; 6]) -> Ipv6Addr {
     let mut octets = [0; 16];

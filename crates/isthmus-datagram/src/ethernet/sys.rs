@@ -23,6 +23,8 @@ pub(super) struct Found {
     pub(super) mac: Mac,
     pub(super) mtu: u32,
     pub(super) up: bool,
+    /// It has a carrier, as far as the system knows.
+    pub(super) running: bool,
     /// ARPHRD_* of `if_arp.h`.
     pub(super) hardware: u16,
 }
@@ -100,13 +102,14 @@ pub(super) fn find(name: &str) -> io::Result<Found> {
     unsafe {
         let index = ask(libc::SIOCGIFINDEX as _)?.ifr_ifru.ifru_ifindex;
         let mtu = ask(libc::SIOCGIFMTU as _)?.ifr_ifru.ifru_mtu;
-        let up = i32::from(ask(libc::SIOCGIFFLAGS as _)?.ifr_ifru.ifru_flags) & libc::IFF_UP != 0;
+        let flags = i32::from(ask(libc::SIOCGIFFLAGS as _)?.ifr_ifru.ifru_flags);
+        let (up, running) = (flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0);
         let hardware = ask(libc::SIOCGIFHWADDR as _)?.ifr_ifru.ifru_hwaddr;
         let mut mac = [0; 6];
         for (to, from) in mac.iter_mut().zip(hardware.sa_data) {
             *to = from as u8;
         }
-        Ok(Found { index, mac, mtu: mtu.max(0) as u32, up, hardware: hardware.sa_family })
+        Ok(Found { index, mac, mtu: mtu.max(0) as u32, up, running, hardware: hardware.sa_family })
     }
 }
 

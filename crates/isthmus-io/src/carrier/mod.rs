@@ -373,6 +373,11 @@ impl Carriers {
         self.udp.iter_mut().for_each(|udp| udp.follow(Changes::of(path)));
     }
 
+    /// Why a fabric that lanes went by has failed, if one has.
+    pub(crate) fn fabric_failure(&self) -> Option<&str> {
+        self.hubs.failure()
+    }
+
     /// Packets that were passed over.
     pub(crate) fn dropped(&self) -> Dropped {
         self.udp.as_ref().map_or_else(Dropped::default, Udp::dropped)

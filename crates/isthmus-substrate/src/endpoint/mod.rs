@@ -87,7 +87,10 @@ impl Endpoint {
         let engines: Vec<&Engine> = ports.iter().map(|port| &*port.engine).collect();
         let bell = Bell::new(&engines).map_err(|e| system(&e))?;
         let buffer = options.message_max.max(isthmus_wire::conversation::LETTER_MAX as u32);
-        let port = |_: &Port| PortState { buffers: Buffers::new(buffer), datagrams: None, up: true };
+        let port = |port: &Port| {
+            let trouble = port.device.trouble(port.address.locator.ip());
+            PortState { buffers: Buffers::new(buffer), datagrams: None, trouble, fabric_failed: false }
+        };
         let now = Instant::now();
         let state = State {
             talk: Talk::new(limits, seed),

@@ -134,8 +134,8 @@ pub(crate) enum News {
         context: u64,
     },
     DeviceFailed {
-        /// Which of the endpoint's.
-        port: usize,
+        /// Which of the endpoint's, and what it lacks.
+        why: String,
     },
 }
 
@@ -280,9 +280,9 @@ impl Talk {
         (self.ops.len(), self.halves.len(), self.links.len(), self.under_way)
     }
 
-    /// The address of one of the devices has left the host.
-    pub(crate) fn device_failed(&mut self, port: usize) {
-        self.news.push_back(News::DeviceFailed { port });
+    /// One of the devices carries nothing any more.
+    pub(crate) fn device_failed(&mut self, why: String) {
+        self.news.push_back(News::DeviceFailed { why });
     }
 
     /// Nobody wants this message.

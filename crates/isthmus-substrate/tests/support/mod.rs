@@ -1,6 +1,8 @@
 //! What tests of endpoints over real sockets share.
 #![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
 
+pub mod hosts;
+
 use std::time::{Duration, Instant};
 
 use isthmus_substrate::{
@@ -58,6 +60,19 @@ pub fn open() -> Endpoint {
 pub fn open_with(options: &EndpointOptions) -> Endpoint {
     let substrate = substrate();
     Endpoint::create(substrate.default_device().expect("up"), options).expect("loopback is always there")
+}
+
+/// Returns when all threads of a process that was sent SIGSTOP stand still.
+pub fn until_stopped(process: u32) {
+    let start = Instant::now();
+    let stands = |task: std::io::Result<std::fs::DirEntry>| {
+        let status = task.and_then(|task| std::fs::read_to_string(task.path().join("status")));
+        status.is_ok_and(|text| text.contains("State:\tT"))
+    };
+    let tasks = format!("/proc/{process}/task");
+    while !std::fs::read_dir(&tasks).expect("a child of ours").all(stands) {
+        assert!(start.elapsed() < LIMIT, "it does not stop");
+    }
 }
 
 /// Takes events of all endpoints, in turn, until `each` has seen what it waits for.

@@ -1,0 +1,119 @@
+//! Hosts of a test's own: network namespaces that a veth pair joins, and this program in them.
+#![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+
+use super::LIMIT;
+
+/// Says which part this program plays, and how.
+pub const ROLE: &str = "ISTHMUS_TEST_ROLE";
+
+/// What namespaces are made with here, if at all.
+pub fn unshare() -> Option<&'static [&'static str]> {
+    let ways: [&[&str]; 2] = [&["--user", "--map-root-user", "--net"], &["--net"]];
+    let works = |way: &&&[&str]| {
+        let tried = Command::new("unshare").args(**way).args(["ip", "link"]).output();
+        tried.is_ok_and(|out| out.status.success())
+    };
+    let found = ways.iter().find(works).copied();
+    if found.is_none() {
+        eprintln!("skipped: no network namespaces, or no ip(8), for this user");
+    }
+    found
+}
+
+/// This program in another part: the test of that name.
+pub fn play(unshare: &[&str], role: &str, part: &str) -> Command {
+    let this = std::env::current_exe().expect("this program");
+    let mut command = match unshare {
+        [] => Command::new(this),
+        more => {
+            let mut command = Command::new("unshare");
+            command.args(more).arg(this);
+            command
+        }
+    };
+    command.args([part, "--exact", "--nocapture"]).env(ROLE, role).env_remove("ISTHMUS_CONFIG");
+    command
+}
+
+/// Runs the test `near` on a host of its own; what it says at its end is `seen inside`.
+pub fn run_near(role: &str, more: impl FnOnce(&mut Command)) {
+    if std::env::var(ROLE).is_ok() {
+        return;
+    }
+    let Some(way) = unshare() else { return };
+    let mut command = play(way, role, "near");
+    more(&mut command);
+    let output = command.output().expect("it starts");
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("seen inside"), "{said}{complained}");
+}
+
+pub fn ip(words: &str) {
+    let done = Command::new("ip").args(words.split(' ')).status().expect("ip(8) is there");
+    assert!(done.success(), "ip {words}");
+}
+
+/// The other host, or another process of this one: its words, and a way to tell it some.
+pub struct Far {
+    pub child: Child,
+    said: mpsc::Receiver<String>,
+    tell: ChildStdin,
+}
+
+impl Far {
+    /// Plays the test `far`; on a host of its own where it is `apart`.
+    pub fn start(role: &str, apart: bool) -> Self {
+        // In a namespace of a user's own, so is the next one.
+        let mut child = play(if apart { &["--net"] } else { &[] }, role, "far")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let (lines, said) = mpsc::channel();
+        let from = BufReader::new(child.stdout.take().expect("piped"));
+        std::thread::spawn(move || {
+            from.lines().map_while(Result::ok).for_each(|line| drop(lines.send(line)));
+        });
+        let tell = child.stdin.take().expect("piped");
+        let far = Self { child, said, tell };
+        far.hear("far is here");
+        far
+    }
+
+    /// What follows a word in the next line that has it.
+    pub fn hear(&self, word: &str) -> String {
+        loop {
+            let line = self.said.recv_timeout(LIMIT).expect("the far part speaks");
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.tell, "{line}").expect("it lives");
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// Stops it, and returns when all its threads stand still.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        super::until_stopped(self.child.id());
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
