@@ -61,16 +61,20 @@ pub fn network_bits_of(ip: IpAddr) -> Option<u8> {
 /// Why nothing goes by this interface from the address that it had, and what to do; `None`: as
 /// far as the system knows, it does.
 pub fn interface_trouble(interface: &str, ip: IpAddr) -> Option<String> {
-    match link_state(interface) {
-        LinkState::Gone => Some(format!("the interface {interface}, with the address {ip}, has left the host")),
+    let state = link_state(interface);
+    let has_left = || !isthmus_datagram::is_frames_only(ip) && interface_of(ip).is_none();
+    match state {
+        LinkState::Gone => {
+            Some(format!("the interface {interface}, with the address {ip}, has left the host"))
+        }
         LinkState::Down => {
             Some(format!("the interface {interface} is down: bring it up again (ip link set {interface} up)"))
         }
+        _ if has_left() => Some(format!(
+            "the address {ip} has left the host: give it back to the interface {interface} (ip addr add)"
+        )),
         LinkState::NoCarrier => Some(format!(
             "the interface {interface} has no carrier: look after its cable, and what is at the other end"
-        )),
-        LinkState::Up if !isthmus_datagram::is_frames_only(ip) && interface_of(ip).is_none() => Some(format!(
-            "the address {ip} has left the host: give it back to the interface {interface} (ip addr add)"
         )),
         LinkState::Up => None,
     }

@@ -115,7 +115,10 @@ impl Inner {
             {
                 known.fabric_failed = true;
                 let instead = "new connections to peers go by TCP; mend the fabric, and open a new endpoint";
-                talk.device_failed(format!("device {}: its fabric has failed: {why}; {instead}", device.name()));
+                talk.device_failed(format!(
+                    "device {}: its fabric has failed: {why}; {instead}",
+                    device.name()
+                ));
             }
         }
         // Messages are matched in the order in which they were sent: where none of the peer is

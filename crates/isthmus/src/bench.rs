@@ -10,13 +10,15 @@ mod serve;
 mod substrate;
 mod wan;
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use isthmus_substrate::Level;
 use isthmus_units::Size;
 
-use report::Row;
+use plain::Wait;
+use report::{Row, Summary};
 use serve::{Others, Place};
 use substrate::Client;
 
@@ -66,6 +68,9 @@ struct Run {
     /// The other side, as `isthmus bench serve` printed it
     #[arg(long, value_name = "WHERE")]
     to: Option<String>,
+    /// Measure all of it so many times in turn, and end with medians, and ratios to what went beside
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
     /// Only the substrate, no plain sockets and other programs beside it
     #[arg(long)]
     alone: bool,
@@ -152,8 +157,22 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn measure(test: Test, run: &Run) -> Result<(), Fault> {
-    let say = |row: Row| row.print(run.json);
+    let summary = RefCell::new(Summary::default());
+    let say = |row: Row, ours: bool| {
+        row.print(run.json);
+        summary.borrow_mut().add(&row, ours);
+    };
     report::head(run.json, test == Test::Pingpong);
+    for _ in 0..run.rounds {
+        one_round(test, run, &say)?;
+    }
+    if run.rounds > 1 {
+        summary.into_inner().print(run.json);
+    }
+    Ok(())
+}
+
+fn one_round(test: Test, run: &Run, say: &impl Fn(Row, bool)) -> Result<(), Fault> {
     let transports = match &run.at.transport[..] {
         [] => vec![None],
         named => named.iter().map(Some).collect(),
@@ -166,11 +185,11 @@ fn measure(test: Test, run: &Run) -> Result<(), Fault> {
         if run.to.is_none() && at.transport == ["udp"] {
             at.transport = vec![serve::UDP_WITHIN_HOST.to_owned()];
         }
-        measure_substrate(test, run, &at, &other.place, &say)?;
+        measure_substrate(test, run, &at, &other.place, &|row| say(row, true))?;
         others = Some(other);
     }
     match others {
-        Some(others) if !run.alone => beside(test, run, &others.place, &say),
+        Some(others) if !run.alone => beside(test, run, &others.place, &|row| say(row, false)),
         _ => Ok(()),
     }
 }
@@ -196,8 +215,10 @@ fn beside(test: Test, run: &Run, place: &Place, say: &impl Fn(Row)) -> Result<()
     let (size, count) = (test.size(run), test.count(run));
     match test {
         Test::Pingpong => {
-            say(plain::udp_pingpong(place.udp, size, count)?);
-            say(plain::tcp_pingpong(place.tcp, size, count)?);
+            for wait in [Wait::Polling, Wait::Sleeping] {
+                say(plain::udp_pingpong(place.udp, wait, size, count)?);
+                say(plain::tcp_pingpong(place.tcp, wait, size, count)?);
+            }
         }
         Test::Stream | Test::Rma => say(plain::tcp_stream(place.tcp, size, count)?),
     }

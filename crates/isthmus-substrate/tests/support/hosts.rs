@@ -99,6 +99,11 @@ impl Far {
         writeln!(self.tell, "{line}").expect("it lives");
     }
 
+    /// Its host's network, which is there while this is, whatever becomes of the process.
+    pub fn network(&self) -> std::fs::File {
+        std::fs::File::open(format!("/proc/{}/ns/net", self.child.id())).expect("it lives")
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: a child of ours that was not waited for.
         unsafe { libc::kill(self.child.id() as i32, signal) };

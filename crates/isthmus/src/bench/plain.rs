@@ -1,4 +1,5 @@
-//! The same over plain sockets.
+//! The same over plain sockets: by pairs that sleep until something comes, as most programs
+//! do, and by pairs that poll, as the substrate's own sides here do.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -6,27 +7,74 @@ use std::time::{Duration, Instant};
 
 use super::Fault;
 use super::report::{Figure, Row, histogram};
-use super::serve::{TCP_ECHO, TCP_SINK};
+use super::serve::{ECHO_POLLING, ECHO_SLEEPING, TCP_SINK};
 
 /// How long an answer may take that may be lost.
 const UDP_PATIENCE: Duration = Duration::from_millis(200);
+/// How long an answer may take that is never lost.
+const TCP_PATIENCE: Duration = Duration::from_secs(30);
 /// Round trips that are not counted.
 const WARM_UP: u64 = 200;
 /// Longest that a UDP datagram carries. Bytes.
 const UDP_MAX: usize = 65_507;
 
-pub(super) fn udp_pingpong(to: SocketAddr, size: usize, count: u64) -> Result<Row, Fault> {
+/// How both sides wait for what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Sleeping,
+    Polling,
+}
+
+impl Wait {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sleeping => "sleeping",
+            Self::Polling => "polling",
+        }
+    }
+
+    /// What tells the other side, as the first byte.
+    fn order(self) -> u8 {
+        match self {
+            Self::Sleeping => ECHO_SLEEPING,
+            Self::Polling => ECHO_POLLING,
+        }
+    }
+
+    /// Calls until something came: once, where the call itself sleeps.
+    fn until<T>(
+        self,
+        patience: Duration,
+        mut call: impl FnMut() -> std::io::Result<T>,
+    ) -> std::io::Result<T> {
+        let start = Instant::now();
+        loop {
+            match call() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && self == Self::Polling => {
+                    if start.elapsed() > patience {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+pub(super) fn udp_pingpong(to: SocketAddr, wait: Wait, size: usize, count: u64) -> Result<Row, Fault> {
     let socket = UdpSocket::bind(SocketAddr::new(unspecified(to), 0))?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(UDP_PATIENCE))?;
+    socket.set_nonblocking(wait == Wait::Polling)?;
     let size = size.min(UDP_MAX);
     let mut message = vec![7; size];
+    message[0] = wait.order();
     let mut times = histogram();
     let mut lost = 0;
     for round in 0..WARM_UP + count {
         let start = Instant::now();
         socket.send(&message)?;
-        match socket.recv(&mut message) {
+        match wait.until(UDP_PATIENCE, || socket.recv(&mut message)) {
             Ok(_) if round >= WARM_UP => times.record(start.elapsed().as_nanos() as u64)?,
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => lost += 1,
@@ -34,7 +82,7 @@ pub(super) fn udp_pingpong(to: SocketAddr, size: usize, count: u64) -> Result<Ro
         }
     }
     let result = Figure::RoundTrips(Box::new(times));
-    Ok(Row { what: "plain UDP, sleeping".to_owned(), size, count, lost, result })
+    Ok(Row { what: format!("plain UDP, {}", wait.name()), size, count, lost, result })
 }
 
 fn unspecified(to: SocketAddr) -> std::net::IpAddr {
@@ -44,22 +92,32 @@ fn unspecified(to: SocketAddr) -> std::net::IpAddr {
     }
 }
 
-pub(super) fn tcp_pingpong(to: SocketAddr, size: usize, count: u64) -> Result<Row, Fault> {
+pub(super) fn tcp_pingpong(to: SocketAddr, wait: Wait, size: usize, count: u64) -> Result<Row, Fault> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_nodelay(true)?;
-    stream.write_all(&[TCP_ECHO])?;
+    stream.write_all(&[wait.order()])?;
+    stream.set_nonblocking(wait == Wait::Polling)?;
     let mut message = vec![7; size];
     let mut times = histogram();
     for round in 0..WARM_UP + count {
         let start = Instant::now();
-        stream.write_all(&message)?;
-        stream.read_exact(&mut message)?;
+        let mut sent = 0;
+        while sent < size {
+            sent += wait.until(TCP_PATIENCE, || stream.write(&message[sent..]))?;
+        }
+        let mut came = 0;
+        while came < size {
+            match wait.until(TCP_PATIENCE, || stream.read(&mut message[came..]))? {
+                0 => return Err("the other side has ended".into()),
+                n => came += n,
+            }
+        }
         if round >= WARM_UP {
             times.record(start.elapsed().as_nanos() as u64)?;
         }
     }
     let result = Figure::RoundTrips(Box::new(times));
-    Ok(Row { what: "plain TCP, sleeping".to_owned(), size, count, lost: 0, result })
+    Ok(Row { what: format!("plain TCP, {}", wait.name()), size, count, lost: 0, result })
 }
 
 pub(super) fn tcp_stream(to: SocketAddr, size: usize, count: u64) -> Result<Row, Fault> {

@@ -89,6 +89,79 @@ impl Row {
     }
 }
 
+/// Several rounds of the same rows.
+#[derive(Default)]
+pub(super) struct Summary {
+    rows: Vec<Series>,
+}
+
+struct Series {
+    what: String,
+    ours: bool,
+    /// A round's: median round trip (or mean, where there is no other), us; or goodput, Gb/s.
+    figures: Vec<f64>,
+    unit: &'static str,
+}
+
+impl Summary {
+    pub(super) fn add(&mut self, row: &Row, ours: bool) {
+        let (figure, unit) = match &row.result {
+            Figure::RoundTrips(times) => (us(times, 0.5), "us"),
+            Figure::Goodput { bytes, seconds, .. } => (*bytes as f64 * 8.0 / seconds / 1e9, "Gb/s"),
+            Figure::Mean(us) => (*us, "us"),
+        };
+        match self.rows.iter_mut().find(|series| series.what == row.what) {
+            Some(series) => series.figures.push(figure),
+            None => self.rows.push(Series { what: row.what.clone(), ours, figures: vec![figure], unit }),
+        }
+    }
+
+    /// Medians; and of our rows the ratio to each of the others: the median of those of the rounds.
+    pub(super) fn print(&self, json: bool) {
+        if !json {
+            println!("\nmedians of all rounds, the least and the most; and as a ratio to");
+        }
+        for row in &self.rows {
+            let beside = self.rows.iter().filter(|other| row.ours && !other.ours);
+            let ratios: Vec<(&str, f64)> = beside.map(|other| (&*other.what, row.ratio_to(other))).collect();
+            let mut sorted = row.figures.clone();
+            let middle = median(&mut sorted);
+            let (least, most) = (sorted[0], sorted[sorted.len() - 1]);
+            if json {
+                let ratios: serde_json::Map<_, _> =
+                    ratios.iter().map(|(what, ratio)| ((*what).to_owned(), (*ratio).into())).collect();
+                let figures = serde_json::json!({
+                    "median": middle, "least": least, "most": most, "unit": row.unit, "ratios": ratios,
+                });
+                println!(
+                    "{}",
+                    serde_json::json!({
+                        "version": 1, "what": row.what, "rounds": row.figures.len(), "figures": figures,
+                    })
+                );
+                continue;
+            }
+            println!("{:<28} {middle:>9.2} {least:>9.2} {most:>9.2}  {}", row.what, row.unit);
+            for (what, ratio) in ratios {
+                println!("{:<28} {ratio:>9.3}  of {what}", "");
+            }
+        }
+    }
+}
+
+impl Series {
+    /// Rounds are compared one by one: a machine that was busy was so for both.
+    fn ratio_to(&self, other: &Self) -> f64 {
+        median(&mut self.figures.iter().zip(&other.figures).map(|(own, its)| own / its).collect::<Vec<_>>())
+    }
+}
+
+/// The middle one, of at least one; sorts them.
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 fn us(times: &Histogram<u64>, quantile: f64) -> f64 {
     times.value_at_quantile(quantile) as f64 / 1000.0
 }

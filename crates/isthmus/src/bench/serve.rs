@@ -1,6 +1,6 @@
 //! The other side of a measurement.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
@@ -24,9 +24,13 @@ pub(super) const UDP_WITHIN_HOST: &str = "udp-everywhere";
 /// Most memory that is lent to whoever asks. Bytes.
 const MEMORY_MAX: usize = 1 << 30;
 
-/// What the plain TCP server is to do: the first byte.
-pub(super) const TCP_ECHO: u8 = b'e';
+/// What the plain servers are to do: the first byte of a connection, or of each datagram. An echo
+/// that sleeps until more comes, or polls for it.
+pub(super) const ECHO_SLEEPING: u8 = b'e';
+pub(super) const ECHO_POLLING: u8 = b'p';
 pub(super) const TCP_SINK: u8 = b's';
+/// For so many looks in vain a server polls before it sleeps.
+const POLLS: u32 = 20_000;
 
 /// Longest message of a measurement. Bytes.
 pub(super) const MESSAGE_MAX: u32 = 1 << 20;
@@ -132,7 +136,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Fault> {
 
 /// Polls for a while before it sleeps, as a program that wants low latency does.
 fn next(endpoint: &Endpoint) -> Result<Option<Event>, Fault> {
-    for _ in 0..20_000 {
+    for _ in 0..POLLS {
         if let Some(event) = endpoint.get_event()? {
             return Ok(Some(event));
         }
@@ -210,8 +214,21 @@ fn plain(ip: IpAddr) -> Result<(SocketAddr, SocketAddr), Fault> {
     });
     thread::spawn(move || {
         let mut bytes = vec![0; 65_536];
-        while let Ok((len, from)) = udp.recv_from(&mut bytes) {
-            let _ = udp.send_to(&bytes[..len], from);
+        // How many more looks in vain until it sleeps; 0: it does.
+        let mut polls = 0;
+        loop {
+            let polled = polls > 0;
+            match udp.recv_from(&mut bytes) {
+                Ok((len, from)) => {
+                    let _ = udp.send_to(&bytes[..len], from);
+                    polls = if bytes[0] == ECHO_POLLING { POLLS } else { 0 };
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => polls -= u32::from(polled),
+                Err(_) => polls = 0,
+            }
+            if polled != (polls > 0) && udp.set_nonblocking(polls > 0).is_err() {
+                return;
+            }
         }
     });
     Ok(places)
@@ -221,16 +238,28 @@ fn tcp(mut stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let mut bytes = vec![0; 1 << 20];
     let mut what = [0];
-    if stream.read_exact(&mut what).is_err() {
+    if stream.read_exact(&mut what).is_err() || stream.set_nonblocking(what[0] == ECHO_POLLING).is_err() {
         return;
     }
-    while let Ok(len @ 1..) = stream.read(&mut bytes) {
-        if what[0] == TCP_ECHO && stream.write_all(&bytes[..len]).is_err() {
-            return;
+    while let Ok(len @ 1..) = polled(|| stream.read(&mut bytes)) {
+        let mut left = if what[0] == TCP_SINK { &[] } else { &bytes[..len] };
+        while !left.is_empty() {
+            let Ok(sent) = polled(|| stream.write(left)) else { return };
+            left = &left[sent..];
         }
     }
     // The end of what is sunk is acknowledged.
     if what[0] == TCP_SINK {
         let _ = stream.write_all(&[1]);
+    }
+}
+
+/// Calls until there is something; a call that sleeps by itself is made once.
+fn polled(mut call: impl FnMut() -> std::io::Result<usize>) -> std::io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            other => return other,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! `isthmus router` as its neighbours see it: real processes and sockets on loopback.
 
+mod coupled;
 mod fabric;
 mod fairness;
 mod harness;
