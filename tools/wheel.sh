@@ -1,29 +1,23 @@
 #!/usr/bin/env bash
-# Builds the Python wheel, with the C library in it.
+# Builds the Python wheel, with the C library in it: by maturin, as pip does by itself.
 #
-#   tools/wheel.sh [LIBRARY [FOLDER]]
+#   tools/wheel.sh [FOLDER [PROFILE]]
 #
-# LIBRARY is the C library (build/lib/libisthmus.so, from make build), FOLDER where the wheel
-# goes (build/wheel). What builds it is in build/python (tools/bootstrap.sh python).
+# FOLDER is where the wheel goes (build/wheel), PROFILE is cargo's (release). What builds it is in
+# build/python (tools/bootstrap.sh python); without that, `pip install ./python` fetches it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-library=${1:-build/lib/libisthmus.so}
-out=${2:-build/wheel}
+out=${1:-build/wheel}
+profile=${2:-release}
 
 die() {
     printf 'wheel: error: %s\n' "$*" >&2
     exit 1
 }
 
-[[ -e $library ]] || die "$library is missing: run 'make build' first"
-[[ -x build/python/bin/python ]] || die "build/python is missing: run 'tools/bootstrap.sh python' first"
+[[ -x build/python/bin/maturin ]] || die "build/python is missing: run 'tools/bootstrap.sh python' first"
 
-abi=$(sed -n 's/^#define ISTHMUS_ABI_VERSION //p' include/isthmus.h)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-# Setuptools writes beside its sources.
-cp -r python/pyproject.toml python/setup.py python/README.md python/src "$work"
-cp -L "$library" "$work/src/isthmus/libisthmus.so.$abi"
+export PATH="$PWD/build/python/bin:$PATH" MATURIN_PEP517_ARGS="--profile $profile"
 build/python/bin/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation \
-    --no-deps --no-index --wheel-dir "$out" "$work"
+    --no-deps --no-index --wheel-dir "$out" ./python

@@ -16,12 +16,14 @@ const SEND_BUFFERS: u32 = 3;
 const SEND_TIMEOUT_US: u32 = 4;
 const KEEPALIVE_US: u32 = 5;
 const ALIGNMENT: u32 = 6;
+const UDP_PROTOCOLS: u32 = 7;
 const CONN_SEND_TIMEOUT_US: u32 = 16;
 const CONN_KEEPALIVE_US: u32 = 17;
 const CONN_LEVEL: u32 = 18;
 const CONN_MESSAGE_MAX: u32 = 19;
 const CONN_URI: u32 = 20;
 const CONN_DEVICE: u32 = 21;
+const CONN_UDP_PROTOCOLS: u32 = 22;
 
 /// A value as C has it.
 enum Value {
@@ -73,12 +75,14 @@ fn read(entry: &Entry, connection: Connection, option: u32) -> Result<Value, Ref
         SEND_TIMEOUT_US => micros(endpoint.options().send_timeout),
         KEEPALIVE_US => micros(endpoint.options().keepalive),
         ALIGNMENT => Value::Short(1),
+        UDP_PROTOCOLS => Value::Text(endpoint.udp_protocols()?),
         CONN_SEND_TIMEOUT_US => micros(endpoint.times(connection)?.0),
         CONN_KEEPALIVE_US => micros(endpoint.times(connection)?.1),
         CONN_LEVEL => Value::Short(endpoint.level(connection)? as u32),
         CONN_MESSAGE_MAX => Value::Short(endpoint.message_max(connection)?),
         CONN_URI => Value::Text(endpoint.peer_uri(connection)?),
         CONN_DEVICE => Value::Text(endpoint.device_of(connection)?.name().to_owned()),
+        CONN_UDP_PROTOCOLS => Value::Text(endpoint.udp_protocols_of(connection)?),
         _ => return Err(invalid("no such option")),
     })
 }
@@ -125,6 +129,10 @@ fn write(entry: &Entry, connection: Connection, option: u32, value: &[u8]) -> Re
         let number = value.try_into().map(u64::from_ne_bytes);
         number.map(Duration::from_micros).map_err(|_| invalid("the value is a uint64_t"))
     };
+    let text = || {
+        let text = value.strip_suffix(b"\0").unwrap_or(value);
+        std::str::from_utf8(text).map_err(|_| invalid("the value is a text"))
+    };
     let change = |with: &dyn Fn(&mut EndpointOptions) -> Result<(), Refusal>| {
         let mut options = endpoint.options();
         with(&mut options)?;
@@ -137,6 +145,8 @@ fn write(entry: &Entry, connection: Connection, option: u32, value: &[u8]) -> Re
         KEEPALIVE_US => change(&|options| time().map(|time| options.keepalive = time)),
         CONN_SEND_TIMEOUT_US => Ok(endpoint.set_send_timeout(connection, time()?)?),
         CONN_KEEPALIVE_US => Ok(endpoint.set_keepalive(connection, time()?)?),
+        UDP_PROTOCOLS => Ok(endpoint.set_udp_protocols(text()?)?),
+        CONN_UDP_PROTOCOLS => Ok(endpoint.set_udp_protocols_of(connection, text()?)?),
         URI | ALIGNMENT | CONN_LEVEL | CONN_MESSAGE_MAX | CONN_URI | CONN_DEVICE => {
             Err(invalid("an option that can only be read"))
         }

@@ -29,7 +29,7 @@ fn library(folder: &Path) {
 fn build(source: &Path, folder: &Path) -> PathBuf {
     let program = folder.join(source.file_stem().expect("a name"));
     let built = Command::new("cc")
-        .args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .args([&program, source])
         .arg("-I")
         .arg(root().join("include"))
@@ -151,6 +151,19 @@ fn mistakes_are_refused_with_a_text() {
     let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/misuse.c"), folder.path());
     let output = command(&program, folder.path(), &[]).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn hostile_programs_do_no_harm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    library(folder.path());
+    let program = build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile.c"), folder.path());
+    let mut command = command(&program, folder.path(), &[]);
+    // What is left when an endpoint is destroyed does not have to arrive.
+    let config = "[device]\ninterface = \"127.0.0.1\"\nlinger = \"200ms\"\n";
+    std::fs::write(folder.path().join("isthmus.toml"), config).expect("written");
+    let output = command.env("HOSTILE_LIMITS_MEMORY", "yes").output().expect("it runs");
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -193,6 +193,12 @@ impl Endpoint {
         self.shell.try_lock()?.fabric_failure().map(str::to_owned)
     }
 
+    /// What lanes by UDP, or as frames, are made up of from now on; `None` where `transport` has
+    /// no such lanes.
+    pub fn protocols(&self) -> Option<Protocols> {
+        self.shell.lock().carriers_mut().protocols().cloned()
+    }
+
     /// Makes lanes by UDP up of these small protocols, in place of what the settings said: new ones
     /// and those that carry data now. Nothing is lost or sent twice for it.
     pub fn set_udp_protocols(&self, protocols: Protocols) {

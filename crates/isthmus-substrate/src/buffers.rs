@@ -1,18 +1,22 @@
 //! Buffers for messages that come in: lent to the engine, then to the program, by turns.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 /// One buffer. Whoever has it in turn (engine, conversation, program) is alone with it.
 #[derive(Debug)]
 struct Buffer {
+    /// Where its bytes begin, within what was allocated.
     at: NonNull<u8>,
+    raw: NonNull<u8>,
 }
 
 /// All buffers of an endpoint, each of the same length. Their pages cost nothing until
 /// they are first used.
 #[derive(Debug)]
 pub(crate) struct Buffers {
+    /// Length of each. Bytes.
+    len: usize,
     layout: Layout,
     buffers: Vec<Option<Buffer>>,
     free_slots: Vec<u32>,
@@ -20,6 +24,10 @@ pub(crate) struct Buffers {
     spares: Vec<Buffer>,
 }
 
+/// Each begins at a multiple of this: a line of the processor's caches. Bytes.
+const ALIGNMENT: usize = 64;
+/// What allocators give without effort: with more, they write zeros to every page themselves.
+const EASY_ALIGNMENT: usize = 16;
 /// Spares that are kept.
 const SPARES_MAX: usize = 64;
 
@@ -29,15 +37,16 @@ unsafe impl Send for Buffers {}
 impl Buffers {
     /// No buffers yet, of `len` bytes each.
     pub(crate) fn new(len: u32) -> Self {
-        let len = (len.max(1) as usize).next_multiple_of(64);
-        let layout = Layout::from_size_align(len, 64).unwrap_or(Layout::new::<[u64; 8]>());
-        Self { layout, buffers: Vec::new(), free_slots: Vec::new(), spares: Vec::new() }
+        let len = (len.max(1) as usize).next_multiple_of(ALIGNMENT);
+        let layout = Layout::from_size_align(len + ALIGNMENT - EASY_ALIGNMENT, EASY_ALIGNMENT);
+        let layout = layout.unwrap_or(Layout::new::<u128>());
+        Self { len, layout, buffers: Vec::new(), free_slots: Vec::new(), spares: Vec::new() }
     }
 
-    /// One more buffer; its slot.
-    pub(crate) fn add(&mut self) -> u32 {
-        let buffer = Some(self.spares.pop().unwrap_or_else(|| self.allocate()));
-        match self.free_slots.pop() {
+    /// One more buffer; its slot. `None` where the system has not got the memory.
+    pub(crate) fn add(&mut self) -> Option<u32> {
+        let buffer = Some(self.spares.pop().or_else(|| self.allocate())?);
+        Some(match self.free_slots.pop() {
             Some(slot) => {
                 self.buffers[slot as usize] = buffer;
                 slot
@@ -46,14 +55,15 @@ impl Buffers {
                 self.buffers.push(buffer);
                 self.buffers.len() as u32 - 1
             }
-        }
+        })
     }
 
-    fn allocate(&self) -> Buffer {
-        // SAFETY: the layout has at least 64 bytes.
-        let raw = unsafe { alloc_zeroed(self.layout) };
-        let Some(at) = NonNull::new(raw) else { handle_alloc_error(self.layout) };
-        Buffer { at }
+    fn allocate(&self) -> Option<Buffer> {
+        // SAFETY: the layout has more than 64 bytes.
+        let raw = NonNull::new(unsafe { alloc_zeroed(self.layout) })?;
+        let skip = raw.as_ptr().addr().next_multiple_of(ALIGNMENT) - raw.as_ptr().addr();
+        // SAFETY: the allocation is longer than the buffer by the most that is skipped.
+        Some(Buffer { at: unsafe { raw.add(skip) }, raw })
     }
 
     /// Takes away a buffer that nobody else has any more.
@@ -70,7 +80,7 @@ impl Buffers {
     fn free(&self, buffer: &Buffer) {
         // SAFETY: `allocate` made it with this layout, and this is its one end: it is neither
         // among the buffers nor the spares any more.
-        unsafe { dealloc(buffer.at.as_ptr(), self.layout) };
+        unsafe { dealloc(buffer.raw.as_ptr(), self.layout) };
     }
 
     /// How many there are.
@@ -80,7 +90,7 @@ impl Buffers {
 
     /// Length of each. Bytes.
     pub(crate) fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 
     /// Where a buffer is.
@@ -93,7 +103,7 @@ impl Buffers {
         let Some(Some(buffer)) = self.buffers.get(slot as usize) else { return &[] };
         // SAFETY: initialised when allocated, at least as long, and the engine has given it
         // back: the caller holds the endpoint's lock and has not passed the slot on.
-        unsafe { std::slice::from_raw_parts(buffer.at.as_ptr(), (len as usize).min(self.layout.size())) }
+        unsafe { std::slice::from_raw_parts(buffer.at.as_ptr(), (len as usize).min(self.len)) }
     }
 
     /// Keeps the memory for good: somebody may still write to it.

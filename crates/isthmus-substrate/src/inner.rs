@@ -199,13 +199,20 @@ impl Inner {
         }
     }
 
-    pub(crate) fn fill_buffers(&self, state: &mut State) {
+    /// Makes as many buffers as there are to be.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where there are fewer now.
+    pub(crate) fn fill_buffers(&self, state: &mut State) -> Result<(), Error> {
         for port in 0..self.ports.len() {
             for _ in state.ports[port].buffers.count()..state.buffers_wanted() {
-                let slot = state.ports[port].buffers.add();
+                let slot = state.ports[port].buffers.add().ok_or(Error::Memory(
+                    "the system has not got the memory for as many buffers; lower recv_buffers or message_max",
+                ))?;
                 self.offer(state, port, slot);
             }
         }
+        Ok(())
     }
 
     /// Lends a buffer to its engine, or frees it where there are too many.

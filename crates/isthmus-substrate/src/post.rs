@@ -254,7 +254,8 @@ impl Inner {
             (Some(subject), Some(peer)) => {
                 state.talk.on_message(now, peer, subject, done.data.unwrap_or(0), parcel);
                 if matches!(subject, Subject::Remote(_)) {
-                    self.fill_buffers(state);
+                    // Where there is no memory for another, whoever sends next waits.
+                    let _ = self.fill_buffers(state);
                 }
             }
             // Of another program, broken off, or too long for anybody who asked.

@@ -166,11 +166,18 @@ class Connection:
     def keepalive(self, seconds: float) -> None:
         self._set_us(lib.OPT_CONN_KEEPALIVE_US, seconds)
 
+    @property
+    def udp_protocols(self) -> str:
+        """What lanes by UDP, or as frames, with its host are made up of; shared by all
+        connections with that host."""
+        return self._text(lib.OPT_CONN_UDP_PROTOCOLS)
+
+    @udp_protocols.setter
+    def udp_protocols(self, text: str) -> None:
+        lib.set_text_option(self._endpoint._name, self._name, lib.OPT_CONN_UDP_PROTOCOLS, text)
+
     def _text(self, option: int) -> str:
-        text = ctypes.create_string_buffer(lib.URI_MAX)
-        length = c_size_t(len(text))
-        lib.call("get_option", self._endpoint._name, self._name, option, text, byref(length))
-        return text.value.decode()
+        return lib.text_option(self._endpoint._name, self._name, option)
 
     def _number(self, option: int, value: Any) -> int:
         length = c_size_t(ctypes.sizeof(value))

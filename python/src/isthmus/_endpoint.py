@@ -192,6 +192,15 @@ class Endpoint:
     def send_buffers(self, count: int) -> None:
         self._set_count(lib.OPT_SEND_BUFFERS, count)
 
+    @property
+    def udp_protocols(self) -> str:
+        """What lanes by UDP, or as frames, are made up of, as the setting of this name says it."""
+        return lib.text_option(self._name, lib.ConnectionName(), lib.OPT_UDP_PROTOCOLS)
+
+    @udp_protocols.setter
+    def udp_protocols(self, text: str) -> None:
+        lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_UDP_PROTOCOLS, text)
+
     def _count(self, option: int) -> int:
         value, length, nobody = c_uint32(), c_size_t(4), lib.ConnectionName()
         call("get_option", self._name, nobody, option, byref(value), byref(length))

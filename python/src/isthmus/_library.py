@@ -64,6 +64,7 @@ SILENT, BLOCKING, NO_COPY, FENCE = 1, 2, 4, 8
 REMOTE_READ, REMOTE_WRITE = 1, 2
 
 OPT_RECV_BUFFERS, OPT_SEND_BUFFERS, OPT_SEND_TIMEOUT_US, OPT_KEEPALIVE_US = 2, 3, 4, 5
+OPT_UDP_PROTOCOLS, OPT_CONN_UDP_PROTOCOLS = 7, 22
 OPT_CONN_SEND_TIMEOUT_US, OPT_CONN_KEEPALIVE_US = 16, 17
 OPT_CONN_LEVEL, OPT_CONN_MESSAGE_MAX, OPT_CONN_URI, OPT_CONN_DEVICE = 18, 19, 20, 21
 
@@ -174,7 +175,8 @@ CALLS["write"] = CALLS["read"] = REMOTE
 def _open() -> ctypes.CDLL:
     name = f"libisthmus.so.{ABI_VERSION}"
     named = os.environ.get("ISTHMUS_LIBRARY")
-    bundled = pathlib.Path(__file__).with_name(name)
+    # Where maturin puts the library of a wheel; its own face of it, for cffi, is not used.
+    bundled = pathlib.Path(__file__).parent / "_native/lib_native.so"
     try:
         library = ctypes.CDLL(named or (str(bundled) if bundled.is_file() else name))
     except OSError as error:
@@ -198,6 +200,26 @@ def call(name: str, *arguments: Any, but: int = Status.SUCCESS) -> int:
     if status not in (Status.SUCCESS, but):
         raise Error(status, _library.isthmus_last_error().decode())
     return status
+
+
+def text_option(endpoint: EndpointName, connection: ConnectionName, option: int) -> str:
+    """An option that is a text, however long."""
+    room = URI_MAX
+    while True:
+        text, length = ctypes.create_string_buffer(room), c_size_t(room)
+        status = call(
+            "get_option", endpoint, connection, option, text, byref(length), but=Status.TOO_LONG
+        )
+        if status == Status.SUCCESS:
+            return text.value.decode()
+        room *= 2
+
+
+def set_text_option(
+    endpoint: EndpointName, connection: ConnectionName, option: int, text: str
+) -> None:
+    value = text.encode()
+    call("set_option", endpoint, connection, option, value, len(value))
 
 
 def meaning(status: int) -> str:

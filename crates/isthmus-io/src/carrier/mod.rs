@@ -363,6 +363,11 @@ impl Carriers {
         self.udp.as_ref().map_or_else(Vec::new, |udp| udp.chosen().to_vec())
     }
 
+    /// What lanes by UDP are made up of from now on; `None` where there are none.
+    pub(crate) fn protocols(&self) -> Option<&Protocols> {
+        self.udp.as_ref().map(Udp::protocols)
+    }
+
     /// Makes lanes by UDP up of these from now on.
     pub(crate) fn set_udp_protocols(&mut self, protocols: Protocols) {
         self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.clone()));

@@ -1,5 +1,6 @@
 //! The setting that says what lanes by UDP are made up of.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -23,6 +24,29 @@ impl Protocols {
             (None, Some(composition)) => (composition, "as set for all hosts"),
             (None, None) => (Composition::default(), "as nothing else is set"),
         }
+    }
+}
+
+impl Protocols {
+    /// What lanes with this host are made up of.
+    pub fn composition(&self, host: IpAddr) -> Composition {
+        self.of(host).0
+    }
+
+    /// The same with other protocols for lanes with one host.
+    #[must_use]
+    pub fn with_host(mut self, host: IpAddr, composition: Composition) -> Self {
+        self.hosts.retain(|(named, _)| *named != host);
+        self.hosts.push((host, composition));
+        self
+    }
+}
+
+/// As the setting has it, with nothing left out.
+impl fmt::Display for Protocols {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hosts.iter().try_for_each(|(host, composition)| write!(f, "{host}={composition}, "))?;
+        self.others.unwrap_or_default().fmt(f)
     }
 }
 
@@ -70,6 +94,11 @@ mod tests {
         assert_eq!(of("10.2.0.1"), "cubic+adaptive+once+search as set for this host");
         assert_eq!(of("10.2.0.2"), "reno+adaptive+measured+search as set for all hosts");
         assert_eq!(Protocols::default().of([10, 2, 0, 1].into()).0, Composition::default());
+        assert_eq!(protocols.to_string().parse(), Ok(protocols.clone()));
+        let changed = protocols.with_host([10, 2, 0, 1].into(), Composition::default());
+        assert_eq!(changed.composition([10, 2, 0, 1].into()), Composition::default());
+        let text = "10.2.0.1=rate+adaptive+measured+search, reno+adaptive+measured+search";
+        assert_eq!(changed.to_string(), text);
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! What connections and endpoints are like, and changing it.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use isthmus_io::{Composition, Protocols};
 
 use super::Endpoint;
 use crate::datagrams::Datagrams;
 use crate::event::Connection;
 use crate::inner::micros;
 use crate::options::check;
+use crate::ports::port_of;
 use crate::{EndpointOptions, Error, Level};
 
 /// Counts of what an endpoint did, for diagnosis.
@@ -23,6 +27,11 @@ pub struct EndpointCounters {
     pub fragments_resent: u64,
     /// Lanes that broke.
     pub lanes_lost: u64,
+}
+
+fn no_packets() -> Error {
+    let why = "no lanes of this endpoint go by UDP or as frames: set transport to udp, auto or ethernet";
+    Error::Value(why.to_owned())
 }
 
 impl Endpoint {
@@ -86,6 +95,61 @@ impl Endpoint {
         Ok((Duration::from_micros(timeout_us), Duration::from_micros(keepalive_us)))
     }
 
+    /// What lanes by UDP, or as frames, are made up of: as the setting `udp_protocols` has it. Of
+    /// several devices the first one's that has such lanes.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where no device has.
+    pub fn udp_protocols(&self) -> Result<String, Error> {
+        let found = self.inner.ports.iter().find_map(|port| port.engine.protocols());
+        found.map(|protocols| protocols.to_string()).ok_or_else(no_packets)
+    }
+
+    /// Changes that on all devices, for lanes that there are too, while data flows; what a
+    /// configuration file says of it counts again when the file changes. A text as of the
+    /// setting: "cubic+once", "10.2.0.1=cubic, rate".
+    ///
+    /// # Errors
+    /// [`Error::Value`], also where no device has such lanes.
+    pub fn set_udp_protocols(&self, text: &str) -> Result<(), Error> {
+        let protocols: Protocols = text.parse().map_err(Error::Value)?;
+        let mut any = false;
+        for port in self.inner.ports.iter().filter(|port| port.engine.protocols().is_some()) {
+            port.engine.set_udp_protocols(protocols.clone());
+            any = true;
+        }
+        any.then_some(()).ok_or_else(no_packets)
+    }
+
+    /// The same of the lanes by which a connection goes.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]; as for [`Endpoint::udp_protocols`].
+    pub fn udp_protocols_of(&self, connection: Connection) -> Result<String, Error> {
+        let (port, host) = self.lanes_of(connection)?;
+        let protocols = self.inner.ports[port].engine.protocols().ok_or_else(no_packets)?;
+        Ok(protocols.composition(host).to_string())
+    }
+
+    /// Changes them; all connections with that host by that device share its lanes.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]; as for [`Endpoint::set_udp_protocols`].
+    pub fn set_udp_protocols_of(&self, connection: Connection, text: &str) -> Result<(), Error> {
+        let (port, host) = self.lanes_of(connection)?;
+        let composition = text.parse::<Composition>().map_err(|error| Error::Value(error.to_string()))?;
+        let engine = &self.inner.ports[port].engine;
+        let protocols = engine.protocols().ok_or_else(no_packets)?;
+        engine.set_udp_protocols(protocols.with_host(host, composition));
+        Ok(())
+    }
+
+    /// The device by which a connection goes, and the host to which.
+    fn lanes_of(&self, connection: Connection) -> Result<(usize, IpAddr), Error> {
+        let peer = self.describe(connection)?.peer;
+        Ok((port_of(peer), self.inner.peer_address(peer).locator.ip()))
+    }
+
     /// The options in force.
     pub fn options(&self) -> EndpointOptions {
         self.inner.state.lock().options.clone()
@@ -94,7 +158,8 @@ impl Endpoint {
     /// Changes options; those of times hold for new connections.
     ///
     /// # Errors
-    /// [`Error::Value`]; `message_max` and `port` cannot change.
+    /// [`Error::Value`]; `message_max` and `port` cannot change. [`Error::Memory`] where there are
+    /// fewer `recv_buffers` than asked for now.
     pub fn set_options(&self, options: &EndpointOptions) -> Result<(), Error> {
         options.check()?;
         let mut state = self.inner.open_state()?;
@@ -112,8 +177,7 @@ impl Endpoint {
         limits.send_buffers = options.send_buffers;
         limits.requests = options.backlog;
         state.options = options.clone();
-        self.inner.fill_buffers(&mut state);
-        Ok(())
+        self.inner.fill_buffers(&mut state)
     }
 
     /// What each of its lanes goes by, for diagnosis: "TCP", "UDP", "Ethernet", or a provider

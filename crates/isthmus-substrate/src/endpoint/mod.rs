@@ -40,7 +40,8 @@ impl Endpoint {
     /// Opens an endpoint on a device.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device is down; [`Error::Value`]; [`Error::System`].
+    /// [`Error::Device`] where the device is down; [`Error::Value`]; [`Error::System`];
+    /// [`Error::Memory`] where there is not enough for its buffers.
     pub fn create(device: &Device, options: &EndpointOptions) -> Result<Self, Error> {
         Self::create_on(&[device], options)
     }
@@ -119,8 +120,12 @@ impl Endpoint {
             state: Mutex::new(state),
         });
         let mut state = inner.state.lock();
-        inner.fill_buffers(&mut state);
+        let filled = inner.fill_buffers(&mut state);
         drop(state);
+        if let Err(error) = filled {
+            inner.close();
+            return Err(error);
+        }
         Ok(Self { inner })
     }
 

@@ -252,6 +252,11 @@ impl Udp {
         }
     }
 
+    /// What streams are made up of.
+    pub(super) fn protocols(&self) -> &Protocols {
+        &self.protocols
+    }
+
     /// Makes streams up of these from now on, those that there are too, while data flows.
     pub(super) fn set_protocols(&mut self, protocols: Protocols) {
         if self.protocols == protocols {
