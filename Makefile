@@ -67,8 +67,8 @@ build:
 mpi: build
 	@tools/build-mpi.sh '$(NAME)' $(MPICC)
 
-wheel: build
-	@tools/bootstrap.sh python
+wheel:
+	@tools/bootstrap.sh base rust python
 	@tools/wheel.sh
 
 install uninstall:

@@ -6,7 +6,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=${CARGO_TARGET_DIR:-target}
 
-cargo build --release --locked -p isthmus -p isthmus-ofi -p isthmus-c
+# The libraries by themselves: as maturin builds one of them again for the wheel, cargo has all but its
+# last crate; and the command's dependencies make them no larger.
+cargo build --release --locked -p isthmus-ofi -p isthmus-c
+cargo build --release --locked -p isthmus
 
 # put FROM TO: by rename, so that a program that has the old one mapped keeps it.
 put() {

@@ -14,8 +14,12 @@ use isthmus_substrate::{
 use support::hosts::{Far, ROLE, ip, run_near};
 use support::{LIMIT, pattern, transports};
 
+/// Writes and reads under which a peer vanishes.
+const OPERATIONS: u64 = 8;
 /// Messages of 60 kB, more than the credit for what nobody receives.
 const COUNT: u64 = 300;
+/// Of remote memory. Bytes.
+const LONG: usize = 8 << 20;
 const NEAR: &str = "10.99.9.1";
 
 #[test]
@@ -84,6 +88,7 @@ fn far() {
     let few = EndpointOptions { recv_buffers: 2, ..Default::default() };
     let endpoint = open(&transport, &interface, &few);
     println!("uri {}", endpoint.uri());
+    let mut lent = Vec::new();
     let next = || endpoint.next_event(Some(LIMIT)).expect("open").expect("an event comes");
     for line in lines {
         match line.as_str() {
@@ -97,6 +102,13 @@ fn far() {
                     let Event::Received(message) = next() else { panic!("no message") };
                     assert!(*message == pattern(60_000, 1));
                 }
+            }
+            "lend" => {
+                let all = Access { remote_read: true, remote_write: true };
+                let region = endpoint.register(LONG, all).expect("memory");
+                let handle = region.handle();
+                println!("lent {} {}", handle.key, handle.len);
+                lent.push(region);
             }
             "cut" => ip("link set isthfar down"),
             "mend" => ip("link set isthfar up"),
@@ -235,10 +247,24 @@ fn has_failed(end: &Endpoint, told: &str) {
 }
 
 fn a_peer_that_vanishes(end: &Endpoint, connection: Connection, transport: &str, far: &mut Far) {
-    // The host stays, and says that nobody listens there any more.
+    far.tell("lend");
+    let lent = far.hear("lent ");
+    let (key, len) = lent.split_once(' ').expect("two numbers");
+    let (key, len) = (key.parse().expect("a number"), len.parse().expect("a number"));
+    let theirs = MemoryHandle { key, len, read: true, write: true };
+    let ours = end.register(LONG, Access::default()).expect("memory");
+    // It ends in the middle of reads and writes; its host stays, and says that nobody listens there.
     let _host = far.network();
+    for context in 0..OPERATIONS {
+        let how = RemoteOptions { context, message: Some(b"late"), ..Default::default() };
+        match context % 2 {
+            0 => end.write(connection, &ours, 0, &theirs, 0, len, &how).expect("posted"),
+            _ => end.read(connection, &ours, 0, &theirs, 0, len, &how).expect("posted"),
+        }
+    }
     far.child.kill().expect("it lives");
     far.child.wait().expect("it ends");
+    let mut ended = [false; OPERATIONS as usize];
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < LIMIT, "nobody tells that the peer is gone");
@@ -250,8 +276,14 @@ fn a_peer_that_vanishes(end: &Endpoint, connection: Connection, transport: &str,
                 assert_eq!(gone, connection);
                 break;
             }
+            // Well or not, each once.
+            Event::Sent { operation, .. } => {
+                assert!(!std::mem::replace(&mut ended[operation as usize], true), "{operation} ended twice");
+            }
             Event::DeviceFailed { .. } => {}
             other => panic!("{other:?}"),
         }
     }
+    assert!(ended.iter().all(|ended| *ended), "{ended:?}");
+    assert!(!ours.is_in_use(), "memory of what has ended is the program's");
 }

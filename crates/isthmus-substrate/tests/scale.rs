@@ -11,7 +11,7 @@ use isthmus_substrate::{Endpoint, EndpointOptions, Event, Level, SendOptions};
 use support::*;
 
 /// Bytes that a silent connection may cost, both of its ends together.
-const SILENT_MAX: isize = 2 * 1024;
+const SILENT_MAX: isize = 1024;
 
 /// The system's allocator, which counts what is in use.
 struct Counting;
