@@ -228,7 +228,7 @@ int isthmus_devices(isthmus_device *devices, size_t max, size_t *count);
  * the one that leads there (isthmus_connect); recv_buffers is then for each. *os_handle, where
  * not null, gets a descriptor that becomes readable when there may be events, once armed; it is
  * the endpoint's. Returns ISTHMUS_DEVICE where one is unknown or down, ISTHMUS_INVALID,
- * ISTHMUS_SYSTEM. */
+ * ISTHMUS_MEMORY where there is not enough for its buffers, ISTHMUS_SYSTEM. */
 int isthmus_create_endpoint(const char *device, const isthmus_endpoint_options *options,
                             isthmus_endpoint *endpoint, int *os_handle);
 
@@ -288,7 +288,8 @@ int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection)
  * ISTHMUS_SUCCESS whatever becomes of the message; on RU when the other endpoint has it; on RO
  * when it has this one and the events of all earlier ones have come. On RU and RO its status is
  * ISTHMUS_TIMED_OUT where the send time-out is over, as it is when the receiver is full for so
- * long, and ISTHMUS_PEER_GONE where the peer has vanished. With ISTHMUS_BLOCKING that status is
+ * long, and ISTHMUS_PEER_GONE where the peer has vanished,
+ * ISTHMUS_UNREACHABLE where its host has. With ISTHMUS_BLOCKING that status is
  * returned instead. Else returns ISTHMUS_FULL (RU and RO: UU drops what is too much),
  * ISTHMUS_TOO_LONG, ISTHMUS_STATE where the connection is over or not yet established. */
 int isthmus_send(isthmus_endpoint endpoint, isthmus_connection connection, const void *message,

@@ -536,7 +536,8 @@ impl Hub {
         news.append(&mut self.late);
     }
 
-    fn give_up(&mut self, error: &FabricError) {
+    /// The endpoint is of no use any more, nor are its lanes.
+    pub(crate) fn give_up(&mut self, error: &FabricError) {
         let why = format!("{}: {error}", self.provider);
         for index in 0..self.pipes.capacity() {
             self.fail(index, why.clone());

@@ -239,3 +239,28 @@ impl Hubs {
         self.hubs.iter_mut().flatten().filter_map(Hub::deadline).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_fabric_that_fails_says_why_and_takes_no_more_lanes() {
+        let mut hubs = Hubs::new("shm", Ipv4Addr::LOCALHOST.into(), |_| {});
+        let ways = hubs.ways();
+        if ways.is_empty() {
+            eprintln!("skipped: libfabric is not installed");
+            return;
+        }
+        let (_, pipe, ..) = hubs.take(&ways, true).expect("it leads to itself");
+        assert_eq!(hubs.failure(), None);
+        let error = FabricError::Call { what: "fi_cq_read", why: "the port is down".to_owned() };
+        hubs.hubs.iter_mut().flatten().for_each(|hub| hub.give_up(&error));
+        assert_eq!(hubs.failure(), Some("shm: fi_cq_read: the port is down"));
+        assert!(matches!(hubs.write_from(pipe, b"lost"), Piped::Failed(why) if why.contains("port is down")));
+        hubs.remove(pipe);
+        assert!(hubs.take(&ways, true).is_none(), "a lane over what has failed");
+    }
+}

@@ -29,3 +29,4 @@ pub use settings::{
     KeyFiles, PARAMETERS, Parameter, Protocols, Routers, Settings, SettingsError, Streams, TlsMode,
     Transport, environment_name,
 };
+pub use signals::process_number;

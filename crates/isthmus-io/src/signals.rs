@@ -35,7 +35,9 @@ extern "C" fn in_child() {
 
 /// Tells a process from those it was forked from: what was opened under another number
 /// belongs to an ancestor, and its I/O thread does not exist here.
-pub(crate) fn process_number() -> u32 {
+///
+/// Cheaper than the system's number, which is asked for by a call each time.
+pub fn process_number() -> u32 {
     WATCH.call_once(|| {
         // SAFETY: `in_child` only adds to an atomic, which is safe after fork.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use isthmus_io::{RegionTable, TlsMode};
+use isthmus_io::{RegionTable, TlsMode, process_number};
 use isthmus_proto::{Completion, Micros, PeerId};
 use isthmus_wire::Address;
 use isthmus_wire::conversation::ConnectionId;
@@ -31,7 +31,7 @@ pub(crate) struct Inner {
     pub(crate) bell: Bell,
     pub(crate) epoch: Instant,
     pub(crate) closed: AtomicBool,
-    /// The process that opened it; others have only a copy.
+    /// The process that opened it, by [`process_number`]; others have only a copy.
     pub(crate) process: u32,
     pub(crate) state: Mutex<State>,
 }
@@ -88,12 +88,12 @@ impl Inner {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire) || self.process != std::process::id()
+        self.closed.load(Ordering::Acquire) || self.process != process_number()
     }
 
     pub(crate) fn open_state(&self) -> Result<MutexGuard<'_, State>, Error> {
         // After a fork nobody might ever unlock it.
-        if self.process != std::process::id() {
+        if self.process != process_number() {
             return Err(Error::Closed);
         }
         let state = self.state.lock();
@@ -298,7 +298,7 @@ impl Inner {
     }
 
     pub(crate) fn close(&self) {
-        if self.process != std::process::id() {
+        if self.process != process_number() {
             return;
         }
         {

@@ -62,6 +62,25 @@ fn memory_is_reached_by_the_right_key_only() {
 }
 
 #[test]
+fn protocols_of_lanes_by_udp_are_read_and_changed_under_a_connection() {
+    let [a, b] = [(); 2].map(|()| open_by("udp-everywhere", &Default::default()));
+    let (to_b, _) = connect(&a, &b, Level::Ro);
+    assert_eq!(a.udp_protocols().as_deref(), Ok("rate+adaptive+measured+search"));
+    a.set_udp_protocols("cubic, 10.9.9.9=once").expect("known names");
+    assert_eq!(a.udp_protocols_of(to_b).as_deref(), Ok("cubic+adaptive+measured+search"));
+    a.set_udp_protocols_of(to_b, "reno+once").expect("known names");
+    assert_eq!(a.udp_protocols_of(to_b).as_deref(), Ok("reno+adaptive+once+search"));
+    let all = "10.9.9.9=rate+adaptive+once+search, 127.0.0.1=reno+adaptive+once+search, \
+               cubic+adaptive+measured+search";
+    assert_eq!(a.udp_protocols().as_deref(), Ok(all));
+    let wrong = a.set_udp_protocols_of(to_b, "vegas");
+    assert!(matches!(&wrong, Err(Error::Value(text)) if text.contains("vegas")), "{wrong:?}");
+    // Where no lane goes by packets there is nothing to choose.
+    let none = open().set_udp_protocols("cubic");
+    assert!(matches!(&none, Err(Error::Value(text)) if text.contains("transport")), "{none:?}");
+}
+
+#[test]
 fn a_full_receiver_is_told_of_in_time_and_gets_everything_later() {
     let few = EndpointOptions { recv_buffers: 2, ..Default::default() };
     for transport in transports() {

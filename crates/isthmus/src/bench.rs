@@ -163,8 +163,8 @@ fn measure(test: Test, run: &Run) -> Result<(), Fault> {
         summary.borrow_mut().add(&row, ours);
     };
     report::head(run.json, test == Test::Pingpong);
-    for _ in 0..run.rounds {
-        one_round(test, run, &say)?;
+    for round in 0..run.rounds {
+        one_round(test, run, round, &say)?;
     }
     if run.rounds > 1 {
         summary.into_inner().print(run.json);
@@ -172,7 +172,8 @@ fn measure(test: Test, run: &Run) -> Result<(), Fault> {
     Ok(())
 }
 
-fn one_round(test: Test, run: &Run, say: &impl Fn(Row, bool)) -> Result<(), Fault> {
+/// The first of a round pays for what is cold: in each it is another.
+fn one_round(test: Test, run: &Run, round: u32, say: &impl Fn(Row, bool)) -> Result<(), Fault> {
     let transports = match &run.at.transport[..] {
         [] => vec![None],
         named => named.iter().map(Some).collect(),
@@ -185,7 +186,8 @@ fn one_round(test: Test, run: &Run, say: &impl Fn(Row, bool)) -> Result<(), Faul
         if run.to.is_none() && at.transport == ["udp"] {
             at.transport = vec![serve::UDP_WITHIN_HOST.to_owned()];
         }
-        measure_substrate(test, run, &at, &other.place, &|row| say(row, true))?;
+        let place = &other.place;
+        measure_substrate(test, run, round, &at, place, &|row| say(row, true))?;
         others = Some(other);
     }
     match others {
@@ -194,12 +196,22 @@ fn one_round(test: Test, run: &Run, say: &impl Fn(Row, bool)) -> Result<(), Faul
     }
 }
 
-fn measure_substrate(test: Test, run: &Run, at: &At, place: &Place, say: &impl Fn(Row)) -> Result<(), Fault> {
+fn measure_substrate(
+    test: Test,
+    run: &Run,
+    round: u32,
+    at: &At,
+    place: &Place,
+    say: &impl Fn(Row),
+) -> Result<(), Fault> {
     let (size, count) = (test.size(run), test.count(run));
     if run.level.is_some_and(|level| !test.levels().contains(&level)) {
         return Err("UU has no remote memory; measure --level ru or ro".into());
     }
-    for &level in test.levels().iter().filter(|level| run.level.is_none_or(|only| only == **level)) {
+    let mut levels = test.levels().to_vec();
+    let first = round as usize % levels.len();
+    levels.rotate_left(first);
+    for level in levels.into_iter().filter(|level| run.level.is_none_or(|only| only == *level)) {
         let client = Client { at, place, level };
         say(match test {
             Test::Pingpong => client.pingpong(size, count)?,

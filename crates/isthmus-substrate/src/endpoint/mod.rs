@@ -116,7 +116,7 @@ impl Endpoint {
             bell,
             epoch: now,
             closed: AtomicBool::new(false),
-            process: std::process::id(),
+            process: isthmus_io::process_number(),
             state: Mutex::new(state),
         });
         let mut state = inner.state.lock();
