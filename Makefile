@@ -49,7 +49,7 @@ help:
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
 	  'make sanitize' \
 	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer: minutes' \
-	  '             (ARGS: memcheck, address, thread)' \
+	  '             (ARGS: memcheck, substrate, address, thread)' \
 	  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
 	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc: hours (ARGS: suites/run.py --help)' \

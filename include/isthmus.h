@@ -260,7 +260,8 @@ int isthmus_return_event(isthmus_endpoint endpoint, const isthmus_event *event);
 /* Asks the endpoint at uri for a connection, with a payload of at most 1,024 bytes and a
  * service level. Returns at once; ISTHMUS_EVENT_CONNECT follows, within timeout_us (0: as
  * long as the peer can be reached). Where several devices or addresses lead there, those of
- * the device with the highest priority are tried first, and the next where nobody answers.
+ * the device with the highest priority are tried first, and the next where nobody answers, or
+ * where the request has not arrived after 3 seconds; the first answer counts.
  * context comes back with each event of the connection.
  * *connection, where not null, names it, so that the attempt can be given up. Returns
  * ISTHMUS_INVALID for what is no address, ISTHMUS_UNREACHABLE, ISTHMUS_TOO_LONG. */

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The provider in the C programs of its tests, under what finds faults of memory and threads.
+# The provider, and the library for C, in the C programs of their tests, under what finds faults of
+# memory and threads.
 #
 #   tools/sanitize.sh              all of these
 #   tools/sanitize.sh memcheck     valgrind: no error, nothing lost, and no more held after
 #                                  many openings than after a few
+#   tools/sanitize.sh substrate    valgrind: the library for C under programs that misuse it
 #   tools/sanitize.sh address      AddressSanitizer and LeakSanitizer, library and programs
 #   tools/sanitize.sh thread       ThreadSanitizer, the same, Rust's own library included
 #
@@ -90,6 +92,22 @@ memcheck() {
 # What is still reachable after so many openings. Bytes.
 in_use() { sed -n 's/.*in use at exit: \([0-9,]*\) bytes.*/\1/p' "$out/memcheck/lifecycle-cycles-$1.log" | tr -d ,; }
 
+# The library for C, under programs that do whatever they should not.
+substrate() {
+    local folder=$out/substrate program
+    mkdir -p "$folder"
+    cargo build --locked -p isthmus-c
+    cp "${CARGO_TARGET_DIR:-target}/debug/libisthmus_c.so" "$folder/libisthmus.so.0"
+    for program in misuse hostile; do
+        gcc -std=c11 -D_GNU_SOURCE -g -O1 -Wall -pthread -Iinclude -o "$folder/$program" \
+            "crates/isthmus-c/tests/$program.c" "$folder/libisthmus.so.0" "-Wl,-rpath,$folder"
+    done
+    printf '[device]\ninterface = "127.0.0.1"\nlinger = "200ms"\n' >"$folder/isthmus.toml"
+    export ISTHMUS_CONFIG=$folder/isthmus.toml
+    programs substrate misuse 'hostile 5' -- valgrind --error-exitcode=9 --fair-sched=yes --num-callers=30 \
+        --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite
+}
+
 # sanitized NAME LETTERS: the library, all of Rust included, and the programs, on the sanitizer's
 # runtime that comes with the compiler: a program that loads a library must bring it.
 sanitized() {
@@ -126,13 +144,14 @@ sanitized() {
 }
 
 mkdir -p "$out"
-(($#)) || set -- memcheck address thread
+(($#)) || set -- memcheck substrate address thread
 for part; do
     case $part in
         memcheck) memcheck ;;
+        substrate) substrate ;;
         address) ASAN_OPTIONS=detect_leaks=1 sanitized address asan ;;
         thread) TSAN_OPTIONS=second_deadlock_stack=1 sanitized thread tsan ;;
-        *) say "no part \"$part\": memcheck, address or thread" && exit 2 ;;
+        *) say "no part \"$part\": memcheck, substrate, address or thread" && exit 2 ;;
     esac
 done
 exit $status

@@ -163,7 +163,8 @@ impl Endpoint {
     /// that lead there: to an address of a device's AS and subnet from that device, elsewhere
     /// by its routers. Of several the one of the device with the highest priority is tried
     /// first (and of one device the direct one); where nobody answers the next, until all have
-    /// failed. A connection stays with its device.
+    /// failed; and after 3 s in which the request did not arrive the next as well, of which the
+    /// first answer counts. A connection stays with its device.
     ///
     /// # Errors
     /// [`Error::Uri`], [`Error::Unreachable`] where no route leads there,

@@ -92,6 +92,10 @@ pub(crate) struct Asking {
     /// The ways that were not tried, the best one last.
     pub(crate) others: Vec<Other>,
     pub(crate) payload: Vec<u8>,
+    /// When the program's patience ends.
+    pub(crate) until: Option<Micros>,
+    /// The other end has the request: it decides.
+    pub(crate) arrived: bool,
 }
 
 /// Messages that wait for earlier ones.

@@ -17,9 +17,13 @@ pub(crate) struct Caller {
     pub(crate) timeout_us: Option<Micros>,
     pub(crate) host: Host,
     /// Other ways to the same peer, the best one first: each is tried when those before it
-    /// led nowhere.
+    /// led nowhere, or take long.
     pub(crate) others: Vec<Other>,
 }
+
+/// How long a request may be on its way before the next way is tried as well: a router that is
+/// down, say, is waited for much longer where there is no other. Microseconds.
+const WAY_US: Micros = 3_000_000;
 
 /// Another way to a peer, and what is different by it.
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +62,40 @@ impl Talk {
             && !caller.others.is_empty()
         {
             let others = caller.others.iter().rev().copied().collect();
-            link.asking = Some(Box::new(Asking { others, payload: payload.to_vec() }));
+            let until = caller.timeout_us.map(|timeout_us| now.saturating_add(timeout_us));
+            let payload = payload.to_vec();
+            link.asking = Some(Box::new(Asking { others, payload, until, arrived: false }));
         }
         self.ask(id, caller.host.udp_port, payload);
         if let Some(timeout_us) = caller.timeout_us {
             self.set_link_timer(id, now.saturating_add(timeout_us));
         }
+        self.watch_way(now, id);
         Ok(id)
+    }
+
+    /// Sets the time by which the next way is tried, if there is one, or the program's patience
+    /// ends.
+    fn watch_way(&mut self, now: Micros, id: ConnectionId) {
+        let Some(asking) = self.links.get(id).and_then(|link| link.asking.as_ref()) else { return };
+        let next = (!asking.arrived && !asking.others.is_empty()).then(|| now.saturating_add(WAY_US));
+        match (next, asking.until) {
+            (None, None) => self.clear_link_timer(id),
+            (Some(at), None) | (None, Some(at)) => self.set_link_timer(id, at),
+            (Some(next), Some(until)) => self.set_link_timer(id, next.min(until)),
+        }
+    }
+
+    /// The time has come: there is another way, or the program's patience has ended.
+    pub(super) fn hurry(&mut self, now: Micros, id: ConnectionId) {
+        let asking = self.links.get(id).and_then(|link| link.asking.as_ref());
+        let patient = asking.is_some_and(|asking| asking.until.is_none_or(|until| now < until));
+        if !patient {
+            return self.fail_connect(id, Failure::TimedOut, Vec::new());
+        }
+        // The earlier request may still come there: whichever is answered first counts.
+        self.ask_otherwise(id);
+        self.watch_way(now, id);
     }
 
     /// Writes the request for a connection.
@@ -85,6 +116,7 @@ impl Talk {
         let Some(asking) = &mut link.asking else { return false };
         let Some(other) = asking.others.pop() else { return false };
         let payload = asking.payload.clone();
+        asking.arrived = false;
         (link.peer, link.packet_max) = (other.peer, other.packet_max);
         self.ask(id, other.udp_port, &payload);
         true
@@ -304,6 +336,10 @@ impl Talk {
             Ok(()) => {
                 self.hear(now, id);
                 self.settle(id);
+                if let Some(asking) = self.links.get_mut(id).and_then(|link| link.asking.as_mut()) {
+                    asking.arrived = true;
+                    self.watch_way(now, id);
+                }
             }
             Err(failure) => {
                 if !self.ask_otherwise(id) {

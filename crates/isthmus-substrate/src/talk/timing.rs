@@ -31,7 +31,7 @@ impl Talk {
         let Some(link) = self.links.get_mut(id) else { return };
         link.timer_at = 0;
         match link.state {
-            State::Connecting => self.fail_connect(id, Failure::TimedOut, Vec::new()),
+            State::Connecting => self.hurry(now, id),
             State::Open => self.keep_alive(now, id),
             _ => {}
         }
