@@ -53,8 +53,11 @@ class Connections(Pair):
             self.assertEqual((at_a.level, at_a.peer, at_b.peer), (level, self.b.uri, self.a.uri))
             self.assertEqual((at_a.context, at_b.context), ("a", "b"))
             self.assertGreater(at_a.message_max, 60_000)
-            with self.assertRaises(isthmus.Error) as refused:  # its lanes go by TCP
-                at_a.udp_protocols = "cubic"
+            at_a.udp_protocols = "cubic+once"
+            self.assertEqual(at_a.udp_protocols, "cubic+adaptive+once+search")
+            self.assertIn("127.0.0.1=cubic+adaptive+once+search", self.a.udp_protocols)
+            with self.assertRaises(isthmus.Error) as refused:
+                self.a.udp_protocols = "vegas"
             self.assertEqual(refused.exception.status, Status.INVALID)
             at_a.send_timeout, at_a.keepalive = 1.5, 20
             self.assertEqual((at_a.send_timeout, at_a.keepalive), (1.5, 20))

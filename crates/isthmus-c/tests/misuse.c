@@ -159,11 +159,17 @@ static void options(isthmus_endpoint a)
     REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, none, ISTHMUS_OPT_URI, uri, sizeof uri));
     REFUSED(ISTHMUS_STALE,
             isthmus_set_option(a, none, ISTHMUS_OPT_CONN_KEEPALIVE_US, &time, sizeof time));
-    /* By TCP there are no such lanes; and what is no text is none. */
-    REFUSED(ISTHMUS_INVALID, isthmus_get_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, uri, &len));
-    REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, "cubic", 5));
+    /* A text with its end, or without; what is no text, or names no protocol, changes nothing. */
+    CHECK(isthmus_set_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, "cubic", 5));
+    CHECK(isthmus_set_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, "reno+once", sizeof "reno+once"));
+    REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, "vegas", 5));
     REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, "\xff\xfe", 2));
     REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, NULL, 2));
+    len = sizeof uri;
+    CHECK(isthmus_get_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, uri, &len));
+    REQUIRE(strcmp(uri, "reno+adaptive+once+search") == 0 && len == strlen(uri) + 1);
+    len = 5;
+    REFUSED(ISTHMUS_TOO_LONG, isthmus_get_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, uri, &len));
     REFUSED(ISTHMUS_STALE, isthmus_set_option(a, none, ISTHMUS_OPT_CONN_UDP_PROTOCOLS, "cubic", 5));
     REFUSED(ISTHMUS_INVALID, isthmus_get_option(a, none, (enum isthmus_option)99, uri, &len));
     len = 2;

@@ -76,7 +76,7 @@ fn protocols_of_lanes_by_udp_are_read_and_changed_under_a_connection() {
     let wrong = a.set_udp_protocols_of(to_b, "vegas");
     assert!(matches!(&wrong, Err(Error::Value(text)) if text.contains("vegas")), "{wrong:?}");
     // Where no lane goes by packets there is nothing to choose.
-    let none = open().set_udp_protocols("cubic");
+    let none = open_by("tcp", &Default::default()).set_udp_protocols("cubic");
     assert!(matches!(&none, Err(Error::Value(text)) if text.contains("transport")), "{none:?}");
 }
 
