@@ -48,7 +48,8 @@ help:
   'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
 	  'make sanitize' \
-	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer: minutes' \
+	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer, and the library' \
+	  '             for C under valgrind: minutes' \
 	  '             (ARGS: memcheck, substrate, address, thread)' \
 	  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \

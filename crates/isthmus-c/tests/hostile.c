@@ -228,7 +228,9 @@ static void churn(void)
                 if (event.kind == ISTHMUS_EVENT_CONNECT) {
                     REQUIRE(event.status == ISTHMUS_SUCCESS);
                     all[connected++] = event.connection;
-                    CHECK(isthmus_send(a, event.connection, "hello", 5, NULL, ISTHMUS_SILENT));
+                    /* Those before may still be under way. */
+                    int sent = isthmus_send(a, event.connection, "hello", 5, NULL, ISTHMUS_SILENT);
+                    REQUIRE(sent == ISTHMUS_SUCCESS || sent == ISTHMUS_FULL);
                     CHECK(isthmus_disconnect(a, event.connection));
                     REQUIRE(isthmus_send(a, event.connection, "x", 1, NULL, 0) == ISTHMUS_STALE);
                 }

@@ -56,6 +56,8 @@ fn every_measurement_ends_and_tells_its_figures() {
         (&["bench", "pingpong", "--count", "50", "--alone", "--json"][..], 3),
         (&["bench", "pingpong", "--count", "50", "--level", "ro"][..], 3),
         (&["bench", "stream", "--count", "100", "--size", "1000B", "--json"][..], 3),
+        // Two rows a round, with plain TCP's, and then their medians.
+        (&["bench", "rma", "--count", "10", "--rounds", "2", "--json"], 9),
         (&["bench", "rma", "--count", "20", "--size", "100KiB", "--depth", "3", "--json"][..], 2),
     ] {
         let output = isthmus(words, LOOPBACK);
