@@ -89,17 +89,23 @@ fn far() {
     let endpoint = open(&transport, &interface, &few);
     println!("uri {}", endpoint.uri());
     let mut lent = Vec::new();
-    let next = || endpoint.next_event(Some(LIMIT)).expect("open").expect("an event comes");
+    // Of attempts by another carrier than is wanted nothing is heard but their end.
+    let hear = || loop {
+        match next(&endpoint) {
+            Event::Disconnected { connection, .. } => endpoint.disconnect(connection).expect("once"),
+            event => return event,
+        }
+    };
     for line in lines {
         match line.as_str() {
             "accept" => {
-                let Event::Requested(request) = next() else { panic!("no request") };
+                let Event::Requested(request) = hear() else { panic!("no request") };
                 endpoint.accept(request, 0).expect("granted");
-                assert!(matches!(next(), Event::Accepted { .. }));
+                assert!(matches!(hear(), Event::Accepted { .. }));
             }
             "take all" => {
                 for _ in 0..COUNT {
-                    let Event::Received(message) = next() else { panic!("no message") };
+                    let Event::Received(message) = hear() else { panic!("no message") };
                     assert!(*message == pattern(60_000, 1));
                 }
             }
@@ -135,15 +141,27 @@ fn near() {
     ip("link set isthnear up");
     far.tell(if apart { "isthfar" } else { "isthnear" });
     let uri = far.hear("uri ");
-    let end = open(&transport, "isthnear", &EndpointOptions::default());
-    let connection = connect(&end, &uri, &mut far);
-    let carriers = end.carriers();
-    assert!(carriers.iter().any(|by| by == carrier(&transport)), "{carriers:?}, not {transport}");
+    let (end, connection) = connect_by(&transport, &uri, &mut far);
     a_full_receiver(&end, connection, &mut far);
     a_time_out_and_a_keepalive(&end, connection, &far);
     a_failed_device(&end, connection, apart, &mut far);
     a_peer_that_vanishes(&end, connection, &transport, &mut far);
     println!("seen inside");
+}
+
+/// A connection that goes by what it is to go by. On a machine that is very busy a fabric may not
+/// show within its time that it carries; then the lane stays TCP, and another one is tried.
+fn connect_by(transport: &str, uri: &str, far: &mut Far) -> (Endpoint, Connection) {
+    let start = Instant::now();
+    loop {
+        let end = open(transport, "isthnear", &EndpointOptions::default());
+        let connection = connect(&end, uri, far);
+        let carriers = end.carriers();
+        if carriers.iter().any(|by| by == carrier(transport)) {
+            return (end, connection);
+        }
+        assert!(start.elapsed() < LIMIT, "{carriers:?}, not {transport}");
+    }
 }
 
 fn connect(end: &Endpoint, uri: &str, far: &mut Far) -> Connection {
