@@ -10,9 +10,11 @@
  * both sides the same status, with the same text in isthmus_mpi_last_error(). A killed or
  * unreachable partner is told when the MPI's provider gives it up (`peer_timeout`).
  *
- * Every block carries a BLAKE3 digest that the receiver checks before it is written. A file
- * appears under its name when it is whole; the sender is told when it is written. A source
- * that changes while it is read is an error.
+ * Every block carries a BLAKE3 digest that the receiver checks before it is written; what came
+ * damaged is asked for again, three times. A file appears under its name when it is whole; the sender is told
+ * when it is written. A source that changes while it is read is an error. What is there of a file when a
+ * transfer ends early (killed, lost, a full disk) stays beside its place, as .isthmus-mpi-*.part
+ * with a journal; the same calls, by as many ranks as one likes, send only the rest.
  *
  * The library is built by the mpicc of the MPI it is for (make mpi MPICC=...; pkg-config:
  * isthmus-mpi). Its disk threads call no MPI: MPI_THREAD_SINGLE is enough. Calls may not be
@@ -44,7 +46,7 @@ enum isthmus_mpi_status {
     ISTHMUS_MPI_CHANGED = 5,
     /* The two sides' calls do not fit together, or their versions. */
     ISTHMUS_MPI_MISMATCH = 6,
-    /* A block is not what its digest says. */
+    /* A block is not what its digest says, however often it is asked for. */
     ISTHMUS_MPI_DAMAGED = 7,
     /* There is no memory for a block. */
     ISTHMUS_MPI_MEMORY = 8,
@@ -95,6 +97,8 @@ struct isthmus_mpi_report {
     /* 1 where `digest` is the BLAKE3 of the file or range, as b3sum prints it. */
     int32_t has_digest;
     uint8_t digest[32];
+    /* Of the bytes, those that a call before had left there: they were not sent again. */
+    int64_t resumed;
 };
 
 typedef struct isthmus_mpi_coupling isthmus_mpi_coupling;

@@ -20,7 +20,7 @@ int whole_digest(const struct transfer *t)
     return t->what == KIND_FILE && t->block >= 4096 && (t->block & (t->block - 1)) == 0;
 }
 
-static void digest_of(const struct transfer *t, const struct slot *slot, uint8_t *digest)
+void digest_of(const struct transfer *t, const struct slot *slot, uint8_t *digest)
 {
     if (whole_digest(t))
         isthmus_digest_block(slot->memory, (size_t)slot->length, (uint64_t)slot->offset, (uint64_t)t->bytes,
@@ -37,6 +37,20 @@ static int by_posix(const struct transfer *t)
 static int by_mpiio(const struct transfer *t)
 {
     return t->store.is_file && t->store.io == ISTHMUS_MPI_MPIIO;
+}
+
+// A block is there.
+static void remember_block(struct transfer *t, const struct slot *slot)
+{
+    if (journal_note(&t->store, slot->offset / t->block, slot->record.digest))
+        t->kept = 1;
+}
+
+static void write_by_posix(struct transfer *t, struct slot *slot)
+{
+    store_write(&t->store, slot->memory, slot->length, slot->offset, &slot->trouble);
+    if (!slot->trouble.code)
+        remember_block(t, slot);
 }
 
 void slot_job(struct transfer *t, int index)
@@ -56,7 +70,7 @@ void slot_job(struct transfer *t, int index)
     if (memcmp(digest, slot->record.digest, DIGEST_LEN) != 0)
         note(&slot->trouble, ISTHMUS_MPI_DAMAGED, "the block at byte %" PRId64 " is not what was sent", slot->offset);
     else if (by_posix(t))
-        store_write(&t->store, slot->memory, slot->length, slot->offset, &slot->trouble);
+        write_by_posix(t, slot);
     if (t->digests)
         memcpy(t->digests + (slot->offset - t->mine[t->c->rank]) / t->block * DIGEST_LEN, digest, DIGEST_LEN);
 }
@@ -66,6 +80,8 @@ static struct stream *next_block(struct transfer *t, struct slot *slot)
 {
     for (int i = 0; i < t->stream_count; i++) {
         struct stream *stream = &t->streams[(t->turn + i) % t->stream_count];
+        while (stream->next < stream->end && is_had(t, stream->next))
+            stream->next = stream->end - stream->next > t->block ? stream->next + t->block : stream->end;
         if (stream->next == stream->end)
             continue;
         int64_t left = stream->end - stream->next;
@@ -228,6 +244,8 @@ static void on_file(struct transfer *t, int index, const MPI_Status *status, int
     else {
         if (slot->trouble.code)
             fail_here(t, &slot->trouble);
+        else
+            remember_block(t, slot);
         slot_done(t, index);
     }
 }

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 // In the order in which calls are told: senders first, so that both sides tell the same.
 static int call_of(const struct word *word)
@@ -26,6 +27,22 @@ static void mismatch(const struct transfer *t, const struct word *word, struct t
              t->sends ? t->bytes : word->bytes, t->sends ? word->bytes : t->bytes);
 }
 
+static struct word first_word(const struct transfer *t)
+{
+    struct word word = word_of(t, t->sends ? OFFER : READY);
+    word.trouble = t->trouble;
+    word.fixed = t->options.block != 0;
+    if (t->sends && t->what == KIND_FILE && !t->trouble.code)
+        source_of(t, word.source);
+    if (!t->sends && t->what == KIND_FILE && t->store.had_blocks) {
+        word.resumable = 1;
+        word.block = t->store.noted_block;
+        word.bytes = t->store.noted_bytes;
+        memcpy(word.source, t->store.noted_source, DIGEST_LEN);
+    }
+    return word;
+}
+
 // Ranks 0 exchange words, and the shares of arrays. Nothing is sent before the other side is
 // ready: so what cannot go together leaves nothing under way, and receives are posted in time.
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard)
@@ -36,8 +53,7 @@ void greet(struct transfer *t, const struct share *shares, int64_t *counts, stru
     MPI_Request in;
     *heard = (struct word){0};
     if (c->rank == 0) {
-        said->word = word_of(t, t->sends ? OFFER : READY);
-        said->word.trouble = t->trouble;
+        said->word = first_word(t);
         for (int i = 0; i < c->ranks; i++)
             said->counts[i] = shares[i].bytes;
         error = MPI_Isend(&said->word, sizeof said->word, MPI_BYTE, 0, TAG_WORD, c->other, &said->requests[0]);
@@ -55,7 +71,12 @@ void greet(struct transfer *t, const struct share *shares, int64_t *counts, stru
             heard->trouble.code = ISTHMUS_MPI_LOST;
         }
     }
+    // What ranks 0 said, all go by.
+    struct word own = said->word;
+    bcast(t, &own, sizeof own, 0);
     bcast(t, heard, sizeof *heard, 0);
+    t->offer = t->sends ? own : *heard;
+    t->ready = t->sends ? *heard : own;
     if (heard->what == KIND_ARRAY)
         bcast(t, counts, (int64_t)c->remote * (int64_t)sizeof *counts, 0);
 }

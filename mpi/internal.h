@@ -1,10 +1,12 @@
 // What the files of this folder share.
 //
 //   couple.c    two applications come together, and part
-//   transfer.c  a transfer, from the call to the report; greeting.c what both sides say first
+//   calls.c     what programs call
+//   transfer.c  a transfer, from the opening to the report; greeting.c what both sides say first
 //   blocks.c    the loop that moves blocks; words.c what is said meanwhile
 //   plan.c      which rank sends which block to which
 //   store.c     files, by POSIX and MPI-IO; pool.c the disk threads
+//   journal.c   what is there of a file that is not whole; resume.c how both sides go on with it
 #ifndef ISTHMUS_MPI_INTERNAL_H
 #define ISTHMUS_MPI_INTERNAL_H
 
@@ -12,10 +14,12 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <sys/stat.h>
 
-enum { PROTOCOL = 0x49534d31, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000 };
-enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS };
+enum { PROTOCOL = 0x49534d32, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000 };
+enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS, TAG_HAD };
 enum { KIND_FILE = 1, KIND_ARRAY };
 // Of a block that is sent without its data, since something failed elsewhere.
 enum { STOPPED = 100 };
@@ -70,8 +74,12 @@ struct word {
     int32_t kind, serial, what, ranks;
     int32_t has_digest;
     int32_t lost; // to a rank of the same side: the coupling is over
+    // Of an offer: the block is as the caller wants it. Of who is ready: there is a part of a file, of
+    // this source, length and block.
+    int32_t fixed, resumable;
     int64_t bytes, block;
     double seconds, sent_seconds;
+    uint8_t source[DIGEST_LEN];
     uint8_t digest[DIGEST_LEN];
     struct trouble trouble;
 };
@@ -86,6 +94,7 @@ struct record {
 // A rank to its rank 0: something failed, or its blocks are all done.
 struct finished {
     int32_t over;
+    int32_t kept; // blocks that are there, and noted
     struct trouble trouble;
 };
 
@@ -113,6 +122,11 @@ struct store {
     int64_t base;   // of the range in the file
     char path[PATH_MAX], temporary[PATH_MAX]; // temporary "": in place
     struct stat first;
+    char journal[PATH_MAX]; // "": none
+    int lock, log;          // of the journal, -1: none; the lock is rank 0's
+    int had_blocks;         // rank 0: of a call before
+    int64_t noted_block, noted_bytes; // what it is about; block 0: nothing
+    uint8_t noted_source[DIGEST_LEN];
 };
 
 // Rank 0 of a receiver: the file under its temporary name, or the one in place.
@@ -127,9 +141,28 @@ void store_write(const struct store *store, const char *memory, int64_t length, 
 void store_unchanged(const struct store *store, struct trouble *trouble);
 // Every rank; collective.
 void store_close(struct store *store, int sync, struct trouble *trouble);
-// Rank 0 of a receiver: the name, or no trace.
+// Rank 0 of a receiver: the name; else what is there is kept, or no trace.
 void store_publish(struct store *store, int sync, struct trouble *trouble);
-void store_discard(struct store *store);
+void store_leave(struct store *store, int keep);
+
+// --- journal -------------------------------------------------------------------
+
+// Rank 0 of a receiver: the journal, which nobody else has. 0: none, where there is trouble or the
+// file system has no locks.
+int journal_begin(struct store *store, struct trouble *trouble);
+// The part's descriptor, or -1.
+int journal_part(const struct store *store, struct trouble *trouble);
+// Every rank, after that.
+void journal_open(struct store *store);
+// Rank 0: all anew, of this.
+void journal_renew(struct store *store, int64_t block, int64_t bytes, const uint8_t *source);
+// Every rank: what it is about.
+void journal_is_of(struct store *store, int64_t block, int64_t bytes, const uint8_t *source);
+// Notes that a block is there. Whether it could.
+int journal_note(const struct store *store, int64_t index, const uint8_t *digest);
+// Whether a block is noted, and its digest.
+int journal_has(const struct store *store, int64_t index, uint8_t *digest);
+void journal_end(struct store *store, int keep);
 
 // --- pool ----------------------------------------------------------------------
 
@@ -178,7 +211,11 @@ struct transfer {
     int64_t *mine, *theirs; // bounds
     struct stream *streams;
     int stream_count, turn;
-    int64_t blocks, unbegun, left; // this rank's blocks; of them not begun, not done
+    unsigned char *have; // a bit for each block of the file: it is there already
+    int64_t resumed;     // bytes of these
+    atomic_int kept;     // blocks are there, and noted
+    struct word offer, ready; // what both sides said first
+    int64_t blocks, unbegun, left; // this rank's blocks to move; of them not begun, not done
     struct slot *slots;
     int count, unused_count;
     int *unused;
@@ -203,6 +240,16 @@ struct transfer {
 void slot_job(struct transfer *t, int slot); // what a disk thread does
 void move_blocks(struct transfer *t);        // all, until the last word
 int whole_digest(const struct transfer *t);
+void digest_of(const struct transfer *t, const struct slot *slot, uint8_t *digest);
+
+// resume.c
+void source_of(const struct transfer *t, uint8_t *source);
+// The block of what is there and can be continued; 0: nothing can.
+int64_t resumed_block(const struct word *offer, const struct word *ready);
+int64_t blocks_in(const struct transfer *t, int64_t bytes);
+int is_had(const struct transfer *t, int64_t offset);
+// All ranks of both sides; 0 where the other application is lost.
+int agree_on_had(struct transfer *t);
 
 // words.c
 int word_request(const struct transfer *t);
@@ -219,6 +266,7 @@ void fail(struct transfer *t, const struct trouble *trouble, int rank);
 // The same of what happened at this rank.
 void fail_here(struct transfer *t, struct trouble *trouble);
 void lose(struct transfer *t, int error);
+int is_kept(const struct transfer *t);
 
 // greeting.c
 // What each rank of a side has to say of itself.
@@ -236,7 +284,17 @@ void end_greeting(struct transfer *t);
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard);
 int is_on(struct transfer *t, const struct word *heard);
 
+// What rank 0 was called with, for all of its side.
+struct opening {
+    struct isthmus_mpi_options options;
+    int64_t offset, length;
+    char path[PATH_MAX], temporary[PATH_MAX], journal[PATH_MAX];
+    struct trouble trouble;
+};
+
 // transfer.c
+// One attempt; frees both. `began`: when the first was, or 0.
+int transfer(struct transfer *t, struct opening *opening, int64_t bytes, struct isthmus_mpi_report *report, double began);
 void bcast(const struct transfer *t, void *data, int64_t bytes, int root);
 void sign(const struct transfer *t, struct trouble *trouble);
 

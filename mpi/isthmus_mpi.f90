@@ -25,6 +25,7 @@ module isthmus_mpi
         real(c_double) :: seconds = 0, sent_seconds = 0
         integer(c_int32_t) :: has_digest = 0
         integer(c_int8_t) :: digest(32) = 0
+        integer(c_int64_t) :: resumed = 0
     end type
 
     public :: isthmus_accept, isthmus_connect, isthmus_couple, isthmus_uncouple

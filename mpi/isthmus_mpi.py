@@ -47,18 +47,21 @@ class _Report(ctypes.Structure):
     _fields_ = [
         ("bytes", ctypes.c_int64), ("block", ctypes.c_int64), ("seconds", ctypes.c_double),
         ("sent_seconds", ctypes.c_double), ("has_digest", ctypes.c_int32), ("digest", ctypes.c_uint8 * 32),
+        ("resumed", ctypes.c_int64),
     ]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a transfer: bytes, seconds, and the BLAKE3 of a file in hexadecimal digits, or None."""
+    """What came of a transfer: bytes, of which `resumed` were there, seconds, and the BLAKE3 of a file in
+    hexadecimal digits, or None."""
 
     bytes: int
     block: int
     seconds: float
     sent_seconds: float
     digest: str | None
+    resumed: int
 
 
 def _check(status):
@@ -83,7 +86,7 @@ class Coupling:
         chosen, report = _Options(**{name: int(value) for name, value in options.items()}), _Report()
         _check(call(self._handle, *arguments, ctypes.byref(chosen), ctypes.byref(report)))
         digest = bytes(report.digest).hex() if report.has_digest else None
-        return Report(report.bytes, report.block, report.seconds, report.sent_seconds, digest)
+        return Report(report.bytes, report.block, report.seconds, report.sent_seconds, digest, report.resumed)
 
     def send_file(self, path, offset=0, length=-1, **options):
         """Sends `length` bytes (-1: all) of a file from `offset` on."""

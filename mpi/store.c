@@ -1,5 +1,6 @@
 // Files: where blocks come from and go to.
 #include "internal.h"
+#include "isthmus.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,37 +25,60 @@ static int folder_len(const char *path)
     return slash ? (int)(slash - path + 1) : 0;
 }
 
+// The same for every transfer to this path, so that the next finds what the last left.
 static void name_temporary(struct store *store, struct trouble *trouble)
 {
-    uint64_t random;
     struct stat about;
+    uint8_t digest[DIGEST_LEN];
+    uint64_t short_digest;
+    int folder = folder_len(store->path);
+    const char *name = store->path + folder;
     if (stat(store->path, &about) == 0 && !S_ISREG(about.st_mode)) {
         note(trouble, ISTHMUS_MPI_FILE, "cannot create %.200s: it is there, and no regular file", store->path);
         return;
     }
+    isthmus_digest_block(name, strlen(name), 0, strlen(name), 1 << 20, digest);
+    memcpy(&short_digest, digest, sizeof short_digest);
+    snprintf(store->temporary, sizeof store->temporary, "%.*s.isthmus-mpi-%016" PRIx64 ".part", folder, store->path,
+             short_digest);
+    int length = snprintf(store->journal, sizeof store->journal, "%.*s.isthmus-mpi-%016" PRIx64 ".journal", folder,
+                          store->path, short_digest);
+    if (length >= (int)sizeof store->journal)
+        note(trouble, ISTHMUS_MPI_INVALID, "the path %.200s... is too long", store->path);
+}
+
+// Without a journal the name is one that nobody else has.
+static void name_by_chance(struct store *store)
+{
+    uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         random = (uint64_t)getpid();
-    int folder = folder_len(store->path);
-    int length = snprintf(store->temporary, sizeof store->temporary, "%.*s.isthmus-%016" PRIx64 ".part", folder,
-                          store->path, random);
-    if (length >= (int)sizeof store->temporary)
-        note(trouble, ISTHMUS_MPI_INVALID, "the path %.200s... is too long", store->path);
+    store->journal[0] = 0;
+    snprintf(store->temporary, sizeof store->temporary, "%.*s.isthmus-mpi-%016" PRIx64 ".part", folder_len(store->path),
+             store->path, random);
 }
 
 void store_create(struct store *store, struct trouble *trouble)
 {
-    int in_place = store->base >= 0;
+    int in_place = store->base >= 0, fd = -1;
     if (!in_place)
         name_temporary(store, trouble);
-    if (trouble->code)
-        return;
-    int fd = open(written_path(store), O_WRONLY | O_CREAT | O_CLOEXEC | (in_place ? 0 : O_EXCL), 0666);
-    if (fd < 0) {
-        note_errno(trouble, errno, "cannot create %.200s", store->path);
-        store->temporary[0] = 0;
+    if (!trouble->code && !in_place && !journal_begin(store, trouble) && !trouble->code)
+        name_by_chance(store);
+    if (!trouble->code && store->journal[0]) {
+        fd = journal_part(store, trouble);
+    } else if (!trouble->code) {
+        fd = open(written_path(store), O_WRONLY | O_CREAT | O_CLOEXEC | (in_place ? 0 : O_EXCL), 0666);
+        if (fd < 0)
+            note_errno(trouble, errno, "cannot create %.200s", store->path);
+    }
+    if (fd >= 0) {
+        close(fd);
         return;
     }
-    close(fd);
+    // Nothing of somebody else's is taken away.
+    journal_end(store, 1);
+    store->temporary[0] = store->journal[0] = 0;
 }
 
 static void open_posix(struct store *store, int direct, struct trouble *trouble)
@@ -79,6 +103,8 @@ void store_open(struct store *store, MPI_Comm local, int direct, struct trouble 
         note_errno(trouble, errno, "cannot open %.200s", store->path);
     else if (!S_ISREG(store->first.st_mode))
         note(trouble, ISTHMUS_MPI_FILE, "%.200s is not a regular file", store->path);
+    if (!trouble->code)
+        journal_open(store);
     if (store->io == ISTHMUS_MPI_POSIX) {
         if (!trouble->code)
             open_posix(store, direct, trouble);
@@ -183,7 +209,9 @@ void store_close(struct store *store, int sync, struct trouble *trouble)
         if (close(store->fd) < 0 && store->writes)
             note_errno(trouble, errno, "cannot finish %.200s", store->path);
     }
-    store->fd = store->direct = -1;
+    if (store->log >= 0)
+        close(store->log);
+    store->fd = store->direct = store->log = -1;
 }
 
 static void sync_folder(const struct store *store, struct trouble *trouble)
@@ -207,13 +235,15 @@ void store_publish(struct store *store, int sync, struct trouble *trouble)
         return;
     }
     store->temporary[0] = 0;
+    journal_end(store, 0);
     if (sync)
         sync_folder(store, trouble);
 }
 
-void store_discard(struct store *store)
+void store_leave(struct store *store, int keep)
 {
-    if (store->writes && store->temporary[0])
+    if (store->writes && store->temporary[0] && !(keep && store->journal[0]))
         unlink(store->temporary);
+    journal_end(store, keep && store->temporary[0]);
     store->temporary[0] = 0;
 }

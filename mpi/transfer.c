@@ -2,18 +2,12 @@
 // it, move the blocks, and hear how it went.
 #include "internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-// What rank 0 was called with, for all of its side.
-struct opening {
-    struct isthmus_mpi_options options;
-    int64_t offset, length;
-    char path[PATH_MAX], temporary[PATH_MAX];
-    struct trouble trouble;
-};
+#include <unistd.h>
 
 // Says whose trouble it is.
 void sign(const struct transfer *t, struct trouble *trouble)
@@ -61,11 +55,14 @@ static void agree(struct transfer *t, struct opening *opening)
         t->store.base = opening->offset;
         if (t->what == KIND_FILE && !t->sends && !opening->trouble.code)
             store_create(&t->store, &opening->trouble);
+        t->kept = t->store.had_blocks;
         strcpy(opening->temporary, t->store.temporary);
+        strcpy(opening->journal, t->store.journal);
     }
     bcast(t, opening, sizeof *opening, 0);
     strcpy(t->store.path, opening->path);
     strcpy(t->store.temporary, opening->temporary);
+    strcpy(t->store.journal, opening->journal);
     t->store.base = opening->offset;
     t->store.io = opening->options.io;
     t->options = opening->options;
@@ -138,7 +135,8 @@ static int64_t blocks_of(const struct transfer *t)
 {
     int64_t blocks = 0;
     for (int i = 0; i < t->stream_count; i++)
-        blocks += (t->streams[i].end - t->streams[i].next + t->block - 1) / t->block;
+        for (int64_t at = t->streams[i].next; at < t->streams[i].end; at += t->block)
+            blocks += !is_had(t, at);
     return blocks;
 }
 
@@ -194,7 +192,8 @@ static int make_slots(struct transfer *t)
     return 1;
 }
 
-static int make_plan(struct transfer *t, const int64_t *counts)
+// Which share is whose, and where the digests go. Whether there is memory.
+static int share_out(struct transfer *t, const int64_t *counts)
 {
     struct isthmus_mpi_coupling *c = t->c;
     if (t->what == KIND_FILE) {
@@ -203,13 +202,18 @@ static int make_plan(struct transfer *t, const int64_t *counts)
     } else {
         sums(t->theirs, c->remote, counts);
     }
-    t->stream_count = streams_between(t->mine, c->rank, t->theirs, c->remote, t->streams);
-    t->blocks = t->unbegun = t->left = blocks_of(t);
     if (!t->sends && whole_digest(t)) {
-        int64_t blocks = c->rank == 0 ? (t->bytes + t->block - 1) / t->block : t->blocks;
-        t->digests = malloc((size_t)(blocks + 1) * DIGEST_LEN);
+        int64_t share = c->rank == 0 ? t->bytes : t->mine[c->rank + 1] - t->mine[c->rank];
+        t->digests = malloc((size_t)(blocks_in(t, share) + 1) * DIGEST_LEN);
     }
-    return (t->sends || !whole_digest(t) || t->digests) && make_slots(t);
+    return t->sends || !whole_digest(t) || t->digests;
+}
+
+static int make_plan(struct transfer *t)
+{
+    t->stream_count = streams_between(t->mine, t->c->rank, t->theirs, t->c->remote, t->streams);
+    t->blocks = t->unbegun = t->left = blocks_of(t);
+    return make_slots(t);
 }
 
 static void release(struct transfer *t)
@@ -217,7 +221,7 @@ static void release(struct transfer *t)
     struct trouble ignored = {0};
     store_close(&t->store, 0, &ignored);
     if (t->c->rank == 0)
-        store_discard(&t->store);
+        store_leave(&t->store, is_kept(t));
     free(t->mine);
     free(t->theirs);
     free(t->streams);
@@ -227,6 +231,7 @@ static void release(struct transfer *t)
     free(t->statuses);
     free(t->ended);
     free(t->digests);
+    free(t->have);
     free(t->pool.jobs);
     free(t->pool.results);
     free(t);
@@ -234,12 +239,32 @@ static void release(struct transfer *t)
 
 // --- the call ----------------------------------------------------------------------
 
+// A receiver's, when it is known what comes.
+static void begin_file(struct transfer *t, int anew, struct trouble *trouble)
+{
+    journal_is_of(&t->store, t->block, t->bytes, t->offer.source);
+    if (t->c->rank != 0)
+        return;
+    if (anew && t->store.journal[0]) {
+        t->kept = 0;
+        if (truncate(t->store.temporary, 0) < 0)
+            note_errno(trouble, errno, "cannot write %.200s", t->store.path);
+        journal_renew(&t->store, t->block, t->bytes, t->offer.source);
+    }
+    store_reserve(&t->store, t->bytes, trouble);
+}
+
 static void move_all(struct transfer *t, const int64_t *counts)
 {
     struct trouble trouble = {0};
-    if (t->c->rank == 0 && !t->sends && t->store.is_file)
-        store_reserve(&t->store, t->bytes, &trouble);
-    int ready = make_plan(t, counts), all = 0;
+    int64_t resumed = resumed_block(&t->offer, &t->ready);
+    t->block = resumed ? resumed : t->offer.block;
+    if (!t->sends && t->store.is_file)
+        begin_file(t, !resumed, &trouble);
+    int ready = share_out(t, counts), all = 0;
+    if (resumed && !agree_on_had(t))
+        return;
+    ready &= make_plan(t);
     MPI_Request request;
     MPI_Iallreduce(&ready, &all, 1, MPI_INT, MPI_MIN, t->c->local, &request);
     await(&request);
@@ -260,10 +285,10 @@ static void move_all(struct transfer *t, const int64_t *counts)
     t->trouble = t->verdict.trouble;
     t->c->lost |= t->verdict.lost;
     if (!t->trouble.code && t->bytes > 0 && t->verdict.seconds > 0)
-        t->c->rate = (double)t->bytes / t->verdict.seconds;
+        t->c->rate = (double)(t->bytes - t->resumed) / t->verdict.seconds;
 }
 
-static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, struct isthmus_mpi_report *report)
+int transfer(struct transfer *t, struct opening *opening, int64_t bytes, struct isthmus_mpi_report *report, double began)
 {
     struct isthmus_mpi_coupling *c = t->c;
     struct share *shares = calloc((size_t)c->ranks + 1, sizeof *shares);
@@ -279,24 +304,20 @@ static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, 
     agree(t, opening);
     open_all(t, bytes, shares);
     measure(t, opening, shares);
-    // What rank 0 says of the length and of itself, all go by.
-    bcast(t, &t->block, sizeof t->block, 0);
     for (int i = 0; i < c->ranks; i++)
         t->mine[i + 1] = t->mine[i] + shares[i].bytes;
     greet(t, shares, counts, &heard);
-    t->began = now_s();
+    t->began = began > 0 ? began : now_s();
     if (is_on(t, &heard))
         move_all(t, counts);
     else
         t->verdict.seconds = now_s() - t->began;
     end_greeting(t);
     c->serial++;
-    if (report) {
-        *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->block, .seconds = t->verdict.seconds,
-                                              .sent_seconds = t->verdict.sent_seconds,
-                                              .has_digest = t->verdict.has_digest};
-        memcpy(report->digest, t->verdict.digest, DIGEST_LEN);
-    }
+    *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->block, .seconds = t->verdict.seconds,
+                                          .sent_seconds = t->verdict.sent_seconds, .resumed = t->resumed,
+                                          .has_digest = t->verdict.has_digest};
+    memcpy(report->digest, t->verdict.digest, DIGEST_LEN);
     free(shares);
     free(counts);
     struct trouble all = {0};
@@ -305,64 +326,4 @@ static int transfer(struct transfer *t, struct opening *opening, int64_t bytes, 
     release(t);
     free(opening);
     return tell(&all);
-}
-
-static int begin(struct isthmus_mpi_coupling *c, int sends, int what, const char *path, int64_t offset, int64_t length,
-                 void *data, int64_t bytes, const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
-{
-    struct trouble trouble = {0};
-    struct transfer *t = calloc(1, sizeof *t);
-    struct opening *opening = calloc(1, sizeof *opening);
-    if (!c)
-        note(&trouble, ISTHMUS_MPI_INVALID, "no coupling");
-    else if (c->lost)
-        note(&trouble, ISTHMUS_MPI_LOST, "the other application was lost before; couple again");
-    else if (!t || !opening)
-        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY);
-    if (trouble.code) {
-        free(t);
-        free(opening);
-        return tell(&trouble);
-    }
-    t->c = c;
-    t->sends = sends;
-    t->what = what;
-    t->store = (struct store){.is_file = what == KIND_FILE, .writes = !sends, .fd = -1, .direct = -1,
-                              .file = MPI_FILE_NULL, .data = data};
-    if (options)
-        opening->options = *options;
-    opening->offset = offset;
-    opening->length = length;
-    if (path && strlen(path) < sizeof opening->path)
-        strcpy(opening->path, path);
-    struct handlers handlers;
-    return_errors(&handlers);
-    int status = transfer(t, opening, bytes, report);
-    restore_errors(&handlers);
-    return status;
-}
-
-int isthmus_mpi_send_file(isthmus_mpi_coupling *coupling, const char *path, int64_t offset, int64_t length,
-                          const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
-{
-    return begin(coupling, 1, KIND_FILE, path, offset, length, NULL, 0, options, report);
-}
-
-int isthmus_mpi_receive_file(isthmus_mpi_coupling *coupling, const char *path, int64_t offset,
-                             const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
-{
-    return begin(coupling, 0, KIND_FILE, path, offset, -1, NULL, 0, options, report);
-}
-
-int isthmus_mpi_send_array(isthmus_mpi_coupling *coupling, const void *data, int64_t bytes,
-                           const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
-{
-    // Only read: the two directions share what leads to the memory.
-    return begin(coupling, 1, KIND_ARRAY, NULL, 0, -1, (void *)(uintptr_t)data, bytes, options, report);
-}
-
-int isthmus_mpi_receive_array(isthmus_mpi_coupling *coupling, void *data, int64_t bytes,
-                              const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report)
-{
-    return begin(coupling, 0, KIND_ARRAY, NULL, 0, -1, data, bytes, options, report);
 }

@@ -148,7 +148,7 @@ void on_word(struct transfer *t)
 
 static void take_digests(struct transfer *t, int source)
 {
-    int64_t first = t->mine[source], blocks = (t->mine[source + 1] - first + t->block - 1) / t->block;
+    int64_t first = t->mine[source], blocks = blocks_in(t, t->mine[source + 1] - first);
     if (blocks > 0)
         MPI_Recv(t->digests + first / t->block * DIGEST_LEN, (int)(blocks * DIGEST_LEN), MPI_BYTE, source, TAG_DIGESTS,
                  t->c->local, MPI_STATUS_IGNORE);
@@ -173,6 +173,7 @@ void on_local(struct transfer *t, int source)
     struct finished word = t->from_rank;
     if (word.over) {
         t->finished++;
+        t->kept |= word.kept;
         if (t->digests && !word.trouble.code)
             take_digests(t, source);
     }
@@ -197,13 +198,19 @@ static void report(struct transfer *t)
     t->reported = 1;
     if (t->c->rank == 0)
         return;
-    struct finished word = {.over = 1};
+    struct finished word = {.over = 1, .kept = t->kept};
     if (!t->sends || t->lost)
         word.trouble = t->trouble;
     MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_FINISHED, t->c->local);
-    int64_t blocks = t->blocks;
+    int64_t blocks = blocks_in(t, t->mine[t->c->rank + 1] - t->mine[t->c->rank]);
     if (t->digests && !word.trouble.code && blocks > 0)
         MPI_Send(t->digests, (int)(blocks * DIGEST_LEN), MPI_BYTE, 0, TAG_DIGESTS, t->c->local);
+}
+
+// Whether what is there of the file is kept for the next call.
+int is_kept(const struct transfer *t)
+{
+    return t->kept && t->trouble.code != ISTHMUS_MPI_CHANGED;
 }
 
 // Rank 0 of the receiver, when all ranks have written what is theirs.
@@ -212,11 +219,11 @@ static void conclude(struct transfer *t)
     struct word word = word_of(t, DONE);
     if (!t->trouble.code)
         store_publish(&t->store, t->options.sync, &t->trouble);
-    store_discard(&t->store);
+    store_leave(&t->store, is_kept(t));
     word.trouble = t->trouble;
     word.has_digest = t->digests && !t->trouble.code;
     if (word.has_digest)
-        isthmus_digest_whole(t->digests, (size_t)((t->bytes + t->block - 1) / t->block), (uint64_t)t->bytes,
+        isthmus_digest_whole(t->digests, (size_t)blocks_in(t, t->bytes), (uint64_t)t->bytes,
                              (uint64_t)t->block, word.digest);
     word.seconds = now_s() - t->began;
     t->verdict = word;

@@ -39,10 +39,10 @@ wanted=$(cat "$0" include/isthmus-mpi.h include/isthmus.h mpi/*.[ch] | sha256sum
 if [[ ! -e $library || ! -e $stamp || $(<"$stamp") != "$wanted" ]]; then
     # $ORIGIN is the loader's: the tree may be moved.
     "$@" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -pthread -Iinclude \
-        -shared -Wl,--no-undefined -Wl,-soname,libisthmus-mpi.so.0 -o "$library.new" mpi/*.c \
+        -shared -Wl,--no-undefined -Wl,-soname,libisthmus-mpi.so.1 -o "$library.new" mpi/*.c \
         -Lbuild/lib -listhmus "-Wl,-rpath,\$ORIGIN/../.."
-    mv "$library.new" "$library.0"
-    ln -sfn libisthmus-mpi.so.0 "$library"
+    mv "$library.new" "$library.1"
+    ln -sfn libisthmus-mpi.so.1 "$library"
     printf '%s' "$wanted" >"$stamp"
 fi
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)

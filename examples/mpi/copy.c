@@ -79,8 +79,9 @@ static void tell(const struct isthmus_mpi_report *report, int receives, const ch
     if (rank != 0)
         return;
     if (!receives)
-        printf("RESULT {\"bytes\": %" PRId64 ", \"block\": %" PRId64 ", \"seconds\": %.6f, \"sent_seconds\": %.6f}\n",
-               report->bytes, report->block, report->seconds, report->sent_seconds);
+        printf("RESULT {\"bytes\": %" PRId64 ", \"block\": %" PRId64 ", \"seconds\": %.6f, \"sent_seconds\": %.6f, "
+               "\"resumed\": %" PRId64 "}\n",
+               report->bytes, report->block, report->seconds, report->sent_seconds, report->resumed);
     for (size_t i = 0; report->has_digest && i < sizeof report->digest; i++)
         printf("%02x%s", report->digest[i], i + 1 < sizeof report->digest ? "" : "  ");
     if (report->has_digest)

