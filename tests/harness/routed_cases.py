@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from . import cases
+from . import cases, routed_mover
 from .cases import ADDRESS, FAILED, PASSED, SKIPPED, Context, Failure, Outcome, Skip, must_pass
 from .routed import SHAPES, Network, NotReady
 
@@ -166,6 +166,7 @@ CASES = {
         Case("routers-gone", routers_gone),
         Case("no-route", no_route),
         Case("far-process-killed", far_process_killed),
+        Case("mover-cp", routed_mover.copies),
     )
 }
 NAMES = tuple(CASES)
