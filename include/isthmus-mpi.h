@@ -106,9 +106,12 @@ typedef struct isthmus_mpi_coupling isthmus_mpi_coupling;
 /*
  * Couples this application with another. `port`, significant at rank 0:
  *   "file:PATH"  accept writes its port's name to PATH, and connect waits for that file;
+ *   "router:isthmus://AS.SUBNET/IP:PORT/NAME"  accept publishes its port under NAME at this router of its own
+ *                AS (docs/router.md), and connect looks it up there, through its own routers
+ *                where they are at different sites; while accept waits, and as long as it does;
  *   "env:NAME"   what the environment variable NAME has, in one of these forms;
  *   "name:TEXT"  connect only: the name that MPI_Open_port gave somebody.
- * NULL is "env:ISTHMUS_PORT". `patience` is how long connect waits for the file, in seconds; 0: 60.
+ * NULL is "env:ISTHMUS_PORT". `patience` is how long connect waits for the file or the name, in seconds; 0: 60.
  * Accept waits for the other side as long as MPI_Comm_accept does. Not all MPIs can couple
  * separate jobs; Open MPI needs a daemon of its own for it.
  */

@@ -115,6 +115,7 @@ enum isthmus_access {
 typedef struct isthmus_endpoint { uint64_t id; } isthmus_endpoint;
 typedef struct isthmus_connection { uint64_t id; } isthmus_connection;
 typedef struct isthmus_region { uint64_t id; } isthmus_region;
+typedef struct isthmus_name { uint64_t id; } isthmus_name;
 
 /* What a peer needs to reach registered memory: send it there in a message. The bytes mean
  * nothing to programs. */
@@ -346,6 +347,22 @@ int isthmus_digest_block(const void *data, size_t len, uint64_t offset, uint64_t
 /* The digest of the whole, as b3sum prints it, from those of its `count` blocks in order. */
 int isthmus_digest_whole(const uint8_t *digests, size_t count, uint64_t size, uint64_t block,
                          uint8_t digest[32]);
+
+/* Publishes a text under a name at a router, until isthmus_withdraw or the end of this process. `place` is
+ * the router's address, isthmus://AS.SUBNET/IP:PORT: one of those of this process's own AS. It is
+ * published again when a router or a way that failed is back. Names have 1 to 128 letters,
+ * digits and "-_.:", texts at most 1024 bytes. Returns ISTHMUS_UNREACHABLE, or ISTHMUS_INVALID, also where the
+ * router does not take the name, such as when another process has published it. May be called before
+ * isthmus_init. */
+int isthmus_publish(const char *place, const char *name, const char *text, isthmus_name *published);
+
+/* Withdraws what isthmus_publish has published. */
+int isthmus_withdraw(isthmus_name published);
+
+/* Looks a name up that a process has published, here or at another site, now or within patience_us. The text and a NUL go
+ * to `text`, which has room for `len` bytes: 1025 are always enough. Where the router is on another subnet,
+ * the way goes by the routers that the configuration has. ISTHMUS_TIMED_OUT: nobody has published it. */
+int isthmus_look_up(const char *place, const char *name, uint64_t patience_us, char *text, size_t len);
 
 /* What a status means, in general. Never null. */
 const char *isthmus_strerror(int status);

@@ -1,5 +1,6 @@
 // Two applications come together, and part.
 #include "internal.h"
+#include "isthmus.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@ struct meeting {
     struct trouble trouble;
     char port[MPI_MAX_PORT_NAME];
     char file[PATH_MAX];
+    char place[PATH_MAX], name[PATH_MAX]; // of a router, and at it
+    isthmus_name published;
 };
 
 static void note_coupling(struct trouble *trouble, int error, const char *what)
@@ -50,15 +53,30 @@ static void read_spec(const char *spec, struct meeting *meeting)
     }
     if ((part = after(spec, "file:")) && part[0] && strlen(part) < sizeof meeting->file - 5)
         strcpy(meeting->file, part);
-    else if ((part = after(spec, "name:")) && part[0] && strlen(part) < sizeof meeting->port)
+    else if ((part = after(spec, "router:")) && strrchr(part, '/') && strlen(part) < sizeof meeting->place) {
+        int place = (int)(strrchr(part, '/') - part);
+        snprintf(meeting->place, sizeof meeting->place, "%.*s", place, part);
+        strcpy(meeting->name, part + place + 1);
+    } else if ((part = after(spec, "name:")) && part[0] && strlen(part) < sizeof meeting->port)
         strcpy(meeting->port, part);
     else
         note(&meeting->trouble, ISTHMUS_MPI_INVALID,
-             "\"%.100s\" names no port; expected file:PATH, env:NAME or name:TEXT", spec);
+             "\"%.100s\" names no port; expected file:PATH, router:isthmus://AS.SUBNET/IP:PORT/NAME, env:NAME or name:TEXT", spec);
+}
+
+static void note_router(struct trouble *trouble, const char *what, const struct meeting *meeting)
+{
+    note(trouble, ISTHMUS_MPI_COUPLING, "%s \"%.60s\" at the router %.60s: %.150s", what, meeting->name, meeting->place,
+         isthmus_last_error());
 }
 
 static void publish(struct meeting *meeting)
 {
+    if (meeting->name[0]) {
+        if (isthmus_publish(meeting->place, meeting->name, meeting->port, &meeting->published) != ISTHMUS_SUCCESS)
+            note_router(&meeting->trouble, "cannot publish", meeting);
+        return;
+    }
     char temporary[PATH_MAX];
     snprintf(temporary, sizeof temporary, "%.4090s.new", meeting->file);
     FILE *out = fopen(temporary, "w");
@@ -71,15 +89,25 @@ static void publish(struct meeting *meeting)
     }
 }
 
+// Nobody else is to find it.
+static void conceal(const struct meeting *meeting)
+{
+    if (meeting->name[0])
+        isthmus_withdraw(meeting->published);
+    else
+        unlink(meeting->file);
+}
+
 static void open_port(struct meeting *meeting)
 {
     int error = MPI_SUCCESS;
-    if (!meeting->trouble.code && !meeting->file[0])
+    if (!meeting->trouble.code && !meeting->file[0] && !meeting->name[0])
         note(&meeting->trouble, ISTHMUS_MPI_INVALID,
-             "accept opens the port, and writes its name to a file: give file:PATH");
+             "accept opens the port, and tells its name: give file:PATH or router:PLACE/NAME");
     if (meeting->trouble.code)
         return;
-    unlink(meeting->file); // of a run before
+    if (meeting->file[0])
+        unlink(meeting->file); // of a run before
     if ((error = MPI_Open_port(MPI_INFO_NULL, meeting->port)) != MPI_SUCCESS)
         note_coupling(&meeting->trouble, error, "this MPI cannot open a port");
     else
@@ -94,6 +122,13 @@ static void find_port(struct meeting *meeting, double patience)
     FILE *in = NULL;
     if (meeting->trouble.code || meeting->port[0])
         return;
+    if (meeting->name[0]) {
+        uint64_t patience_us = (uint64_t)(1e6 * (patience > 0 ? patience : PATIENCE_S));
+        int status = isthmus_look_up(meeting->place, meeting->name, patience_us, meeting->port, sizeof meeting->port);
+        if (status != ISTHMUS_SUCCESS)
+            note_router(&meeting->trouble, status == ISTHMUS_TIMED_OUT ? "nobody published" : "cannot look up", meeting);
+        return;
+    }
     while (!(in = fopen(meeting->file, "r")) && errno == ENOENT && now_s() < until)
         for (int i = 0; i < PORT_CHECK_NS / REST_NS; i++)
             rest();
@@ -225,7 +260,7 @@ static int come_together(MPI_Comm comm, int accepts, const char *port, double pa
             note_coupling(&meeting->trouble, error, accepts ? "nobody could connect" : NOT_THERE);
         }
         if (accepts && c->rank == 0) {
-            unlink(meeting->file);
+            conceal(meeting);
             MPI_Close_port(meeting->port);
         }
     }

@@ -167,6 +167,7 @@ CASES = {
         Case("no-route", no_route),
         Case("far-process-killed", far_process_killed),
         Case("mover-cp", routed_mover.copies),
+        Case("mover-name", routed_mover.coupled_by_name),
     )
 }
 NAMES = tuple(CASES)

@@ -1,5 +1,6 @@
-"""`isthmus cp` between sites that only routers join: the service is at site b, the copies are
-started at site a. Of the routers next to them one is killed in mid-transfer, each way."""
+"""Files between sites that only routers join. `isthmus cp`: the service is at site b, the copies are
+started at site a; of the routers next to them one is killed in mid-transfer, each way. MPI programs:
+they come together by a name at a router of site a."""
 
 import filecmp
 import os
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 
 from . import process
-from .cases import Failure, last_words
+from .cases import Failure, expect_text, last_words
 from .mpis import ISTHMUS
 
 PORT = 4200
@@ -122,3 +123,32 @@ def copies(c):
         return "; ".join(told)
     finally:
         mover.end()
+
+
+def coupled_by_name(c):
+    """Two jobs know nothing of each other but a name at a router; it is one program's as long as it waits."""
+    side = c.net.sides["a"]
+    place = f"router:isthmus://{side.as_id}.{side.shape.subnets[0].id}/{side.routers[0]}"
+    folder = c.logs.resolve() / f"{c.label}.{c.case}.files"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    source, target = folder / "source", folder / "target"
+    source.write_bytes(os.urandom(1 << 20) * 20)
+    start = lambda site, name, *words: c.start(2, "copy", *words, suffix=f".{name}", place=c.net.place(site))
+    jobs = [start("b", "elsewhere", "receive", f"{place}/run", folder / "none")]
+    try:
+        ended = jobs[0].wait(60)
+        words = r"^copy: cannot publish \"run\" at the router .*: a router takes names of processes of its own AS only.*$"
+        told = expect_text("the receiver of the other AS", ended, words)
+        # Whoever comes first waits for the other.
+        jobs = [start("b", "send", "send", f"{place}/run", source), start("a", "receive", "receive", f"{place}/run", target)]
+        for job in jobs:
+            ended = job.wait(60)
+            if ended.timed_out or ended.status != 0:
+                raise Failure(f"exit {ended.status}: {last_words(ended.output)}")
+    finally:
+        for job in jobs:
+            job.end()
+    if not filecmp.cmp(source, target, shallow=False):
+        raise Failure("the copy differs")
+    return f"{source.stat().st_size} bytes between programs that knew a name; {told}"

@@ -26,6 +26,8 @@ handles! {
     ConnectionName;
     /// Names registered memory.
     RegionName;
+    /// A name that was published at a router.
+    NameHandle;
 }
 
 /// `isthmus_memory`.

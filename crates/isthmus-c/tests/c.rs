@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use isthmus_c::types::{
-    ABI_VERSION, ConnectionName, DeviceRecord, EndpointName, EventRecord, MemoryBytes, OptionsRecord,
-    RegionName, Status,
+    ABI_VERSION, ConnectionName, DeviceRecord, EndpointName, EventRecord, MemoryBytes, NameHandle,
+    OptionsRecord, RegionName, Status,
 };
 
 /// A bound for a program that hangs; on a machine of its own each takes seconds. Seconds.
@@ -187,6 +187,7 @@ fn layout() -> String {
     record!("isthmus_endpoint", EndpointName);
     record!("isthmus_connection", ConnectionName);
     record!("isthmus_region", RegionName);
+    record!("isthmus_name", NameHandle);
     record!("isthmus_memory", MemoryBytes);
     record!(
         "isthmus_device",

@@ -11,6 +11,7 @@ int main(void)
     SIZE(isthmus_endpoint);
     SIZE(isthmus_connection);
     SIZE(isthmus_region);
+    SIZE(isthmus_name);
     SIZE(isthmus_memory);
     SIZE(isthmus_device);
     FIELD(isthmus_device, name);

@@ -1,11 +1,13 @@
-//! What endpoints of the substrate tell each other, and what datagrams begin with.
+//! What endpoints of the substrate tell each other, what datagrams begin with, and what routers are asked
+//! that keep names.
 
 use isthmus_wire::MessageHeader;
 use isthmus_wire::conversation::{
     ConnectionId, DatagramHeader, End, LETTER_MAX, Letter, MemoryHandle, Objection, PAYLOAD_MAX, Subject,
 };
+use isthmus_wire::rendezvous::{Answer, NAME_MAX, Request, TEXT_MAX};
 
-/// A letter of every kind, a datagram's head, a memory handle.
+/// A letter and a request of every kind, a datagram's head, a memory handle.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let to = ConnectionId::new(1, 2);
     let from = End { id: ConnectionId::new(3, 4), token: 5, udp_port: 6, message_max: 7 };
@@ -17,6 +19,13 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         Letter::Void { to, ticket: 11 },
     ];
     let mut seeds: Vec<Vec<u8>> = letters.iter().map(encoded).collect();
+    for request in [
+        Request::Publish { name: "run".to_owned(), text: "a port".to_owned() },
+        Request::LookUp { name: "run".to_owned(), wait_s: 18 },
+    ] {
+        seeds.extend(request.encode());
+    }
+    seeds.push(Answer::Found.encode("a port"));
     seeds.push(DatagramHeader { to, token: 12 }.to_bytes().to_vec());
     seeds.push(MessageHeader { to: 15, from: 16, data: Some(17) }.to_bytes().to_vec());
     seeds.push(MemoryHandle { key: 13, len: 14, read: true, write: false }.to_bytes().to_vec());
@@ -37,6 +46,15 @@ pub(crate) fn property(bytes: &[u8]) {
         if let Letter::Connect { payload, .. } | Letter::Reject { payload, .. } = &letter {
             assert!(payload.len() <= PAYLOAD_MAX);
         }
+    }
+    if let Some((head, rest)) = bytes.split_first_chunk() {
+        if let Some(request) = Request::decode(*head, rest) {
+            assert_eq!(request.encode().as_deref(), Some(bytes), "{request:?}");
+        }
+        assert!(Request::rest(*head).is_none_or(|rest| rest <= NAME_MAX + TEXT_MAX));
+    }
+    if let Some((answer, len)) = bytes.first_chunk().copied().and_then(Answer::decode) {
+        assert!(len <= TEXT_MAX && answer as u8 > 63);
     }
     if let Some(header) = DatagramHeader::from_bytes(bytes) {
         assert_eq!(header.to_bytes(), bytes[..DatagramHeader::LEN]);

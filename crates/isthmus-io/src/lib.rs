@@ -29,4 +29,4 @@ pub use settings::{
     KeyFiles, PARAMETERS, Parameter, Protocols, Routers, Settings, SettingsError, Streams, TlsMode,
     Transport, environment_name,
 };
-pub use signals::process_number;
+pub use signals::{block_all as block_signals, process_number};

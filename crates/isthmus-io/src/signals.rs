@@ -5,10 +5,11 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Restores the thread's signal mask when dropped.
-pub(crate) struct Restore(libc::sigset_t);
+#[derive(Debug)]
+pub struct Restore(libc::sigset_t);
 
 /// Blocks all signals in this thread, and so in those it starts meanwhile.
-pub(crate) fn block_all() -> Restore {
+pub fn block_all() -> Restore {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: sigfillset initialises the set that it is given.

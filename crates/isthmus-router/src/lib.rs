@@ -9,7 +9,8 @@
 //! From the outside in: `daemon` starts it all; `listen` accepts; `router` takes a lane from
 //! Hello to end; `step` chooses the way and `onward` goes it; `relay` moves the bytes;
 //! `links` keeps what `link` makes of a connection (a `wire`: TCP, or UDP by `datagram`), and
-//! `isthmus-trust` tells whose it is.
+//! `isthmus-trust` tells whose it is. A lane for the router itself publishes or looks up one of its
+//! `names`.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod config;
@@ -24,6 +25,7 @@ mod links;
 mod listen;
 mod measure;
 mod metrics;
+mod names;
 mod onward;
 mod page;
 mod pulse;

@@ -24,6 +24,7 @@ use crate::lane::Lane;
 use crate::links::Links;
 use crate::measure::Paths;
 use crate::metrics::{Counted, Metrics};
+use crate::names::{Names, is_own};
 use crate::relay::relay;
 use crate::settings::{Place, Settings};
 use crate::step::{is_router, may_claim};
@@ -47,6 +48,7 @@ pub(crate) struct Router {
     pub(crate) links: Links,
     pub(crate) paths: Mutex<Paths>,
     pub(crate) failed: Failed,
+    pub(crate) names: Names,
     grounds: Grounds,
     pub(crate) datagrams: DatagramPorts,
     pub(crate) arriving: Arc<Semaphore>,
@@ -65,6 +67,7 @@ impl Router {
             links: Links::default(),
             paths: Mutex::default(),
             failed: Failed::default(),
+            names: Names::default(),
             grounds: Grounds::default(),
             datagrams: DatagramPorts::default(),
             arriving: Arc::new(Semaphore::new(ARRIVING_MAX)),
@@ -93,6 +96,10 @@ impl Router {
 
     pub(crate) fn lanes(&self) -> usize {
         self.lanes.load(Relaxed)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
     }
 
     /// The local fabric of a subnet.
@@ -137,6 +144,10 @@ impl Router {
             Ok(place) => place,
             Err(reason) => return self.refuse_hello(lane, &arrival, &hello, reason).await,
         };
+        if is_own(&settings, &hello.target) {
+            drop((settings, arriving));
+            return self.serve_names(lane, &hello).await;
+        }
         let onward = self.onward(&settings, &arrival, &hello).await;
         drop(settings);
         match onward {

@@ -40,6 +40,7 @@ mod memory;
 mod options;
 mod ports;
 mod post;
+pub mod rendezvous;
 mod route;
 mod shaping;
 mod talk;

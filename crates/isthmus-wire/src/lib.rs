@@ -8,6 +8,7 @@ mod address;
 pub mod conversation;
 mod datagram;
 pub mod frame;
+pub mod rendezvous;
 
 pub use address::{Address, AddressError, AsId, Locator, SubnetId};
 pub use datagram::MessageHeader;

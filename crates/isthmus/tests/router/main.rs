@@ -5,6 +5,7 @@ mod fabric;
 mod fairness;
 mod harness;
 mod hostile;
+mod names;
 mod operation;
 mod plain;
 mod site;

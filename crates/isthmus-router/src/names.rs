@@ -1,0 +1,212 @@
+//! Names that processes of this AS publish, and others look up: a lane whose target is the router itself.
+//!
+//! A name lasts as long as the lane that published it. Names and lanes are bounded, a silent publisher is
+//! given up.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use isthmus_wire::Address;
+use isthmus_wire::frame::Hello;
+use isthmus_wire::rendezvous::{Answer, REQUEST_HEAD, Request};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+use tracing::info;
+
+use crate::hello::{HELLO_TIME, linger};
+use crate::lane::Lane;
+use crate::router::Router;
+use crate::settings::Settings;
+
+/// Most names.
+const NAMES_MAX: usize = 1024;
+/// A publisher that has said nothing for so long is gone.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How often a lane that waits looks whether the router is being drained.
+const LOOK: Duration = Duration::from_secs(1);
+
+struct Entry {
+    text: String,
+    owner: Address,
+    /// Tells this publication from the owner's next.
+    number: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<String, Entry>,
+    next: u64,
+}
+
+impl Table {
+    /// Publishes, in place of what the same owner has published.
+    fn publish(&mut self, name: &str, text: String, owner: Address) -> Result<u64, Answer> {
+        match self.entries.get(name) {
+            Some(entry) if entry.owner != owner => return Err(Answer::Taken),
+            None if self.entries.len() >= NAMES_MAX => return Err(Answer::Full),
+            _ => {}
+        }
+        let number = self.next;
+        self.next += 1;
+        self.entries.insert(name.to_owned(), Entry { text, owner, number });
+        Ok(number)
+    }
+
+    fn withdraw(&mut self, name: &str, number: u64) {
+        if self.entries.get(name).is_some_and(|entry| entry.number == number) {
+            self.entries.remove(name);
+        }
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Names {
+    table: Mutex<Table>,
+    changed: Notify,
+}
+
+/// Withdraws a name when its lane ends, however it does.
+struct Publication<'a> {
+    names: &'a Names,
+    name: String,
+    number: u64,
+}
+
+impl Drop for Publication<'_> {
+    fn drop(&mut self) {
+        self.names.table.lock().withdraw(&self.name, self.number);
+    }
+}
+
+/// Whether a lane is for the router itself.
+pub(crate) fn is_own(settings: &Settings, target: &Address) -> bool {
+    let place = settings.place(target.subnet);
+    target.as_id == settings.as_id() && place.is_some_and(|place| place.listen == Some(target.locator))
+}
+
+impl Router {
+    /// Serves a lane that was admitted, to its end.
+    pub(crate) async fn serve_names(&self, mut lane: Lane, hello: &Hello) {
+        let request = match timeout(HELLO_TIME, read(&mut lane)).await {
+            Ok(Some(request)) => request,
+            _ => return say(&mut lane, Answer::Malformed, "").await,
+        };
+        match request {
+            Request::Publish { .. } if hello.source.as_id != self.settings().as_id() => {
+                say(&mut lane, Answer::Denied, "").await;
+            }
+            Request::Publish { name, text } => {
+                let published = self.names.table.lock().publish(&name, text, hello.source);
+                match published {
+                    Ok(number) => {
+                        info!(name, source = %hello.source, "published");
+                        let publication = Publication { names: &self.names, name, number };
+                        self.names.changed.notify_waiters();
+                        self.keep(&mut lane).await;
+                        drop(publication);
+                    }
+                    Err(answer) => say(&mut lane, answer, "").await,
+                }
+            }
+            Request::LookUp { name, wait_s } => {
+                let until = Instant::now() + Duration::from_secs(wait_s.into());
+                if let Some(found) = self.look_up(&mut lane, &name, until).await {
+                    let (answer, text) =
+                        found.map_or((Answer::Absent, String::new()), |text| (Answer::Found, text));
+                    say(&mut lane, answer, &text).await;
+                }
+            }
+        }
+    }
+
+    /// Until the publisher closes its lane, or falls silent.
+    async fn keep(&self, lane: &mut Lane) {
+        if lane.write_all(&Answer::Published.encode("")).await.is_err() {
+            return;
+        }
+        let mut heard = Instant::now();
+        let mut bytes = [0; 64];
+        while heard.elapsed() < SILENCE && !self.is_draining() {
+            match timeout(LOOK, lane.read(&mut bytes)).await {
+                Ok(Ok(0) | Err(_)) => return,
+                Ok(Ok(_)) => heard = Instant::now(),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The text of a name, perhaps none in time; none at all where nobody waits any more.
+    async fn look_up(&self, lane: &mut Lane, name: &str, until: Instant) -> Option<Option<String>> {
+        let mut byte = [0; 1];
+        loop {
+            // Before the table is looked at: what is published from now on wakes it.
+            let changed = self.names.changed.notified();
+            if let Some(entry) = self.names.table.lock().entries.get(name) {
+                return Some(Some(entry.text.clone()));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_draining() {
+                return Some(None);
+            }
+            tokio::select! {
+                () = changed => {}
+                // Nothing is said any more: the lane has ended, or its process is no good.
+                _ = lane.read(&mut byte) => return None,
+                () = tokio::time::sleep(left.min(LOOK)) => {}
+            }
+        }
+    }
+}
+
+async fn read(lane: &mut Lane) -> Option<Request> {
+    let mut head = [0; REQUEST_HEAD];
+    lane.read_exact(&mut head).await.ok()?;
+    let mut rest = vec![0; Request::rest(head)?];
+    lane.read_exact(&mut rest).await.ok()?;
+    Request::decode(head, &rest)
+}
+
+async fn say(lane: &mut Lane, answer: Answer, text: &str) {
+    // Who does not take the answer does without.
+    let _ = timeout(HELLO_TIME, async {
+        lane.write_all(&answer.encode(text)).await?;
+        lane.shutdown().await
+    })
+    .await;
+    linger(lane).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(incarnation: u32) -> Address {
+        Address { incarnation, ..Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], 1))) }
+    }
+
+    #[test]
+    fn a_name_is_its_publishers_until_he_withdraws_it() {
+        let mut table = Table::default();
+        let first = table.publish("a", "one".to_owned(), owner(1)).expect("free");
+        assert_eq!(table.publish("a", "two".to_owned(), owner(2)), Err(Answer::Taken));
+        // By another lane, before the router has seen the first one's end.
+        let second = table.publish("a", "three".to_owned(), owner(1)).expect("his own");
+        table.withdraw("a", first);
+        assert_eq!(table.entries["a"].text, "three");
+        table.withdraw("a", second);
+        assert!(table.publish("a", "two".to_owned(), owner(2)).is_ok());
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let mut table = Table::default();
+        for number in 0..NAMES_MAX {
+            table.publish(&number.to_string(), String::new(), owner(1)).expect("room");
+        }
+        assert_eq!(table.publish("more", String::new(), owner(1)), Err(Answer::Full));
+        assert!(table.publish("1", "again".to_owned(), owner(1)).is_ok());
+    }
+}
