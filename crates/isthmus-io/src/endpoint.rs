@@ -235,6 +235,12 @@ impl Endpoint {
         self.core.lock().engine.round_trip_us(peer).map(Duration::from_micros)
     }
 
+    /// This endpoint calls one peer, which answers before others call: what is sent first does not wait for
+    /// that answer, a round trip. To be called before the peer is named.
+    pub fn call_one(&self) {
+        self.core.lock().engine.call_one();
+    }
+
     fn post<T>(&self, with: impl FnOnce(&mut Core) -> Result<T, PostError>) -> Result<T, PostError> {
         if self.is_closed() {
             return Err(PostError::Invalid(

@@ -79,6 +79,7 @@ impl Transfer {
         let local = self.local()?;
         let port = Port::open(&self.settings).map_err(|error| MoverError::Local(error.to_string()))?;
         let port = Arc::new(port);
+        port.call_one();
         let peer = port.peer(&self.service)?;
         let session = getrandom::u64().map_err(|error| MoverError::Local(error.to_string()))?;
         let mut channel = match &self.trust {

@@ -21,7 +21,7 @@ use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Statu
 
 /// What is sent before the first answer: about what a path carries in its first round trip, if
 /// that is so long, and as many times more on a longer one. Bytes.
-const AHEAD: u64 = 2 << 20;
+const AHEAD: u64 = 4 << 20;
 const AHEAD_TRIP: Duration = Duration::from_millis(24);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;

@@ -79,7 +79,7 @@ impl Engine {
         self.timers.insert((now + patience, peer));
         // A wildcard may turn out to be a peer that we already talk to: then what we
         // send must follow what was sent to that one, so it waits for the answer.
-        if !target.is_wildcard() {
+        if !target.is_wildcard() || self.awaits_the_one() {
             self.adopt(peer, lane);
         }
         self.make_ready(lane);
@@ -202,6 +202,11 @@ impl Engine {
             self.refuse(lane, reason);
             return Ok(());
         }
+        if self.awaits_the_one() {
+            // It may be that one, whose lane brings the same soon; this one it dials again.
+            self.close_lane(lane);
+            return Ok(());
+        }
         let peer = self.enter_peer(hello.source);
         let peer = self.resolve(peer);
         // A peer that is owed something while we close may come back for it.
@@ -300,7 +305,10 @@ impl Engine {
                 self.close_lane(lane);
                 return Ok(());
             }
-            self.adopt(peer, lane);
+            // Unless it has carried since its Hello.
+            if !self.connection(peer).lanes.contains(&lane) {
+                self.adopt(peer, lane);
+            }
         } else if !self.connection(peer).lanes.contains(&lane) {
             // Dialled as a wildcard that another lane has identified meanwhile.
             self.lanes[lane.0 as usize].peer = Some(peer);

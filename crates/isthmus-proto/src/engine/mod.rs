@@ -59,6 +59,9 @@ pub struct Config {
     pub routers: Vec<SocketAddr>,
     /// Where else the endpoint listens, on networks of their own; peers are told. At most 3 count.
     pub also: Vec<SocketAddr>,
+    /// The endpoint calls one peer, and is called by nobody before that one has answered: what it sends to a
+    /// wildcard need not wait for the answer. Lanes that come in earlier are closed. Default false.
+    pub calls_one: bool,
     /// Of the choice among routers.
     pub seed: u64,
 }
@@ -84,6 +87,7 @@ impl Config {
             proved_only: false,
             routers: Vec::new(),
             also: Vec::new(),
+            calls_one: false,
             seed: 1,
         }
     }
@@ -249,6 +253,16 @@ impl Engine {
     /// where only that to a router shows. Microseconds.
     pub fn round_trip_us(&self, peer: PeerId) -> Option<Micros> {
         self.peers.get(self.resolve(peer).0 as usize)?.connection.as_ref()?.rtt_us
+    }
+
+    /// See [`Config::calls_one`]. To be called before any peer is known.
+    pub fn call_one(&mut self) {
+        self.config.calls_one = true;
+    }
+
+    /// Whether the one peer that this endpoint calls has not yet answered.
+    fn awaits_the_one(&self) -> bool {
+        self.config.calls_one && matches!(&self.peers[..], [only] if only.address.is_wildcard())
     }
 
     fn resolve(&self, mut peer: PeerId) -> PeerId {

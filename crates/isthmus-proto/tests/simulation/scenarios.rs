@@ -158,6 +158,58 @@ fn a_wildcard_becomes_the_peer_that_answers() {
     program.expect_rest();
 }
 
+/// Who calls one peer only need not know its whole address to send with its Hello: a message comes half a
+/// round trip after the lane is there, and not one and a half.
+#[test]
+fn what_goes_to_the_one_peer_goes_with_hello() {
+    let arrives = |calls_one| {
+        let mut program = program(2, far(), |config| Config { calls_one, ..config });
+        let wildcard = program.world.nodes[0].engine.peer(&Address::from(address(1).locator)).unwrap();
+        program.recv(1, None, TAGGED, Some(1), 100);
+        program.send_to(0, 1, wildcard, TAGGED, 1, 100, How::default());
+        while program.completed == 0 {
+            program.run_until(program.world.now + 1_000);
+        }
+        let at = program.world.now;
+        program.settle();
+        assert_eq!(program.world.peer(0, 1), wildcard);
+        // It is a peer like others from then on.
+        for (from, to) in [(0, 1), (1, 0)] {
+            program.recv(to, Some(from), TAGGED, Some(2), 1 << 20);
+            program.send(from, to, TAGGED, 2, 1 << 20, How::default());
+        }
+        program.settle();
+        assert_eq!(program.completed, 6);
+        program.expect_rest();
+        at
+    };
+    let (waits, goes) = (arrives(false), arrives(true));
+    let trip = 2 * far().delay.1;
+    assert!(goes + trip / 2 < waits, "{goes} and {waits} us, where a round trip takes up to {trip}");
+}
+
+/// Whatever breaks before the answer comes, everything arrives once.
+#[test]
+fn what_goes_with_hello_arrives_once_however_lanes_break() {
+    for seed in 0..60 {
+        let mut program = program(2, far(), |config| Config { calls_one: true, seed, ..config });
+        let wildcard = program.world.nodes[0].engine.peer(&Address::from(address(1).locator)).unwrap();
+        for _ in 0..20 {
+            program.recv(1, None, TAGGED, Some(1), 200_000);
+            program.send_to(0, 1, wildcard, TAGGED, 1, 1 + 10_000 * seed % 190_000, How::default());
+        }
+        for step in 1..6 {
+            program.run_until(seed * 997 + step * 9_000);
+            for wire in program.world.open_wires() {
+                program.world.break_wire(wire);
+            }
+        }
+        program.settle();
+        assert_eq!((program.completed, program.failures.len()), (40, 0), "seed {seed}");
+        program.expect_rest();
+    }
+}
+
 #[test]
 fn both_sides_connect_at_once() {
     let mut program = program(2, far(), |config| config);
