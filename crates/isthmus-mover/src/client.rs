@@ -10,6 +10,7 @@ use isthmus_wire::Address;
 
 use crate::MoverError;
 use crate::channel::Channel;
+use crate::disk::Io;
 use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
@@ -66,6 +67,8 @@ pub struct Transfer {
     pub memory: u64,
     /// Disk threads.
     pub threads: usize,
+    /// By what they read and write.
+    pub io: Io,
 }
 
 impl Transfer {
@@ -91,15 +94,15 @@ impl Transfer {
         let len = first.len();
         port.send(peer, TAG_OPEN, first, 0..len, key::CONTROL_OUT, wire.sender())?;
         wire.say(&Control::Open(self.open()))?;
-        let (block, memory, threads) = (self.block, self.memory, self.threads);
+        let (block, memory, threads, io) = (self.block, self.memory, self.threads, self.io);
         let mut tell = |notice| watch(notice);
         let done = match local {
             Local::Sources(roots) => {
-                let sending = Sending { block, memory, threads, rate: self.rate, rules: self.rules };
+                let sending = Sending { block, memory, threads, io, rate: self.rate, rules: self.rules };
                 SendingSide::start(sending, roots, filter, &mut wire, &mut tell)?.run()
             }
             Local::Landing(landing) => {
-                let receiving = Receiving { block, memory, threads };
+                let receiving = Receiving { block, memory, threads, io };
                 ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
             }
         };

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::MoverError;
 use crate::channel::PROTOCOL;
+use crate::disk::Io;
 
 /// Longest configuration file. Bytes.
 const FILE_MAX: u64 = 1 << 20;
@@ -60,6 +61,9 @@ pub struct ServeConfig {
     /// Disk threads of a session. Default 2.
     #[serde(default = "threads")]
     pub threads: usize,
+    /// By what these read and write: "threads" or "uring". Default threads.
+    #[serde(default)]
+    pub io: Io,
     /// The endpoint's own settings, as elsewhere.
     #[serde(default)]
     pub device: Settings,

@@ -49,7 +49,9 @@ fn explained(error: Errno) -> io::Error {
     let text = match error {
         Errno::XDEV => "the path leads out of the folder by a symbolic link or \"..\"",
         Errno::LOOP => "the path leads through a symbolic link, which is not followed here",
-        Errno::NOTDIR => "the path leads through something that is no folder, or a symbolic link, which is not followed",
+        Errno::NOTDIR => {
+            "the path leads through something that is no folder, or a symbolic link, which is not followed"
+        }
         Errno::NOSYS => "this kernel has no openat2; Linux 5.6 or later is needed to keep to a folder",
         error => return error.into(),
     };
@@ -84,7 +86,10 @@ mod tests {
         assert!(text.contains("leads out of the folder"), "{text}");
         for path in ["link", "sub/file", "sub/file/below"] {
             let text = open_folder(&dir, path.as_bytes()).expect_err("no folder").to_string();
-            assert!(text.contains("no folder, or a symbolic link") || text.contains("not followed"), "{path}: {text}");
+            assert!(
+                text.contains("no folder, or a symbolic link") || text.contains("not followed"),
+                "{path}: {text}"
+            );
         }
         assert!(open(&dir, b"sub/file", read, Mode::empty()).is_ok());
         assert!(open(&dir, b"link/file", read, Mode::empty()).is_err(), "no symbolic link at all");

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use crate::disk::{self, Io};
 use crate::plan::Part;
 use crate::seal::Seal;
 use crate::session::Event;
@@ -84,13 +85,16 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(threads: usize, to: &Sender<Event>) -> std::io::Result<Self> {
+    pub(crate) fn new(threads: usize, io: Io, to: &Sender<Event>) -> std::io::Result<Self> {
         let (jobs, taken) = crossbeam_channel::unbounded();
         let mut pool = Self { jobs: Some(jobs), threads: Vec::new() };
         for _ in 0..threads {
             let (taken, to) = (taken.clone(), to.clone());
             let builder = std::thread::Builder::new().name("mover-disk".to_owned());
-            pool.threads.push(builder.spawn(move || work(&taken, &to))?);
+            pool.threads.push(builder.spawn(move || {
+                disk::begin(io);
+                work(&taken, &to);
+            })?);
         }
         Ok(pool)
     }

@@ -1,6 +1,6 @@
 //! An endpoint, safely: buffers are handed over with an operation and come back with its end.
 //!
-//! The one place of this crate with `unsafe` code. A thread waits for completions and passes
+//! With `disk.rs` the place of this crate with `unsafe` code. A thread waits for completions and passes
 //! each to the inbox that its operation named.
 
 use std::collections::HashMap;

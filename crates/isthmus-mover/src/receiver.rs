@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::MoverError;
 use crate::digest;
+use crate::disk::Io;
 use crate::gauge::at_first;
 use crate::landing::{Landing, Prepared};
 use crate::names::shown;
@@ -31,6 +32,7 @@ pub(crate) struct Receiving {
     pub(crate) memory: u64,
     /// Disk threads.
     pub(crate) threads: usize,
+    pub(crate) io: Io,
 }
 
 /// A block whose entries are not known yet.
@@ -79,7 +81,7 @@ impl<'a> ReceivingSide<'a> {
         wire: &'a mut Wire,
         watch: &'a mut Watch<'a>,
     ) -> Result<Self, MoverError> {
-        let pool = Pool::new(receiving.threads, &wire.sender())?;
+        let pool = Pool::new(receiving.threads, receiving.io, &wire.sender())?;
         Ok(Self {
             receiving,
             landing,

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, never, select};
 
 use crate::MoverError;
 use crate::digest;
+use crate::disk::Io;
 use crate::gauge::{Gauge, scaled};
 use crate::names::shown;
 use crate::plan::Plan;
@@ -38,6 +39,7 @@ pub(crate) struct Sending {
     pub(crate) memory: u64,
     /// Disk threads.
     pub(crate) threads: usize,
+    pub(crate) io: Io,
     /// Most bytes a second; 0: no limit.
     pub(crate) rate: u64,
     pub(crate) rules: Rules,
@@ -110,7 +112,7 @@ impl<'a> SendingSide<'a> {
         std::thread::Builder::new()
             .name("mover-walk".to_owned())
             .spawn(move || walk(&roots, &filter, &out))?;
-        let pool = Pool::new(sending.threads, &wire.sender())?;
+        let pool = Pool::new(sending.threads, sending.io, &wire.sender())?;
         let now = Instant::now();
         let ahead = if sending.rules.dry_run || sending.rules.update { 0 } else { AHEAD };
         Ok(Self {

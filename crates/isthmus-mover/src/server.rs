@@ -218,7 +218,8 @@ impl Service {
         let export = self.export(&open, as_id).map_err(MoverError::Usage)?;
         self.succeed(wire, session, as_id, &open)?;
         let root = Arc::new(confine::folder(&export.path)?);
-        let (block, memory, threads) = (open.block, self.config.memory.0, self.config.threads);
+        let (block, memory) = (open.block, self.config.memory.0);
+        let (threads, io) = (self.config.threads, self.config.io);
         let usage = |path: &[u8], error: &dyn std::fmt::Display| {
             MoverError::Usage(format!("{}/{}: {error}", open.export, names::shown(path)))
         };
@@ -230,7 +231,7 @@ impl Service {
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
                     .map_err(|error| usage(&path, &error))?;
                 wire.say(&Control::Opened)?;
-                let receiving = Receiving { block, memory, threads };
+                let receiving = Receiving { block, memory, threads, io };
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 Ok((what, side.run(rest)?))
             }
@@ -243,7 +244,7 @@ impl Service {
                     roots.push(below(&root, &open.export, &tidy).map_err(|error| usage(path, &error))?);
                 }
                 wire.say(&Control::Opened)?;
-                let sending = Sending { block, memory, threads, rate: open.rate, rules: open.rules };
+                let sending = Sending { block, memory, threads, io, rate: open.rate, rules: open.rules };
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
                 Ok((what, side.run()?))
             }

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, seek};
-use rustix::io::{Errno, pread};
+use rustix::io::Errno;
 
 use crate::plan::Part;
 use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
-use crate::{confine, digest, meta, names};
+use crate::{confine, digest, disk, meta, names};
 
 /// Room before a block's bytes for its header. Bytes.
 pub(crate) const HEAD_ROOM: usize = 4 + HEADER_MAX;
@@ -119,7 +119,7 @@ impl Source {
         let room = &mut room[..part.len as usize];
         let mut got = 0;
         while got < room.len() {
-            match pread(&file, &mut room[got..], part.offset + got as u64) {
+            match disk::read_at(&file, &mut room[got..], part.offset + got as u64) {
                 Ok(0) => return Err(self.changed()),
                 Ok(more) => got += more,
                 Err(Errno::INTR) => {}

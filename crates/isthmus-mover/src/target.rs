@@ -13,7 +13,7 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatvfs, fsync,
     ftruncate, linkat, openat, renameat, unlinkat,
 };
-use rustix::io::{Errno, pread, pwrite, write};
+use rustix::io::{Errno, pread, write};
 
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
@@ -446,7 +446,7 @@ fn put(file: impl AsFd, bytes: &[u8], offset: u64, sparse: bool) -> io::Result<(
 
 fn put_all(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
-        match pwrite(&file, bytes, offset) {
+        match crate::disk::write_at(&file, bytes, offset) {
             Ok(0) => return Err(Errno::NOSPC.into()),
             Ok(written) => {
                 bytes = &bytes[written..];

@@ -11,7 +11,7 @@ use std::time::Instant;
 use isthmus_io::{Settings, Streams};
 use isthmus_mover::config::with_credit;
 use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
-use isthmus_mover::{Direction, MoverError, SitesConfig, Summary, Transfer};
+use isthmus_mover::{Direction, Io, MoverError, SitesConfig, Summary, Transfer};
 use isthmus_units::{Rate, Size};
 
 use place::{Place, Remote};
@@ -75,6 +75,10 @@ pub(crate) struct Args {
     /// Threads that read or write
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
+    /// By what they do: threads (system calls of each), or uring (an io_uring of each, several pieces of a block at
+    /// once, where the kernel has it)
+    #[arg(long, value_name = "HOW", default_value = "threads")]
+    io: Io,
     /// File with the sites and this host's certificates; default: sites.toml below the folder of
     /// isthmus.toml
     #[arg(long, value_name = "FILE", env = "ISTHMUS_SITES")]
@@ -154,6 +158,7 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
         rate: args.limit_rate.map_or(0, |rate| (rate.0 / 8).max(1)),
         memory: args.memory.0,
         threads: usize::from(args.threads),
+        io: args.io,
     })
 }
 

@@ -24,6 +24,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/shell.rs",
     "isthmus-io/src/signals.rs",
     "isthmus-lab/src/sys.rs",
+    "isthmus-mover/src/disk.rs",
     "isthmus-mover/src/port.rs",
     "isthmus-router/src/tcp_info.rs",
     "isthmus-substrate/src/bell.rs",

@@ -1,0 +1,204 @@
+//! How disk threads read and write at a place of a file: by a system call, or in pieces that an io_uring of
+//! the thread has under way at once.
+//!
+//! With `port.rs` the place of this crate with `unsafe` code: the kernel is lent a buffer, and nothing returns
+//! before all of it is given back.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd};
+use std::str::FromStr;
+
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::{Errno, pread, pwrite};
+use serde::Deserialize;
+
+/// A piece that is under way. Bytes.
+const PIECE: usize = 256 << 10;
+/// Most pieces at once.
+const DEPTH: u32 = 8;
+
+/// By what disk threads read and write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Io {
+    /// Each by system calls of its own.
+    #[default]
+    Threads,
+    /// Each by an io_uring, several pieces of a block at once; as above where the kernel has none.
+    Uring,
+}
+
+impl FromStr for Io {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "threads" => Ok(Self::Threads),
+            "uring" => Ok(Self::Uring),
+            _ => Err("expected threads or uring".to_owned()),
+        }
+    }
+}
+
+thread_local! {
+    static RING: RefCell<Option<IoUring>> = const { RefCell::new(None) };
+}
+
+/// Chooses for this thread.
+pub(crate) fn begin(io: Io) {
+    let ring = match io {
+        Io::Threads => None,
+        Io::Uring => IoUring::new(DEPTH)
+            .inspect_err(|error| tracing::warn!("no io_uring here ({error}); system calls do instead"))
+            .ok(),
+    };
+    RING.set(ring);
+}
+
+/// As `pread(2)`.
+pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let fd = types::Fd(file.as_fd().as_raw_fd());
+    let pieces = bytes.chunks_mut(PIECE).zip((offset..).step_by(PIECE));
+    let pieces = pieces.map(|(piece, at)| {
+        let entry = opcode::Read::new(fd, piece.as_mut_ptr(), piece.len() as u32).offset(at).build();
+        (entry, piece.len())
+    });
+    if let Some(done) = by_ring(pieces) { done } else { pread(file, bytes, offset) }
+}
+
+/// As `pwrite(2)`.
+pub(crate) fn write_at(file: impl AsFd, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
+    let fd = types::Fd(file.as_fd().as_raw_fd());
+    let pieces = bytes.chunks(PIECE).zip((offset..).step_by(PIECE));
+    let pieces = pieces.map(|(piece, at)| {
+        let entry = opcode::Write::new(fd, piece.as_ptr(), piece.len() as u32).offset(at).build();
+        (entry, piece.len())
+    });
+    if let Some(done) = by_ring(pieces) { done } else { pwrite(file, bytes, offset) }
+}
+
+/// Does the first pieces at once: how many bytes from the first on are done. None: there is no ring, or nothing
+/// to do at once.
+fn by_ring(pieces: impl Iterator<Item = (squeue::Entry, usize)>) -> Option<Result<usize, Errno>> {
+    RING.with_borrow_mut(|place| {
+        let ring = place.as_mut()?;
+        let mut wanted = [0; DEPTH as usize];
+        let mut count = 0;
+        for (entry, len) in pieces.take(DEPTH as usize) {
+            let entry = entry.user_data(count as u64);
+            // SAFETY: the buffer and the file outlive this function, which returns when all that was submitted
+            // has ended (`complete`), or nothing was.
+            if unsafe { ring.submission().push(&entry) }.is_err() {
+                break;
+            }
+            wanted[count] = len;
+            count += 1;
+        }
+        let mut got = [0; DEPTH as usize];
+        if !complete(ring, &mut got[..count]) {
+            *place = None;
+            return None;
+        }
+        Some(together(&wanted[..count], &got[..count]))
+    })
+}
+
+/// Submits, and waits until all has ended. Where the kernel takes nothing at all: false.
+fn complete(ring: &mut IoUring, got: &mut [i32]) -> bool {
+    let (mut submitted, mut ended) = (0, 0);
+    while ended < got.len() {
+        match ring.submit_and_wait(1) {
+            Ok(more) => submitted += more,
+            // Nothing is with the kernel, nor will be: the ring is dropped.
+            Err(error) if submitted == 0 && !passes(&error) => return false,
+            // What is there ends; nobody may touch its buffers before.
+            Err(_) => {}
+        }
+        for completion in ring.completion() {
+            if let Some(result) = got.get_mut(completion.user_data() as usize) {
+                *result = completion.result();
+            }
+            ended += 1;
+        }
+    }
+    true
+}
+
+/// Whether to try again.
+fn passes(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+/// What pieces came to, as one call would tell it: what is done up to the first that is short.
+fn together(wanted: &[usize], got: &[i32]) -> Result<usize, Errno> {
+    let mut done = 0;
+    for (wanted, got) in wanted.iter().zip(got) {
+        match usize::try_from(*got) {
+            Ok(got) => {
+                done += got;
+                if got < *wanted {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(_) => return Err(Errno::from_raw_os_error(-got)),
+        }
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    /// The same bytes, whatever they go by; more than the pieces that are under way at once.
+    #[test]
+    fn a_ring_reads_and_writes_as_calls_do() {
+        let place = tempfile::tempdir().expect("a folder");
+        let bytes: Vec<u8> = (0..5_000_001u32).map(|at| (at * 7 / 3) as u8).collect();
+        for io in [Io::Threads, Io::Uring] {
+            begin(io);
+            let path = place.path().join(format!("{io:?}"));
+            let file =
+                File::options().read(true).write(true).create(true).truncate(true).open(path).expect("made");
+            let mut at = 0;
+            while at < bytes.len() {
+                at += write_at(&file, &bytes[at..], 17 + at as u64).expect("written");
+            }
+            let mut read = vec![0; bytes.len() + 100];
+            let mut at = 0;
+            loop {
+                match read_at(&file, &mut read[at..], 17 + at as u64).expect("read") {
+                    0 => break,
+                    more => at += more,
+                }
+            }
+            assert!(at == bytes.len() && read[..at] == bytes[..], "{io:?}");
+        }
+        begin(Io::Threads);
+    }
+
+    #[test]
+    fn errors_are_those_of_the_call() {
+        let place = tempfile::tempdir().expect("a folder");
+        for io in [Io::Threads, Io::Uring] {
+            begin(io);
+            let folder = File::open(place.path()).expect("opened");
+            assert_eq!(read_at(&folder, &mut [0; 600_000], 0), Err(Errno::ISDIR), "{io:?}");
+            let file = File::create(place.path().join("file")).expect("made");
+            assert_eq!(read_at(&file, &mut [0; 600_000], 0), Err(Errno::BADF), "{io:?}");
+        }
+        begin(Io::Threads);
+    }
+
+    #[test]
+    fn what_follows_a_short_piece_does_not_count() {
+        assert_eq!(together(&[10, 10, 10], &[10, 4, 10]), Ok(14));
+        assert_eq!(together(&[10, 10], &[10, -5]), Ok(10));
+        assert_eq!(together(&[10, 10], &[-5, 10]), Err(Errno::IO));
+        assert_eq!(together(&[10, 10], &[0, 10]), Ok(0));
+        assert_eq!(together(&[], &[]), Ok(0));
+    }
+}
