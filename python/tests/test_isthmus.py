@@ -237,6 +237,21 @@ class Digests(unittest.TestCase):
             isthmus.digest_whole([b"short"], 1024, 1024)
 
 
+class Names(unittest.TestCase):
+    def test_a_router_that_is_not_there_is_told(self) -> None:
+        nowhere = "isthmus://0.0/127.0.0.1:9"
+        with self.assertRaises(isthmus.Error) as told:
+            isthmus.publish(nowhere, "run", "a port")
+        self.assertEqual(told.exception.status, Status.UNREACHABLE)
+        with self.assertRaises(isthmus.Error) as told:
+            isthmus.look_up(nowhere, "run")
+        self.assertEqual(told.exception.status, Status.UNREACHABLE)
+        for place, name in (("somewhere", "run"), (nowhere, "a/b")):
+            with self.assertRaises(isthmus.Error) as told:
+                isthmus.look_up(place, name)
+            self.assertEqual(told.exception.status, Status.INVALID)
+
+
 class Header(unittest.TestCase):
     """What compiled code relies on is the same here."""
 
@@ -268,6 +283,7 @@ class Header(unittest.TestCase):
             ("isthmus_endpoint_options", lib.OptionsRecord),
             ("isthmus_event", lib.EventRecord),
             ("isthmus_memory", lib.MemoryBytes),
+            ("isthmus_name", lib.NameHandle),
         ]
         lines, here = [], []
         for name, record in records:

@@ -15,6 +15,7 @@ from ._events import (
     Sent,
 )
 from ._library import Device, Error, Level, Status
+from ._names import Published, look_up, publish
 
 __all__ = [
     "Accepted",
@@ -28,6 +29,7 @@ __all__ = [
     "Event",
     "KeepaliveExpired",
     "Level",
+    "Published",
     "Received",
     "Region",
     "Request",
@@ -36,4 +38,6 @@ __all__ = [
     "devices",
     "digest_block",
     "digest_whole",
+    "look_up",
+    "publish",
 ]

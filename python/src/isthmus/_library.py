@@ -81,6 +81,10 @@ class RegionName(Structure):
     _fields_ = [("id", c_uint64)]
 
 
+class NameHandle(Structure):
+    _fields_ = [("id", c_uint64)]
+
+
 class MemoryBytes(Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * 32)]
 
@@ -164,6 +168,9 @@ CALLS = {
     "set_option": [EndpointName, ConnectionName, c_int, c_void_p, c_size_t],
     "digest_block": [c_void_p, c_size_t, c_uint64, c_uint64, c_uint64, c_char_p],
     "digest_whole": [c_char_p, c_size_t, c_uint64, c_uint64, c_char_p],
+    "publish": [c_char_p, c_char_p, c_char_p, POINTER(NameHandle)],
+    "withdraw": [NameHandle],
+    "look_up": [c_char_p, c_char_p, c_uint64, c_char_p, c_size_t],
 }
 REMOTE = [
     EndpointName, ConnectionName, RegionName, c_uint64, POINTER(MemoryBytes), c_uint64, c_uint64,
