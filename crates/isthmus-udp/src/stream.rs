@@ -21,7 +21,7 @@ use crate::parity::Parity;
 use crate::path::{Learned, Path};
 use crate::protection::{Plain, Protection, Sealed, Session};
 use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
-use crate::redundancy::Redundancy;
+use crate::redundancy::{Matter, Redundancy};
 use crate::repeats::Repeats;
 use crate::sending::Sending;
 use crate::sent::{Fates, Sent};
@@ -38,6 +38,11 @@ pub(crate) const EARLY_BYTES: u64 = 1 << 20;
 const AMPLIFICATION: u64 = 3;
 /// Longest wait between probes where the round trip is shorter. Microseconds.
 const PROBE_MOST_US: Micros = 50_000;
+/// Probes after which the waits begin to grow: what they bring may itself be lost.
+const PROBES_EARLY: u32 = 3;
+/// Packets of a probe, and most that are added where losses come in runs.
+const PROBES_LEAST: u8 = 2;
+const PROBES_MORE: u8 = 4;
 /// How much may wait unsent, at least, and as the time in which it leaves: new small messages
 /// must not wait behind much. Bytes, microseconds.
 const UNSENT_BYTES: u64 = 256 << 10;
@@ -560,7 +565,9 @@ impl Stream {
             self.closing = Some(1);
         } else if self.probe_at.is_some_and(|at| now >= at) {
             self.probes += 1;
-            self.probes_due = 2;
+            // Where losses come in runs, a run is not to swallow them all.
+            let tail = self.redundancy.packets(Matter::Tail, self.path.loss());
+            self.probes_due = tail.max(PROBES_LEAST) + (self.path.run() as u8 - 1).min(PROBES_MORE);
             self.counters.silences += 1;
             self.arm_probe(now);
         }
@@ -570,7 +577,8 @@ impl Stream {
     /// comes back must be noticed within a round trip.
     fn arm_probe(&mut self, now: Micros) {
         let once = self.path.probe_after_us(ACK_DELAY_US);
-        let wait = (once << self.probes.min(6)).min(once.max(PROBE_MOST_US));
+        let doublings = self.probes.saturating_sub(PROBES_EARLY).min(6);
+        let wait = (once << doublings).min(once.max(PROBE_MOST_US));
         self.probe_at = Some(now + wait);
     }
 

@@ -19,6 +19,8 @@ pub struct AckSample {
     pub acked_packets: u64,
     /// Packets that now count as lost.
     pub lost_packets: u64,
+    /// How many successive packets are lost together, on average. At least 1.
+    pub loss_run: f64,
     /// Bytes still under way.
     pub in_flight: u64,
     /// The round trip, smoothed, and its least of the last seconds.

@@ -86,13 +86,30 @@ struct Round {
     span_us: Micros,
     acked: u64,
     lost: u64,
+    /// Of these, those of which was heard while no long queue stood.
+    calm: Losses,
+    /// The newest that arrived had waited long.
+    queued: bool,
     queue_least_us: Option<Micros>,
-    queue_most_us: Micros,
     app_limited: bool,
 }
 
+/// Packets, and how many of them were lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    all: u64,
+    lost: u64,
+}
+
+impl Losses {
+    fn ratio(&self) -> f64 {
+        self.lost as f64 / self.all.max(1) as f64
+    }
+}
+
 impl Round {
-    fn note(&mut self, sample: &AckSample) {
+    /// Takes in an acknowledgement; a queue from `long_us` on is a long one.
+    fn note(&mut self, sample: &AckSample, long_us: Micros) {
         self.since.get_or_insert(sample.now);
         if !sample.resumed {
             self.bytes += sample.acked_bytes;
@@ -103,8 +120,21 @@ impl Round {
         self.app_limited |= sample.app_limited;
         if let Some(queue) = sample.queue_us {
             self.queue_least_us = Some(self.queue_least_us.map_or(queue, |least| least.min(queue)));
-            self.queue_most_us = self.queue_most_us.max(queue);
+            self.queued = queue >= long_us;
         }
+        if !self.queued {
+            self.calm.all += sample.acked_packets + sample.lost_packets;
+            self.calm.lost += sample.lost_packets;
+        }
+    }
+
+    /// Losses that no long queue accounts for, unless one stood for most of the time.
+    fn calm(&self) -> Option<Losses> {
+        Some(self.calm).filter(|calm| 2 * calm.all >= self.acked + self.lost)
+    }
+
+    fn losses(&self) -> Losses {
+        Losses { all: self.acked + self.lost, lost: self.lost }
     }
 
     /// Whether enough has arrived, over enough time, for a rate.
@@ -113,7 +143,7 @@ impl Round {
     }
 
     fn loss(&self) -> f64 {
-        self.lost as f64 / (self.acked + self.lost).max(1) as f64
+        self.losses().ratio()
     }
 }
 
@@ -137,6 +167,9 @@ pub struct Rate {
     trial: Option<(f64, f64)>,
     /// The capacity when a queue last stood. Bytes/s (wire).
     known: f64,
+    /// What arrived in the last rounds in which one stood, the newest first. Bytes/s (wire); 0:
+    /// nothing is known.
+    rates: [f64; 3],
     /// By how much the next round without a queue raises the rate.
     step: f64,
     hold: u32,
@@ -146,8 +179,9 @@ pub struct Rate {
     phase_since: Micros,
     /// Successive acknowledgements in start-up that told of a queue.
     queued: u32,
-    /// What arrived in start-up since a queue stands.
+    /// What arrived in start-up since a queue stands, and what became of what went before.
     train: Round,
+    beginning: Losses,
     /// When a round last ended.
     round_at: Micros,
     /// Rounds that say nothing: what they bring left under other circumstances.
@@ -168,6 +202,7 @@ impl Rate {
             chance: (0.0, 0.0),
             trial: None,
             known: 0.0,
+            rates: [0.0; 3],
             step: 0.0,
             hold: 0,
             shared_rounds: 0,
@@ -175,6 +210,7 @@ impl Rate {
             phase_since: 0,
             queued: 0,
             train: Round::default(),
+            beginning: Losses::default(),
             round_at: 0,
             skip: 0,
         }
@@ -193,27 +229,30 @@ impl Rate {
         if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(0.9) } else { 0.0 }
     }
 
-    /// Loss beyond which a round of `packets` had more than chance.
-    fn excess_above(&self, packets: u64) -> f64 {
+    /// Loss beyond which a round of `packets` had more than chance, whose losses come in runs.
+    fn excess_above(&self, packets: u64, run: f64) -> f64 {
         let p = self.chance();
         let packets = packets.max(1) as f64;
-        let deviation = (p.max(0.001) * (1.0 - p) / packets).sqrt();
-        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS / packets
+        let deviation = (p.max(0.001) * (1.0 - p) / packets * runs(run)).sqrt();
+        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * run.max(1.0) / packets
     }
 
-    fn learn_chance(&mut self, round: &Round) {
-        let packets = (round.acked + round.lost) as f64;
+    fn learn_chance(&mut self, losses: Losses) {
+        let packets = losses.all as f64;
         let keep = (1.0 - packets / MEMORY_PACKETS).max(0.0);
-        self.chance = (self.chance.0 * keep + round.lost as f64, self.chance.1 * keep + packets);
+        self.chance = (self.chance.0 * keep + losses.lost as f64, self.chance.1 * keep + packets);
     }
 
     /// Takes this round's losses for chance, whatever was known before.
-    fn accept_chance(&mut self, round: &Round) {
-        self.chance = (round.lost as f64, (round.acked + round.lost) as f64);
+    fn accept_chance(&mut self, losses: Losses) {
+        self.chance = (losses.lost as f64, losses.all as f64);
         self.trial = None;
     }
 
     fn enter(&mut self, now: Micros, phase: Phase) {
+        if matches!(phase, Phase::Shared(_)) {
+            self.rates = [0.0; 3];
+        }
         self.phase = phase;
         self.phase_since = now;
         self.shared_rounds = 0;
@@ -243,10 +282,11 @@ impl Rate {
         // it stood may have left with pauses.
         if self.queued < 2 {
             self.train = Round::default();
+            self.beginning = self.round.losses();
         } else {
-            self.train.note(sample);
+            self.train.note(sample, 3 * self.queue_us());
         }
-        if self.train.tells_rate() && self.train.acked + self.train.lost >= START_PACKETS {
+        if self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
             let rate = per_second(self.train.bytes, self.train.span_us);
             if sample.is_train {
                 self.hint = self.hint.max(rate);
@@ -256,14 +296,21 @@ impl Rate {
             }
             // Who comes while another's queue overflows sees next to nothing arrive.
             let flight = per_second(self.limits.first_window / 4, sample.rtt_us);
-            self.capacity = if self.train.loss() > LOST_START { rate.max(flight) } else { rate };
-            self.known = self.capacity;
+            let loss = self.train.loss().min(LOST_START);
             // What the first flight lost it may have lost for being fast; what follows is not. If
             // that loses as much, the path was capable of what arrived and what was lost.
-            let loss = self.train.loss().min(LOST_START);
+            let whole = rate / (1.0 - loss);
+            self.capacity = match self.train.loss() > LOST_START {
+                true => rate.max(flight),
+                false if self.lost_evenly() => whole,
+                false => rate,
+            };
+            self.known = self.capacity;
+            self.rates = [rate, 0.0, 0.0];
             let packets = (self.train.acked + self.train.lost).max(1) as f64;
-            let least = loss - 2.0 * (loss * (1.0 - loss) / packets).sqrt();
-            self.trial = Some((least.max(0.0), rate / (1.0 - loss))).filter(|_| loss > EXCESS_LEAST);
+            let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
+            let least = loss - 2.0 * variance.sqrt();
+            self.trial = Some((least.max(0.0), whole)).filter(|_| loss > EXCESS_LEAST);
             self.reset_step();
             self.round = Round::default();
             // Of a round that has just begun nothing left in start-up.
@@ -280,6 +327,16 @@ impl Rate {
                 self.capacity = rate.min(most).max(self.capacity);
             }
         }
+    }
+
+    /// Whether the first flight's beginning lost about as much as its end: a queue that overflows
+    /// takes the end of it alone.
+    fn lost_evenly(&self) -> bool {
+        let (before, end) = (self.beginning, self.train.losses());
+        let ratio = (before.lost + end.lost) as f64 / (before.all + end.all).max(1) as f64;
+        let packets = 1.0 / before.all.max(1) as f64 + 1.0 / end.all.max(1) as f64;
+        let deviation = (ratio * (1.0 - ratio) * packets).sqrt();
+        before.lost > 0 && end.ratio() - before.ratio() <= 1.5 * deviation
     }
 
     /// A round trip has passed.
@@ -318,35 +375,50 @@ impl Rate {
     }
 
     fn cruise(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
-        let packets = round.acked + round.lost;
-        let excess = round.loss() > self.excess_above(packets);
+        let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);
+        let calm = round.calm();
+        let excess = calm.filter(|calm| calm.ratio() > above(*calm));
+        let overflow = calm.is_none() && round.loss() > above(round.losses());
         let stands = queue >= self.queue_us() / 2;
-        if round.loss() < 2.0 * self.chance() - self.excess_above(packets) {
-            self.accept_chance(round); // far fewer than are known
-        } else if !excess && round.queue_most_us < 3 * self.queue_us() {
-            self.learn_chance(round);
+        match calm {
+            // Far fewer than are known.
+            Some(calm) if calm.ratio() < 2.0 * self.chance() - above(calm) => self.accept_chance(calm),
+            Some(calm) if excess.is_none() => self.learn_chance(calm),
+            _ => {}
         }
         if round.app_limited {
             self.capacity = self.capacity.max(rate / (1.0 - self.chance()));
-        } else if excess && round.queue_most_us < 3 * self.queue_us() {
-            self.try_less(round, rate);
+        } else if let Some(losses) = excess {
+            self.try_less(losses, rate);
         } else if stands {
-            self.capacity = rate / (1.0 - self.chance());
+            let usual = self.usual(rate);
+            // Where the queue is long others send too: then what arrives now counts.
+            let seen = if queue < 3 * self.queue_us() { usual } else { rate };
+            self.capacity = seen / (1.0 - self.chance());
             self.known = self.capacity;
             self.reset_step();
-        } else {
+        } else if !overflow {
             self.raise(rate);
         }
         self.look_for_others(sample, round, queue);
     }
 
+    /// The rate of the last rounds in which a queue stood, this among them. What one alone had
+    /// more or less than others came of somebody's processor being busy elsewhere.
+    fn usual(&mut self, rate: f64) -> f64 {
+        self.rates = [rate, self.rates[0], self.rates[1]];
+        let [a, b, c] = self.rates;
+        // Of two the larger; 0 stands for none.
+        if c > 0.0 { a.max(b).min(a.max(c)).min(b.max(c)) } else { a.max(b) }
+    }
+
     /// More is lost than by chance, and no long queue stands.
-    fn try_less(&mut self, round: &Round, rate: f64) {
-        let more = round.loss() - self.chance();
+    fn try_less(&mut self, losses: Losses, rate: f64) {
+        let more = losses.ratio() - self.chance();
         match self.trial {
             // It was for nothing that less was sent.
             Some((before, capacity)) if more >= 0.7 * before => {
-                self.accept_chance(round);
+                self.accept_chance(losses);
                 self.capacity = capacity.max(rate / (1.0 - self.chance()));
                 self.hold = self.patience();
             }
@@ -397,7 +469,7 @@ impl Rate {
         } else if sample.now - self.phase_since >= ALONE_EVERY_US {
             self.enter(sample.now, Phase::AmIAlone(cubic));
         } else {
-            let excess = round.loss() > self.excess_above(round.acked + round.lost);
+            let excess = round.loss() > self.excess_above(round.losses().all, sample.loss_run);
             self.feed(sample, excess);
         }
     }
@@ -414,11 +486,17 @@ impl Rate {
     }
 }
 
+/// By how much more the number of losses varies if they come in runs of geometric length, as of
+/// the model of Gilbert.
+fn runs(run: f64) -> f64 {
+    (2.0 * run - 1.0).max(1.0)
+}
+
 impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
         self.rtt_least_us = sample.rtt_least_us;
         self.packet_bytes = sample.packet_bytes;
-        self.round.note(sample);
+        self.round.note(sample, 3 * self.queue_us());
         if sample.round_ended {
             self.round_at = sample.now;
         }
@@ -519,6 +597,7 @@ mod tests {
                 acked_bytes: arrives_per_ms,
                 acked_packets: 11,
                 lost_packets: 0,
+                loss_run: 1.0,
                 in_flight: 24 * arrives_per_ms,
                 rtt_us: 24_000,
                 rtt_least_us: 24_000,

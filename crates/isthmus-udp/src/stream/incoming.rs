@@ -213,6 +213,7 @@ impl Stream {
             acked_bytes: fates.acked.iter().map(|(_, t)| u64::from(t.wire)).sum(),
             acked_packets: counts(&fates.acked),
             lost_packets: counts(&fates.lost).saturating_sub(fates.late.len() as u64),
+            loss_run: self.path.run(),
             in_flight: self.sent.in_flight(),
             rtt_us: self.path.rtt_us().unwrap_or(0),
             rtt_least_us: self.path.rtt_least_us().unwrap_or(0),

@@ -93,11 +93,12 @@ impl Stream {
         let room = self.data_room(now, size, floor);
         if self.probes_due > 0 {
             self.probes_due -= 1;
-            // One of them is small, lest large ones have ceased to get through.
-            let second = self.probes_due == 0;
+            // The last is small, lest large ones have ceased to get through.
+            let last = self.probes_due == 0;
             let small = size.min(PAYLOAD_BASE as usize);
-            let room = if second && self.probes > 2 { self.data_room(now, small, false) } else { room };
-            return Some(self.sending.probe_piece(room, usize::from(second)).map_or(Load::Ping, Load::Piece));
+            let room = if last && self.probes > 2 { self.data_room(now, small, false) } else { room };
+            let skip = usize::from(self.probes_due);
+            return Some(self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece));
         }
         if first
             && self.handshake == Handshake::Done

@@ -24,6 +24,7 @@ pub(crate) fn any_path(seed: u64) -> PathSpec {
         mtu: [1_280, 1_500, 4_100, 9_000][rng.up_to(3) as usize],
         down: if rng.up_to(3) == 0 { vec![(1_200_000, 3_200_000)] } else { Vec::new() },
         seed,
+        ..Default::default()
     }
 }
 

@@ -34,7 +34,7 @@ fn costs_at_most_a_tenth(
 }
 
 /// Bursts of so many packets on average, all of each lost.
-fn bursts(loss: f64, packets: f64) -> Loss {
+pub(crate) fn bursts(loss: f64, packets: f64) -> Loss {
     let to_good = 1.0 / packets;
     let to_bad = to_good * loss / (1.0 - loss);
     Loss::GilbertElliott { to_bad, to_good, loss_good: 0.0, loss_bad: 1.0 }
@@ -42,10 +42,10 @@ fn bursts(loss: f64, packets: f64) -> Loss {
 
 #[test]
 fn losses_in_bursts_cost_little_more_than_as_many_single_ones() {
-    // Not so yet: longer bursts at 366 ms, and more than about 1 % in bursts, where the rounds vary
-    // so much that the control takes some of it for congestion.
-    for (packets, rtts_us) in [(4.0, &RTTS_US[..]), (10.0, &RTTS_US[..3])] {
-        let loss = 0.01;
+    // How it varies with seeds, the table of percentiles tells.
+    for (loss, packets, rtts_us) in
+        [(0.01, 4.0, &RTTS_US[..]), (0.01, 10.0, &RTTS_US[..]), (0.05, 4.0, &RTTS_US[..3])]
+    {
         costs_at_most_a_tenth(
             &format!("{} % in bursts of {packets}", loss * 100.0),
             rtts_us,

@@ -11,5 +11,7 @@ mod hostile;
 mod latency;
 mod net;
 mod sealed;
+mod seeds;
+mod stalls;
 mod tails;
 mod trickle;

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use isthmus_lab::model::{Direction, DirectionSpec, Fate, Loss, wire_bytes};
 use isthmus_udp::{Event, Micros, Port, PortConfig, Session, StreamId};
 
+use crate::stalls::{StallSpec, Stalls};
+
 /// Ethernet header, IPv4 and UDP before a UDP payload. Bytes.
 const FRAME_BYTES: u32 = 14 + 20 + 8;
 
@@ -24,6 +26,9 @@ pub(crate) struct PathSpec {
     /// IP bytes that a packet may have.
     pub(crate) mtu: u32,
     pub(crate) down: Vec<(u64, u64)>,
+    /// Moments in which the hosts, and the link, each by itself, stand still.
+    pub(crate) host_stalls: StallSpec,
+    pub(crate) link_stalls: StallSpec,
     pub(crate) seed: u64,
 }
 
@@ -39,6 +44,8 @@ impl Default for PathSpec {
             jitter_us: 0,
             mtu: 9_000,
             down: Vec::new(),
+            host_stalls: StallSpec::default(),
+            link_stalls: StallSpec::default(),
             seed: 1,
         }
     }
@@ -75,8 +82,12 @@ impl PathSpec {
 struct Delivery {
     to: usize,
     from: SocketAddr,
+    arrived: Micros,
     bytes: Vec<u8>,
 }
+
+/// A packet that waits for a link that stands still: by which port it was sent, and whereto.
+type Waiting = (usize, SocketAddr, Vec<u8>);
 
 /// Ports; each packet takes the direction that belongs to its sender's side: all ports of
 /// even index share one, those of odd index the other.
@@ -84,13 +95,20 @@ pub(crate) struct Net {
     pub(crate) now: Micros,
     pub(crate) ports: Vec<Port>,
     links: [Direction; 2],
+    link_stalls: [Stalls; 2],
+    waiting: [Vec<Waiting>; 2],
+    /// What has crossed a link that stands still.
+    late: [Vec<Delivery>; 2],
+    host_stalls: Vec<Stalls>,
+    /// What has come to hosts that stand still.
+    inbox: Vec<Vec<Delivery>>,
     mtu: u32,
     flying: BinaryHeap<Reverse<(u64, u64, usize)>>,
     slots: Vec<Option<Delivery>>,
     free: Vec<usize>,
     age: u64,
     buffers: Vec<Vec<u8>>,
-    /// Each packet sent: by which port, its length.
+    /// Packets sent, by port.
     pub(crate) sent: Vec<u64>,
     /// Where set, a packet in this share of cases is also sent again later, and damaged.
     pub(crate) mischief: Option<isthmus_lab::rng::Rng>,
@@ -122,6 +140,11 @@ impl Net {
             now: 1_000_000,
             ports: configs.into_iter().enumerate().map(port).collect(),
             links: [path.direction(0), path.direction(1)],
+            link_stalls: [0, 1].map(|i| Stalls::new(path.link_stalls, path.seed, i)),
+            waiting: Default::default(),
+            late: Default::default(),
+            host_stalls: (0..count).map(|i| Stalls::new(path.host_stalls, path.seed, 2 + i as u64)).collect(),
+            inbox: (0..count).map(|_| Vec::new()).collect(),
             mtu: path.mtu,
             flying: BinaryHeap::new(),
             slots: Vec::new(),
@@ -170,6 +193,9 @@ impl Net {
     /// Sends what is due.
     pub(crate) fn flush(&mut self) {
         for port in 0..self.ports.len() {
+            if self.stands_still(port) {
+                continue;
+            }
             // A port that never stops sending at one moment would hang here.
             for round in 0.. {
                 assert!(round < 100_000, "port {port} sends without end");
@@ -188,9 +214,22 @@ impl Net {
         }
     }
 
+    /// Whether a port's host stands still now.
+    pub(crate) fn stands_still(&mut self, port: usize) -> bool {
+        self.host_stalls[port].until(self.now).is_some()
+    }
+
     /// Puts a packet on the wire.
     pub(crate) fn put(&mut self, port: usize, to: SocketAddr, packet: &[u8]) {
         self.sent[port] += 1;
+        if self.link_stalls[port % 2].until(self.now).is_some() {
+            self.waiting[port % 2].push((port, to, packet.to_vec()));
+        } else {
+            self.offer(port, to, packet);
+        }
+    }
+
+    fn offer(&mut self, port: usize, to: SocketAddr, packet: &[u8]) {
         let Some(target) = (0..self.ports.len()).find(|port| address(*port) == to) else { return };
         if packet.len() as u32 + 28 > self.mtu {
             return;
@@ -227,29 +266,75 @@ impl Net {
             self.slots.push(None);
             self.slots.len() - 1
         });
-        self.slots[slot] = Some(Delivery { to, from, bytes });
+        self.slots[slot] = Some(Delivery { to, from, arrived: 0, bytes });
         self.age += 1;
         self.flying.push(Reverse((at_ns, self.age, slot)));
+    }
+
+    /// When something happens next, if ever.
+    fn next_event(&mut self) -> Option<Micros> {
+        let now = self.now;
+        let arrival = self.flying.peek().map(|Reverse((at, ..))| at.div_ceil(1_000));
+        let link = |link: usize| {
+            let holds = !(self.waiting[link].is_empty() && self.late[link].is_empty());
+            holds.then(|| self.link_stalls[link].until(now).unwrap_or(now))
+        };
+        let links = [0, 1].map(link).into_iter().flatten().min();
+        let stalls = self.host_stalls.iter_mut().map(|stalls| stalls.until(now));
+        let ports =
+            self.ports.iter().zip(stalls).filter_map(|(port, stall)| stall.or(port.poll_timeout())).min();
+        [arrival, links, ports].into_iter().flatten().min()
+    }
+
+    /// Lets go what was held by whatever stands still no longer.
+    fn release(&mut self) {
+        for link in 0..2 {
+            if self.link_stalls[link].until(self.now).is_none() {
+                for (port, to, packet) in std::mem::take(&mut self.waiting[link]) {
+                    self.offer(port, to, &packet);
+                }
+                std::mem::take(&mut self.late[link]).into_iter().for_each(|late| self.arrive(late));
+            }
+        }
+        for port in 0..self.ports.len() {
+            if !self.inbox[port].is_empty() && !self.stands_still(port) {
+                std::mem::take(&mut self.inbox[port]).into_iter().for_each(|came| self.deliver(came));
+            }
+        }
+    }
+
+    fn arrive(&mut self, mut delivery: Delivery) {
+        delivery.arrived = self.now;
+        match self.stands_still(delivery.to) {
+            true => self.inbox[delivery.to].push(delivery),
+            false => self.deliver(delivery),
+        }
+    }
+
+    fn deliver(&mut self, mut delivery: Delivery) {
+        let port = &mut self.ports[delivery.to];
+        port.on_packet(self.now, delivery.arrived, delivery.from, &mut delivery.bytes);
+        self.buffers.push(delivery.bytes);
     }
 
     /// Goes to the next moment at which something happens, but not beyond `until`. False if
     /// nothing does before then.
     pub(crate) fn step(&mut self, until: Micros) -> bool {
         self.flush();
-        let arrival = self.flying.peek().map(|Reverse((at, ..))| at.div_ceil(1_000));
-        let timeout = self.ports.iter().filter_map(Port::poll_timeout).min();
-        let next = [arrival, timeout].into_iter().flatten().min().unwrap_or(until);
-        self.now = next.max(self.now).min(until);
+        self.now = self.next_event().unwrap_or(until).max(self.now).min(until);
+        self.release();
         while let Some(Reverse((at, _, slot))) = self.flying.peek().copied() {
             if at.div_ceil(1_000) > self.now {
                 break;
             }
             self.flying.pop();
             self.free.push(slot);
-            if let Some(mut delivery) = self.slots[slot].take() {
-                let port = &mut self.ports[delivery.to];
-                port.on_packet(self.now, self.now, delivery.from, &mut delivery.bytes);
-                self.buffers.push(delivery.bytes);
+            if let Some(delivery) = self.slots[slot].take() {
+                let link = (delivery.to + 1) % 2;
+                match self.link_stalls[link].until(self.now) {
+                    Some(_) => self.late[link].push(delivery),
+                    None => self.arrive(delivery),
+                }
             }
         }
         self.now < until
@@ -304,6 +389,9 @@ impl Flow {
     /// last byte.
     pub(crate) fn feed(&mut self, net: &mut Net) {
         let mut before = u64::MAX;
+        if net.stands_still(self.from) {
+            return;
+        }
         while self.written < self.bytes && self.written != before {
             before = self.written;
             self.write(net);
@@ -338,7 +426,7 @@ impl Flow {
 
     /// Reads and checks what has come.
     pub(crate) fn drain(&mut self, net: &mut Net) {
-        let Some(id) = self.accepted else { return };
+        let Some(id) = self.accepted.filter(|_| !net.stands_still(self.to)) else { return };
         let Some(stream) = net.ports[self.to].stream(id) else { return };
         if stream.readable() == 0 && !stream.is_finished() {
             return;
