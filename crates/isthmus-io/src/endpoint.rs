@@ -138,6 +138,7 @@ impl Endpoint {
             credit: settings.credit.0,
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
+            transfer: settings.transfer.0,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
             proved_only: settings.tls == TlsMode::Required,
             routers: settings.routers.0.clone(),

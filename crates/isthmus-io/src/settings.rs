@@ -3,6 +3,7 @@
 
 mod changes;
 mod protocols;
+mod transfer;
 mod trust;
 
 use std::env;
@@ -19,6 +20,7 @@ use serde::de::{self, Deserializer};
 use crate::interface::{self, InterfaceError};
 pub(crate) use changes::Changes;
 pub use protocols::Protocols;
+pub use transfer::MessageTransfer;
 pub use trust::{KeyFiles, TlsMode};
 
 /// One setting, as shown to users.
@@ -88,6 +90,7 @@ settings! {
     fabric: String = "", "Local fabrics over which lanes to endpoints and routers of the same subnet go where both ends have them: libfabric providers, best first, separated by commas, such as \"shm,verbs\"; shm is for the same host. Else, and for \"\" and \"off\", TCP. Default \"\".";
     credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
+    transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. Default adaptive.";
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: String = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
@@ -374,6 +377,7 @@ text_value! {
     Routers, Self::default();
     Protocols, Self::default();
     TlsMode, Self::default();
+    MessageTransfer, Self::default();
     KeyFiles, Self::default();
     Size, Self(0);
     Span, Self(0);

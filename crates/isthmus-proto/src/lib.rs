@@ -13,6 +13,7 @@ mod window;
 
 pub use engine::{
     Action, Batch, Config, Counters, Engine, LaneId, LaneLoss, Micros, PeerFault, Refusal, Segment, Sink,
+    Transfer,
 };
 pub use memory::{Access, Memory, Place};
 pub use operation::{

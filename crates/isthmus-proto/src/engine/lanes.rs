@@ -527,6 +527,7 @@ impl Engine {
             let peer = self.resolve(peer);
             self.abandon_silent(now, peer);
             self.look(now, peer);
+            self.end_wait(now, peer);
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             let Some(trouble) = connection.trouble.get_mut() else { continue };
             if trouble.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {

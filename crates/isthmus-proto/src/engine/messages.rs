@@ -312,6 +312,8 @@ impl Engine {
         operation.allowed = operation.limit;
         operation.awaiting = false;
         let more = operation.sent < operation.limit;
+        let heard = operation.heard;
+        self.note_receive(peer, heard);
         if waiting && more {
             self.connection(peer).traffic.bulk.push_back(index);
             self.kick(peer);

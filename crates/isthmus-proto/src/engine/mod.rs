@@ -15,6 +15,7 @@ mod remote;
 mod routed;
 mod sparse;
 mod state;
+mod transfer;
 mod transmit;
 mod ways;
 
@@ -36,6 +37,7 @@ pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
 pub use receive::Sink;
 pub use state::{LaneId, Micros};
+pub use transfer::Transfer;
 pub use transmit::{Batch, Segment};
 
 /// What an engine is made with.
@@ -49,6 +51,8 @@ pub struct Config {
     pub credit_total: u64,
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more).
     pub streams: u32,
+    /// How messages are transferred. Default: adaptive.
+    pub transfer: Transfer,
     /// How long a peer may be out of reach before its operations fail.
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone.
@@ -82,6 +86,7 @@ impl Config {
             credit: 8 << 20,
             credit_total: 1 << 30,
             streams: 4,
+            transfer: Transfer::default(),
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
             proved_only: false,
@@ -127,6 +132,10 @@ pub struct Counters {
     pub fragments_received: u64,
     /// Fragments received again and dropped.
     pub duplicates: u64,
+    /// Messages that went whole without waiting for their receivers.
+    pub messages_eager: u64,
+    /// Messages of which the rest, or all, was asked for by their receivers.
+    pub messages_asked: u64,
     /// Acknowledgements that found no company.
     pub acks_alone: u64,
     /// Lanes that broke.

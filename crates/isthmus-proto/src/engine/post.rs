@@ -151,6 +151,7 @@ impl Engine {
             awaiting: false,
             received: 0,
             error: None,
+            heard: None,
             generation: self.generation,
             slot: index as u32,
         });

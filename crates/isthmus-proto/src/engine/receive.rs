@@ -329,6 +329,7 @@ impl Engine {
             return Err(PeerFault::Frame("an acknowledgement of what was never sent"));
         }
         let was_full = !connection.window.has_room();
+        let more_credit = credit > connection.credit_limit;
         if credit > connection.credit_limit {
             connection.credit_limit = credit;
         }
@@ -345,7 +346,8 @@ impl Engine {
             }
         }
         let connection = self.connection(peer);
-        if was_full || connection.fence.is_some() {
+        let waits = more_credit && !connection.traffic.fresh.is_empty();
+        if was_full || waits || connection.fence.is_some() {
             self.kick(peer);
         }
         Ok(())
@@ -358,7 +360,10 @@ impl Engine {
             self.pool.give(bytes);
         }
         if let Some(index) = operation {
-            self.operations[index].pieces -= 1;
+            let now = self.clock;
+            let operation = &mut self.operations[index];
+            operation.pieces -= 1;
+            operation.heard.get_or_insert(now);
             self.try_finish(index, mem);
         }
     }

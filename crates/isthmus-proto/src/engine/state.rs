@@ -85,6 +85,8 @@ pub(crate) struct Operation {
     /// Answer received so far. Bytes.
     pub(crate) received: u64,
     pub(crate) error: Option<OpError>,
+    /// When the first acknowledgement of any of its fragments came.
+    pub(crate) heard: Option<Micros>,
     /// Told apart from earlier users of the same slot.
     pub(crate) generation: u32,
     /// Its index, as part of its token.
@@ -509,6 +511,7 @@ pub(crate) struct Connection {
     pub(crate) next_order: u64,
     pub(crate) credit_limit: u64,
     pub(crate) credit_used: u64,
+    pub(crate) receives: super::transfer::Receives,
 
     pub(crate) received: ReceiveWindow,
     pub(crate) expected_order: u64,

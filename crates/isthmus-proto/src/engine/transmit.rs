@@ -279,6 +279,7 @@ impl Engine {
         }
         if let Some(&operation) = connection.traffic.fresh.front()
             && self.may_begin(peer, operation)
+            && !self.waits_for_credit(peer, operation)
         {
             self.connection(peer).traffic.fresh.pop_front();
             self.begin_operation(peer, lane, operation, batch, mem);
@@ -352,6 +353,9 @@ impl Engine {
         mem: &mut dyn Memory,
     ) {
         let longest = self.fragment_max(peer, lane);
+        let operation = &self.operations[index];
+        let message = matches!(operation.kind, Kind::Message { .. });
+        let eager = if message { self.eager_part(peer, operation.total) } else { 0 };
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let operation = &mut self.operations[index];
         let seq = connection.window.next_seq();
@@ -362,7 +366,6 @@ impl Engine {
         }
         operation.allowed = match operation.kind {
             Kind::Message { .. } => {
-                let eager = operation.total.min(connection.credit_limit - connection.credit_used);
                 connection.credit_used += eager;
                 if eager < operation.total || operation.options.level == Level::Match {
                     connection.traffic.unaccepted.insert(seq, index);

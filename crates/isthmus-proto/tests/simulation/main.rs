@@ -12,5 +12,6 @@ mod program;
 mod rng;
 mod scenarios;
 mod storms;
+mod transfer;
 mod ways;
 mod world;

@@ -363,6 +363,11 @@ impl Program {
     }
 
     /// Whether the operation has completed.
+    /// The context of the operation that was posted last.
+    pub(crate) fn newest(&self) -> u64 {
+        self.next - 1
+    }
+
     pub(crate) fn is_over(&self, context: u64) -> bool {
         !self.ops.contains_key(&context)
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Level, PeekAction};
+use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Level, PeekAction, Transfer};
 use isthmus_wire::frame::Status;
 
 use crate::program::{CELLS, How, Program, SLOT, SLOTS};
@@ -75,6 +75,7 @@ fn rough(rng: &mut Rng) -> Net {
         breaks: Some((delay.1, 20 * delay.1)),
         notice: rng.below(40 * delay.1),
         outdone: if far { rng.pick(&[0, 2, 20]) } else { 0 },
+        rate: 0,
     }
 }
 
@@ -89,6 +90,7 @@ fn run(seed: u64, storm: &Storm) {
     let world = World::routed(seed + 1, nodes, routers, net, |config| Config {
         credit,
         streams,
+        transfer: Transfer::ALL[seed as usize % Transfer::ALL.len()].0,
         also: also(&config, &ways),
         refusals_max: if storm.mortal { 6 } else { 1000 },
         peer_timeout_us: if storm.mortal { 3_000_000 } else { u64::MAX },

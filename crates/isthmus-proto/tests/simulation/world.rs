@@ -36,6 +36,8 @@ pub(crate) struct Net {
     /// Writes, of a thousand, at which the shell finds that a lane is outdone by one that fills its
     /// path; such are dialled from then on.
     pub(crate) outdone: u64,
+    /// How fast each direction of a lane is. Bytes/s; 0: as fast as is written, with pauses.
+    pub(crate) rate: u64,
 }
 
 impl Net {
@@ -51,6 +53,7 @@ impl Net {
             breaks: None,
             notice: 1000,
             outdone: 0,
+            rate: 0,
         }
     }
 }
@@ -66,6 +69,8 @@ enum Chunk {
 struct Dir {
     flight: VecDeque<Chunk>,
     bytes: usize,
+    /// When what was written has left.
+    left: Micros,
     last: Micros,
     dead: bool,
 }
@@ -511,7 +516,7 @@ impl World {
                 }
                 return;
             }
-            if self.rng.chance(200) {
+            if self.net.rate == 0 && self.rng.chance(200) {
                 let pause = self.rng.below(self.net.delay.0 + 10);
                 return self.after(pause, Event::Write(wire, side));
             }
@@ -552,7 +557,10 @@ impl World {
         if dir.dead {
             return;
         }
-        dir.last = dir.last.max(self.now + delay);
+        if let (Chunk::Bytes(bytes), true) = (&chunk, self.net.rate > 0) {
+            dir.left = dir.left.max(self.now) + bytes.len() as u64 * 1_000_000 / self.net.rate;
+        }
+        dir.last = dir.last.max(self.now.max(dir.left) + delay);
         dir.flight.push_back(chunk);
         let at = dir.last;
         self.at(at, Event::Deliver(wire, side));
