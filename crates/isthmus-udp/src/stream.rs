@@ -38,6 +38,9 @@ pub(crate) const EARLY_BYTES: u64 = 1 << 20;
 const AMPLIFICATION: u64 = 3;
 /// Longest wait between probes where the round trip is shorter. Microseconds.
 const PROBE_MOST_US: Micros = 50_000;
+/// Silence for which they are no longer than half a round trip, nor shorter than this. Microseconds.
+const PROBE_OFTEN_US: Micros = 4_000_000;
+const PROBE_SPACE_US: Micros = 5_000;
 /// Probes after which the waits begin to grow: what they bring may itself be lost.
 const PROBES_EARLY: u32 = 3;
 /// Packets of a probe, and most that are added where losses come in runs.
@@ -578,7 +581,11 @@ impl Stream {
     fn arm_probe(&mut self, now: Micros) {
         let once = self.path.probe_after_us(ACK_DELAY_US);
         let doublings = self.probes.saturating_sub(PROBES_EARLY).min(6);
-        let wait = (once << doublings).min(once.max(PROBE_MOST_US));
+        let most = match self.path.rtt_least_us() {
+            Some(rtt) if now.saturating_sub(self.heard_at) < PROBE_OFTEN_US => (rtt / 2).max(PROBE_SPACE_US),
+            _ => once.max(PROBE_MOST_US),
+        };
+        let wait = if self.probes < PROBES_EARLY { once } else { (once << doublings).min(most) };
         self.probe_at = Some(now + wait);
     }
 

@@ -31,6 +31,8 @@ const TRAIN_PACKETS: u64 = 8;
 const START_PACKETS: u64 = 32;
 /// Loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
+/// Loss in start-up beyond which it is hardly chance alone.
+const CHANCE_MOST: f64 = 0.2;
 /// Most by which one round trip may raise the capacity in start-up.
 const LEAP: f64 = 64.0;
 /// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
@@ -302,7 +304,7 @@ impl Rate {
             let whole = rate / (1.0 - loss);
             self.capacity = match self.train.loss() > LOST_START {
                 true => rate.max(flight),
-                false if self.lost_evenly() => whole,
+                false if loss < CHANCE_MOST && self.lost_evenly() => whole,
                 false => rate,
             };
             self.known = self.capacity;

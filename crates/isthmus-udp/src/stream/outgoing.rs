@@ -269,7 +269,8 @@ impl Stream {
         let start = out.len();
         let header = self.header();
         let ack_now = match load {
-            Load::Piece(piece) => piece.copy.is_some() || self.sending.is_tail(&piece) || self.probes > 0,
+            // What copies tell is no news to who had the original; their news may wait for company.
+            Load::Piece(piece) => piece.copy.is_none() && self.sending.is_tail(&piece) || self.probes > 0,
             Load::Probe(_) | Load::Ping | Load::Close(_) => true,
             Load::Nothing | Load::Parity(_) | Load::Train => false,
         };

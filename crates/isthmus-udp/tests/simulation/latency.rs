@@ -54,7 +54,7 @@ impl Pair {
 
 #[test]
 fn eight_bytes_over_a_path_that_loses_a_tenth_take_a_round_trip_nearly_always() {
-    for rtt_us in [24_000, 100_000] {
+    for rtt_us in [24_000, 100_000, 366_000] {
         let path = PathSpec { rtt_us, loss: Loss::Independent(0.1), ..Default::default() };
         let mut pair = Pair::new(&path);
         (0..200).for_each(|_| {
@@ -66,13 +66,13 @@ fn eight_bytes_over_a_path_that_loses_a_tenth_take_a_round_trip_nearly_always() 
         took.sort_unstable();
         let at = |share: f64| took[(took.len() as f64 * share) as usize] as f64 / rtt_us as f64;
         println!(
-            "{rtt_us} us: p99 {:.2}, p99.9 {:.2} RTT, {packets:.1} packets a message",
+            "{rtt_us} us: p99 {:.2}, p99.9 {:.2} RTT, {packets:.2} packets a message",
             at(0.99),
             at(0.999)
         );
         assert!(at(0.99) <= 1.1, "p99 {} RTT", at(0.99));
         assert!(at(0.999) <= 1.6, "p99.9 {} RTT", at(0.999));
-        assert!(packets <= 6.0, "{packets} packets a message, acknowledgements included");
+        assert!(packets <= 4.1, "{packets} packets a message, acknowledgements included");
     }
 }
 
