@@ -346,7 +346,7 @@ impl Engine {
             }
         }
         let connection = self.connection(peer);
-        let waits = more_credit && !connection.traffic.fresh.is_empty();
+        let waits = more_credit && connection.receives.wait_until.is_some();
         if was_full || waits || connection.fence.is_some() {
             self.kick(peer);
         }

@@ -96,7 +96,7 @@ pub(crate) struct Receives {
     /// Most credit that was there at once. Bytes.
     credit_most: u64,
     /// Until when the first message in line waits for credit.
-    wait_until: Option<Micros>,
+    pub(super) wait_until: Option<Micros>,
 }
 
 impl Connection {
