@@ -5,7 +5,8 @@
 //! BBR flows in a queue of one bandwidth-delay product lose packets without end and may take
 //! that for a policer, which holds a flow down for seconds. So a lane starts with the former,
 //! and goes over to the latter when the losses of all lanes to that host prove to be the path's:
-//! when they come while the round trip shows that there is no queue. Over long round trips
+//! when they come while the round trip shows that there is no queue, and are few: what starts too
+//! fast loses much at once, and repairs it when the queue has drained. Over long round trips
 //! it starts with the latter, which is up to speed in half the time. Where UDP may be used, a lane
 //! by that takes over on lossy paths of some length (`race.rs`).
 
@@ -13,6 +14,8 @@
 pub(super) const LOOK_MS: u64 = 100;
 /// So much more often must losses have come without a queue than with one.
 const EVIDENCE: i32 = 3;
+/// Where more than one in so many packets is sent again, a burst is being repaired.
+const BURST: u64 = 4;
 /// A round trip above the least one by more than an eighth, and by more than so many
 /// microseconds, tells of a queue.
 const QUEUE_US: u64 = 500;
@@ -40,10 +43,13 @@ pub(super) fn is_slow_to_repair(sample: Sample) -> bool {
     sample.rtt_us >= REPAIR_US
 }
 
-/// What the kernel says of a lane (`tcpi_rtt` and `tcpi_total_retrans` of `tcp(7)`).
+/// What the kernel says of a lane (`tcpi_rtt`, `tcpi_data_segs_out` and `tcpi_total_retrans` of
+/// `tcp(7)`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) rtt_us: u64,
+    /// Packets with data, those sent again included.
+    pub(super) packets: u64,
     pub(super) retransmissions: u64,
 }
 
@@ -51,6 +57,7 @@ pub(super) struct Sample {
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     least_rtt_us: Option<u64>,
+    packets: u64,
     retransmissions: u64,
 }
 
@@ -65,11 +72,13 @@ impl Judge {
     pub(super) fn hear(&mut self, trace: &mut Trace, sample: Sample) {
         let least = trace.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
         trace.least_rtt_us = Some(least);
-        let lost = sample.retransmissions > trace.retransmissions;
-        trace.retransmissions = sample.retransmissions;
-        if lost && !self.is_lossy() {
+        let lost = sample.retransmissions.saturating_sub(trace.retransmissions);
+        let sent = sample.packets.saturating_sub(trace.packets);
+        (trace.packets, trace.retransmissions) = (sample.packets, sample.retransmissions);
+        if lost > 0 && !self.is_lossy() {
             let queue = sample.rtt_us > least + (least / 8).max(QUEUE_US);
-            self.evidence = (self.evidence + if queue { -1 } else { 1 }).max(-EVIDENCE);
+            let own = queue || lost * BURST > sent;
+            self.evidence = (self.evidence + if own { -1 } else { 1 }).max(-EVIDENCE);
         }
     }
 
@@ -83,13 +92,14 @@ impl Judge {
 mod tests {
     use super::*;
 
-    /// Samples of one lane after another, each a round trip and all retransmissions so far.
+    /// Samples of one lane after another, 100 packets apart, each a round trip and all
+    /// retransmissions so far.
     fn verdict(lanes: &[&[(u64, u64)]]) -> bool {
         let mut judge = Judge::default();
         for lane in lanes {
             let mut trace = Trace::default();
-            for &(rtt_us, retransmissions) in *lane {
-                judge.hear(&mut trace, Sample { rtt_us, retransmissions });
+            for (&(rtt_us, retransmissions), packets) in lane.iter().zip((100..).step_by(100)) {
+                judge.hear(&mut trace, Sample { rtt_us, packets, retransmissions });
             }
         }
         judge.is_lossy()
@@ -108,6 +118,13 @@ mod tests {
         assert!(!verdict(&[&full]));
         // One retransmission that comes when the queue has drained proves nothing.
         assert!(!verdict(&[&[(24_000, 0), (47_000, 40), (24_500, 41), (46_000, 80), (24_500, 81)]]));
+    }
+
+    #[test]
+    fn a_burst_that_is_repaired_when_the_queue_has_drained_is_our_own() {
+        let burst =
+            [(100_000, 0), (180_000, 60), (102_000, 110), (101_000, 150), (100_500, 190), (100_100, 220)];
+        assert!(!verdict(&[&burst]) && !verdict(&[&burst, &burst, &burst]));
     }
 
     #[test]

@@ -311,6 +311,7 @@ fn sample(socket: &Socket) -> Option<Sample> {
     let info = unsafe { info.assume_init() };
     (status == 0 && info.tcpi_rtt > 0).then(|| Sample {
         rtt_us: u64::from(info.tcpi_rtt),
+        packets: u64::from(info.tcpi_data_segs_out),
         retransmissions: u64::from(info.tcpi_total_retrans),
     })
 }
