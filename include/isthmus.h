@@ -348,9 +348,9 @@ int isthmus_digest_block(const void *data, size_t len, uint64_t offset, uint64_t
 int isthmus_digest_whole(const uint8_t *digests, size_t count, uint64_t size, uint64_t block,
                          uint8_t digest[32]);
 
-/* Publishes a text under a name at a router, until isthmus_withdraw or the end of this process. `place` is
- * the router's address, isthmus://AS.SUBNET/IP:PORT: one of those of this process's own AS. It is
- * published again when a router or a way that failed is back. Names have 1 to 128 letters,
+/* Publishes a text under a name at a router. It is there until isthmus_withdraw or the end of this
+ * process. `place` is the router's address, isthmus://AS.SUBNET/IP:PORT: one of those of this process's own
+ * AS. It is published again when a router or a way that failed is back. Names have 1 to 128 letters,
  * digits and "-_.:", texts at most 1024 bytes. Returns ISTHMUS_UNREACHABLE, or ISTHMUS_INVALID, also where the
  * router does not take the name, such as when another process has published it. May be called before
  * isthmus_init. */
