@@ -359,8 +359,9 @@ int isthmus_publish(const char *place, const char *name, const char *text, isthm
 /* Withdraws what isthmus_publish has published. */
 int isthmus_withdraw(isthmus_name published);
 
-/* Looks a name up that a process has published, here or at another site, now or within patience_us. The text and a NUL go
- * to `text`, which has room for `len` bytes: 1025 are always enough. Where the router is on another subnet,
+/* Looks a name up that a process has published. That process may be here or at another site, and may do so
+ * until patience_us have passed. The text and a NUL go to `text`, which has room for `len` bytes: 1025 are
+ * always enough. Where the router is on another subnet,
  * the way goes by the routers that the configuration has. ISTHMUS_TIMED_OUT: nobody has published it. */
 int isthmus_look_up(const char *place, const char *name, uint64_t patience_us, char *text, size_t len);
 
