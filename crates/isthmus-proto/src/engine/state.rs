@@ -404,19 +404,6 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    const EMPTY: Self = Self {
-        again: VecDeque::new(),
-        urgent: VecDeque::new(),
-        replies: VecDeque::new(),
-        fresh: VecDeque::new(),
-        bulk: VecDeque::new(),
-        unaccepted: BTreeMap::new(),
-        early: BTreeMap::new(),
-        incoming: BTreeMap::new(),
-        writes: BTreeMap::new(),
-        early_operands: 0,
-    };
-
     fn has_fragments(&self) -> bool {
         !self.again.is_empty()
             || !self.urgent.is_empty()
@@ -428,7 +415,18 @@ impl Traffic {
 
 impl Empty for Traffic {
     fn empty() -> &'static Self {
-        static EMPTY: Traffic = Traffic::EMPTY;
+        static EMPTY: Traffic = Traffic {
+            again: VecDeque::new(),
+            urgent: VecDeque::new(),
+            replies: VecDeque::new(),
+            fresh: VecDeque::new(),
+            bulk: VecDeque::new(),
+            unaccepted: BTreeMap::new(),
+            early: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            early_operands: 0,
+        };
         &EMPTY
     }
 
@@ -457,17 +455,6 @@ pub(crate) struct Trouble {
 }
 
 impl Trouble {
-    const EMPTY: Self = Self {
-        failed: None,
-        lost_since: None,
-        retry_at: None,
-        spread_at: None,
-        backoff_us: 0,
-        refusals: 0,
-        hopeless: 0,
-        last_failure: String::new(),
-    };
-
     /// The next pause between attempts to connect.
     pub(crate) fn back_off(&mut self) -> Micros {
         self.backoff_us = (self.backoff_us * 2).clamp(Config::BACKOFF_US, Config::BACKOFF_MAX_US);
@@ -477,12 +464,21 @@ impl Trouble {
 
 impl Empty for Trouble {
     fn empty() -> &'static Self {
-        static EMPTY: Trouble = Trouble::EMPTY;
+        static EMPTY: Trouble = Trouble {
+            failed: None,
+            lost_since: None,
+            retry_at: None,
+            spread_at: None,
+            backoff_us: 0,
+            refusals: 0,
+            hopeless: 0,
+            last_failure: String::new(),
+        };
         &EMPTY
     }
 
     fn is_empty(&self) -> bool {
-        *self == Self::EMPTY
+        self == Self::empty()
     }
 }
 
