@@ -13,9 +13,9 @@ PROVIDER = BUILD / "lib" / "libisthmus-fi.so"
 ISTHMUS = Path(os.environ.get("ISTHMUS_EXE", BUILD / "bin" / "isthmus"))
 C_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"]
 
-# isthmus: our provider. tcp and rxm: libfabric's own, as the control.
+# isthmus: our provider. tcp and rxm: libfabric's own, as the control (shm too, where ranks share a host).
 TRANSPORTS = ("isthmus", "tcp", "rxm")
-LIBFABRIC_NAME = {"isthmus": "isthmus", "tcp": "tcp", "rxm": "tcp;ofi_rxm"}
+LIBFABRIC_NAME = {"isthmus": "isthmus", "tcp": "tcp", "rxm": "tcp;ofi_rxm", "shm": "shm"}
 # Variables of the lab and of these tests; the others named ISTHMUS_... are the
 # provider's settings, and every rank gets them.
 NOT_SETTINGS = ("ISTHMUS_LAB", "ISTHMUS_TEST", "ISTHMUS_DEMO", "ISTHMUS_EXE")

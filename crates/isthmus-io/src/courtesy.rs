@@ -2,13 +2,17 @@
 //!
 //! MPIs wait by polling without end. With a processor for each rank that is the fastest
 //! way; with more ranks than processors every rank that waits holds up one that works. So
-//! where more threads want to run than there are processors, a program that has polled in
+//! where more threads want to run than there are processors, a thread that has polled in
 //! vain for a while sleeps within its poll, until something comes or a tenth of a
 //! millisecond has passed.
+//!
+//! It is the thread that waits, not the endpoint: one that polls many endpoints in turn sleeps
+//! in the poll of one of them only, so that it comes round to all of them.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,47 +28,84 @@ const PATIENCE_US: u64 = 200;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
 /// How long an answer to whether the machine is crowded holds. Microseconds.
 const CROWD_US: u64 = 20_000;
+/// The clock is read at one in so many vain polls that follow one another at once.
+const POLLS_A_LOOK: u32 = 8;
 
-/// How long a program has been polling in vain.
-#[derive(Debug)]
-pub(crate) struct Courtesy {
-    epoch: Instant,
-    /// When the present row of vain polls began; 0: none is going on. Microseconds.
-    vain_since: AtomicU64,
-    /// When it was last found out whether the machine is crowded, times two, plus the answer.
-    crowd: AtomicU64,
+/// A thread's row of vain polls.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    polls: u32,
+    /// When it began. Microseconds.
+    since: u64,
+    /// In the polls of whom the thread sleeps, by its descriptor, and when it did so last.
+    napper: Option<(RawFd, u64)>,
 }
 
-impl Courtesy {
-    pub(crate) fn new() -> Self {
-        Self { epoch: Instant::now(), vain_since: AtomicU64::new(0), crowd: AtomicU64::new(0) }
+impl Row {
+    const NONE: Self = Self { polls: 0, since: 0, napper: None };
+
+    /// A vain poll of `endpoint`.
+    fn count(&mut self) {
+        self.polls = self.polls.wrapping_add(1);
     }
 
-    /// A poll found something.
-    pub(crate) fn found(&self) {
-        self.vain_since.store(0, Ordering::Relaxed);
+    /// Whether to look at the clock: at the row's first poll, then now and then, and always once the
+    /// thread sleeps here.
+    fn is_due(&self, endpoint: RawFd) -> bool {
+        self.polls % POLLS_A_LOOK == 1 || self.napper.is_some_and(|(napper, _)| napper == endpoint)
     }
 
-    /// A poll found nothing: perhaps sleeps until `poller` has events, or `beside` is readable.
-    pub(crate) fn found_nothing(&self, poller: &Poller, beside: Option<BorrowedFd<'_>>) {
-        let now = self.epoch.elapsed().as_micros() as u64 + 1;
-        let since = self.vain_since.load(Ordering::Relaxed);
-        if since == 0 {
-            self.vain_since.store(now, Ordering::Relaxed);
-        } else if now - since.min(now) > PATIENCE_US && self.is_crowded(now) {
+    /// Whether the thread has waited long enough to sleep in this poll of `endpoint`.
+    fn may_nap(&mut self, endpoint: RawFd, now: u64) -> bool {
+        if self.polls == 1 {
+            self.since = now;
+        }
+        let waited = now.saturating_sub(self.since) > PATIENCE_US;
+        let another =
+            |(napper, last): (RawFd, u64)| napper != endpoint && now.saturating_sub(last) <= PATIENCE_US;
+        waited && !self.napper.is_some_and(another)
+    }
+}
+
+thread_local! {
+    static ROW: Cell<Row> = const { Cell::new(Row::NONE) };
+}
+
+/// This thread found something.
+pub(crate) fn found() {
+    ROW.set(Row::NONE);
+}
+
+/// This thread found nothing at an endpoint: perhaps sleeps until `poller`, the endpoint's, has events, or
+/// `beside` is readable.
+pub(crate) fn found_nothing(poller: &Poller, beside: Option<BorrowedFd<'_>>) {
+    let (mut row, endpoint) = (ROW.get(), poller.raw_fd());
+    row.count();
+    if row.is_due(endpoint) {
+        let now = now_us();
+        if row.may_nap(endpoint, now) && is_crowded(now) {
             nap(poller, beside);
+            row.napper = Some((endpoint, now_us()));
         }
     }
+    ROW.set(row);
+}
 
-    fn is_crowded(&self, now: u64) -> bool {
-        let last = self.crowd.load(Ordering::Relaxed);
-        if last != 0 && now < last / 2 + CROWD_US {
-            return last & 1 == 1;
-        }
-        let crowded = running_threads().is_some_and(|running| running > processors());
-        self.crowd.store(now * 2 + u64::from(crowded), Ordering::Relaxed);
-        crowded
+fn now_us() -> u64 {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    EPOCH.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1
+}
+
+fn is_crowded(now: u64) -> bool {
+    // When it was last found out, times two, plus the answer.
+    static CROWD: AtomicU64 = AtomicU64::new(0);
+    let last = CROWD.load(Ordering::Relaxed);
+    if last != 0 && now < last / 2 + CROWD_US {
+        return last & 1 == 1;
     }
+    let crowded = running_threads().is_some_and(|running| running > processors());
+    CROWD.store(now * 2 + u64::from(crowded), Ordering::Relaxed);
+    crowded
 }
 
 /// Threads of the machine that run or want to (the fourth field of `proc_loadavg(5)`).
@@ -125,16 +166,34 @@ mod tests {
     }
 
     #[test]
-    fn only_a_row_of_vain_polls_on_a_crowded_machine_ends_in_sleep() {
-        let (courtesy, poller) = (Courtesy::new(), Poller::new().expect("a poller"));
-        courtesy.crowd.store(u64::MAX / 2 * 2 + 1, Ordering::Relaxed); // crowded, for good
-        courtesy.found_nothing(&poller, None);
-        let began = courtesy.vain_since.load(Ordering::Relaxed);
-        assert!(began > 0);
-        courtesy.found_nothing(&poller, None);
-        assert_eq!(courtesy.vain_since.load(Ordering::Relaxed), began, "the row goes on");
-        courtesy.found();
-        assert_eq!(courtesy.vain_since.load(Ordering::Relaxed), 0);
-        assert!(courtesy.is_crowded(1));
+    fn only_a_row_of_vain_polls_ends_in_sleep() {
+        let mut row = Row::NONE;
+        row.count();
+        assert!(row.is_due(3) && !row.may_nap(3, 1000), "the first poll begins the row");
+        row.count();
+        assert!(!row.is_due(3), "the clock is not read each time");
+        row.polls = POLLS_A_LOOK + 1;
+        assert!(row.is_due(3) && !row.may_nap(3, 1000 + PATIENCE_US));
+        assert!(row.may_nap(3, 1001 + PATIENCE_US));
+    }
+
+    #[test]
+    fn a_thread_that_polls_many_endpoints_sleeps_once_a_round() {
+        let mut row = Row { polls: 500, since: 1000, napper: Some((3, 2000)) };
+        assert!((4..60).all(|endpoint| !row.may_nap(endpoint, 2010)));
+        assert!(row.is_due(3) && row.may_nap(3, 2010));
+        // One that is polled no more does not keep the thread from sleeping.
+        assert!(row.may_nap(4, 2001 + PATIENCE_US));
+    }
+
+    #[test]
+    fn a_find_ends_the_row_of_its_thread() {
+        let poller = Poller::new().expect("a poller");
+        found_nothing(&poller, None);
+        assert_eq!(ROW.get().polls, 1);
+        std::thread::spawn(found).join().expect("a thread");
+        assert_eq!(ROW.get().polls, 1);
+        found();
+        assert_eq!(ROW.get().polls, 0);
     }
 }

@@ -19,7 +19,7 @@ use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::carrier::{Carriers, Tls};
-use crate::courtesy::Courtesy;
+use crate::courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
@@ -90,7 +90,6 @@ pub struct Endpoint {
     /// Somebody sleeps on the bell.
     armed: AtomicBool,
     closed: AtomicBool,
-    courtesy: Courtesy,
     bell: Bell,
     event_fd: Poller,
     driver: Arc<Driver>,
@@ -156,7 +155,6 @@ impl Endpoint {
             polls: AtomicU64::new(0),
             armed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            courtesy: Courtesy::new(),
             bell: Bell::new()?,
             event_fd,
             driver: Driver::get()?,
@@ -433,16 +431,16 @@ impl Endpoint {
         let read = self.turn();
         let moved = take_completions(&mut self.core.lock().engine, out);
         if read || moved > 0 {
-            self.courtesy.found();
+            courtesy::found();
         } else {
-            self.courtesy.found_nothing(&self.event_fd, beside);
+            courtesy::found_nothing(&self.event_fd, beside);
         }
         moved
     }
 
     /// The program found something by a descriptor of its own: its polls are not in vain.
     pub fn note_found(&self) {
-        self.courtesy.found();
+        courtesy::found();
     }
 
     /// A descriptor that is readable when [`Endpoint::poll`] has something to return,
