@@ -113,6 +113,7 @@ impl Driver {
                 warn_log!("the I/O thread cannot watch an endpoint: {error}");
             }
         }
+        endpoint.attend(active);
         charge.tick = if active { TICK_MAX.min(charge.tick * 2) } else { TICK };
         if !active {
             endpoint.drive();

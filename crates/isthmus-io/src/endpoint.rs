@@ -18,6 +18,7 @@ use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::{Address, AsId, SubnetId};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::burst::Burst;
 use crate::carrier::{Carriers, Tls};
 use crate::courtesy;
 use crate::driver::Driver;
@@ -85,6 +86,7 @@ pub struct Endpoint {
     shell: Mutex<Shell>,
     /// The engine has news for the shell that its present owner may have missed.
     pending: AtomicBool,
+    burst: Burst,
     /// How often the program polled.
     polls: AtomicU64,
     /// Somebody sleeps on the bell.
@@ -152,6 +154,7 @@ impl Endpoint {
             core: Mutex::new(Core::new(Engine::new(config), ProcessMemory::new(regions))),
             shell: Mutex::new(shell),
             pending: AtomicBool::new(false),
+            burst: Burst::new(),
             polls: AtomicU64::new(0),
             armed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -240,14 +243,24 @@ impl Endpoint {
         self.core.lock().engine.call_one();
     }
 
-    fn post<T>(&self, with: impl FnOnce(&mut Core) -> Result<T, PostError>) -> Result<T, PostError> {
+    /// Posts something of so many bytes that are to go.
+    fn post<T>(
+        &self,
+        len: u64,
+        with: impl FnOnce(&mut Core) -> Result<T, PostError>,
+    ) -> Result<T, PostError> {
         if self.is_closed() {
             return Err(PostError::Invalid(
                 "the endpoint is closed, or belongs to the parent of this process",
             ));
         }
-        let posted = with(&mut self.core.lock());
-        self.pump();
+        let mut guard = self.core.lock();
+        let posted = with(&mut guard);
+        let busy = guard.engine.has_output();
+        drop(guard);
+        if busy && !self.burst.holds(len) {
+            self.pump();
+        }
         posted
     }
 
@@ -259,7 +272,7 @@ impl Endpoint {
     /// # Safety
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(|core| {
+        self.post(total(iov), |core| {
             let place = core.memory.lend(iov);
             Ok(core.engine.send(request, place, total(iov), &mut core.memory)?)
         })
@@ -273,7 +286,7 @@ impl Endpoint {
     /// # Safety
     /// The buffers stay valid and untouched until the completion was polled.
     pub unsafe fn recv(&self, request: &RecvRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(|core| {
+        self.post(0, |core| {
             let place = core.memory.lend(iov);
             core.engine.recv(request, place, total(iov), &mut core.memory);
             Ok(())
@@ -286,7 +299,7 @@ impl Endpoint {
     /// # Errors
     /// [`PostError::Invalid`] on a closed endpoint.
     pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
-        self.post(|core| {
+        self.post(0, |core| {
             core.engine.peek(request, &mut core.memory);
             Ok(())
         })
@@ -306,7 +319,7 @@ impl Endpoint {
         iov: &[libc::iovec],
         discard: bool,
     ) -> Result<(), PostError> {
-        self.post(|core| {
+        self.post(0, |core| {
             let place = core.memory.lend(iov);
             if core.engine.claim(request, place, total(iov), discard, &mut core.memory) {
                 Ok(())
@@ -324,7 +337,7 @@ impl Endpoint {
     /// # Safety
     /// As for [`Endpoint::send`].
     pub unsafe fn write(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(|core| {
+        self.post(total(iov), |core| {
             let place = core.memory.lend(iov);
             Ok(core.engine.write(request, place, &mut core.memory)?)
         })
@@ -338,7 +351,7 @@ impl Endpoint {
     /// # Safety
     /// As for [`Endpoint::recv`].
     pub unsafe fn read(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(|core| {
+        self.post(0, |core| {
             let place = core.memory.lend(iov);
             Ok(core.engine.read(request, place, &mut core.memory)?)
         })
@@ -363,7 +376,7 @@ impl Endpoint {
         if total(operand).max(total(compare)).max(request.remote.len) > Self::ATOMIC_MAX as u64 {
             return Err(PostError::Invalid("an atomic operation takes at most 4096 bytes"));
         }
-        self.post(|core| {
+        self.post(total(operand), |core| {
             let mut operands = Vec::new();
             for iov in [operand, compare] {
                 let place = core.memory.lend(iov);
@@ -428,6 +441,9 @@ impl Endpoint {
             self.bell.silence();
         }
         self.core.lock().engine.note_poll();
+        if self.burst.end() {
+            self.pump();
+        }
         let read = self.turn();
         let moved = take_completions(&mut self.core.lock().engine, out);
         if read || moved > 0 {
@@ -551,6 +567,10 @@ impl Endpoint {
 
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn attend(&self, attended: bool) {
+        self.burst.attend(attended);
     }
 
     pub(crate) fn event_fd(&self) -> &Poller {

@@ -3,6 +3,7 @@
 //! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
 //! `carrier/mod.rs`, `carrier/tcp.rs`, `carrier/tls.rs` and `carrier/udp/lane.rs` only.
 
+mod burst;
 mod carrier;
 mod courtesy;
 mod datagrams;

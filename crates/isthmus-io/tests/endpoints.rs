@@ -14,6 +14,7 @@ by_each_transport! {
     a_program_that_only_peeks_still_receives,
     an_endpoint_talks_to_itself,
     transfers_go_on_while_nobody_polls,
+    a_burst_after_which_nobody_polls_arrives_whole,
     remote_memory_is_written_and_read,
     a_peer_that_is_not_there_is_an_error_that_names_it,
     a_sleeper_is_woken,
@@ -62,6 +63,34 @@ fn a_program_that_only_peeks_still_receives(by: Transport) {
     recv(&b, None, 5, &mut got);
     complete(&[&a, &b], 2);
     assert!(sent == got);
+    a.close();
+    b.close();
+}
+
+/// The end of a burst may be held for a poll, but not for one that does not come.
+fn a_burst_after_which_nobody_polls_arrives_whole(by: Transport) {
+    const COUNT: u64 = 37;
+    let (a, b) = (open_by(by), open_by(by));
+    let to = a.peer(&b.address()).expect("same subnet");
+    let mut buffers: Vec<Vec<u8>> = (0..5 * COUNT).map(|tag| pattern(8, tag as u8)).collect();
+    let mut sent = Vec::new();
+    for burst in 0..5 {
+        // Long enough for the I/O thread to see that the program polls.
+        let until = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < until {
+            a.poll(&mut sent);
+        }
+        for tag in burst * COUNT..(burst + 1) * COUNT {
+            send(&a, to, tag, &mut buffers[tag as usize]);
+        }
+        for tag in burst * COUNT..(burst + 1) * COUNT {
+            let mut got = vec![0; 8];
+            recv(&b, None, tag, &mut got);
+            complete(&[&b], 1);
+            assert_eq!(got, pattern(8, tag as u8));
+        }
+    }
+    complete(&[&a], buffers.len() - sent.len());
     a.close();
     b.close();
 }

@@ -1,0 +1,180 @@
+//! Lets small messages that are posted in quick succession go out together.
+//!
+//! A system call for each message is most of what a small one costs. So after the first few of a
+//! burst the endpoint waits with the next ones until the program polls, which MPIs do right
+//! after, or there are enough of them. Nothing is held where that could be noticed: the first messages
+//! of a burst go at once, as do those of a program that computes between two posts; one that was seen not to
+//! poll after a burst is not trusted again for long; and what was held none the less goes when the I/O
+//! thread takes over, as it does where nobody polls for some milliseconds (`driver.rs`).
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// So many posts in a row go at once.
+const FIRST: u32 = 4;
+/// So many go together, or so many bytes: more would keep the peer waiting for what it could already read.
+const TOGETHER: u32 = 16;
+const BYTES: u64 = 16 << 10;
+/// A longer message goes at once, and what was held with it: copying it takes longer than the call. Bytes.
+const SMALL: u64 = 2 << 10;
+/// Posts that are further apart are no burst. Microseconds.
+const APART_US: u64 = 20;
+/// A program that has not polled for so long after a burst, this many times in a row, is not trusted with
+/// so many posts. Microseconds.
+const LATE_US: u64 = 200;
+const STRIKES: u32 = 3;
+const DISTRUST: u32 = 4096;
+
+/// The burst that an endpoint's program is posting. Threads that post at once share it: what they do to its
+/// numbers between each other's steps makes messages go earlier or later, never get lost.
+#[derive(Debug)]
+pub(crate) struct Burst {
+    epoch: Instant,
+    posts: AtomicU32,
+    bytes: AtomicU64,
+    last_us: AtomicU64,
+    held: AtomicBool,
+    held_since_us: AtomicU64,
+    strikes: AtomicU32,
+    distrust: AtomicU32,
+    /// The program polls: the I/O thread will see when it stops to.
+    attended: AtomicBool,
+}
+
+impl Burst {
+    pub(crate) fn new() -> Self {
+        Self {
+            epoch: Instant::now(),
+            posts: AtomicU32::new(0),
+            bytes: AtomicU64::new(0),
+            last_us: AtomicU64::new(0),
+            held: AtomicBool::new(false),
+            held_since_us: AtomicU64::new(0),
+            strikes: AtomicU32::new(0),
+            distrust: AtomicU32::new(0),
+            attended: AtomicBool::new(false),
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.epoch.elapsed().as_micros() as u64
+    }
+
+    /// Whether something of this length (bytes) that was just posted may wait for what follows.
+    pub(crate) fn holds(&self, len: u64) -> bool {
+        if len > SMALL || !self.attended.load(Ordering::Relaxed) {
+            return false;
+        }
+        let hold = self.may_hold(len, self.now_us());
+        if hold && !self.held.swap(true, Ordering::SeqCst) {
+            self.held_since_us.store(self.now_us(), Ordering::Relaxed);
+        }
+        // The I/O thread leaves this flag before it puts out what is held.
+        hold && self.attended.load(Ordering::SeqCst)
+    }
+
+    fn may_hold(&self, len: u64, now_us: u64) -> bool {
+        let last = self.last_us.swap(now_us, Ordering::Relaxed);
+        if now_us.saturating_sub(last) > APART_US {
+            self.posts.store(1, Ordering::Relaxed);
+            return false;
+        }
+        let posts = self.posts.load(Ordering::Relaxed) + 1;
+        self.posts.store(posts, Ordering::Relaxed);
+        let distrust = self.distrust.load(Ordering::Relaxed);
+        if distrust > 0 {
+            self.distrust.store(distrust - 1, Ordering::Relaxed);
+            return false;
+        }
+        let bytes = self.bytes.load(Ordering::Relaxed) + len;
+        let hold = posts > FIRST && !(posts - FIRST).is_multiple_of(TOGETHER) && bytes < BYTES;
+        self.bytes.store(if hold { bytes } else { 0 }, Ordering::Relaxed);
+        hold
+    }
+
+    /// The program polls, or something makes all go out: whether anything was held.
+    pub(crate) fn end(&self) -> bool {
+        self.posts.store(0, Ordering::Relaxed);
+        // Plain in the case of all polls but those after a burst.
+        if !self.held.load(Ordering::Relaxed) || !self.held.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let late = self.now_us().saturating_sub(self.held_since_us.load(Ordering::Relaxed)) > LATE_US;
+        let strikes = if late { self.strikes.load(Ordering::Relaxed) + 1 } else { 0 };
+        // The next late one after a time of distrust begins another.
+        self.strikes.store(strikes.min(STRIKES - 1), Ordering::Relaxed);
+        if strikes >= STRIKES {
+            self.distrust.store(DISTRUST, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Whether the program polls, as the I/O thread has seen; where it does not, what is held is the
+    /// thread's to put out after this.
+    pub(crate) fn attend(&self, attended: bool) {
+        self.attended.store(attended, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn posts(burst: &Burst, count: u64, apart_us: u64) -> Vec<bool> {
+        let start = burst.last_us.load(Ordering::Relaxed) + APART_US + 1;
+        (0..count).map(|i| burst.may_hold(8, start + i * apart_us)).collect()
+    }
+
+    #[test]
+    fn the_first_go_at_once_then_so_many_together() {
+        let held = posts(&Burst::new(), u64::from(FIRST + 2 * TOGETHER), 1);
+        let at_once: Vec<usize> = (0..held.len()).filter(|&i| !held[i]).collect();
+        assert_eq!(at_once, [0, 1, 2, 3, 19, 35]);
+    }
+
+    #[test]
+    fn longer_ones_are_fewer() {
+        let burst = Burst::new();
+        posts(&burst, u64::from(FIRST), 1);
+        let last = burst.last_us.load(Ordering::Relaxed);
+        let held: Vec<bool> = (1..8).map(|i| burst.may_hold(BYTES / 3, last + i)).collect();
+        assert_eq!(held, [true, true, true, false, true, true, true]);
+    }
+
+    #[test]
+    fn posts_that_are_apart_go_at_once() {
+        assert!(!posts(&Burst::new(), 50, APART_US + 1).contains(&true));
+    }
+
+    #[test]
+    fn a_poll_begins_anew() {
+        let burst = Burst::new();
+        posts(&burst, 10, 1);
+        burst.end();
+        let last = burst.last_us.load(Ordering::Relaxed);
+        assert!(!burst.may_hold(8, last + 1));
+    }
+
+    #[test]
+    fn nothing_is_held_unless_the_program_is_known_to_poll() {
+        let burst = Burst::new();
+        assert!((0..100).all(|_| !burst.holds(8)));
+        burst.attend(true);
+        assert!((0..100).all(|_| !burst.holds(SMALL + 1)), "nor what is long");
+        assert!(!burst.end());
+    }
+
+    #[test]
+    fn who_does_not_poll_after_a_burst_is_not_trusted() {
+        let burst = Burst::new();
+        for strike in 0..STRIKES {
+            assert_eq!(burst.distrust.load(Ordering::Relaxed), 0, "after {strike} late polls");
+            burst.held.store(true, Ordering::Relaxed);
+            burst.held_since_us.store(burst.now_us(), Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_micros(LATE_US + 1));
+            assert!(burst.end() && !burst.end());
+        }
+        assert!(!posts(&burst, u64::from(DISTRUST), 1).contains(&true));
+        assert!(posts(&burst, 50, 1).contains(&true));
+    }
+}
