@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::privilege::{become_able, is_privileged};
 use crate::site::Namespaces;
-use crate::topology::{become_able, is_privileged};
 use crate::{netlink, sys};
 
 /// Whether something is as a lab wants it.
@@ -129,7 +129,7 @@ fn congestion_controls() -> Finding {
 }
 
 fn memory() -> Finding {
-    match crate::topology::available_memory_bytes() {
+    match crate::tuning::available_memory_bytes() {
         Some(bytes) => finding("memory", Verdict::Good, format!("{} free", isthmus_units::Size(bytes))),
         None => finding("memory", Verdict::Lesser, "/proc/meminfo cannot be read"),
     }

@@ -22,13 +22,16 @@ pub mod emulator;
 pub mod model;
 mod netlink;
 pub mod packet;
+pub mod privilege;
 pub mod report;
 pub mod rng;
 pub mod site;
+pub mod state;
 mod store;
 #[allow(unsafe_code)]
 mod sys;
 pub mod topology;
+mod tuning;
 
 /// Why a lab cannot be made or used.
 #[derive(Debug, thiserror::Error)]

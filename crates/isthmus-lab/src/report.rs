@@ -4,6 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::config::LinkSpec;
+use crate::model::DirectionSpec;
+use isthmus_units::{Percent, Rate, Size, Span};
+
 /// Lateness above which a delivery counts as late. Nanoseconds (1 ms).
 pub const LATE_NS: u64 = 1_000_000;
 
@@ -214,6 +218,36 @@ impl fmt::Display for LabReport {
         }
         Ok(())
     }
+}
+
+pub(crate) fn describe(link: &LinkSpec, names: &[String]) -> String {
+    let [there, back] = &link.directions;
+    let same = DirectionSpec { seed: there.seed, ..back.clone() } == *there;
+    let head = format!("{} - {}: mtu {}", names[link.ends[0]], names[link.ends[1]], link.mtu);
+    match same {
+        true => format!("{head}, {}", describe_direction(there)),
+        false => format!("{head}, there {}; back {}", describe_direction(there), describe_direction(back)),
+    }
+}
+
+fn describe_direction(d: &DirectionSpec) -> String {
+    let mut text = format!(
+        "{}, {} one way, queue {}, loss {}",
+        Rate(d.rate_bps),
+        Span(d.delay_ns),
+        Size(d.queue_bytes),
+        Percent(d.loss.mean())
+    );
+    let mut note = |is_there: bool, words: String| {
+        if is_there {
+            text.push_str(&words);
+        }
+    };
+    note(d.jitter_ns > 0, format!(", jitter {}", Span(d.jitter_ns)));
+    note(d.reorder > 0.0, format!(", reorder {} by {}", Percent(d.reorder), Span(d.reorder_by_ns)));
+    note(d.duplicate > 0.0, format!(", duplicate {}", Percent(d.duplicate)));
+    note(!d.down.is_empty(), format!(", {} cuts", d.down.len()));
+    text
 }
 
 #[cfg(test)]

@@ -8,273 +8,33 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::config::{LabConfig, LanSpec, LinkSpec, SiteConfig};
-use crate::emulator::{self, LinkEmulator, monotonic_ns};
-use crate::model::DirectionSpec;
+use crate::config::{LabConfig, LanSpec, LinkSpec};
+use crate::emulator::{LinkEmulator, monotonic_ns};
 use crate::netlink;
-use crate::report::{LabReport, LinkReport};
+use crate::report::{LabReport, LinkReport, describe};
 use crate::site::{self, Namespaces};
+use crate::state::{
+    LAB_VARIABLE, LabState, NETNS_DIRECTORY, SiteState, clean_up_stale, environment, hosts_file,
+    make_state_directory, next_id, start_time, user_namespace,
+};
 use crate::sys;
+use crate::tuning::{check_memory, no_ipv6, set_congestion_control, sysctl, transmit_drops, tune_site};
 use crate::{Doing, LabError};
-use isthmus_units::{Percent, Rate, Size, Span};
 
 /// The network of the `mgmt` link, a /24: sites count from .1, the hub is .254.
 pub const MGMT_NETWORK: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 0);
-
-/// Environment variable with the id of the lab that a command runs in.
-pub const LAB_VARIABLE: &str = "ISTHMUS_LAB";
 
 /// Name of the hub among the sites.
 pub const HUB: &str = "hub";
 
 const MGMT_INTERFACE: &str = "mgmt0";
-const NETNS_DIRECTORY: &str = "/run/netns";
 /// Super-packets that wait between the kernel and the emulator's next turn.
 const TAP_QUEUE_PACKETS: u32 = 8192;
-
-/// Where a lab is and how to get into its sites: what other processes read.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LabState {
-    /// Names the lab on this machine: its holder's process id, and a count after its first.
-    pub id: String,
-    /// Process id of the holder.
-    pub pid: u32,
-    /// Start time of the holder, which tells it from a later process of the same id.
-    pub start_time: u64,
-    /// User namespace of the lab where it runs without root.
-    pub user_namespace: Option<PathBuf>,
-    /// The hub, then the sites in the order of the configuration.
-    pub sites: Vec<SiteState>,
-}
-
-/// One site of a running lab.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SiteState {
-    /// Name and hostname.
-    pub name: String,
-    /// Path of the network namespace.
-    pub net: PathBuf,
-    /// Path of the hostname namespace.
-    pub uts: PathBuf,
-    /// Path of the mount namespace.
-    pub mnt: PathBuf,
-    /// Addresses on the wide-area links, in the order of the links.
-    pub addresses: Vec<Ipv4Addr>,
-    /// Address on the `mgmt` link.
-    pub mgmt: Option<Ipv4Addr>,
-}
-
-impl SiteState {
-    /// Opens the site's namespaces.
-    ///
-    /// # Errors
-    /// When the lab has ended.
-    pub fn open(&self) -> io::Result<Namespaces> {
-        Namespaces::open(&self.net, &self.uts, &self.mnt)
-    }
-
-    fn answers_to(&self, host: &str) -> bool {
-        let address = |a: &Ipv4Addr| a.to_string() == host;
-        self.name == host
-            || host.strip_suffix("-mgmt") == Some(&self.name)
-            || self.addresses.iter().chain(&self.mgmt).any(address)
-    }
-}
-
-/// Whether this process may make namespaces as it is; otherwise it needs a user namespace.
-pub fn is_privileged() -> bool {
-    const NEEDED: u64 = 1 << 12 | 1 << 21; // CAP_NET_ADMIN, CAP_SYS_ADMIN
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let capabilities = field.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    capabilities.is_some_and(|have| have & NEEDED == NEEDED)
-}
-
-/// Moves this process, which must have one thread, into a user namespace of its own where
-/// it needs one to make a lab. Call it first in `main`.
-///
-/// # Errors
-/// Where the system does not allow unprivileged user namespaces.
-pub fn become_able() -> Result<(), LabError> {
-    if is_privileged() {
-        return Ok(());
-    }
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let enter = || -> io::Result<()> {
-        sys::unshare(sys::CLONE_NEWUSER)?;
-        fs::write("/proc/self/setgroups", "deny")?;
-        fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
-        fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
-    };
-    enter().doing(|| "make a user namespace, which a lab without root needs".to_owned())
-}
-
-/// Where labs leave their state: root's, and each user's own. Others' are not trusted: what
-/// is there names programs that get run.
-fn state_directories() -> Vec<PathBuf> {
-    let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("isthmus-lab"));
-    let shared = std::env::temp_dir().join(format!("isthmus-lab-{}", original_uid()));
-    let own = [user, Some(shared)].into_iter().flatten().filter(|d| is_own_or_absent(d));
-    std::iter::once(PathBuf::from("/run/isthmus-lab")).chain(own).collect()
-}
-
-fn is_own_or_absent(directory: &Path) -> bool {
-    let me = rustix::process::geteuid().as_raw();
-    match fs::symlink_metadata(directory) {
-        Ok(meta) => meta.is_dir() && meta.uid() == me && meta.mode() & 0o022 == 0,
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
-}
-
-/// The user outside any user namespace of ours.
-fn original_uid() -> u32 {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let fields: Vec<u32> = map.split_whitespace().filter_map(|f| f.parse().ok()).collect();
-    let uid = rustix::process::getuid().as_raw();
-    match fields[..] {
-        [inside, outside, _] if uid >= inside => outside.saturating_add(uid - inside),
-        _ => uid,
-    }
-}
-
-fn make_state_directory(id: &str) -> Result<PathBuf, LabError> {
-    let mut failure = None;
-    for base in state_directories() {
-        let directory = base.join(id);
-        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory);
-        match made.and_then(|()| check_own(&base)) {
-            Ok(()) => return Ok(directory),
-            Err(error) => failure = Some(error),
-        }
-    }
-    Err(failure.unwrap_or_else(|| io::ErrorKind::NotFound.into())).doing(|| {
-        "make a directory for the lab's state under /run, XDG_RUNTIME_DIR or the temporary directory".into()
-    })
-}
-
-/// Somebody else may have made it between our looking and our making.
-fn check_own(base: &Path) -> io::Result<()> {
-    if is_own_or_absent(base) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
-}
-
-/// When process `pid` started, in clock ticks since boot.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-impl LabState {
-    fn read(directory: &Path) -> Option<Self> {
-        let text = fs::read_to_string(directory.join("lab.json")).ok()?;
-        serde_json::from_str(&text).ok()
-    }
-
-    /// Whether the process that holds the lab still runs.
-    pub fn is_alive(&self) -> bool {
-        start_time(self.pid) == Some(self.start_time)
-    }
-
-    /// Every lab that runs on this machine and that this user can see.
-    pub fn running() -> Vec<Self> {
-        let bases = state_directories().into_iter().filter_map(|base| fs::read_dir(base).ok());
-        let directories = bases.flat_map(|entries| entries.flatten().map(|e| e.path()));
-        directories.filter_map(|d| Self::read(&d)).filter(Self::is_alive).collect()
-    }
-
-    /// The lab `id`; without one, that of the environment, or the only one that runs.
-    ///
-    /// # Errors
-    /// When there is none, or several and no choice.
-    pub fn find(id: Option<&str>) -> Result<Self, LabError> {
-        let from_environment = std::env::var(LAB_VARIABLE).ok();
-        let wanted = id.or(from_environment.as_deref());
-        let mut running = Self::running();
-        let ids: Vec<_> = running.iter().map(|lab| lab.id.clone()).collect();
-        if let Some(wanted) = wanted {
-            let found = running.into_iter().find(|lab| lab.id == wanted);
-            let missing = || format!("lab {wanted} does not run; running labs: {}", list(&ids));
-            return found.ok_or_else(|| LabError::Missing(missing()));
-        }
-        match running.len() {
-            1 => Ok(running.remove(0)),
-            0 => Err(LabError::Missing("no lab runs; start one with `isthmus lab run`".into())),
-            _ => Err(LabError::Missing(format!("several labs run; choose one with --lab: {}", list(&ids)))),
-        }
-    }
-
-    /// The site that `host` names: its name or one of its addresses.
-    ///
-    /// # Errors
-    /// When there is no such site.
-    pub fn site(&self, host: &str) -> Result<&SiteState, LabError> {
-        let names: Vec<_> = self.sites.iter().map(|s| s.name.clone()).collect();
-        let missing = || format!("lab {} has no site {host:?}; it has {}", self.id, list(&names));
-        self.sites.iter().find(|site| site.answers_to(host)).ok_or_else(|| LabError::Missing(missing()))
-    }
-
-    /// Moves this process, which must have one thread, into the site.
-    ///
-    /// # Errors
-    /// Without the right to enter, or when the lab has just ended.
-    pub fn enter(&self, site: &SiteState) -> Result<(), LabError> {
-        let enter = || {
-            if let Some(user) = &self.user_namespace {
-                enter_user_namespace(user)?;
-            }
-            site.open()?.enter()
-        };
-        enter().doing(|| format!("enter site {:?} of lab {}", site.name, self.id))
-    }
-}
-
-fn list(names: &[String]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
-fn enter_user_namespace(path: &Path) -> io::Result<()> {
-    let (theirs, ours) = (fs::File::open(path)?, fs::File::open("/proc/self/ns/user")?);
-    if site::same_namespace(theirs.as_fd(), ours.as_fd())? { Ok(()) } else { sys::enter(theirs.as_fd()) }
-}
-
-/// Takes away what labs left whose holder was killed.
-pub fn clean_up_stale() {
-    for base in state_directories() {
-        let Ok(entries) = fs::read_dir(base) else { continue };
-        for directory in entries.flatten().map(|e| e.path()) {
-            match LabState::read(&directory) {
-                Some(state) if !state.is_alive() => remove_stale(&directory, &state),
-                None if !may_be_starting(&directory) => drop(fs::remove_dir_all(&directory)),
-                _ => {}
-            }
-        }
-    }
-}
-
-/// A directory without state is a lab on its way, as long as its process exists.
-fn may_be_starting(directory: &Path) -> bool {
-    let name = directory.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    let pid = name.split('-').next().and_then(|pid| pid.parse().ok());
-    !directory.is_dir() || pid.is_none_or(|pid| start_time(pid).is_some())
-}
-
-fn remove_stale(directory: &Path, state: &LabState) {
-    tracing::info!("taking away what the killed lab {} left", state.id);
-    let names: Vec<_> =
-        state.sites.iter().map(|s| &s.net).filter(|n| n.starts_with(NETNS_DIRECTORY)).collect();
-    let inodes: Vec<_> = names.iter().filter_map(|n| fs::metadata(n).ok()).map(|m| m.ino()).collect();
-    site::end_processes_in(&inodes, Duration::ZERO);
-    names.into_iter().for_each(|name| site::unname_net(name));
-    // A second lab may be cleaning at the same time.
-    let _ = fs::remove_dir_all(directory);
-}
 
 struct Place {
     name: String,
@@ -638,59 +398,6 @@ impl Drop for Lab {
     }
 }
 
-/// A process may hold several labs, as tests do.
-fn next_id(pid: u32) -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    match COUNT.fetch_add(1, Ordering::Relaxed) {
-        0 => pid.to_string(),
-        earlier => format!("{pid}-{}", earlier + 1),
-    }
-}
-
-fn user_namespace() -> Option<PathBuf> {
-    let first = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let is_initial = first.split_whitespace().eq(["0", "0", "4294967295"]);
-    (!is_initial).then(|| PathBuf::from(format!("/proc/{}/ns/user", std::process::id())))
-}
-
-/// Variables that tell a command about its lab.
-pub fn environment(state: &LabState, own_site: &str) -> Vec<(String, String)> {
-    let sites = &state.sites[1..];
-    let names: Vec<_> = sites.iter().map(|s| s.name.as_str()).collect();
-    let mut variables = vec![
-        (LAB_VARIABLE.to_owned(), state.id.clone()),
-        ("ISTHMUS_LAB_SITE".to_owned(), own_site.to_owned()),
-        ("ISTHMUS_LAB_SITES".to_owned(), names.join(",")),
-    ];
-    for site in sites {
-        let prefix = format!("ISTHMUS_LAB_SITE_{}", site.name.to_uppercase().replace('-', "_"));
-        let addresses: Vec<_> = site.addresses.iter().map(Ipv4Addr::to_string).collect();
-        variables.push((format!("{prefix}_NAME"), site.name.clone()));
-        variables.push((format!("{prefix}_NETNS"), site.net.display().to_string()));
-        variables.push((format!("{prefix}_ADDRESS"), addresses.first().cloned().unwrap_or_default()));
-        variables.push((format!("{prefix}_ADDRESSES"), addresses.join(",")));
-        variables.push((format!("{prefix}_MGMT"), site.mgmt.map_or(String::new(), |m| m.to_string())));
-    }
-    variables
-}
-
-/// How the site (or hub) `own` resolves the others: over the wide area where it has a link,
-/// over `mgmt` from the hub; `NAME-mgmt` is always the latter.
-fn hosts_file(sites: &[SiteState], own: usize) -> String {
-    let mut text = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n".to_owned();
-    for (i, site) in sites.iter().enumerate() {
-        let wan = site.addresses.first().copied().filter(|_| own != 0);
-        let own_name = (i == own).then_some(Ipv4Addr::new(127, 0, 1, 1));
-        if let Some(address) = wan.or(site.mgmt).or(own_name) {
-            text.push_str(&format!("{address} {}\n", site.name));
-        }
-        if let Some(mgmt) = site.mgmt {
-            text.push_str(&format!("{mgmt} {}-mgmt\n", site.name));
-        }
-    }
-    text
-}
-
 fn write_script(path: &Path, id: &str) -> io::Result<()> {
     let program = std::env::current_exe()?;
     let script = format!(
@@ -708,135 +415,7 @@ fn both(tap: &io::Error, veth: &io::Error) -> io::Error {
     io::Error::new(veth.kind(), message)
 }
 
-/// A kernel without IPv6 has no such setting.
-fn no_ipv6(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
-}
-
 /// Locally administered and the same in every lab.
 fn mac(link: usize, end: usize) -> netlink::Mac {
     [0x02, 0x15, 0x74, 0x00, link as u8, end as u8 + 1]
-}
-
-fn sysctl(key: &str, value: &str) -> io::Result<()> {
-    fs::write(format!("/proc/sys/net/{key}"), value)
-}
-
-fn tune_site(site: &SiteConfig, window_bytes: u64) -> io::Result<()> {
-    // Twice for the kernel's own accounting of a window, and never under the usual default.
-    let most = (window_bytes * 2).clamp(6 << 20, i32::MAX as u64 - (1 << 20));
-    let settings = [
-        ("ipv4/tcp_rmem", format!("4096 131072 {most}")),
-        ("ipv4/tcp_wmem", format!("4096 16384 {most}")),
-        // One run must not inherit what an earlier connection learnt.
-        ("ipv4/tcp_no_metrics_save", "1".to_owned()),
-        ("ipv4/ip_forward", u8::from(site.forward).to_string()),
-    ];
-    for (key, value) in settings {
-        if let Err(error) = sysctl(key, &value) {
-            tracing::warn!("site {}: cannot set {key} = {value}: {error}; TCP may be slower", site.name);
-        }
-    }
-    Ok(())
-}
-
-/// Sets the congestion control of a site. A namespace may only choose what the host allows
-/// its users; root widens that for the moment of choosing.
-fn set_congestion_control(site: &Namespaces, cc: &str) -> io::Result<()> {
-    let set = || site.inside(|| sysctl("ipv4/tcp_congestion_control", cc));
-    let chosen = set().or_else(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => while_allowed(cc, set),
-        _ => Err(error),
-    });
-    chosen.map_err(|e| unknown_cc(cc, &e))
-}
-
-fn while_allowed(cc: &str, set: impl Fn() -> io::Result<()>) -> io::Result<()> {
-    const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
-    let _turn = one_at_a_time()?;
-    let before = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}"))?;
-    sysctl(ALLOWED, &format!("{} {cc}", before.trim()))?;
-    let chosen = set();
-    sysctl(ALLOWED, before.trim())?;
-    chosen
-}
-
-/// Keeps labs that start together from restoring each other's values.
-fn one_at_a_time() -> io::Result<fs::File> {
-    let directories = state_directories();
-    let lock = directories.iter().find_map(|d| fs::File::create(d.join("lock")).ok());
-    let lock = lock.ok_or(io::ErrorKind::NotFound)?;
-    lock.lock()?;
-    Ok(lock)
-}
-
-fn unknown_cc(cc: &str, error: &io::Error) -> io::Error {
-    let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
-    let remedy = match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "ask root to add it to net.ipv4.tcp_allowed_congestion_control of the host".to_owned()
-        }
-        _ => format!("this kernel offers {}", known.trim()),
-    };
-    io::Error::other(format!("cc = {cc:?}: {error}; {remedy}"))
-}
-
-/// The `drop` column of the sending half of /proc/net/dev.
-fn transmit_drops(interface: &str) -> io::Result<u64> {
-    let table = fs::read_to_string("/proc/thread-self/net/dev")?;
-    let line = table.lines().find_map(|l| l.trim().strip_prefix(interface)?.strip_prefix(':'));
-    let dropped = line.and_then(|l| l.split_whitespace().nth(11)?.parse().ok());
-    dropped.ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
-/// What the system says it can still give. Bytes.
-pub(crate) fn available_memory_bytes() -> Option<u64> {
-    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
-fn check_memory(links: &[LinkSpec]) -> Result<(), LabError> {
-    let each = || links.iter().flat_map(|l| &l.directions).map(emulator::memory_bytes);
-    let (needed, largest) = (each().sum::<u64>(), each().max().unwrap_or(0));
-    let available = available_memory_bytes().unwrap_or(u64::MAX);
-    if needed > available / 10 * 8 || largest > u64::from(u32::MAX) {
-        return Err(LabError::Missing(format!(
-            "the links hold up to {} in flight and in queues, {} of memory are free; \
-             use a lower rate, delay or queue",
-            Size(needed),
-            Size(available)
-        )));
-    }
-    Ok(())
-}
-
-fn describe(link: &LinkSpec, names: &[String]) -> String {
-    let [there, back] = &link.directions;
-    let same = DirectionSpec { seed: there.seed, ..back.clone() } == *there;
-    let head = format!("{} - {}: mtu {}", names[link.ends[0]], names[link.ends[1]], link.mtu);
-    match same {
-        true => format!("{head}, {}", describe_direction(there)),
-        false => format!("{head}, there {}; back {}", describe_direction(there), describe_direction(back)),
-    }
-}
-
-fn describe_direction(d: &DirectionSpec) -> String {
-    let mut text = format!(
-        "{}, {} one way, queue {}, loss {}",
-        Rate(d.rate_bps),
-        Span(d.delay_ns),
-        Size(d.queue_bytes),
-        Percent(d.loss.mean())
-    );
-    let mut note = |is_there: bool, words: String| {
-        if is_there {
-            text.push_str(&words);
-        }
-    };
-    note(d.jitter_ns > 0, format!(", jitter {}", Span(d.jitter_ns)));
-    note(d.reorder > 0.0, format!(", reorder {} by {}", Percent(d.reorder), Span(d.reorder_by_ns)));
-    note(d.duplicate > 0.0, format!(", duplicate {}", Percent(d.duplicate)));
-    note(!d.down.is_empty(), format!(", {} cuts", d.down.len()));
-    text
 }

@@ -7,7 +7,8 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use isthmus_lab::config::LabConfig;
-use isthmus_lab::topology::{Lab, is_privileged};
+use isthmus_lab::privilege::is_privileged;
+use isthmus_lab::topology::Lab;
 
 const A: &str = "10.200.0.1:7000";
 const B: &str = "10.200.0.2:7000";

@@ -13,7 +13,9 @@ use clap::Subcommand;
 use isthmus_lab::LabError;
 use isthmus_lab::check::{self, Finding, Verdict};
 use isthmus_lab::config::{LabConfig, LinkConfig, SiteConfig};
-use isthmus_lab::topology::{HUB, Lab, LabState, become_able, environment};
+use isthmus_lab::privilege::become_able;
+use isthmus_lab::state::{LabState, environment};
+use isthmus_lab::topology::{HUB, Lab};
 use isthmus_units::{Percent, Rate, Size, Span};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -418,7 +420,7 @@ fn list(args: &ListArgs) -> Result<ExitCode, LabError> {
             println!("{}", serde_json::to_string(&lab).unwrap_or_default());
             continue;
         }
-        let describe = |site: &isthmus_lab::topology::SiteState| {
+        let describe = |site: &isthmus_lab::state::SiteState| {
             let addresses: Vec<_> = site.addresses.iter().map(ToString::to_string).collect();
             format!("{} ({})", site.name, addresses.join(", "))
         };
