@@ -144,21 +144,15 @@ static void find_port(struct meeting *meeting, double patience)
 
 // --- coming together -----------------------------------------------------------------
 
-// An empty message each way between ranks that will have blocks for each other: their
+// An empty message each way between ranks that will have pieces for each other: their
 // connections are made now.
 static int meet_partners(const struct isthmus_mpi_coupling *c)
 {
-    int64_t *mine = calloc((size_t)c->ranks + 1, sizeof *mine), *theirs = calloc((size_t)c->remote + 1, sizeof *theirs);
     struct stream *streams = calloc((size_t)c->remote, sizeof *streams);
     MPI_Request *requests = calloc(2 * (size_t)c->remote, sizeof(MPI_Request));
-    int error = MPI_ERR_NO_MEM, count = 0;
-    if (mine && theirs && streams && requests) {
-        int64_t all = (int64_t)c->ranks * c->remote;
-        bounds_of_blocks(mine, c->ranks, all, 1);
-        bounds_of_blocks(theirs, c->remote, all, 1);
-        count = streams_between(mine, c->rank, theirs, c->remote, streams);
-        error = MPI_SUCCESS;
-    }
+    if (!streams || !requests)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // some bytes for each rank: what could follow?
+    int error = MPI_SUCCESS, count = partners_of(c, streams);
     for (int i = 0; i < 2 * count; i++)
         requests[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < count && error == MPI_SUCCESS; i++) {
@@ -168,8 +162,6 @@ static int meet_partners(const struct isthmus_mpi_coupling *c)
     }
     for (int i = 0; i < 2 * count && error == MPI_SUCCESS; i++)
         error = await(&requests[i]);
-    free(mine);
-    free(theirs);
     free(streams);
     free(requests);
     return error;
@@ -202,6 +194,7 @@ static int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **couplin
     struct trouble trouble = {0}, first;
     MPI_Comm_set_errhandler(c->other, MPI_ERRORS_RETURN);
     MPI_Comm_remote_size(c->other, &c->remote);
+    warm_memory(c);
     int error = meet_partners(c), failed, any;
     if (error == MPI_SUCCESS && c->rank == 0)
         error = measure_path(c);
