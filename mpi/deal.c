@@ -103,8 +103,9 @@ static int64_t most_under_way(const struct transfer *t)
         return window;
     if (deal->rate == 0)
         soon = 4 * MIB;
-    if (soon < 2 * t->block)
-        soon = 2 * t->block;
+    // Pieces become shorter: while one is on its way the next is made ready.
+    if (soon < 2 * deal->longest)
+        soon = 2 * deal->longest;
     return soon < window ? soon : window;
 }
 
@@ -114,6 +115,9 @@ static void take(struct transfer *t, const struct grant *grant)
     deal->few = grant->few != 0;
     deal->none = grant->range.next >= grant->range.end;
     deal->taken = grant->range;
+    deal->longest = grant->range.end - grant->range.next;
+    if (deal->longest > t->piece)
+        deal->longest = t->piece;
 }
 
 void deal_turn(struct transfer *t)

@@ -231,6 +231,7 @@ struct deal {
     struct grant granted;
     int asking, few, none;
     int64_t under_way, delivered; // bytes
+    int64_t longest;              // piece of what was taken last
     double rate, looked;          // bytes a second; when
 };
 void deal_begin(struct transfer *t);

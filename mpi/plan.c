@@ -120,6 +120,7 @@ int64_t get_memory(struct isthmus_mpi_coupling *c, int64_t slots, int64_t stride
 
 void warm_memory(struct isthmus_mpi_coupling *c)
 {
-    if (get_memory(c, 16, MIB) > 0)
-        memset(c->memory, 0, (size_t)c->memory_len);
+    if (get_memory(c, 16, MIB) < 2)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // not even two of them: what could follow?
+    memset(c->memory, 0, (size_t)c->memory_len);
 }
