@@ -8,8 +8,11 @@
 
 // Pieces that are dealt at once while there are many, and what is left for each rank of the last ones.
 enum { PORTION = 4, SHARES_OF_REST = 4 };
-// How long what a rank has under way at the end may take, beyond two round trips. Seconds.
+// How long what a rank has under way at the end may take: so many round trips, and a little. Seconds.
+enum { TRIPS = 3 };
 #define SLACK 0.02
+// What a rank remembers of its path's rate when that seems to be less.
+#define FADING 0.9
 // How often a rank looks how quick its path is, or a round trip. Seconds.
 #define LOOK 0.02
 
@@ -63,7 +66,7 @@ static struct grant portion(struct transfer *t, int rank)
     if (t->stopped || t->lost)
         return grant;
     int64_t all = left(t), wanted = all / (SHARES_OF_REST * t->c->ranks);
-    grant.few = all < t->c->ranks * window_of(t->c, t->piece, t->options.memory);
+    grant.few = t->c->ranks > 1 && all < t->c->ranks * window_of(t->c, t->piece, t->options.memory);
     wanted = rounded(t, wanted < PORTION * t->piece ? wanted : PORTION * t->piece);
     if (own->next < own->end) {
         grant.range = (struct range){own->next, own->end - own->next < wanted ? own->end : own->next + wanted};
@@ -89,7 +92,7 @@ void deal_delivered(struct transfer *t, int64_t bytes)
     if (since < (rtt > LOOK ? rtt : LOOK))
         return;
     double rate = (double)deal->delivered / since;
-    deal->rate = deal->rate > 0 ? (deal->rate + rate) / 2 : rate;
+    deal->rate = rate > FADING * deal->rate ? rate : FADING * deal->rate;
     deal->delivered = 0;
     deal->looked += since;
 }
@@ -98,7 +101,7 @@ void deal_delivered(struct transfer *t, int64_t bytes)
 static int64_t most_under_way(const struct transfer *t)
 {
     const struct deal *deal = &t->deal;
-    int64_t window = t->count * t->piece, soon = (int64_t)(deal->rate * (2 * t->c->rtt_s + SLACK));
+    int64_t window = t->count * t->piece, soon = (int64_t)(deal->rate * (TRIPS * t->c->rtt_s + SLACK));
     if (!deal->few)
         return window;
     if (deal->rate == 0)
