@@ -135,6 +135,8 @@ void drop_memory(struct isthmus_mpi_coupling *coupling);
 void warm_memory(struct isthmus_mpi_coupling *coupling);
 // What has a digest of its own in pieces of this length of a file of so many bytes.
 int64_t block_of(int64_t piece, int64_t bytes);
+// The length of a stripe by Lustre's attribute of a file; 0: it says nothing.
+int64_t stripe_of(const uint8_t *layout, int64_t length);
 int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
 
 // --- store ---------------------------------------------------------------------
@@ -160,6 +162,8 @@ void store_create(struct store *store, struct trouble *trouble);
 void store_open(struct store *store, MPI_Comm local, int direct, struct trouble *trouble);
 // Rank 0 of a receiver, when the length is known.
 void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble);
+// What the file system calls a good size to read, a stripe; 0: nothing.
+int64_t store_size(const struct store *store);
 void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 // Whether the source is what it was.

@@ -54,9 +54,31 @@ int64_t block_of(int64_t piece, int64_t bytes)
     int64_t block = piece & -piece;
     if (block < 4096)
         return piece;
-    while (block > 256 * KIB && piece / block < MAX_BLOCKS && bytes / block < 64 * KIB)
+    while (block > 256 * KIB && 2 * (piece / block) <= MAX_BLOCKS && bytes / block < 64 * KIB)
         block /= 2;
     return piece / block <= MAX_BLOCKS ? block : piece;
+}
+
+static uint64_t number_at(const uint8_t *bytes, int at, int length)
+{
+    uint64_t number = 0;
+    for (int i = length; i-- > 0;)
+        number = number << 8 | bytes[at + i];
+    return number;
+}
+
+// Lustre's striping (lov_user_md, versions 1 and 3) begins alike: magic, pattern, whose it is, then
+// the stripe's length and how many there are. Files whose layout changes along them have another.
+int64_t stripe_of(const uint8_t *layout, int64_t length)
+{
+    enum { STRIPE_SIZE = 24, STRIPE_COUNT = 28, LEAST = 32 };
+    if (length < LEAST)
+        return 0;
+    uint64_t magic = number_at(layout, 0, 4), size = number_at(layout, STRIPE_SIZE, 4);
+    if ((magic != 0x0bd10bd0 && magic != 0x0bd30bd0) || size == 0 || size % (64 << 10) != 0)
+        return 0;
+    // Of a file that lies on one target any piece will do.
+    return number_at(layout, STRIPE_COUNT, 2) == 1 ? 0 : (int64_t)size;
 }
 
 // Long enough for the path (a sixteenth of what is under way, shared by the ranks) and the

@@ -118,8 +118,7 @@ static void measure(struct transfer *t, const struct opening *opening, const str
     }
     if (!t->sends || t->trouble.code)
         return;
-    int64_t storage = t->store.is_file ? t->store.first.st_blksize : 0;
-    t->piece = t->options.block ? t->options.block : suggested_piece(t->c, t->bytes, storage, t->options.memory);
+    t->piece = t->options.block ? t->options.block : suggested_piece(t->c, t->bytes, store_size(&t->store), t->options.memory);
     t->block = t->what == KIND_FILE ? block_of(t->piece, t->bytes) : t->piece;
 }
 
