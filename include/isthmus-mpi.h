@@ -62,12 +62,13 @@ enum isthmus_mpi_io {
 
 /* How to transfer. Zero is the default of each; rank 0's are taken, and NULL is all defaults. */
 struct isthmus_mpi_options {
-    /* Length of a block, at most 1 GiB; the sender's counts. Default: by length of the file,
-     * path and storage, from 64 KiB to 64 MiB. Of files in blocks of other lengths than
-     * powers of two from 4 KiB on no digest of the whole is told. */
+    /* Length of a block, which is read, sent and written at once, at most 1 GiB; the sender's
+     * counts. Default: by length of the file, path and storage, from 64 KiB to 64 MiB. The last
+     * blocks of a file are shorter, so that all ranks end at the same time. No digest of the whole
+     * is told of a file in blocks that are not 1 to 64 times a power of two from 4 KiB on. */
     int64_t block;
     /* Most memory for blocks of a file, of each rank, though two blocks at least; of it as much
-     * is used as the path needs. Default 128 MiB. */
+     * is used as the path needs. A coupling has 16 MiB of it from the beginning. Default 128 MiB. */
     int64_t memory;
     /* Disk threads of each rank, 1 to 16. Default 1. */
     int32_t threads;

@@ -4,15 +4,16 @@
 #include "isthmus.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PAIR_TAGS = 16, TAG_CYCLE = 8192 };
 
-// Blocks between two ranks are told apart by their number, so that disk threads may end them
+// Pieces between two ranks are told apart by their number, so that disk threads may end them
 // in any order. What has the same number after a cycle was sent later, and matches later.
-static int tag_of(const struct transfer *t, const struct stream *stream, int64_t offset)
+static int tag_of(const struct slot *slot)
 {
-    return PAIR_TAGS + 2 * (int)((offset - stream->first) / t->block % TAG_CYCLE);
+    return PAIR_TAGS + 2 * (int)(slot->number % TAG_CYCLE);
 }
 
 int whole_digest(const struct transfer *t)
@@ -20,13 +21,37 @@ int whole_digest(const struct transfer *t)
     return t->what == KIND_FILE && t->block >= 4096 && (t->block & (t->block - 1)) == 0;
 }
 
-void digest_of(const struct transfer *t, const struct slot *slot, uint8_t *digest)
+void digest_of(const struct transfer *t, const struct slot *slot, uint8_t digests[][DIGEST_LEN])
 {
-    if (whole_digest(t))
-        isthmus_digest_block(slot->memory, (size_t)slot->length, (uint64_t)slot->offset, (uint64_t)t->bytes,
-                             (uint64_t)t->block, digest);
-    else
-        isthmus_digest_block(slot->memory, (size_t)slot->length, 0, (uint64_t)slot->length, (uint64_t)t->block, digest);
+    int whole = whole_digest(t);
+    for (int64_t at = 0, i = 0; at < slot->length || (at == 0 && slot->length == 0); at += t->block, i++) {
+        int64_t length = slot->length - at < t->block ? slot->length - at : t->block;
+        if (whole)
+            isthmus_digest_block(slot->memory + at, (size_t)length, (uint64_t)(slot->offset + at), (uint64_t)t->bytes,
+                                 (uint64_t)t->block, digests[i]);
+        else
+            isthmus_digest_block(slot->memory + at, (size_t)length, 0, (uint64_t)length, (uint64_t)t->block, digests[i]);
+    }
+}
+
+void keep_digests(struct transfer *t, int64_t offset, int64_t length, uint8_t digests[][DIGEST_LEN])
+{
+    for (int64_t index = offset / t->block, end = (offset + length + t->block - 1) / t->block; index < end; index++) {
+        const uint8_t *digest = digests[index - offset / t->block];
+        if (t->digests)
+            memcpy(t->digests + index * DIGEST_LEN, digest, DIGEST_LEN);
+        if (t->c->rank != 0 && whole_digest(t)) {
+            if (t->got_count == t->got_room) {
+                t->got_room = 2 * t->got_room + 64;
+                t->got = realloc(t->got, (size_t)t->got_room * sizeof *t->got);
+                if (!t->got)
+                    MPI_Abort(t->c->local, ISTHMUS_MPI_MEMORY); // 40 bytes a block: what could follow?
+            }
+            t->got[t->got_count].index = index;
+            memcpy(t->got[t->got_count].digest, digest, DIGEST_LEN);
+        }
+        t->got_count++;
+    }
 }
 
 static int by_posix(const struct transfer *t)
@@ -39,71 +64,97 @@ static int by_mpiio(const struct transfer *t)
     return t->store.is_file && t->store.io == ISTHMUS_MPI_MPIIO;
 }
 
-// A block is there.
-static void remember_block(struct transfer *t, const struct slot *slot)
+// A piece is there: its blocks are noted.
+static void remember_piece(struct transfer *t, const struct slot *slot)
 {
-    if (journal_note(&t->store, slot->offset / t->block, slot->record.digest))
-        t->kept = 1;
+    int64_t first = slot->offset / t->block, count = (slot->length + t->block - 1) / t->block;
+    for (int64_t i = 0; i < count; i++)
+        if (journal_note(&t->store, first + i, slot->record.digests[i]))
+            t->kept = 1;
 }
 
 static void write_by_posix(struct transfer *t, struct slot *slot)
 {
     store_write(&t->store, slot->memory, slot->length, slot->offset, &slot->trouble);
     if (!slot->trouble.code)
-        remember_block(t, slot);
+        remember_piece(t, slot);
+}
+
+// Whether a piece is what was sent.
+static int is_as_sent(struct transfer *t, struct slot *slot)
+{
+    uint8_t digests[MAX_BLOCKS][DIGEST_LEN];
+    int64_t count = slot->length > 0 ? (slot->length + t->block - 1) / t->block : 1;
+    digest_of(t, slot, digests);
+    for (int64_t i = 0; i < count; i++)
+        if (memcmp(digests[i], slot->record.digests[i], DIGEST_LEN) != 0) {
+            note(&slot->trouble, ISTHMUS_MPI_DAMAGED, "the block at byte %" PRId64 " is not what was sent",
+                 slot->offset + i * t->block);
+            return 0;
+        }
+    return 1;
 }
 
 void slot_job(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
-    uint8_t digest[DIGEST_LEN];
     if (t->sends) {
         if (by_posix(t) && !slot->trouble.code)
             store_read(&t->store, slot->memory, slot->length, slot->offset, &slot->trouble);
-        if (t->store.is_file && slot->last && !slot->trouble.code)
-            store_unchanged(&t->store, &slot->trouble);
         if (!slot->trouble.code)
-            digest_of(t, slot, slot->record.digest);
-        return;
-    }
-    digest_of(t, slot, digest);
-    if (memcmp(digest, slot->record.digest, DIGEST_LEN) != 0)
-        note(&slot->trouble, ISTHMUS_MPI_DAMAGED, "the block at byte %" PRId64 " is not what was sent", slot->offset);
-    else if (by_posix(t))
+            digest_of(t, slot, slot->record.digests);
+    } else if (is_as_sent(t, slot) && by_posix(t)) {
         write_by_posix(t, slot);
-    if (t->digests)
-        memcpy(t->digests + (slot->offset - t->mine[t->c->rank]) / t->block * DIGEST_LEN, digest, DIGEST_LEN);
+    }
 }
 
-// The next block of this rank, from each partner in turn.
-static struct stream *next_block(struct transfer *t, struct slot *slot)
+// The stream that has least under way, of those that have not ended.
+static struct stream *next_stream(struct transfer *t)
 {
+    struct stream *best = NULL;
     for (int i = 0; i < t->stream_count; i++) {
         struct stream *stream = &t->streams[(t->turn + i) % t->stream_count];
-        while (stream->next < stream->end && is_had(t, stream->next))
-            stream->next = stream->end - stream->next > t->block ? stream->next + t->block : stream->end;
-        if (stream->next == stream->end)
-            continue;
-        int64_t left = stream->end - stream->next;
-        slot->stream = stream;
-        slot->offset = stream->next;
-        slot->length = left < t->block ? left : t->block;
-        slot->trouble.code = 0;
-        stream->next += slot->length;
-        t->unbegun--;
-        slot->last = t->unbegun == 0;
-        t->turn = (t->turn + i + 1) % t->stream_count;
-        if (t->what == KIND_ARRAY)
-            slot->memory = t->store.data + (slot->offset - t->mine[t->c->rank]);
-        return stream;
+        if (!stream->ended && (!best || stream->posted < best->posted))
+            best = stream;
     }
-    return NULL;
+    t->turn = t->stream_count ? (t->turn + 1) % t->stream_count : 0;
+    return best;
+}
+
+static void use(struct transfer *t, struct slot *slot, struct stream *stream)
+{
+    slot->stream = stream;
+    slot->number = stream->number++;
+    slot->trouble.code = 0;
+    stream->posted++;
+    t->active++;
+}
+
+// What is next of an array, for each partner in turn.
+static int next_of_array(struct transfer *t, struct slot *slot)
+{
+    struct stream *stream = next_stream(t);
+    if (!stream)
+        return 0;
+    int64_t left = stream->end - stream->next;
+    slot->offset = stream->next;
+    slot->length = left < t->piece ? left : t->piece;
+    slot->memory = t->store.data + (slot->offset - t->mine[t->c->rank]);
+    stream->next += slot->length;
+    stream->ended = stream->next == stream->end;
+    t->open -= stream->ended;
+    use(t, slot, stream);
+    return 1;
 }
 
 static void slot_done(struct transfer *t, int index)
 {
+    struct slot *slot = &t->slots[index];
     t->unused[t->unused_count++] = index;
-    t->left--;
+    slot->stream->posted--;
+    t->active--;
+    if (t->sends && t->what == KIND_FILE && slot->length > 0)
+        deal_delivered(t, slot->length);
 }
 
 static void remember(struct transfer *t, int error)
@@ -114,31 +165,40 @@ static void remember(struct transfer *t, int error)
 
 // --- sender ----------------------------------------------------------------------
 
-static void send_slot(struct transfer *t, int index)
+static void send_both(struct transfer *t, int index, int64_t length, int64_t digests)
 {
     struct slot *slot = &t->slots[index];
     struct record *record = &slot->record;
-    int tag = tag_of(t, slot->stream, slot->offset);
-    if (slot->trouble.code)
-        t->stopped = 1;
-    sign(t, &slot->trouble);
+    int bytes = (int)(offsetof(struct record, digests) + (size_t)digests * DIGEST_LEN), tag = tag_of(slot);
     record->serial = t->c->serial;
     record->offset = slot->offset;
-    record->length = slot->length;
     record->trouble = slot->trouble;
     slot->pending = 2;
-    remember(t, MPI_Isend(slot->memory, slot->trouble.code ? 0 : (int)slot->length, MPI_BYTE, slot->stream->partner, tag,
-                          t->c->other, &t->requests[2 * index]));
+    remember(t, MPI_Isend(slot->memory, (int)length, MPI_BYTE, slot->stream->partner, tag, t->c->other,
+                          &t->requests[2 * index]));
     if (!t->lost)
-        remember(t, MPI_Isend(record, sizeof *record, MPI_BYTE, slot->stream->partner, tag + 1, t->c->other,
+        remember(t, MPI_Isend(record, bytes, MPI_BYTE, slot->stream->partner, tag + 1, t->c->other,
                               &t->requests[2 * index + 1]));
 }
 
-// After a failure what is left goes without its data: the receivers have asked for it.
+static void send_slot(struct transfer *t, int index)
+{
+    struct slot *slot = &t->slots[index];
+    int64_t blocks = (slot->length + t->block - 1) / t->block;
+    t->reading--;
+    if (slot->trouble.code)
+        t->stopped = 1;
+    sign(t, &slot->trouble);
+    slot->record.length = slot->length;
+    send_both(t, index, slot->trouble.code ? 0 : slot->length, slot->trouble.code ? 0 : blocks);
+}
+
+// After a failure what is left of an array goes without its data: the receivers have asked for it.
 static void begin_send(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
     int error;
+    t->reading++;
     if (t->stopped) {
         note(&slot->trouble, STOPPED, "stopped");
         send_slot(t, index);
@@ -154,12 +214,34 @@ static void begin_send(struct transfer *t, int index)
     }
 }
 
+// This rank has read all of a file that it will: each partner is told, and whether the source stayed
+// what it was.
+static int send_end(struct transfer *t, int index)
+{
+    struct slot *slot = &t->slots[index];
+    if (!(t->deal.none || t->stopped) || t->deal.taken.next < t->deal.taken.end || t->reading)
+        return 0;
+    struct stream *stream = next_stream(t);
+    if (!stream)
+        return 0;
+    use(t, slot, stream);
+    slot->offset = slot->length = 0;
+    if (!t->stopped)
+        store_unchanged(&t->store, &slot->trouble);
+    sign(t, &slot->trouble);
+    slot->record.length = NO_MORE;
+    stream->ended = 1;
+    t->open--;
+    send_both(t, index, 0, 0);
+    return 1;
+}
+
 // --- receiver --------------------------------------------------------------------
 
 static void begin_receive(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
-    int tag = tag_of(t, slot->stream, slot->offset);
+    int tag = tag_of(slot);
     slot->pending = 2;
     slot->received = 0;
     remember(t, MPI_Irecv(slot->memory, (int)slot->length, MPI_BYTE, slot->stream->partner, tag, t->c->other,
@@ -169,24 +251,56 @@ static void begin_receive(struct transfer *t, int index)
                               &t->requests[2 * index + 1]));
 }
 
-static void take_block(struct transfer *t, int index)
+// Nothing follows on the stream: what was posted for it is taken back.
+static void end_stream(struct transfer *t, struct stream *stream, int64_t last)
+{
+    stream->ended = 1;
+    stream->last = last;
+    t->open--;
+    for (int i = 0; i < t->count; i++) {
+        const struct slot *slot = &t->slots[i];
+        if (slot->stream != stream || slot->number <= last)
+            continue;
+        for (int request = 2 * i; request < 2 * i + 2; request++)
+            if (t->requests[request] != MPI_REQUEST_NULL)
+                MPI_Cancel(&t->requests[request]);
+    }
+}
+
+// Whether what came is one that belongs to the file, or here to the array.
+static int fits(const struct transfer *t, const struct slot *slot)
+{
+    const struct record *record = &slot->record;
+    int64_t end = record->offset + record->length;
+    if (record->serial != t->c->serial || record->length != slot->received)
+        return 0;
+    if (t->what == KIND_ARRAY)
+        return record->offset == slot->offset && record->length == slot->length;
+    return record->offset >= 0 && record->length > 0 && record->length <= t->piece && end <= t->bytes &&
+           record->offset % t->block == 0 && (end % t->block == 0 || end == t->bytes);
+}
+
+static void take_piece(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
     const struct record *record = &slot->record;
+    int ends = t->what == KIND_FILE && record->length == NO_MORE && record->serial == t->c->serial;
+    if (ends)
+        end_stream(t, slot->stream, slot->number);
     if (record->trouble.code) {
         slot->trouble = record->trouble;
         if (record->trouble.code != STOPPED)
             fail(t, &slot->trouble, t->c->rank); // the sender has signed it
         slot_done(t, index);
-    } else if (t->trouble.code) {
+    } else if (ends || t->trouble.code) {
         slot_done(t, index);
-    } else if (record->serial != t->c->serial || record->offset != slot->offset || record->length != slot->length ||
-               slot->received != slot->length) {
-        note(&slot->trouble, ISTHMUS_MPI_DAMAGED, "a block of %" PRId64 " bytes came where one of %" PRId64 " belongs",
-             slot->received, slot->length);
+    } else if (!fits(t, slot)) {
+        note(&slot->trouble, ISTHMUS_MPI_DAMAGED, "%" PRId64 " bytes came that belong nowhere", slot->received);
         fail_here(t, &slot->trouble);
         slot_done(t, index);
     } else {
+        slot->offset = record->offset;
+        slot->length = record->length;
         pool_put(&t->pool, index);
     }
 }
@@ -219,6 +333,8 @@ static void on_job(struct transfer *t, int index)
     } else if (by_mpiio(t)) {
         write_by_mpiio(t, index);
     } else {
+        if (t->what == KIND_FILE)
+            keep_digests(t, slot->offset, slot->length, slot->record.digests);
         slot_done(t, index);
     }
 }
@@ -242,10 +358,12 @@ static void on_file(struct transfer *t, int index, const MPI_Status *status, int
     else if (t->sends)
         send_slot(t, index);
     else {
-        if (slot->trouble.code)
+        if (slot->trouble.code) {
             fail_here(t, &slot->trouble);
-        else
-            remember_block(t, slot);
+        } else {
+            remember_piece(t, slot);
+            keep_digests(t, slot->offset, slot->length, slot->record.digests);
+        }
         slot_done(t, index);
     }
 }
@@ -258,12 +376,13 @@ static void on_message(struct transfer *t, int request, const MPI_Status *status
         MPI_Get_count(status, MPI_BYTE, &count);
         slot->received = count;
     }
-    if (--slot->pending == 0) {
-        if (t->sends)
-            slot_done(t, request / 2);
-        else
-            take_block(t, request / 2);
-    }
+    if (--slot->pending > 0)
+        return;
+    // Behind the end of its stream it was taken back.
+    if (t->sends || (t->what == KIND_FILE && slot->stream->ended && slot->number > slot->stream->last))
+        slot_done(t, request / 2);
+    else
+        take_piece(t, request / 2);
 }
 
 // Takes what came to an end. Returns how much.
@@ -289,30 +408,61 @@ static int take_ended(struct transfer *t)
             on_local(t, t->statuses[i].MPI_SOURCE);
         else if (request == barrier_request(t))
             t->gathered = 1;
+        else if (request == deal_request(t))
+            on_deal(t, t->statuses[i].MPI_SOURCE);
         else if (!t->lost)
             on_message(t, request, &t->statuses[i]);
     }
     return count;
 }
 
+// Begins what can be begun with a slot. Whether there was something.
+static int begin(struct transfer *t)
+{
+    if (t->lost || !t->unused_count)
+        return 0;
+    int index = t->unused[t->unused_count - 1];
+    struct slot *slot = &t->slots[index];
+    t->unused_count--;
+    if (t->what == KIND_ARRAY && next_of_array(t, slot)) {
+        (t->sends ? begin_send : begin_receive)(t, index);
+        return 1;
+    }
+    if (t->what == KIND_FILE && t->sends && deal_next(t, slot)) {
+        use(t, slot, next_stream(t));
+        begin_send(t, index);
+        return 1;
+    }
+    if (t->what == KIND_FILE && t->sends && send_end(t, index))
+        return 1;
+    struct stream *stream = t->what == KIND_FILE && !t->sends ? next_stream(t) : NULL;
+    if (stream) {
+        use(t, slot, stream);
+        slot->length = t->piece;
+        begin_receive(t, index);
+        return 1;
+    }
+    t->unused_count++;
+    return 0;
+}
+
 void move_blocks(struct transfer *t)
 {
+    int64_t pause_ns = REST_NS;
     while (!t->over) {
         int busy = 0, index;
-        while (!t->lost && t->unused_count && next_block(t, &t->slots[t->unused[t->unused_count - 1]])) {
-            index = t->unused[--t->unused_count];
-            if (t->sends)
-                begin_send(t, index);
-            else
-                begin_receive(t, index);
-        }
+        deal_turn(t);
+        while (begin(t))
+            deal_turn(t);
         busy += take_ended(t);
         while ((index = pool_take(&t->pool)) >= 0) {
             on_job(t, index);
             busy++;
         }
         words_turn(t);
+        // Who waits in vain looks less and less often: the processors are the others'.
+        pause_ns = busy ? REST_NS : pause_ns < REST_MOST_NS ? 2 * pause_ns : pause_ns;
         if (!busy && !t->over)
-            pool_rest(&t->pool);
+            pool_rest(&t->pool, pause_ns);
     }
 }

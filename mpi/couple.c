@@ -9,6 +9,11 @@
 #include <unistd.h>
 
 enum { PATIENCE_S = 60, PORT_CHECK_NS = 20000000 };
+// A path from this round trip on is warmed up, by at least so much for each rank; and by as many
+// times more in all as it is longer than WARM_TRIP_S, up to some. Seconds, bytes.
+enum { WARM_BYTES = 8 << 20, WARM_LEAST = 64 << 10, WARM_MOST = 4 };
+#define FAR_S 0.001
+#define WARM_TRIP_S 0.024
 
 static const char NOT_THERE[] = "cannot connect to the accepting application; is the port's name of an earlier run?";
 
@@ -144,32 +149,24 @@ static void find_port(struct meeting *meeting, double patience)
 
 // --- coming together -----------------------------------------------------------------
 
-// An empty message each way between ranks that will have blocks for each other: their
-// connections are made now.
-static int meet_partners(const struct isthmus_mpi_coupling *c)
+// A message each way between ranks that will have pieces for each other: their connections are made
+// now, by an empty one; by one of some length they get up to speed.
+static int meet_partners(const struct isthmus_mpi_coupling *c, int room, int bytes)
 {
-    int64_t *mine = calloc((size_t)c->ranks + 1, sizeof *mine), *theirs = calloc((size_t)c->remote + 1, sizeof *theirs);
     struct stream *streams = calloc((size_t)c->remote, sizeof *streams);
     MPI_Request *requests = calloc(2 * (size_t)c->remote, sizeof(MPI_Request));
-    int error = MPI_ERR_NO_MEM, count = 0;
-    if (mine && theirs && streams && requests) {
-        int64_t all = (int64_t)c->ranks * c->remote;
-        bounds_of_blocks(mine, c->ranks, all, 1);
-        bounds_of_blocks(theirs, c->remote, all, 1);
-        count = streams_between(mine, c->rank, theirs, c->remote, streams);
-        error = MPI_SUCCESS;
-    }
+    if (!streams || !requests)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // some bytes for each rank: what could follow?
+    int error = MPI_SUCCESS, count = partners_of(c, streams);
     for (int i = 0; i < 2 * count; i++)
         requests[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < count && error == MPI_SUCCESS; i++) {
-        error = MPI_Irecv(NULL, 0, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i]);
+        error = MPI_Irecv(c->memory, room, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i]);
         if (error == MPI_SUCCESS)
-            error = MPI_Isend(NULL, 0, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i + 1]);
+            error = MPI_Isend(c->memory + room, bytes, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i + 1]);
     }
     for (int i = 0; i < 2 * count && error == MPI_SUCCESS; i++)
         error = await(&requests[i]);
-    free(mine);
-    free(theirs);
     free(streams);
     free(requests);
     return error;
@@ -197,26 +194,53 @@ static int measure_path(struct isthmus_mpi_coupling *c)
     return error;
 }
 
-static int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling)
+// Lanes begin slowly; and on a path of some length more than one is made once there is something for
+// them. That is done here, by as much as a path of 1 Gb/s holds some times, shared by the ranks.
+static int warm_up(struct isthmus_mpi_coupling *c)
 {
-    struct trouble trouble = {0}, first;
-    MPI_Comm_set_errhandler(c->other, MPI_ERRORS_RETURN);
-    MPI_Comm_remote_size(c->other, &c->remote);
-    int error = meet_partners(c), failed, any;
-    if (error == MPI_SUCCESS && c->rank == 0)
-        error = measure_path(c);
+    double trips = c->rtt_s / WARM_TRIP_S;
+    int64_t ranks = c->ranks > c->remote ? c->ranks : c->remote;
+    int64_t bytes = (int64_t)(trips < 1 ? WARM_BYTES : trips > WARM_MOST ? WARM_MOST * WARM_BYTES : WARM_BYTES * trips) / ranks;
+    if (c->rtt_s < FAR_S || bytes < WARM_LEAST)
+        bytes = 0;
+    // The other side has measured for itself, and may send another length.
+    return meet_partners(c, MIB, (int)(bytes < MIB ? bytes : MIB));
+}
+
+// Whether all ranks are well; the lowest that is not tells why.
+static int are_well(struct isthmus_mpi_coupling *c, int error, struct trouble *first)
+{
+    struct trouble trouble = {0};
+    int any, failed = error != MPI_SUCCESS ? c->rank : c->ranks;
     if (error != MPI_SUCCESS)
         note_coupling(&trouble, error, "the other application was lost while it coupled");
-    failed = trouble.code ? c->rank : c->ranks;
     MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MIN, c->local);
-    if (any < c->ranks) {
-        first = trouble;
-        MPI_Bcast(&first, sizeof first, MPI_BYTE, any, c->local);
+    if (any == c->ranks)
+        return 1;
+    *first = trouble;
+    MPI_Bcast(first, sizeof *first, MPI_BYTE, any, c->local);
+    return 0;
+}
+
+static int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling)
+{
+    struct trouble trouble = {0};
+    MPI_Comm_set_errhandler(c->other, MPI_ERRORS_RETURN);
+    MPI_Comm_remote_size(c->other, &c->remote);
+    warm_memory(c);
+    int error = meet_partners(c, 0, 0), well;
+    if (error == MPI_SUCCESS && c->rank == 0)
+        error = measure_path(c);
+    well = are_well(c, error, &trouble);
+    if (well) {
+        MPI_Bcast(&c->rtt_s, 1, MPI_DOUBLE, 0, c->local);
+        well = are_well(c, warm_up(c), &trouble);
+    }
+    if (!well) {
         c->lost = 1;
         isthmus_mpi_uncouple(c);
-        return tell(&first);
+        return tell(&trouble);
     }
-    MPI_Bcast(&c->rtt_s, 1, MPI_DOUBLE, 0, c->local);
     *coupling = c;
     return tell(&trouble);
 }

@@ -96,6 +96,7 @@ int is_on(struct transfer *t, const struct word *heard)
     if (!t->sends) {
         t->bytes = heard->bytes;
         t->block = heard->block;
+        t->piece = heard->piece;
     }
     return !t->trouble.code;
 }

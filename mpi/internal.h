@@ -4,7 +4,7 @@
 //   calls.c     what programs call
 //   transfer.c  a transfer, from the opening to the report; greeting.c what both sides say first
 //   blocks.c    the loop that moves blocks; words.c what is said meanwhile
-//   plan.c      which rank sends which block to which
+//   plan.c      which rank sends what to which, and with how much memory; deal.c who of a sender's ranks takes which piece of a file
 //   store.c     files, by POSIX and MPI-IO; pool.c the disk threads
 //   journal.c   what is there of a file that is not whole; resume.c how both sides go on with it
 #ifndef ISTHMUS_MPI_INTERNAL_H
@@ -18,8 +18,8 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-enum { PROTOCOL = 0x49534d32, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000 };
-enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS, TAG_HAD };
+enum { PROTOCOL = 0x49534d33, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000, REST_MOST_NS = 400000, MAX_BLOCKS = 64 };
+enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS, TAG_HAD, TAG_ASK, TAG_GRANT };
 enum { KIND_FILE = 1, KIND_ARRAY };
 // Of a block that is sent without its data, since something failed elsewhere.
 enum { STOPPED = 100 };
@@ -74,43 +74,70 @@ struct word {
     int32_t kind, serial, what, ranks;
     int32_t has_digest;
     int32_t lost; // to a rank of the same side: the coupling is over
-    // Of an offer: the block is as the caller wants it. Of who is ready: there is a part of a file, of
+    // Of an offer: the piece is as the caller wants it. Of who is ready: there is a part of a file, of
     // this source, length and block.
     int32_t fixed, resumable;
-    int64_t bytes, block;
+    int64_t bytes, block, piece;
     double seconds, sent_seconds;
     uint8_t source[DIGEST_LEN];
     uint8_t digest[DIGEST_LEN];
     struct trouble trouble;
 };
 
-// Beside each block.
+// Beside each piece: the digests of its blocks.
 struct record {
-    int64_t serial, offset, length;
-    uint8_t digest[DIGEST_LEN];
+    int64_t serial, offset, length; // length NO_MORE: the stream ends
+    struct trouble trouble;
+    uint8_t digests[MAX_BLOCKS][DIGEST_LEN];
+};
+enum { NO_MORE = -1 };
+
+// A rank to its rank 0: something failed, or its pieces are all done.
+struct finished {
+    int32_t over;
+    int32_t kept;   // blocks that are there, and noted
+    int64_t blocks; // of a file that a receiver has
     struct trouble trouble;
 };
 
-// A rank to its rank 0: something failed, or its blocks are all done.
-struct finished {
-    int32_t over;
-    int32_t kept; // blocks that are there, and noted
-    struct trouble trouble;
+// A block of a file that a receiver has.
+struct got {
+    int64_t index;
+    uint8_t digest[DIGEST_LEN];
 };
 
 // --- plan ----------------------------------------------------------------------
 
-// What goes between this rank and one of the other side: [next, end) of the whole.
+// What goes between this rank and one of the other side. Of an array [next, end) of the whole; of a
+// file what the sender takes, piece by piece, until it says that there is no more.
 struct stream {
     int partner;
-    int64_t first, next, end;
+    int64_t next, end;
+    int64_t number; // of the next piece
+    int posted;     // pieces under way
+    int ended;
+    int64_t last;   // number of the word that ends it
+};
+struct range {
+    int64_t next, end;
 };
 
 // bounds[i]..bounds[i + 1] is rank i's share of the whole.
 void bounds_of_blocks(int64_t *bounds, int ranks, int64_t bytes, int64_t block);
 int streams_between(const int64_t *mine, int rank, const int64_t *theirs, int remote, struct stream *streams);
-int64_t window_of(const struct isthmus_mpi_coupling *coupling, int64_t block, int64_t memory);
-int64_t suggested_block(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
+// The ranks that a rank has to do with, whatever goes: as if each rank of both sides had as much.
+int partners_of(const struct isthmus_mpi_coupling *coupling, struct stream *streams);
+int64_t window_of(const struct isthmus_mpi_coupling *coupling, int64_t piece, int64_t memory);
+// Memory for so many pieces, kept by the coupling; less of it where there is not as much. For how many.
+int64_t get_memory(struct isthmus_mpi_coupling *coupling, int64_t slots, int64_t stride);
+void drop_memory(struct isthmus_mpi_coupling *coupling);
+// What a first transfer will use, so that it need not be made ready then.
+void warm_memory(struct isthmus_mpi_coupling *coupling);
+// What has a digest of its own in pieces of this length of a file of so many bytes.
+int64_t block_of(int64_t piece, int64_t bytes);
+// The length of a stripe by Lustre's attribute of a file; 0: it says nothing.
+int64_t stripe_of(const uint8_t *layout, int64_t length);
+int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t bytes, int64_t storage, int64_t memory);
 
 // --- store ---------------------------------------------------------------------
 
@@ -135,6 +162,8 @@ void store_create(struct store *store, struct trouble *trouble);
 void store_open(struct store *store, MPI_Comm local, int direct, struct trouble *trouble);
 // Rank 0 of a receiver, when the length is known.
 void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble);
+// What the file system calls a good size to read, a stripe; 0: nothing.
+int64_t store_size(const struct store *store);
 void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 // Whether the source is what it was.
@@ -185,17 +214,47 @@ void pool_start(struct pool *pool, struct transfer *transfer, int threads);
 void pool_put(struct pool *pool, int slot);
 // A slot whose job is done, or -1.
 int pool_take(struct pool *pool);
-// Waits a little, or until a job is done.
-void pool_rest(struct pool *pool);
+// Waits so long, or until a job is done. Nanoseconds, less than a second.
+void pool_rest(struct pool *pool, int64_t most_ns);
 void pool_stop(struct pool *pool);
+
+struct slot;
+// --- deal ----------------------------------------------------------------------
+
+// Who of a sender's ranks takes which piece of a file: each from its own share first, then from what
+// others have left, in ever smaller portions, so that all end at the same time.
+struct grant {
+    int64_t serial;
+    struct range range; // empty: nothing is left
+    int64_t few;        // little is left
+};
+struct deal {
+    struct range *shares; // rank 0: what is left of each rank's
+    struct range taken;   // this rank's, not begun
+    int64_t asked;        // the word of who asks: its transfer's serial
+    struct grant granted;
+    int asking, few, none;
+    int64_t under_way, delivered; // bytes
+    int64_t longest;              // piece of what was taken last
+    double rate, looked;          // bytes a second; when
+};
+void deal_begin(struct transfer *t);
+// Takes what is next for a slot. Whether there was something.
+int deal_next(struct transfer *t, struct slot *slot);
+// Asks for more where it is time.
+void deal_turn(struct transfer *t);
+void deal_delivered(struct transfer *t, int64_t bytes);
+// A word came: at rank 0 of who asks.
+void on_deal(struct transfer *t, int source);
+void deal_end(struct transfer *t);
 
 // --- transfer ------------------------------------------------------------------
 
 struct slot {
     char *memory;
-    const struct stream *stream;
-    int pending; // requests under way: data and record
-    int last;    // of this rank's: the source is looked at again
+    struct stream *stream;
+    int pending;    // requests under way: data and record
+    int64_t number; // among those of its stream
     int64_t offset, length, received;
     struct record record;
     struct trouble trouble;
@@ -207,15 +266,17 @@ struct transfer {
     struct store store;
     struct greeting *said;
     int sends, what;
-    int64_t bytes, block;
-    int64_t *mine, *theirs; // bounds
+    int64_t bytes, block, piece; // a piece is read, sent and written at once, a block has a digest
+    int64_t *mine, *theirs;      // bounds
     struct stream *streams;
     int stream_count, turn;
+    int open;                    // streams that have not ended
+    int active, reading;         // slots in use; of them with a disk
+    struct deal deal;
     unsigned char *have; // a bit for each block of the file: it is there already
     int64_t resumed;     // bytes of these
     atomic_int kept;     // blocks are there, and noted
     struct word offer, ready; // what both sides said first
-    int64_t blocks, unbegun, left; // this rank's blocks to move; of them not begun, not done
     struct slot *slots;
     int count, unused_count;
     int *unused;
@@ -226,7 +287,9 @@ struct transfer {
     struct word from_other, from_root;
     struct finished from_rank;
     struct pool pool;
-    uint8_t *digests; // receiver: of this rank's blocks; rank 0: of all
+    uint8_t *digests; // rank 0 of a receiver: of all blocks
+    struct got *got;  // of this rank's
+    int64_t got_count, got_room, got_all;
     struct trouble trouble;
     int trouble_rank;
     int finished; // of the other ranks of this side
@@ -240,7 +303,10 @@ struct transfer {
 void slot_job(struct transfer *t, int slot); // what a disk thread does
 void move_blocks(struct transfer *t);        // all, until the last word
 int whole_digest(const struct transfer *t);
-void digest_of(const struct transfer *t, const struct slot *slot, uint8_t *digest);
+// Of the blocks of a slot's piece, one after the other.
+void digest_of(const struct transfer *t, const struct slot *slot, uint8_t digests[][DIGEST_LEN]);
+// This rank has these blocks of a file.
+void keep_digests(struct transfer *t, int64_t offset, int64_t length, uint8_t digests[][DIGEST_LEN]);
 
 // resume.c
 void source_of(const struct transfer *t, uint8_t *source);
@@ -255,6 +321,7 @@ int agree_on_had(struct transfer *t);
 int word_request(const struct transfer *t);
 int local_request(const struct transfer *t);
 int barrier_request(const struct transfer *t);
+int deal_request(const struct transfer *t);
 int requests_of(const struct transfer *t);
 struct word word_of(const struct transfer *t, int kind);
 void words_listen(struct transfer *t);

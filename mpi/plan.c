@@ -1,6 +1,11 @@
 // Which rank sends what to which: both sides come to the same plan by themselves.
 #include "internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE = 2 << 20 };
 // Bytes a second.
 #define USUAL_RATE 1.25e9
 
@@ -23,15 +28,63 @@ int streams_between(const int64_t *mine, int rank, const int64_t *theirs, int re
         int64_t from = mine[rank] > theirs[i] ? mine[rank] : theirs[i];
         int64_t to = mine[rank + 1] < theirs[i + 1] ? mine[rank + 1] : theirs[i + 1];
         if (from < to)
-            streams[count++] = (struct stream){.partner = i, .first = from, .next = from, .end = to};
+            streams[count++] = (struct stream){.partner = i, .next = from, .end = to};
     }
     return count;
+}
+
+int partners_of(const struct isthmus_mpi_coupling *c, struct stream *streams)
+{
+    int64_t all = (int64_t)c->ranks * c->remote;
+    int64_t *mine = calloc((size_t)c->ranks + 1, sizeof *mine), *theirs = calloc((size_t)c->remote + 1, sizeof *theirs);
+    if (!mine || !theirs)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // some bytes for each rank: what could follow?
+    bounds_of_blocks(mine, c->ranks, all, 1);
+    bounds_of_blocks(theirs, c->remote, all, 1);
+    int count = streams_between(mine, c->rank, theirs, c->remote, streams);
+    free(mine);
+    free(theirs);
+    return count;
+}
+
+// Small, so that the last pieces can be; but no more of them than rank 0 has memory for, and a record
+// room. A piece that is no multiple of a page is a block itself.
+int64_t block_of(int64_t piece, int64_t bytes)
+{
+    int64_t block = piece & -piece;
+    if (block < 4096)
+        return piece;
+    while (block > 256 * KIB && 2 * (piece / block) <= MAX_BLOCKS && bytes / block < 64 * KIB)
+        block /= 2;
+    return piece / block <= MAX_BLOCKS ? block : piece;
+}
+
+static uint64_t number_at(const uint8_t *bytes, int at, int length)
+{
+    uint64_t number = 0;
+    for (int i = length; i-- > 0;)
+        number = number << 8 | bytes[at + i];
+    return number;
+}
+
+// Lustre's striping (lov_user_md, versions 1 and 3) begins alike: magic, pattern, whose it is, then
+// the stripe's length and how many there are. Files whose layout changes along them have another.
+int64_t stripe_of(const uint8_t *layout, int64_t length)
+{
+    enum { STRIPE_SIZE = 24, STRIPE_COUNT = 28, LEAST = 32 };
+    if (length < LEAST)
+        return 0;
+    uint64_t magic = number_at(layout, 0, 4), size = number_at(layout, STRIPE_SIZE, 4);
+    if ((magic != 0x0bd10bd0 && magic != 0x0bd30bd0) || size == 0 || size % (64 << 10) != 0)
+        return 0;
+    // Of a file that lies on one target any piece will do.
+    return number_at(layout, STRIPE_COUNT, 2) == 1 ? 0 : (int64_t)size;
 }
 
 // Long enough for the path (a sixteenth of what is under way, shared by the ranks) and the
 // storage (what the file system calls a good size: a stripe); short enough that every rank
 // has a few, since the first read and the last write overlap with nothing.
-int64_t suggested_block(const struct isthmus_mpi_coupling *c, int64_t bytes, int64_t storage, int64_t memory)
+int64_t suggested_piece(const struct isthmus_mpi_coupling *c, int64_t bytes, int64_t storage, int64_t memory)
 {
     int64_t ranks = c->ranks > c->remote ? c->ranks : c->remote;
     int64_t path = (int64_t)(c->rate * c->rtt_s / (double)ranks / 16), least = 64 * KIB, block = MIB;
@@ -50,13 +103,46 @@ int64_t suggested_block(const struct isthmus_mpi_coupling *c, int64_t bytes, int
 
 // What a rank has under way: twice what the path holds of its share, of a path of 10 Gb/s
 // where no transfer has shown it. More would only be memory touched for the first time.
-int64_t window_of(const struct isthmus_mpi_coupling *c, int64_t block, int64_t memory)
+int64_t window_of(const struct isthmus_mpi_coupling *c, int64_t piece, int64_t memory)
 {
     double ranks = c->ranks < c->remote ? c->ranks : c->remote, rate = c->rate > USUAL_RATE ? c->rate : USUAL_RATE;
     int64_t window = (int64_t)(2 * rate * c->rtt_s / ranks);
     if (window < 16 * MIB)
         window = 16 * MIB;
-    if (window < 4 * block)
-        window = 4 * block;
+    if (window < 4 * piece)
+        window = 4 * piece;
     return window < memory ? window : memory;
+}
+
+void drop_memory(struct isthmus_mpi_coupling *c)
+{
+    free(c->memory);
+    c->memory = NULL;
+    c->memory_len = 0;
+}
+
+int64_t get_memory(struct isthmus_mpi_coupling *c, int64_t slots, int64_t stride)
+{
+    for (; slots > 0; slots /= 2) {
+        size_t wanted = (size_t)(slots * stride);
+        void *memory = NULL;
+        if (c->memory_len >= (int64_t)wanted)
+            return slots;
+        drop_memory(c);
+        if (posix_memalign(&memory, HUGE_PAGE, wanted) != 0)
+            continue;
+        // Pages that are touched for the first time cost more than what is read into them; fewer ones less.
+        madvise(memory, wanted, MADV_HUGEPAGE);
+        c->memory = memory;
+        c->memory_len = (int64_t)wanted;
+        return slots;
+    }
+    return 0;
+}
+
+void warm_memory(struct isthmus_mpi_coupling *c)
+{
+    if (get_memory(c, 16, MIB) < 2)
+        MPI_Abort(c->local, ISTHMUS_MPI_MEMORY); // not even two of them: what could follow?
+    memset(c->memory, 0, (size_t)c->memory_len);
 }

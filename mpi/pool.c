@@ -80,11 +80,11 @@ int pool_take(struct pool *pool)
     return slot;
 }
 
-void pool_rest(struct pool *pool)
+void pool_rest(struct pool *pool, int64_t most_ns)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += REST_NS;
+    until.tv_nsec += most_ns;
     if (until.tv_nsec >= 1000000000) {
         until.tv_nsec -= 1000000000;
         until.tv_sec++;

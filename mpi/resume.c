@@ -43,7 +43,7 @@ static void look(struct transfer *t)
 {
     int rank = t->c->rank, fd = open(t->store.temporary, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     unsigned char *memory = malloc((size_t)t->block);
-    uint8_t said[DIGEST_LEN], digest[DIGEST_LEN];
+    uint8_t said[DIGEST_LEN], digests[MAX_BLOCKS][DIGEST_LEN];
     for (int64_t at = t->mine[rank]; fd >= 0 && memory && at < t->mine[rank + 1]; at += t->block) {
         struct slot slot = {.memory = (char *)memory, .offset = at, .length = t->mine[rank + 1] - at};
         int64_t index = at / t->block, got = 0;
@@ -53,26 +53,15 @@ static void look(struct transfer *t)
             continue;
         for (ssize_t now = 1; now > 0 && got < slot.length; got += now > 0 ? now : 0)
             now = pread(fd, memory + got, (size_t)(slot.length - got), at + got);
-        digest_of(t, &slot, digest);
-        if (got != slot.length || memcmp(said, digest, DIGEST_LEN) != 0)
+        digest_of(t, &slot, digests);
+        if (got != slot.length || memcmp(said, digests[0], DIGEST_LEN) != 0)
             continue;
         t->have[index / 8] |= (unsigned char)(1 << index % 8);
-        if (t->digests)
-            memcpy(t->digests + (at - t->mine[rank]) / t->block * DIGEST_LEN, digest, DIGEST_LEN);
+        keep_digests(t, at, slot.length, digests);
     }
     free(memory);
     if (fd >= 0)
         close(fd);
-}
-
-// Every sending rank has at least one block to send: with it goes whether its source has changed.
-static void ask_for_last(struct transfer *t)
-{
-    for (int i = 0; i < t->c->remote; i++)
-        if (t->theirs[i + 1] > t->theirs[i]) {
-            int64_t index = (t->theirs[i + 1] - 1) / t->block;
-            t->have[index / 8] &= (unsigned char)~(1 << index % 8);
-        }
 }
 
 int agree_on_had(struct transfer *t)
@@ -88,7 +77,6 @@ int agree_on_had(struct transfer *t)
         look(t);
         MPI_Iallreduce(MPI_IN_PLACE, t->have, (int)bytes, MPI_BYTE, MPI_BOR, c->local, &request);
         await(&request);
-        ask_for_last(t);
     }
     if (c->rank == 0) {
         error = t->sends ? MPI_Irecv(t->have, (int)bytes, MPI_BYTE, 0, TAG_HAD, c->other, &request)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { ALIGNMENT = 4096 };
@@ -142,6 +143,16 @@ void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble)
              "cannot write %.200s: it needs %" PRId64 " bytes, and %" PRIu64 " are free; free some space", store->path, more, (uint64_t)system.f_bavail * system.f_frsize);
     else if (about.st_size < end && truncate(path, end) < 0)
         note_errno(trouble, errno, "cannot give %.200s its length of %" PRId64 " bytes", store->path, end);
+}
+
+int64_t store_size(const struct store *store)
+{
+    uint8_t layout[4096];
+    if (!store->is_file)
+        return 0;
+    ssize_t length = getxattr(store->path, "lustre.lov", layout, sizeof layout);
+    int64_t stripe = length > 0 ? stripe_of(layout, length) : 0;
+    return stripe ? stripe : store->first.st_blksize;
 }
 
 void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble)

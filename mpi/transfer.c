@@ -118,8 +118,8 @@ static void measure(struct transfer *t, const struct opening *opening, const str
     }
     if (!t->sends || t->trouble.code)
         return;
-    int64_t storage = t->store.is_file ? t->store.first.st_blksize : 0;
-    t->block = t->options.block ? t->options.block : suggested_block(t->c, t->bytes, storage, t->options.memory);
+    t->piece = t->options.block ? t->options.block : suggested_piece(t->c, t->bytes, store_size(&t->store), t->options.memory);
+    t->block = t->what == KIND_FILE ? block_of(t->piece, t->bytes) : t->piece;
 }
 
 // --- making ready ------------------------------------------------------------------
@@ -131,39 +131,11 @@ static void sums(int64_t *bounds, int ranks, const int64_t *counts)
         bounds[i + 1] = bounds[i] + counts[i];
 }
 
-static int64_t blocks_of(const struct transfer *t)
-{
-    int64_t blocks = 0;
-    for (int i = 0; i < t->stream_count; i++)
-        for (int64_t at = t->streams[i].next; at < t->streams[i].end; at += t->block)
-            blocks += !is_had(t, at);
-    return blocks;
-}
-
-// Blocks' memory; less of it where there is not as much.
-static int64_t get_memory(struct isthmus_mpi_coupling *c, int64_t slots, int64_t block)
-{
-    for (; slots > 0; slots /= 2) {
-        int64_t wanted = slots * block;
-        if (c->memory_len >= wanted)
-            return slots;
-        free(c->memory);
-        c->memory_len = 0;
-        void *memory = NULL;
-        c->memory = posix_memalign(&memory, 4096, (size_t)wanted) == 0 ? memory : NULL;
-        if (c->memory) {
-            c->memory_len = wanted;
-            return slots;
-        }
-    }
-    return 0;
-}
-
 static int make_slots(struct transfer *t)
 {
     // Aligned within the memory, for direct writes.
-    int64_t stride = (t->block + 4095) / 4096 * 4096, slots = t->blocks;
-    int64_t most = window_of(t->c, t->block, t->options.memory) / stride;
+    int64_t stride = (t->piece + 4095) / 4096 * 4096, slots = (t->bytes + t->piece - 1) / t->piece + 1;
+    int64_t most = window_of(t->c, t->piece, t->options.memory) / stride;
     int least = t->options.in_turn ? 1 : 2;
     if (t->options.in_turn || most < least)
         most = least;
@@ -171,7 +143,9 @@ static int make_slots(struct transfer *t)
         most = 4096;
     if (slots > most)
         slots = most;
-    if (t->what == KIND_FILE && slots > 0 && (slots = get_memory(t->c, slots, stride)) == 0)
+    if (t->c->memory_len > t->options.memory)
+        drop_memory(t->c); // of a transfer before that was allowed more
+    if (t->what == KIND_FILE && (slots = get_memory(t->c, slots, stride)) == 0)
         return 0;
     t->count = (int)slots;
     size_t count = (size_t)slots + 1, requests = (size_t)requests_of(t);
@@ -197,22 +171,24 @@ static int share_out(struct transfer *t, const int64_t *counts)
 {
     struct isthmus_mpi_coupling *c = t->c;
     if (t->what == KIND_FILE) {
-        bounds_of_blocks(t->mine, c->ranks, t->bytes, t->block);
-        bounds_of_blocks(t->theirs, c->remote, t->bytes, t->block);
+        bounds_of_blocks(t->mine, c->ranks, t->bytes, t->piece);
+        bounds_of_blocks(t->theirs, c->remote, t->bytes, t->piece);
     } else {
         sums(t->theirs, c->remote, counts);
     }
-    if (!t->sends && whole_digest(t)) {
-        int64_t share = c->rank == 0 ? t->bytes : t->mine[c->rank + 1] - t->mine[c->rank];
-        t->digests = malloc((size_t)(blocks_in(t, share) + 1) * DIGEST_LEN);
-    }
-    return t->sends || !whole_digest(t) || t->digests;
+    if (t->sends || !whole_digest(t) || c->rank != 0)
+        return 1;
+    t->digests = malloc((size_t)(blocks_in(t, t->bytes) + 1) * DIGEST_LEN);
+    return t->digests != NULL;
 }
 
 static int make_plan(struct transfer *t)
 {
-    t->stream_count = streams_between(t->mine, t->c->rank, t->theirs, t->c->remote, t->streams);
-    t->blocks = t->unbegun = t->left = blocks_of(t);
+    if (t->what == KIND_FILE)
+        t->stream_count = partners_of(t->c, t->streams);
+    else
+        t->stream_count = streams_between(t->mine, t->c->rank, t->theirs, t->c->remote, t->streams);
+    t->open = t->stream_count;
     return make_slots(t);
 }
 
@@ -231,6 +207,8 @@ static void release(struct transfer *t)
     free(t->statuses);
     free(t->ended);
     free(t->digests);
+    free(t->got);
+    free(t->deal.shares);
     free(t->have);
     free(t->pool.jobs);
     free(t->pool.results);
@@ -259,6 +237,9 @@ static void move_all(struct transfer *t, const int64_t *counts)
     struct trouble trouble = {0};
     int64_t resumed = resumed_block(&t->offer, &t->ready);
     t->block = resumed ? resumed : t->offer.block;
+    // The block is that of the time before: the piece is made of such.
+    if (t->piece % t->block || t->piece / t->block > MAX_BLOCKS)
+        t->piece = t->block;
     if (!t->sends && t->store.is_file)
         begin_file(t, !resumed, &trouble);
     int ready = share_out(t, counts), all = 0;
@@ -271,16 +252,18 @@ static void move_all(struct transfer *t, const int64_t *counts)
     if (!all) {
         // The other side moves already: there is no way to part in order.
         t->c->lost = 1;
-        note(&t->trouble, ISTHMUS_MPI_MEMORY, "no memory for a block of %" PRId64 " bytes; give a smaller one", t->block);
+        note(&t->trouble, ISTHMUS_MPI_MEMORY, "no memory for a block of %" PRId64 " bytes; give a smaller one", t->piece);
         return;
     }
     pool_start(&t->pool, t, t->options.in_turn ? 0 : t->options.threads);
     words_listen(t);
+    deal_begin(t);
     if (t->c->rank == 0 && t->sends)
         other_listen(t);
     if (trouble.code)
         fail_here(t, &trouble);
     move_blocks(t);
+    deal_end(t);
     pool_stop(&t->pool);
     t->trouble = t->verdict.trouble;
     t->c->lost |= t->verdict.lost;
@@ -314,7 +297,7 @@ int transfer(struct transfer *t, struct opening *opening, int64_t bytes, struct 
         t->verdict.seconds = now_s() - t->began;
     end_greeting(t);
     c->serial++;
-    *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->block, .seconds = t->verdict.seconds,
+    *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->piece, .seconds = t->verdict.seconds,
                                           .sent_seconds = t->verdict.sent_seconds, .resumed = t->resumed,
                                           .has_digest = t->verdict.has_digest};
     memcpy(report->digest, t->verdict.digest, DIGEST_LEN);

@@ -4,6 +4,8 @@
 #include "internal.h"
 #include "isthmus.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 int word_request(const struct transfer *t)
@@ -21,15 +23,20 @@ int barrier_request(const struct transfer *t)
     return 3 * t->count + 2;
 }
 
-int requests_of(const struct transfer *t)
+int deal_request(const struct transfer *t)
 {
     return 3 * t->count + 3;
+}
+
+int requests_of(const struct transfer *t)
+{
+    return 3 * t->count + 4;
 }
 
 struct word word_of(const struct transfer *t, int kind)
 {
     return (struct word){.protocol = PROTOCOL, .kind = kind, .serial = t->c->serial, .what = t->what,
-                         .ranks = t->c->ranks, .bytes = t->bytes, .block = t->block};
+                         .ranks = t->c->ranks, .bytes = t->bytes, .block = t->block, .piece = t->piece};
 }
 
 // Nothing more is said to the other side. Memory that the MPI may still write to is left to it.
@@ -50,7 +57,7 @@ static void abandon(struct transfer *t)
     }
     t->c->memory = NULL;
     t->c->memory_len = 0;
-    t->left = 0;
+    t->open = t->active = 0;
 }
 
 // The provider gives the other side up.
@@ -146,12 +153,16 @@ void on_word(struct transfer *t)
     }
 }
 
-static void take_digests(struct transfer *t, int source)
+// What a rank of a receiver has of a file.
+static void take_digests(struct transfer *t, int source, int64_t count)
 {
-    int64_t first = t->mine[source], blocks = blocks_in(t, t->mine[source + 1] - first);
-    if (blocks > 0)
-        MPI_Recv(t->digests + first / t->block * DIGEST_LEN, (int)(blocks * DIGEST_LEN), MPI_BYTE, source, TAG_DIGESTS,
-                 t->c->local, MPI_STATUS_IGNORE);
+    struct got *got = malloc((size_t)(count + 1) * sizeof *got);
+    if (!got)
+        MPI_Abort(t->c->local, ISTHMUS_MPI_MEMORY); // they were the rank's own as well: what could follow?
+    MPI_Recv(got, (int)(count * (int64_t)sizeof *got), MPI_BYTE, source, TAG_DIGESTS, t->c->local, MPI_STATUS_IGNORE);
+    for (int64_t i = 0; i < count; i++)
+        memcpy(t->digests + got[i].index * DIGEST_LEN, got[i].digest, DIGEST_LEN);
+    free(got);
 }
 
 void on_local(struct transfer *t, int source)
@@ -174,8 +185,9 @@ void on_local(struct transfer *t, int source)
     if (word.over) {
         t->finished++;
         t->kept |= word.kept;
-        if (t->digests && !word.trouble.code)
-            take_digests(t, source);
+        t->got_all += word.blocks;
+        if (t->digests && word.blocks > 0 && !word.trouble.code)
+            take_digests(t, source, word.blocks);
     }
     words_listen(t);
     if (word.trouble.code)
@@ -198,13 +210,12 @@ static void report(struct transfer *t)
     t->reported = 1;
     if (t->c->rank == 0)
         return;
-    struct finished word = {.over = 1, .kept = t->kept};
+    struct finished word = {.over = 1, .kept = t->kept, .blocks = t->got_count};
     if (!t->sends || t->lost)
         word.trouble = t->trouble;
     MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_FINISHED, t->c->local);
-    int64_t blocks = blocks_in(t, t->mine[t->c->rank + 1] - t->mine[t->c->rank]);
-    if (t->digests && !word.trouble.code && blocks > 0)
-        MPI_Send(t->digests, (int)(blocks * DIGEST_LEN), MPI_BYTE, 0, TAG_DIGESTS, t->c->local);
+    if (whole_digest(t) && t->got_count > 0 && !word.trouble.code)
+        MPI_Send(t->got, (int)(t->got_count * (int64_t)sizeof *t->got), MPI_BYTE, 0, TAG_DIGESTS, t->c->local);
 }
 
 // Whether what is there of the file is kept for the next call.
@@ -217,6 +228,10 @@ int is_kept(const struct transfer *t)
 static void conclude(struct transfer *t)
 {
     struct word word = word_of(t, DONE);
+    t->got_all += t->got_count;
+    // Who deals and who tells that all is sent are many: it is counted once more.
+    if (!t->trouble.code && t->what == KIND_FILE && t->got_all != blocks_in(t, t->bytes))
+        note(&t->trouble, ISTHMUS_MPI_DAMAGED, "of %" PRId64 " blocks %" PRId64 " came", blocks_in(t, t->bytes), t->got_all);
     if (!t->trouble.code)
         store_publish(&t->store, t->options.sync, &t->trouble);
     store_leave(&t->store, is_kept(t));
@@ -247,7 +262,7 @@ static void acknowledge(struct transfer *t)
 
 void words_turn(struct transfer *t)
 {
-    if (t->left == 0 && !t->reported)
+    if (t->open == 0 && t->active == 0 && !t->reported)
         report(t);
     if (t->c->rank != 0 || !t->reported || t->finished < t->c->ranks - 1)
         return;

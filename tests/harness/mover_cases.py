@@ -79,6 +79,11 @@ def small_disk(c):
     return re.search(words, ended[0].output, re.M).group(0)
 
 
+def layout(c):
+    """Lengths of pieces by what file systems were seen to say."""
+    return c.run(1, "layout", seconds=30)
+
+
 class Pair:
     """A transfer that lasts, as long as the lab's link needs for it, of which one job is to be killed;
     and once more, which goes on with it."""
@@ -234,6 +239,7 @@ CASES = {
         Case("mover-full-disk", small_disk, places=("host",), mpis=("mpich",)),
         Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
+        Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
         Case("mover-fortran", fortran, places=("host",), mpis=("debian-openmpi",)),
     )

@@ -30,6 +30,14 @@ fn as_text<T: std::fmt::Display, S: serde::Serializer>(value: &T, to: S) -> Resu
 }
 
 impl Link {
+    /// No link at all: both sides are on this host, and nothing is emulated.
+    pub const LOOPBACK: Self = Self { rate: Rate(0), rtt: Span(0), loss: Percent(0.0), mtu: 65_536 };
+
+    /// Whether both sides are on this host.
+    pub fn is_loopback(&self) -> bool {
+        self.rate.0 == 0
+    }
+
     /// Round trip in seconds.
     pub fn rtt_s(&self) -> f64 {
         self.rtt.0 as f64 / 1e9
@@ -41,13 +49,19 @@ impl Link {
         self.rate.0 as f64 / 8.0 * (mtu - HEADERS) / (mtu + FRAME + GAP) * (1.0 - self.loss.0)
     }
 
-    /// The least time in which so many bytes arrive and are acknowledged. Seconds.
+    /// The least time in which so many bytes arrive and are acknowledged; 0 on this host. Seconds.
     pub fn floor_s(&self, bytes: u64) -> f64 {
+        if self.is_loopback() {
+            return 0.0;
+        }
         self.rtt_s() + bytes as f64 / self.goodput()
     }
 
     /// For people, such as "24ms, 0.1%".
     pub fn title(&self) -> String {
+        if self.is_loopback() {
+            return "loopback".to_owned();
+        }
         format!("{}, {}", self.rtt, self.loss)
     }
 }

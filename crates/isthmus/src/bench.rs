@@ -3,6 +3,7 @@
 
 mod file;
 mod lab;
+mod peak;
 mod peers;
 mod plain;
 mod report;
@@ -44,6 +45,8 @@ enum BenchCommand {
     Rma(Run),
     Wan(wan::Args),
     File(file::Args),
+    #[command(hide = true)]
+    Peak(peak::Args),
     /// Be the other side: prints where to find it, and goes on until it is stopped
     Serve(ServeArgs),
 }
@@ -142,6 +145,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         BenchCommand::Wan(args) => return wan::main(&args),
         BenchCommand::File(args) => return file::main(&args),
+        BenchCommand::Peak(args) => return peak::main(&args),
         BenchCommand::Serve(args) => serve::run(&args),
         BenchCommand::Pingpong(run) => measure(Test::Pingpong, &run),
         BenchCommand::Stream(run) => measure(Test::Stream, &run),

@@ -7,6 +7,7 @@ mod report;
 mod run;
 mod sample;
 mod script;
+mod source;
 
 pub use contender::{FileContender, Io};
 pub use run::{FileBench, FilePaths, FileRun};

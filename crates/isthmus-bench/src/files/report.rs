@@ -9,7 +9,8 @@ use crate::sample::median;
 
 /// One run, in a line.
 pub(super) fn said(sample: &FileSample) -> String {
-    let what = format!("{:28} {:>7} MB  {}", sample.contender, megabytes(sample.bytes), sample.link.title());
+    let of = Subject::of(sample);
+    let what = format!("{:28} {:>16}  {}", sample.contender, of.what(), sample.link.title());
     let spoiled = if sample.spoiled() { "  (the emulator was late)" } else { "" };
     match (sample.seconds, &sample.error) {
         (Some(seconds), _) => {
@@ -29,6 +30,8 @@ struct Row {
     rate: f64,
     fraction: f64,
     synced: f64,
+    peak_here: f64,
+    peak_there: f64,
     fractions: Vec<f64>,
     marks: String,
 }
@@ -37,27 +40,41 @@ struct Row {
 #[derive(Clone, Copy, PartialEq)]
 struct Subject {
     bytes: u64,
+    files: u32,
     link: Link,
     floor_s: f64,
+    local_s: Option<f64>,
 }
 
 impl Subject {
+    fn of(sample: &FileSample) -> Self {
+        let FileSample { bytes, files, link, floor_s, local_s, .. } = *sample;
+        Self { bytes, files, link, floor_s, local_s }
+    }
+
+    fn what(&self) -> String {
+        match self.files {
+            1 => format!("{} MB", megabytes(self.bytes)),
+            files => format!("{} MB in {files}", megabytes(self.bytes)),
+        }
+    }
+
     fn title(&self) -> String {
-        let Self { bytes, link, floor_s } = self;
-        format!(
-            "{} MB, {}, {}; the floor is {floor_s:.3} s, {:.1} MB/s",
-            megabytes(*bytes),
-            link.rate,
-            link.title(),
-            *bytes as f64 / 1e6 / floor_s
-        )
+        let Self { bytes, link, floor_s, local_s, .. } = self;
+        let what = self.what() + if self.files > 1 { " files" } else { "" };
+        let rate = *bytes as f64 / 1e6 / floor_s;
+        if link.is_loopback() {
+            return format!("{what}, loopback; plain cp takes {floor_s:.3} s, {rate:.1} MB/s, which is the floor");
+        }
+        let local = local_s.map_or(String::new(), |local| format!("; plain cp -r takes {local:.3} s"));
+        format!("{what}, {}, {}; the floor is {floor_s:.3} s, {rate:.1} MB/s{local}", link.rate, link.title())
     }
 }
 
 fn tables(samples: &[FileSample]) -> Vec<(Subject, Vec<Row>)> {
     let mut out: Vec<(Subject, Vec<Row>)> = Vec::new();
     for sample in samples {
-        let subject = Subject { bytes: sample.bytes, link: sample.link, floor_s: sample.floor_s };
+        let subject = Subject::of(sample);
         let at = out.iter().position(|(known, _)| *known == subject).unwrap_or_else(|| {
             out.push((subject, Vec::new()));
             out.len() - 1
@@ -71,12 +88,13 @@ fn tables(samples: &[FileSample]) -> Vec<(Subject, Vec<Row>)> {
 }
 
 fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
-    let of_row = |sample: &&FileSample| {
-        (sample.bytes, sample.link) == (subject.bytes, subject.link) && sample.contender == contender
-    };
+    let of_row = |sample: &&FileSample| Subject::of(sample) == *subject && sample.contender == contender;
     let own: Vec<&FileSample> = samples.iter().filter(of_row).collect();
     // One that failed counts: as slower than all others.
     let of = |value: fn(&FileSample) -> f64| median(own.iter().map(|sample| value(sample))).unwrap_or(0.0);
+    let most = |value: fn(&FileSample) -> Option<u64>| {
+        own.iter().filter_map(|sample| value(sample)).max().unwrap_or(0) as f64 / 1e6
+    };
     let marks = [
         (own.iter().any(|sample| sample.spoiled()), '*'),
         (own.iter().any(|sample| sample.seconds.is_none()), '!'),
@@ -86,6 +104,8 @@ fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
         rate: of(FileSample::rate),
         fraction: of(FileSample::fraction),
         synced: of(FileSample::synced_fraction),
+        peak_here: most(|sample| sample.peak_here),
+        peak_there: most(|sample| sample.peak_there),
         fractions: own.iter().map(|sample| sample.fraction()).collect(),
         marks: marks.iter().filter(|(set, _)| *set).map(|(_, mark)| *mark).collect(),
     }
@@ -106,11 +126,16 @@ pub(super) fn text(samples: &[FileSample], missing: &[String]) -> String {
 }
 
 fn table(out: &mut String, rows: &[Row]) {
-    let _ =
-        writeln!(out, "{:<30} {:>8} {:>13} {:>20}", "median", "MB/s", "of the floor", "with fsync after it");
+    let _ = writeln!(
+        out,
+        "{:<30} {:>8} {:>13} {:>20} {:>20}",
+        "median", "MB/s", "of the floor", "with fsync after it", "most MB here, there"
+    );
     for row in rows {
         let fraction = format!("{:.3}{}", row.fraction, row.marks);
-        let _ = writeln!(out, "{:<30} {:>8.1} {fraction:>13} {:>20.3}", row.contender, row.rate, row.synced);
+        let peaks = format!("{:.0}, {:.0}", row.peak_here, row.peak_there);
+        let Row { contender, rate, synced, .. } = row;
+        let _ = writeln!(out, "{contender:<30} {rate:>8.1} {fraction:>13} {synced:>20.3} {peaks:>20}");
     }
 }
 
@@ -148,10 +173,12 @@ fn circumstances(out: &mut String, samples: &[FileSample]) {
          congestion control {} where a contender has none of its own. MPI programs have {ranks} ranks at each \
          site; their time is that of the transfer, a command's is its own from start to end. Every copy was \
          compared with its source. Files are read from the page cache and written to it; what an fsync adds \
-         is told beside. Contenders took turns, each copy in a lab of its own. In {spoiled} of them (*) the \
+         is told beside, and the most memory that a process of either side took: of MPI programs one rank, of \
+         commands the service there. Contenders took turns, each copy in a lab of its own. In {spoiled} of them (*) the \
          emulator was late itself, which says little of the contender; a copy that failed (!) counts as 0. \
-         The floor is one round trip and what full packets take at the link's rate, losses taken off. Raw \
-         samples: <code>samples.jsonl</code>.",
+         The floor is one round trip and what full packets take at the link's rate, losses taken off; on \
+         loopback it is what plain cp takes. MPI programs have 2 TCP streams to a peer where there are 4 ranks \
+         or more. Raw samples: <code>samples.jsonl</code>.",
         samples.len(),
         first.link.mtu,
         escaped(&first.version),
@@ -187,13 +214,17 @@ mod tests {
             run: 1,
             link: Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 },
             bytes: 100_000_000,
+            files: 1,
             contender: contender.to_owned(),
             ranks: 4,
             congestion: "bbr".to_owned(),
             script: String::new(),
             floor_s: 1.0,
+            local_s: None,
             seconds,
             sync_s: seconds.map(|_| 1.0),
+            peak_here: seconds.map(|_| 10_000_000),
+            peak_there: seconds.map(|seconds| seconds as u64 * 10_000_000),
             error: seconds.is_none().then(|| "no <way>".to_owned()),
             emulator: json!({ "spoiled": spoiled }),
         }
@@ -211,7 +242,7 @@ mod tests {
         let table = text(&samples, &missing);
         // The median of two is their mean; an fsync of a second makes halves and fifths of them.
         let cp = table.lines().find(|line| line.starts_with("cp ")).expect("a row");
-        assert!(cp.contains("0.625*") && cp.ends_with("0.350"), "{cp}");
+        assert!(cp.contains("0.625*") && cp.contains("0.350") && cp.ends_with("10, 40"), "{cp}");
         assert!(table.contains("0.500") && table.contains("0.000!") && table.contains("apt-get"), "{table}");
         let page = page(&samples, &missing);
         assert!(

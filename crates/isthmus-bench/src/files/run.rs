@@ -1,9 +1,11 @@
 //! The copies themselves: each in a lab of its own, all contenders in turn.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -12,6 +14,7 @@ use super::contender::FileContender;
 use super::report;
 use super::sample::FileSample;
 use super::script::{Place, hub};
+use super::source;
 use crate::BenchError;
 use crate::lab;
 use crate::link::Link;
@@ -24,8 +27,8 @@ const SITES: &str = include_str!("sites.toml");
 const SSHD: &str = include_str!("sshd.conf");
 /// Names come from the lab's own list of hosts alone.
 const NAMES: &str = "hosts: files\n";
-/// Bytes that are read or written at once.
-const PIECE: usize = 1 << 20;
+/// What a run may take in which many files are copied: peers take their time. Seconds.
+const TREE_LIMIT_S: f64 = 100.0;
 
 /// Where the parts are that take part.
 #[derive(Clone, Debug)]
@@ -51,8 +54,10 @@ pub struct FileRun {
     pub run: u32,
     /// The link.
     pub link: Link,
-    /// Length of the file. Bytes.
+    /// Length of all files together. Bytes.
     pub bytes: u64,
+    /// How many there are; 1: one file, no folder.
+    pub files: u32,
     /// Who makes it.
     pub contender: FileContender,
     /// MPI ranks at each site.
@@ -114,6 +119,7 @@ impl FileBench {
         let lines = out.join("samples.jsonl");
         let mut lines_file = File::create(&lines).map_err(BenchError::file(&lines))?;
         let mut samples: Vec<FileSample> = Vec::new();
+        let mut local = HashMap::new();
         let bar = progress(plan.len() as u64);
         for run in &plan {
             bar.set_message(format!(
@@ -122,7 +128,7 @@ impl FileBench {
                 run.bytes as f64 / 1e6,
                 run.link.title()
             ));
-            let sample = self.measure(run, work.path(), files.path())?;
+            let sample = self.measure(run, work.path(), files.path(), &mut local)?;
             let line = serde_json::to_string(&sample).unwrap_or_default();
             writeln!(lines_file, "{line}").map_err(BenchError::file(&lines))?;
             bar.println(report::said(&sample));
@@ -189,31 +195,48 @@ impl FileBench {
         if made.status.success() { Ok(()) } else { Err(complaint()) }
     }
 
-    fn measure(&self, run: &FileRun, work: &Path, files: &Path) -> Result<FileSample, BenchError> {
-        let (source, copy) = (files.join(format!("source-{}", run.bytes)), files.join("there/copy"));
-        make_source(&source, run.bytes).map_err(BenchError::file(&source))?;
-        touch_pages(&copy, run.bytes).map_err(BenchError::file(&copy))?;
+    fn measure(
+        &self,
+        run: &FileRun,
+        work: &Path,
+        files: &Path,
+        local: &mut HashMap<(u64, u32), f64>,
+    ) -> Result<FileSample, BenchError> {
+        let source = files.join(format!("source-{}-{}", run.bytes, run.files));
+        let copy = files.join("there/copy");
+        source::make(&source, run.bytes, run.files).map_err(BenchError::file(&source))?;
+        source::touch_pages(&copy, run.bytes).map_err(BenchError::file(&copy))?;
+        let is_local = run.link.is_loopback() || run.files > 1;
+        let local_s = if is_local { Some(plain_copy(run, &source, &copy, local)?) } else { None };
         let emulator = work.join("report.json");
         let _ = fs::remove_file(&emulator); // of the run before; none of the first
-        let floor_s = run.link.floor_s(run.bytes);
-        let limit_s = lab::limit_s(floor_s);
+        let floor_s = local_s.filter(|_| run.link.is_loopback()).unwrap_or_else(|| run.link.floor_s(run.bytes));
+        let limit_s = lab::limit_s(floor_s).max(if run.files > 1 { TREE_LIMIT_S } else { 0.0 });
         let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run);
         let control = self.congestion.as_deref();
-        let mut command = lab::command(&self.paths.isthmus, &run.link, run.run, limit_s, control, &emulator);
-        command.args(["--", "sh", "-c", &script]).stdin(Stdio::null());
+        let mut command = if run.link.is_loopback() {
+            let mut shell = Command::new("timeout");
+            shell.args([&limit_s.to_string(), "sh", "-c", &script]);
+            shell
+        } else {
+            let mut lab = lab::command(&self.paths.isthmus, &run.link, run.run, limit_s, control, &emulator);
+            lab.args(["--", "sh", "-c", &script]);
+            lab
+        };
         let at = OffsetDateTime::now_utc().unix_timestamp();
-        let outcome = match command.output() {
+        let outcome = match command.stdin(Stdio::null()).output() {
             Err(error) => Err(format!("cannot start the lab: {error}")),
             Ok(ended) => outcome(&ended, limit_s),
         };
-        let outcome = outcome.and_then(|times| match equal(&source, &copy) {
+        let outcome = outcome.and_then(|times| match source::equal(&source, &copy) {
             Ok(true) => Ok(times),
             Ok(false) => Err("the copy differs from its source".to_owned()),
             Err(error) => Err(format!("the copy cannot be read: {error}")),
         });
-        let _ = fs::remove_file(&copy);
+        source::remove(&copy).map_err(BenchError::file(&copy))?;
         let report = fs::read(&emulator).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let of_mpi = matches!(run.contender, FileContender::Coupled { .. });
+        let came = outcome.as_ref().ok();
         Ok(FileSample {
             at,
             version: self.version.clone(),
@@ -221,17 +244,39 @@ impl FileBench {
             run: run.run,
             link: run.link,
             bytes: run.bytes,
+            files: run.files,
             contender: run.contender.to_string(),
             ranks: if of_mpi { run.ranks } else { 0 },
             congestion: self.congestion.clone().unwrap_or_else(systems_congestion),
             script,
             floor_s,
-            seconds: outcome.as_ref().ok().map(|(seconds, _)| *seconds),
-            sync_s: outcome.as_ref().ok().map(|(_, sync)| *sync),
+            local_s,
+            seconds: came.map(|came| came.seconds),
+            sync_s: came.map(|came| came.sync_s),
+            peak_here: came.and_then(|came| came.peak_here),
+            peak_there: came.and_then(|came| came.peak_there),
             error: outcome.err(),
             emulator: report.unwrap_or(Value::Null),
         })
     }
+}
+
+/// What plain `cp -r` takes within this host, measured once for each that is copied. Seconds.
+fn plain_copy(
+    run: &FileRun,
+    source: &Path,
+    copy: &Path,
+    known: &mut HashMap<(u64, u32), f64>,
+) -> Result<f64, BenchError> {
+    if let Some(seconds) = known.get(&(run.bytes, run.files)) {
+        return Ok(*seconds);
+    }
+    let began = Instant::now();
+    must(Command::new("cp").args(["-r", "--reflink=never"]).arg(source).arg(copy))?;
+    let seconds = began.elapsed().as_secs_f64();
+    source::remove(copy).map_err(BenchError::file(copy))?;
+    known.insert((run.bytes, run.files), seconds);
+    Ok(seconds)
 }
 
 fn must(command: &mut Command) -> Result<(), BenchError> {
@@ -244,55 +289,34 @@ fn must(command: &mut Command) -> Result<(), BenchError> {
     if ended.status.success() { Ok(()) } else { Err(said()) }
 }
 
-/// Time of the copy and of the fsync after it, or why there are none.
-fn outcome(ended: &Output, limit_s: f64) -> Result<(f64, f64), String> {
+/// What a copy came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Came {
+    seconds: f64,
+    /// Of the fsync after it.
+    sync_s: f64,
+    /// Most memory of a process, of the side that sends and of the other. Bytes.
+    peak_here: Option<u64>,
+    peak_there: Option<u64>,
+}
+
+/// What a copy came to, or why there is none.
+fn outcome(ended: &Output, limit_s: f64) -> Result<Came, String> {
     if !ended.status.success() {
         return Err(lab::why(ended, limit_s));
     }
     let said = String::from_utf8_lossy(&ended.stdout);
     let line = |key: &str| said.lines().find_map(|line| line.strip_prefix(key));
-    let times = || {
+    let came = || {
         let result: Value = serde_json::from_str(line("RESULT ")?).ok()?;
-        Some((result["seconds"].as_f64()?, line("SYNC ")?.parse().ok()?))
+        Some(Came {
+            seconds: result["seconds"].as_f64()?,
+            sync_s: line("SYNC ")?.parse().ok()?,
+            peak_here: line("PEAK here ").and_then(|bytes| bytes.parse().ok()),
+            peak_there: line("PEAK there ").and_then(|bytes| bytes.parse().ok()),
+        })
     };
-    times().ok_or_else(|| format!("no result: {}", lab::last_line(&said)))
-}
-
-/// A file that cannot be compressed, unless it is there; its pages are in memory then.
-fn make_source(path: &Path, bytes: u64) -> io::Result<()> {
-    if path.metadata().is_ok_and(|there| there.len() == bytes) {
-        io::copy(&mut File::open(path)?, &mut io::sink())?;
-        return Ok(());
-    }
-    let mut random = File::open("/dev/urandom")?.take(bytes);
-    io::copy(&mut random, &mut File::create(path)?)?;
-    Ok(())
-}
-
-/// On a virtual machine the first touch of a page costs several times its copying: the pages that
-/// the copy will get are touched before.
-fn touch_pages(path: &Path, bytes: u64) -> io::Result<()> {
-    io::copy(&mut io::repeat(0).take(bytes), &mut File::create(path)?)?;
-    fs::remove_file(path)
-}
-
-fn equal(one: &Path, other: &Path) -> io::Result<bool> {
-    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
-    let mut left = one.metadata()?.len();
-    if other.metadata()?.len() != left {
-        return Ok(false);
-    }
-    let (mut a, mut b) = (vec![0; PIECE], vec![0; PIECE]);
-    while left > 0 {
-        let len = left.min(PIECE as u64) as usize;
-        one.read_exact(&mut a[..len])?;
-        other.read_exact(&mut b[..len])?;
-        if a[..len] != b[..len] {
-            return Ok(false);
-        }
-        left -= len as u64;
-    }
-    Ok(true)
+    came().ok_or_else(|| format!("no result: {}", lab::last_line(&said)))
 }
 
 fn systems_congestion() -> String {
@@ -314,25 +338,11 @@ mod tests {
             stdout: out.into(),
             stderr: err.into(),
         };
-        let good = "RESULT {\"seconds\": 1500000000e-9}\nSYNC 250000000e-9\n";
-        assert_eq!(outcome(&ended(0, good, ""), 1.0), Ok((1.5, 0.25)));
+        let good = "RESULT {\"seconds\": 1500000000e-9}\nSYNC 250000000e-9\nPEAK there 4096\n";
+        let came = Came { seconds: 1.5, sync_s: 0.25, peak_here: None, peak_there: Some(4096) };
+        assert_eq!(outcome(&ended(0, good, ""), 1.0), Ok(came));
         let failed = outcome(&ended(3, "", "scp: no route\n"), 30.0).expect_err("failed");
         assert!(failed.contains("within 30 s: scp: no route"), "{failed}");
         assert!(outcome(&ended(0, "SYNC 1e-9\n", ""), 1.0).is_err());
-    }
-
-    #[test]
-    fn copies_that_differ_are_told_from_equal_ones() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
-        make_source(&one, 3 * PIECE as u64 + 5).expect("made");
-        fs::copy(&one, &other).expect("copied");
-        assert!(equal(&one, &other).expect("read"));
-        let mut bytes = fs::read(&one).expect("read");
-        bytes[2 * PIECE + 1] ^= 1;
-        fs::write(&other, &bytes).expect("written");
-        assert!(!equal(&one, &other).expect("read"));
-        fs::write(&other, &bytes[1..]).expect("written");
-        assert!(!equal(&one, &other).expect("read"));
     }
 }

@@ -18,8 +18,10 @@ pub struct FileSample {
     pub run: u32,
     /// The link.
     pub link: Link,
-    /// Length of the file. Bytes.
+    /// Length of all files together. Bytes.
     pub bytes: u64,
+    /// How many there are; 1: one file, no folder.
+    pub files: u32,
     /// Who copied it.
     pub contender: String,
     /// MPI ranks at each site; 0: no MPI.
@@ -28,13 +30,19 @@ pub struct FileSample {
     pub congestion: String,
     /// What ran in the lab.
     pub script: String,
-    /// Least time possible. Seconds.
+    /// Least time possible; on loopback what plain `cp` takes. Seconds.
     pub floor_s: f64,
+    /// What plain `cp -r` takes for a folder, within this host. Seconds.
+    pub local_s: Option<f64>,
     /// From the beginning, of a command its start, until its sender knew that all is written and
     /// of a command its end; none where it failed. Seconds.
     pub seconds: Option<f64>,
     /// What an fsync of the copy took after that. Seconds.
     pub sync_s: Option<f64>,
+    /// Most memory of a process of the side that sends. Bytes.
+    pub peak_here: Option<u64>,
+    /// Of the side that receives, its service for commands. Bytes.
+    pub peak_there: Option<u64>,
     /// Why it failed.
     pub error: Option<String>,
     /// The emulator's report on itself.

@@ -1,7 +1,8 @@
 //! The shell scripts that copy a file in a lab: of the service at site b, and of the copy at a.
 //!
 //! Each prints a line `RESULT {"seconds": ...}`; what follows it prints `SYNC` with the seconds
-//! that an fsync of the copy took.
+//! that an fsync of the copy took, and `PEAK here` and `PEAK there` with the most memory of a process in
+//! bytes, as `isthmus bench peak` finds it. Without a link the same runs within this host.
 
 use std::path::Path;
 
@@ -13,6 +14,9 @@ use crate::lab::quoted;
 const MEMORY: u64 = 256 << 20;
 /// How long a service may take to listen. Tenths of a second.
 const PATIENCE: u32 = 300;
+/// Ranks from which on each has fewer streams: together they have enough. Count.
+const MANY_RANKS: u32 = 4;
+const FEW_STREAMS: u32 = 2;
 
 /// What a run is about, for its scripts.
 pub(crate) struct Place<'a> {
@@ -23,7 +27,7 @@ pub(crate) struct Place<'a> {
     pub(crate) copy: &'a Path,
 }
 
-/// A service, the port that it listens at, and the command that copies.
+/// A service, the port that it listens at, and the command that copies. The host that they name is `HOST`.
 struct Peer {
     service: String,
     port: u16,
@@ -43,26 +47,44 @@ pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> String {
     let copy = path(place.copy);
     let copying = match run.contender {
         FileContender::Coupled { .. } => coupled(place, run),
-        _ => peer(&commands(place, run.contender)),
+        _ => peer(place, run, commands(place, run)),
     };
+    // Of a folder all its file system: it is in memory, or alone.
+    let sync = if run.files > 1 { "sync -f" } else { "sync" };
     format!(
-        "cd {} || exit 3\n{copying}\
-         begin=$(date +%s%N); sync {copy} || exit 3\n\
-         echo \"SYNC $(($(date +%s%N) - begin))e-9\"\n",
+        "cd {} || exit 3\n\
+         rm -f here.peak there.peak there.peak.stop port; trap 'touch there.peak.stop' EXIT\n\
+         {copying}\
+         begin=$(date +%s%N); {sync} {copy} || exit 3\n\
+         echo \"SYNC $(($(date +%s%N) - begin))e-9\"\n\
+         touch there.peak.stop; n=0\n\
+         until [ -s there.peak ] || [ $n -ge 50 ]; do n=$((n + 1)); sleep 0.1; done\n\
+         for side in here there; do [ ! -s $side.peak ] || echo \"PEAK $side $(cat $side.peak)\"; done\n",
         path(place.work)
     )
 }
 
-/// In a site.
-fn at(site: &str, line: &str) -> String {
-    format!("lab-rsh {site} {}", quoted(line))
+/// In a site; without a link they are both this host.
+fn at(run: &FileRun, site: &str, line: &str) -> String {
+    let shell = if run.link.is_loopback() { "sh -c".to_owned() } else { format!("lab-rsh {site}") };
+    format!("{shell} {}", quoted(line))
 }
 
-fn peer(Peer { service, port, command }: &Peer) -> String {
+/// The same, with what it takes of memory; it is stopped when the file with ".stop" at its end is there.
+fn watched(place: &Place<'_>, run: &FileRun, site: &str, side: &str, line: &str) -> String {
+    let (isthmus, work) = (path(&place.paths.isthmus), path(place.work));
+    at(run, site, &format!("exec {isthmus} bench peak {work}/{side}.peak sh -c {}", quoted(line)))
+}
+
+fn peer(place: &Place<'_>, run: &FileRun, Peer { service, port, command }: Peer) -> String {
+    let (host, address) =
+        if run.link.is_loopback() { ("127.0.0.1", "127.0.0.1") } else { ("b", "$ISTHMUS_LAB_SITE_B_ADDRESS") };
+    let [service, command] = [service, command].map(|line| line.replace("HOST", host).replace("WHERE", address));
     let listens = format!(
         "n=0; until grep -qs ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do n=$((n + 1)); \
          [ $n -lt {PATIENCE} ] || exit 3; sleep 0.1; done"
     );
+    // What starts it is not counted among its memory, but takes a few milliseconds.
     let timed = format!(
         "begin=$(date +%s%N); {command} > /dev/null || exit 3; \
          echo \"RESULT {{\\\"seconds\\\": $(($(date +%s%N) - begin))e-9}}\""
@@ -71,13 +93,15 @@ fn peer(Peer { service, port, command }: &Peer) -> String {
         "{} > service.log 2>&1 &\n\
          {} || {{ tail -n 1 service.log >&2; exit 3; }}\n\
          {} || exit 3\n",
-        at("b", service),
-        at("b", &listens),
-        at("a", &timed)
+        watched(place, run, "b", "there", &service),
+        at(run, "b", &listens),
+        watched(place, run, "a", "here", &timed)
     )
 }
 
-fn commands(place: &Place<'_>, contender: FileContender) -> Peer {
+fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
+    let is_folder = run.files > 1;
+    let option = |text: &'static str| if is_folder { text } else { "" };
     let (source, copy, work) = (path(place.source), path(place.copy), path(place.work));
     let name = place.copy.file_name().unwrap_or_default().to_string_lossy();
     let folder = place.copy.parent().unwrap_or(Path::new("/"));
@@ -90,26 +114,29 @@ fn commands(place: &Place<'_>, contender: FileContender) -> Peer {
     };
     // OpenSSH's service keeps this folder to itself, and does not make it.
     let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -f {work}/sshd.conf", program("sshd"));
-    match contender {
+    match run.contender {
         FileContender::Scp => Peer {
             service: sshd,
             port: 2022,
-            command: format!("cd {work}; scp {} {source} b:{copy}", ssh("-P")),
+            command: format!("cd {work}; scp {} {} {source} HOST:{copy}", option("-r"), ssh("-P")),
         },
         FileContender::Rsync => Peer {
             service: sshd,
             port: 2022,
             command: format!(
-                "cd {work}; rsync -e {} {source} b:{copy}",
-                quoted(&format!("ssh {}", ssh("-p")))
+                "cd {work}; rsync {} -e {} {source}{} HOST:{copy}",
+                option("-r"),
+                quoted(&format!("ssh {}", ssh("-p"))),
+                option("/")
             ),
         },
         FileContender::Rclone => Peer {
             service: format!("exec rclone --config /dev/null serve webdav --addr :2023 {}", path(folder)),
             port: 2023,
             command: format!(
-                "rclone --config /dev/null --webdav-vendor other --webdav-url http://b:2023 \
-                 copyto {source} {}",
+                "rclone --config /dev/null --webdav-vendor other --webdav-url http://HOST:2023 \
+                 {} {source} {}",
+                if is_folder { "copy" } else { "copyto" },
                 quoted(&format!(":webdav:{name}"))
             ),
         },
@@ -126,21 +153,25 @@ fn commands(place: &Place<'_>, contender: FileContender) -> Peer {
             command: no_names(
                 &work,
                 &format!(
-                    "exec globus-url-copy -p 8 {} {}",
+                    "exec globus-url-copy -p 8 {} {}{} {}{}",
+                    option("-r -cd -pp"),
                     url("", place.source),
-                    url("ftp://b:2811", place.copy)
+                    option("/"),
+                    url("ftp://HOST:2811", place.copy),
+                    option("/")
                 ),
             ),
         },
         FileContender::Cp | FileContender::Coupled { .. } => Peer {
             service: format!(
-                "cd {work}; sed \"s/ADDRESS/$ISTHMUS_LAB_SITE_B_ADDRESS/\" serve.toml > service.toml; \
+                "cd {work}; sed \"s/ADDRESS/WHERE/\" serve.toml > service.toml; \
                  exec {isthmus} serve --config service.toml"
             ),
             port: 4200,
             command: format!(
-                "cd {work}; sed \"s/ADDRESS/$ISTHMUS_LAB_SITE_B_ADDRESS/\" sites.toml > known.toml; \
-                 {isthmus} cp --sites known.toml {source} {}",
+                "cd {work}; sed \"s/ADDRESS/WHERE/\" sites.toml > known.toml; \
+                 {isthmus} cp {} --sites known.toml {source} {}",
+                option("-r"),
                 quoted(&format!("b:data/{name}"))
             ),
         },
@@ -160,17 +191,21 @@ fn url(host: &str, file: &Path) -> String {
 /// Two jobs, each started at its own site.
 fn coupled(place: &Place<'_>, run: &FileRun) -> String {
     let FileContender::Coupled { stock, block, io, overlap } = run.contender else { return String::new() };
+    let interface = if run.link.is_loopback() { "lo" } else { "wan0" };
     let mut job = format!("exec {} -n {}", path(&place.paths.mpi.join("bin/mpiexec")), run.ranks);
     let mut set = |name: &str, value: &str| job += &format!(" -genv {name} {value}");
     set("MPIR_CVAR_CH4_NETMOD", "ofi");
     set("MPIR_CVAR_NOLOCAL", "1");
     if stock {
         set("FI_PROVIDER", "'tcp;ofi_rxm'");
-        set("FI_TCP_IFACE", "wan0");
+        set("FI_TCP_IFACE", interface);
     } else {
         set("FI_PROVIDER", "isthmus");
         set("FI_PROVIDER_PATH", &path(&place.paths.provider));
-        set("FI_ISTHMUS_INTERFACE", "wan0");
+        set("FI_ISTHMUS_INTERFACE", interface);
+        if run.ranks >= MANY_RANKS {
+            set("FI_ISTHMUS_STREAMS", &FEW_STREAMS.to_string());
+        }
     }
     let program = path(&place.work.join("copy"));
     let how = format!("block={} memory={MEMORY} io={io} in_turn={}", block.0, u8::from(!overlap));
@@ -178,11 +213,11 @@ fn coupled(place: &Place<'_>, run: &FileRun) -> String {
     let sender = format!("{job} {program} send file:port {} {how}", path(place.source));
     let work = path(place.work);
     format!(
-        "rm -f port; {} > receiver.log 2>&1 &\nreceiver=$!\n\
+        "{} > receiver.log 2>&1 &\nreceiver=$!\n\
          {} || {{ tail -n 3 receiver.log >&2; exit 3; }}\n\
          wait $receiver || {{ tail -n 3 receiver.log >&2; exit 3; }}\n",
-        at("b", &format!("cd {work}; {receiver}")),
-        at("a", &format!("cd {work}; {sender}"))
+        watched(place, run, "b", "there", &format!("cd {work}; {receiver}")),
+        watched(place, run, "a", "here", &format!("cd {work}; {sender}"))
     )
 }
 
@@ -213,10 +248,14 @@ mod tests {
         let link = Link { rate: Rate(1), rtt: Span(1), loss: Percent(0.0), mtu: 1500 };
         let coupled = FileContender::Coupled { stock: true, block: Size(1), io: Io::MpiIo, overlap: true };
         for contender in FileContender::COMMANDS.into_iter().chain([coupled]) {
-            let script = hub(&place, &FileRun { run: 1, link, bytes: 1, contender, ranks: 4 });
-            let read = Command::new("sh").args(["-n", "-c", &script]).output().expect("a shell");
-            assert!(read.status.success(), "{contender}: {}", String::from_utf8_lossy(&read.stderr));
-            assert!(script.contains("SYNC") && script.contains("copy"), "{script}");
+            for (link, files) in [(link, 1), (link, 10), (Link::LOOPBACK, 1)] {
+                let script = hub(&place, &FileRun { run: 1, link, bytes: 1, files, contender, ranks: 4 });
+                let read = Command::new("sh").args(["-n", "-c", &script]).output().expect("a shell");
+                assert!(read.status.success(), "{contender}: {}", String::from_utf8_lossy(&read.stderr));
+                assert!(script.contains("SYNC") && script.contains("copy"), "{script}");
+                assert!(!script.contains("WHERE") && !script.contains("HOST:"), "{script}");
+                assert_eq!(script.contains("lab-rsh"), !link.is_loopback());
+            }
         }
     }
 }

@@ -27,6 +27,8 @@ pub(super) const OPERANDS_MAX: u64 = 16 << 20;
 const BATCH_BYTES: u64 = 256 << 10;
 /// Segments after which a batch is full.
 const BATCH_SEGMENTS: usize = 32;
+/// Messages that wait, of which one that is long means that there is bulk.
+const AHEAD: usize = 4;
 
 /// A piece of a [`Batch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,11 +200,11 @@ impl Engine {
     }
 
     /// Whether there is more to send than small messages: the rest of what was begun, or a long
-    /// message that is next.
+    /// message that is among the next: those that come with a small one each are bulk too.
     pub(super) fn has_bulk(&self, peer: PeerId) -> bool {
         let Some(connection) = &self.peers[peer.0 as usize].connection else { return false };
         let is_long = |index: &usize| self.operations.get(*index).is_some_and(|next| next.limit > COPY_MAX);
-        !connection.traffic.bulk.is_empty() || connection.traffic.fresh.front().is_some_and(is_long)
+        !connection.traffic.bulk.is_empty() || connection.traffic.fresh.iter().take(AHEAD).any(is_long)
     }
 
     /// Asks for more lanes where the peer is far and there is bulk for them.

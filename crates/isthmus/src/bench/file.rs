@@ -8,6 +8,8 @@ use isthmus_units::{Percent, Rate, Size, Span};
 
 use super::lab;
 
+const IO: [&str; 2] = ["posix", "mpiio"];
+const ORDER: [&str; 2] = ["overlapped", "in-turn"];
 const KINDS: [&str; 7] = ["mpi", "stock", "cp", "scp", "rsync", "rclone", "gridftp"];
 
 /// Files across emulated WANs: between MPI programs, and by isthmus cp beside its peers
@@ -16,7 +18,7 @@ const KINDS: [&str; 7] = ["mpi", "stock", "cp", "scp", "rsync", "rclone", "gridf
 /// overlapped and in turn, in blocks of two lengths; isthmus cp, scp, rsync, rclone and GridFTP copy
 /// the same file. Who is not installed is named and left out. Every run has a lab of its own (isthmus
 /// lab). The folder gets samples.jsonl, with each run's circumstances, table.txt, and report.html, one
-/// page with plots. Without --full: 100 MB in all these ways and 1 GB in the quicker ones, once, at one
+/// page with plots. With --files it is a folder of many files that the commands copy. Without --full: 100 MB in all these ways and 1 GB in the quicker ones, once, at one
 /// link, in a few minutes.
 ///
 /// Exit status: 0 all runs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
@@ -58,6 +60,19 @@ pub(super) struct Args {
     /// Lengths of the MPI programs' blocks
     #[arg(long, value_delimiter = ',', default_values_t = [Size(1 << 20), Size(10 << 20)])]
     block: Vec<Size>,
+    /// By what the MPI programs read and write
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(IO), default_values = IO)]
+    io: Vec<String>,
+    /// Whether their reads, sends and writes go on at once
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(ORDER),
+          default_values = ORDER)]
+    order: Vec<String>,
+    /// Copy a folder with so many files, by commands alone; SIZE is then that of each [default: 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    files: Option<u32>,
+    /// No link: both sides on this host, over its loopback, beside plain cp
+    #[arg(long, conflicts_with_all = ["rtt", "loss", "full"])]
+    loopback: bool,
     /// MPI ranks at each site
     #[arg(long, default_value_t = 4)]
     ranks: u32,
@@ -96,14 +111,20 @@ pub(super) fn main(args: &Args) -> ExitCode {
 /// All runs in their order: contenders of one file and link after each other, then the next, then
 /// all of it again.
 fn plan(args: &Args) -> Vec<FileRun> {
-    let sizes = if args.size.is_empty() { &[Size(100_000_000), Size(1_000_000_000)][..] } else { &args.size };
+    let sizes = match (&args.size[..], args.files) {
+        ([], None) => &[Size(100_000_000), Size(1_000_000_000)][..],
+        ([], Some(_)) => &[Size(4096)],
+        (given, _) => given,
+    };
+    let files = args.files.unwrap_or(1);
     let mut plan = Vec::new();
     for run in 1..=args.runs.unwrap_or(if args.full { 5 } else { 1 }) {
         for link in links(args) {
             for (at, size) in sizes.iter().enumerate() {
                 // Of what is not chosen the longer files take their time.
                 let all = args.full || !args.size.is_empty() || at == 0;
-                let of_run = |contender| FileRun { run, link, bytes: size.0, contender, ranks: args.ranks };
+                let bytes = size.0 * u64::from(files);
+                let of_run = |contender| FileRun { run, link, bytes, files, contender, ranks: args.ranks };
                 plan.extend(contenders(args, all).into_iter().map(of_run));
             }
         }
@@ -112,6 +133,9 @@ fn plan(args: &Args) -> Vec<FileRun> {
 }
 
 fn links(args: &Args) -> Vec<Link> {
+    if args.loopback {
+        return vec![Link::LOOPBACK];
+    }
     if args.full && args.rtt.is_empty() && args.loss.is_empty() {
         let of = |ms: u64, loss| Link {
             rate: args.rate,
@@ -133,6 +157,10 @@ fn contenders(args: &Args, all: bool) -> Vec<FileContender> {
             for (io, overlap) in
                 [(Io::Posix, true), (Io::Posix, false), (Io::MpiIo, true), (Io::MpiIo, false)]
             {
+                let order = ORDER[usize::from(!overlap)];
+                if args.files.is_some() || !args.io.contains(&io.to_string()) || !args.order.iter().any(|one| one == order) {
+                    continue;
+                }
                 let quick = io == Io::Posix && overlap;
                 if quick || (all && !stock) {
                     out.push(FileContender::Coupled { stock, block: *block, io, overlap });
