@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
@@ -21,7 +21,7 @@ use crate::poller::Poller;
 /// Polling in vain for so long counts as waiting. Microseconds.
 const PATIENCE_US: u64 = 200;
 /// Longest sleep within one poll: the program may wait for other things too.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+pub(crate) const NAP: Duration = Duration::from_micros(100);
 /// How long an answer to whether the machine is crowded holds. Microseconds.
 const CROWD_US: u64 = 20_000;
 
@@ -47,13 +47,25 @@ impl Courtesy {
 
     /// A poll found nothing: perhaps sleeps until `poller` has events, or `beside` is readable.
     pub(crate) fn found_nothing(&self, poller: &Poller, beside: Option<BorrowedFd<'_>>) {
-        let now = self.epoch.elapsed().as_micros() as u64 + 1;
+        let now = self.now();
         let since = self.vain_since.load(Ordering::Relaxed);
         if since == 0 {
             self.vain_since.store(now, Ordering::Relaxed);
         } else if now - since.min(now) > PATIENCE_US && self.is_crowded(now) {
             nap(poller, beside);
         }
+    }
+
+    /// A poll found that another thread turns the endpoint: perhaps sleeps by `wait`, until that
+    /// has done or for [`NAP`].
+    pub(crate) fn found_busy(&self, wait: impl FnOnce()) {
+        if self.is_crowded(self.now()) {
+            wait();
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_micros() as u64 + 1
     }
 
     fn is_crowded(&self, now: u64) -> bool {
@@ -103,11 +115,12 @@ fn listed_in(list: &str) -> Option<u64> {
 }
 
 fn nap(poller: &Poller, beside: Option<BorrowedFd<'_>>) {
+    let limit = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
     let own = PollFd::new(poller, PollFlags::IN);
     // Whether it ended by an event, by time or by a signal: the program polls again.
     let _ = match beside {
-        None => event::poll(&mut [own], Some(&NAP)),
-        Some(fd) => event::poll(&mut [own, PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&NAP)),
+        None => event::poll(&mut [own], Some(&limit)),
+        Some(fd) => event::poll(&mut [own, PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)),
     };
 }
 
