@@ -16,7 +16,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
@@ -25,7 +25,7 @@ use crate::poller::Poller;
 /// Polling in vain for so long counts as waiting. Microseconds.
 const PATIENCE_US: u64 = 200;
 /// Longest sleep within one poll: the program may wait for other things too.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+pub(crate) const NAP: Duration = Duration::from_micros(100);
 /// How long an answer to whether the machine is crowded holds. Microseconds.
 const CROWD_US: u64 = 20_000;
 /// The clock is read at one in so many vain polls that follow one another at once.
@@ -91,6 +91,14 @@ pub(crate) fn found_nothing(poller: &Poller, beside: Option<BorrowedFd<'_>>) {
     ROW.set(row);
 }
 
+/// A poll found that another thread turns the endpoint: perhaps sleeps by `wait`, until that has done or
+/// for [`NAP`].
+pub(crate) fn found_busy(wait: impl FnOnce()) {
+    if is_crowded(now_us()) {
+        wait();
+    }
+}
+
 fn now_us() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1
@@ -144,11 +152,12 @@ fn listed_in(list: &str) -> Option<u64> {
 }
 
 fn nap(poller: &Poller, beside: Option<BorrowedFd<'_>>) {
+    let limit = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
     let own = PollFd::new(poller, PollFlags::IN);
     // Whether it ended by an event, by time or by a signal: the program polls again.
     let _ = match beside {
-        None => event::poll(&mut [own], Some(&NAP)),
-        Some(fd) => event::poll(&mut [own, PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&NAP)),
+        None => event::poll(&mut [own], Some(&limit)),
+        Some(fd) => event::poll(&mut [own, PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)),
     };
 }
 

@@ -20,7 +20,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::burst::Burst;
 use crate::carrier::{Carriers, Tls};
-use crate::courtesy;
+use crate::courtesy::{self, NAP};
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
@@ -444,12 +444,15 @@ impl Endpoint {
         if self.burst.end() {
             self.pump();
         }
-        let read = self.turn();
+        let turned = self.try_turn();
         let moved = take_completions(&mut self.core.lock().engine, out);
-        if read || moved > 0 {
+        if turned == Some(true) || moved > 0 {
             courtesy::found();
-        } else {
+        } else if turned.is_some() {
             courtesy::found_nothing(&self.event_fd, beside);
+        } else {
+            // Whoever turns the shell works for us: polling on would only hold that up.
+            courtesy::found_busy(|| self.shell.try_lock_for(NAP).map_or((), drop));
         }
         moved
     }
@@ -542,10 +545,15 @@ impl Endpoint {
 
     /// Turns the shell once, unless somebody else does.
     fn turn(&self) -> bool {
-        let Some(mut shell) = self.shell.try_lock() else { return false };
+        self.try_turn().unwrap_or(false)
+    }
+
+    /// The same; `None` where somebody else turns it now.
+    fn try_turn(&self) -> Option<bool> {
+        let mut shell = self.shell.try_lock()?;
         let turned = shell.turn(&self.core);
         self.release(shell);
-        turned.read
+        Some(turned.read)
     }
 
     /// Gives the shell up and does what came while it was held.
@@ -577,13 +585,15 @@ impl Endpoint {
         &self.event_fd
     }
 
-    /// Turns the endpoint until there is nothing more to read.
+    /// Turns the endpoint until there is nothing more to read, or the program polls again and can
+    /// do so itself: a thread beside it would take a processor from others.
     pub(crate) fn drive(&self) {
         if self.is_closed() {
             return;
         }
+        let polls = self.polls();
         for _ in 0..TURNS_PER_DRIVE {
-            if !self.turn() {
+            if !self.turn() || self.polls() != polls {
                 break;
             }
         }

@@ -64,7 +64,9 @@ impl Subject {
         let what = self.what() + if self.files > 1 { " files" } else { "" };
         let rate = *bytes as f64 / 1e6 / floor_s;
         if link.is_loopback() {
-            return format!("{what}, loopback; plain cp takes {floor_s:.3} s, {rate:.1} MB/s, which is the floor");
+            return format!(
+                "{what}, loopback; plain cp takes {floor_s:.3} s, {rate:.1} MB/s, which is the floor"
+            );
         }
         let local = local_s.map_or(String::new(), |local| format!("; plain cp -r takes {local:.3} s"));
         format!("{what}, {}, {}; the floor is {floor_s:.3} s, {rate:.1} MB/s{local}", link.rate, link.title())

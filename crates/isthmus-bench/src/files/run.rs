@@ -210,7 +210,8 @@ impl FileBench {
         let local_s = if is_local { Some(plain_copy(run, &source, &copy, local)?) } else { None };
         let emulator = work.join("report.json");
         let _ = fs::remove_file(&emulator); // of the run before; none of the first
-        let floor_s = local_s.filter(|_| run.link.is_loopback()).unwrap_or_else(|| run.link.floor_s(run.bytes));
+        let floor_s =
+            local_s.filter(|_| run.link.is_loopback()).unwrap_or_else(|| run.link.floor_s(run.bytes));
         let limit_s = lab::limit_s(floor_s).max(if run.files > 1 { TREE_LIMIT_S } else { 0.0 });
         let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run);
         let control = self.congestion.as_deref();

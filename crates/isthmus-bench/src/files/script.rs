@@ -77,9 +77,13 @@ fn watched(place: &Place<'_>, run: &FileRun, site: &str, side: &str, line: &str)
 }
 
 fn peer(place: &Place<'_>, run: &FileRun, Peer { service, port, command }: Peer) -> String {
-    let (host, address) =
-        if run.link.is_loopback() { ("127.0.0.1", "127.0.0.1") } else { ("b", "$ISTHMUS_LAB_SITE_B_ADDRESS") };
-    let [service, command] = [service, command].map(|line| line.replace("HOST", host).replace("WHERE", address));
+    let (host, address) = if run.link.is_loopback() {
+        ("127.0.0.1", "127.0.0.1")
+    } else {
+        ("b", "$ISTHMUS_LAB_SITE_B_ADDRESS")
+    };
+    let [service, command] =
+        [service, command].map(|line| line.replace("HOST", host).replace("WHERE", address));
     let listens = format!(
         "n=0; until grep -qs ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do n=$((n + 1)); \
          [ $n -lt {PATIENCE} ] || exit 3; sleep 0.1; done"

@@ -158,7 +158,10 @@ fn contenders(args: &Args, all: bool) -> Vec<FileContender> {
                 [(Io::Posix, true), (Io::Posix, false), (Io::MpiIo, true), (Io::MpiIo, false)]
             {
                 let order = ORDER[usize::from(!overlap)];
-                if args.files.is_some() || !args.io.contains(&io.to_string()) || !args.order.iter().any(|one| one == order) {
+                if args.files.is_some()
+                    || !args.io.contains(&io.to_string())
+                    || !args.order.iter().any(|one| one == order)
+                {
                     continue;
                 }
                 let quick = io == Io::Posix && overlap;
