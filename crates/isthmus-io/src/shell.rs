@@ -15,7 +15,7 @@ use socket2::Socket;
 
 use crate::carrier::{Carrier, Carriers, Neighbour, Settled, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
-use crate::log::{debug_log, warn_log};
+use crate::log::{debug_log, info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 
@@ -143,7 +143,9 @@ impl Shell {
             guard.engine.flush_acks();
         }
         let busy = guard.engine.has_output();
+        let decisions = guard.engine.take_decisions();
         drop(guard);
+        decisions.iter().for_each(|(peer, what)| info_log!("{peer}: {what}"));
         if busy {
             self.write_out(core);
         }
@@ -388,8 +390,16 @@ impl Shell {
                 return;
             }
         } else {
-            if lane.carrier.look(&mut self.carriers) {
-                core.lock().engine.lane_is_outdone(LaneId(index as u32));
+            let (sample, outdone) = lane.carrier.look(&mut self.carriers);
+            if outdone || sample.is_some() {
+                let mut guard = core.lock();
+                let (now, id) = (guard.now(), LaneId(index as u32));
+                if let Some(sample) = sample {
+                    guard.engine.lane_sample(now, id, sample);
+                }
+                if outdone {
+                    guard.engine.lane_is_outdone(id);
+                }
             }
         }
         self.wait_to_write(index, false);
@@ -433,6 +443,8 @@ impl Shell {
                 continue;
             }
             self.spares.lend_outgoing(lane);
+            let now = guard.now();
+            guard.engine.note_time(now);
             fill(lane, id, &mut guard);
             drop(guard);
             self.write(index, core);

@@ -12,8 +12,8 @@ mod operation;
 mod window;
 
 pub use engine::{
-    Action, Batch, Config, Counters, Engine, LaneId, LaneLoss, Micros, PeerFault, Refusal, Segment, Sink,
-    Transfer,
+    Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneLoss, LaneSample, Micros, PeerFault,
+    Refusal, Segment, Sink, Transfer,
 };
 pub use memory::{Access, Memory, Place};
 pub use operation::{

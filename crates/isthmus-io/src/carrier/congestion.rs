@@ -10,6 +10,8 @@
 //! it starts with the latter, which is up to speed in half the time. Where UDP may be used, a lane
 //! by that takes over on lossy paths of some length (`race.rs`).
 
+use isthmus_proto::LaneSample;
+
 /// How often a lane is looked at. Milliseconds.
 pub(super) const LOOK_MS: u64 = 100;
 /// So much more often must losses have come without a queue than with one.
@@ -51,6 +53,13 @@ pub(super) struct Sample {
     /// Packets with data, those sent again included.
     pub(super) packets: u64,
     pub(super) retransmissions: u64,
+}
+
+/// What the kernel says of a lane, for whoever chooses its congestion control, and for the engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) path: Sample,
+    pub(super) lane: LaneSample,
 }
 
 /// What was seen of a lane.

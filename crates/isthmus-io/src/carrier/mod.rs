@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
+use isthmus_proto::LaneSample;
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
 use socket2::Socket;
@@ -245,15 +246,16 @@ impl Carrier {
         of.map_or(Neighbour::Unknown, Neighbour::Of)
     }
 
-    /// Looks at the path of a lane that is kept busy, and suits the lane to it. True where
-    /// another lane to there would go by UDP and do better.
-    pub(crate) fn look(&mut self, shared: &mut Carriers) -> bool {
-        let lossy = match self {
+    /// Looks at the path of a lane that is kept busy, and suits the lane to it. What the kernel says of
+    /// it, now and then, and true where another lane to there would go by UDP and do better.
+    pub(crate) fn look(&mut self, shared: &mut Carriers) -> (Option<LaneSample>, bool) {
+        let looked = match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
             Self::Tls(lane) => lane.look(&mut shared.paths),
             Self::Fabric(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
         };
-        lossy.is_some_and(|host| shared.prefer_udp(host))
+        let lossy = looked.as_ref().and_then(|looked| looked.lossy);
+        (looked.map(|looked| looked.lane), lossy.is_some_and(|host| shared.prefer_udp(host)))
     }
 
     /// Becomes a plain TCP lane where no fabric is agreed upon.

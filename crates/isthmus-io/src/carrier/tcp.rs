@@ -6,17 +6,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use isthmus_proto::LaneSample;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::congestion::{self, Judge, Sample, Trace};
+use super::congestion::{self, Judge, Look, Sample, Trace};
 use super::{Settled, Transfer};
 use crate::log::debug_log;
 
 /// Data that the kernel holds unsent beyond this keeps the lane from being writable, so
 /// that small messages do not wait behind it. Bytes.
 const NOTSENT_LOWAT: u32 = 128 << 10;
+/// What a receiver on a long path offers from the beginning, as far as the system allows
+/// (`net.ipv4.tcp_rmem`). The kernel lets a window grow with what arrives in order, which on a path that
+/// loses packets is too little to make it grow. Bytes.
+const LONG_WINDOW: i32 = 8 << 20;
+/// `tcp(7)`'s option for the longest pause before something is sent again, and the least that it takes.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+const RTO_LEAST_MS: u64 = 1_000;
 /// How long transmitted data, or an attempt to connect, may go unanswered.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Keepalive: silence before the first probe, and the pause between probes.
@@ -109,6 +117,10 @@ impl TcpLane {
     /// not start with what clean paths want.
     fn prepare(&mut self, paths: &Paths) {
         tune(&self.socket, &paths.congestion);
+        if let Some(sample) = sample(&self.socket).filter(|sample| congestion::is_slow_to_repair(*sample)) {
+            widen(&self.socket);
+            keep_trying(&self.socket, sample.rtt_us);
+        }
         if paths.congestion != congestion::AUTO || is_local(&self.socket) {
             self.trace = None;
             return;
@@ -121,15 +133,19 @@ impl TcpLane {
         }
     }
 
-    /// Takes another congestion control where the path loses packets by itself. The peer's host
-    /// if that is so, and the path such that lanes by UDP do better.
-    pub(super) fn look(&mut self, paths: &mut Paths) -> Option<IpAddr> {
-        let trace = self.trace.as_mut()?;
+    /// Asks the kernel about the lane now and then, and takes another congestion control where the path
+    /// loses packets by itself.
+    pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
         if self.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
             return None;
         }
         self.looked = Instant::now();
-        let (sample, host) = (sample(&self.socket)?, peer_ip(&self.socket)?);
+        let Look { path, lane } = look(&self.socket)?;
+        Some(Looked { lane, lossy: self.judge(path, paths) })
+    }
+
+    fn judge(&mut self, sample: Sample, paths: &mut Paths) -> Option<IpAddr> {
+        let (trace, host) = (self.trace.as_mut()?, peer_ip(&self.socket)?);
         let judge = paths.hosts.entry(host).or_default();
         judge.hear(trace, sample);
         if !judge.is_lossy() {
@@ -221,6 +237,14 @@ impl TcpLane {
     }
 }
 
+/// What a look at a lane shows.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    pub(crate) lane: LaneSample,
+    /// The peer's host if the path loses packets by itself, and is such that lanes by UDP do better.
+    pub(super) lossy: Option<IpAddr>,
+}
+
 /// Starts to connect to `to`, from `from` where that is a particular address.
 fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
@@ -256,6 +280,40 @@ fn set_congestion(socket: &Socket, congestion: &str) {
     if name != "system" {
         let _ = socket.set_tcp_congestion(name.as_bytes());
     }
+}
+
+/// Lets the receive window be wide before data has proved that it has to. `SO_RCVLOWAT` makes the kernel
+/// provide for as much as is to be waited for, and leaves its own tuning on, which `SO_RCVBUF` would end.
+fn widen(socket: &Socket) {
+    for least in [LONG_WINDOW, 1] {
+        // SAFETY: the value is an integer of the length that is passed along.
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                (&raw const least).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+    }
+}
+
+/// Has the kernel send again what is not acknowledged every second, or every fourth round trip, and not after
+/// pauses that grow: on a path that was cut for a while, it shows that soon that it is there again.
+/// Linux before 6.15 has no such option, and doubles its pauses up to two minutes.
+fn keep_trying(socket: &Socket, rtt_us: u64) {
+    let most_ms = (4 * rtt_us / 1_000).max(RTO_LEAST_MS) as libc::c_int;
+    // SAFETY: the value is an integer of the length that is passed along.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_RTO_MAX_MS,
+            (&raw const most_ms).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
 }
 
 /// `None` where there is nothing now.
@@ -295,6 +353,11 @@ fn ip_of(address: io::Result<SockAddr>) -> Option<IpAddr> {
 
 /// What the kernel knows of a connected socket's path; `None` before its first round trip.
 fn sample(socket: &Socket) -> Option<Sample> {
+    look(socket).map(|look| look.path)
+}
+
+/// The same, with what the lane has done.
+fn look(socket: &Socket) -> Option<Look> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the buffer has the length that is passed along.
@@ -309,9 +372,15 @@ fn sample(socket: &Socket) -> Option<Sample> {
     };
     // SAFETY: zeroed, and all of its fields are integers.
     let info = unsafe { info.assume_init() };
-    (status == 0 && info.tcpi_rtt > 0).then(|| Sample {
-        rtt_us: u64::from(info.tcpi_rtt),
-        packets: u64::from(info.tcpi_data_segs_out),
-        retransmissions: u64::from(info.tcpi_total_retrans),
+    let (packets, resent) = (u64::from(info.tcpi_data_segs_out), u64::from(info.tcpi_total_retrans));
+    (status == 0 && info.tcpi_rtt > 0).then(|| Look {
+        path: Sample { rtt_us: u64::from(info.tcpi_rtt), packets, retransmissions: resent },
+        lane: LaneSample {
+            acked: info.tcpi_bytes_acked,
+            packets,
+            resent,
+            busy_us: info.tcpi_busy_time,
+            crowded_us: info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited,
+        },
     })
 }

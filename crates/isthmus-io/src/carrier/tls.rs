@@ -15,7 +15,7 @@ use isthmus_wire::AsId;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, Connection, Error};
 
-use super::tcp::{Paths, TcpLane};
+use super::tcp::{Looked, Paths, TcpLane};
 use super::{Settled, Transfer};
 use crate::log::info_log;
 
@@ -135,7 +135,7 @@ impl TlsLane {
         self.tcp.rtt_us()
     }
 
-    pub(super) fn look(&mut self, paths: &mut Paths) -> Option<IpAddr> {
+    pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
         self.tcp.look(paths)
     }
 

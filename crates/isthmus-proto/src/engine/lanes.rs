@@ -61,6 +61,7 @@ impl Engine {
 
     /// A lane that [`Action::Dial`] asked for is connected.
     pub fn lane_connected(&mut self, now: Micros, lane: LaneId) {
+        self.clock = self.clock.max(now);
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let Some(peer) = record.peer else { return };
         if self.parted || self.connection(peer).trouble.failed.is_some() {
@@ -96,10 +97,21 @@ impl Engine {
     fn list(&mut self, peer: PeerId, lane: LaneId) {
         let own = self.config.address;
         let theirs = self.peers[peer.0 as usize].address;
-        let record = &self.lanes[lane.0 as usize];
+        let record = &mut self.lanes[lane.0 as usize];
+        record.moved_at = self.clock;
         let (first, rtt_us) = (record.dialled == (own < theirs), record.rtt_us);
+        let (fills_path, now) = (record.fills_path, self.clock);
         let connection = self.connection(peer);
-        let at = if first { 0 } else { connection.lanes.len() };
+        let probes = connection.late.as_mut().is_some_and(|late| late.greets(lane, now));
+        if fills_path {
+            connection.streams = None; // from now on all carry
+        }
+        let at = match connection.lanes.len() {
+            _ if first && !probes => 0,
+            // Ahead of those that have stopped.
+            len if probes => len.min(1),
+            len => len,
+        };
         connection.lanes.insert(at, lane);
         self.counters.lanes_opened += 1;
         if let Some(rtt_us) = rtt_us {
@@ -528,6 +540,7 @@ impl Engine {
             self.abandon_silent(now, peer);
             self.look(now, peer);
             self.end_wait(now, peer);
+            self.check_late(now, peer);
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             let Some(trouble) = connection.trouble.get_mut() else { continue };
             if trouble.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {

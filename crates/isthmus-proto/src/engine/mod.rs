@@ -7,7 +7,9 @@
 //! [`Engine::poll_completion`].
 
 mod acks;
+mod decisions;
 mod lanes;
+mod late;
 mod messages;
 mod post;
 mod receive;
@@ -15,6 +17,7 @@ mod remote;
 mod routed;
 mod sparse;
 mod state;
+mod streams;
 mod transfer;
 mod transmit;
 mod ways;
@@ -33,10 +36,12 @@ use routed::Routers;
 use sparse::Warm;
 use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, Pool, Stage};
 
+pub use decisions::Decision;
 pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
 pub use receive::Sink;
 pub use state::{LaneId, Micros};
+pub use streams::LaneSample;
 pub use transfer::Transfer;
 pub use transmit::{Batch, Segment};
 
@@ -85,7 +90,7 @@ impl Config {
             address,
             credit: 8 << 20,
             credit_total: 1 << 30,
-            streams: 4,
+            streams: 32,
             transfer: Transfer::default(),
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
@@ -138,6 +143,16 @@ pub struct Counters {
     pub messages_asked: u64,
     /// Acknowledgements that found no company.
     pub acks_alone: u64,
+    /// Those of the fragments sent again that no lane had lost, but one held for too long.
+    pub fragments_late: u64,
+    /// Lanes by TCP that were added to those which carry, and that were put to rest, by measurement.
+    pub streams_added: u64,
+    /// See `streams_added`.
+    pub streams_rested: u64,
+    /// Lanes given up because they had stopped while others went on.
+    pub lanes_stuck: u64,
+    /// Lanes tried because nothing came any more.
+    pub probes: u64,
     /// Lanes that broke.
     pub lanes_lost: u64,
     /// Lanes that came up.
@@ -173,6 +188,7 @@ pub struct Engine {
     /// The peers have been told so.
     parted: bool,
     counters: Counters,
+    decisions: Vec<(Address, Decision)>,
     routers: Routers,
     /// The latest time that the shell told. Microseconds.
     clock: Micros,
@@ -215,6 +231,7 @@ impl Engine {
             closing: false,
             parted: false,
             counters: Counters::default(),
+            decisions: Vec::new(),
         }
     }
 

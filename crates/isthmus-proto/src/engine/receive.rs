@@ -164,6 +164,9 @@ impl Engine {
         let record = self.lane_mut(lane)?;
         record.heard = true;
         let state = record.state;
+        if let Some(peer) = record.peer {
+            self.connection(peer).recent = Some(lane);
+        }
         match (frame, state) {
             (Frame::Hello(hello), LaneState::Listening) => self.on_hello(now, lane, hello).map(|()| None),
             (Frame::Welcome(welcome), LaneState::Greeting) => {
@@ -356,6 +359,7 @@ impl Engine {
     fn acknowledge(&mut self, peer: PeerId, seq: u64, mem: &mut dyn Memory) {
         let Some(flight) = self.connection(peer).window.take(seq) else { return };
         let operation = flight.load.operation();
+        self.note_arrival(peer, flight.lane, flight.sent_at, flight.tries);
         if let Load::Kept { bytes, .. } = flight.load {
             self.pool.give(bytes);
         }

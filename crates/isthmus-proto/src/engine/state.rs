@@ -7,7 +7,9 @@ use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
 
 use super::Config;
+use super::late::Late;
 use super::sparse::{Empty, Sparse};
+use super::streams::{LaneSample, Streams};
 use super::ways::Ways;
 use crate::matching::Posted;
 use crate::memory::Place;
@@ -134,6 +136,9 @@ impl Operation {
 pub(crate) struct Flight {
     pub(crate) lane: LaneId,
     pub(crate) load: Load,
+    /// When it was last given to a lane, and how often because it was late (`late.rs`).
+    pub(crate) sent_at: Micros,
+    pub(crate) tries: u8,
 }
 
 /// How a fragment is made again.
@@ -312,6 +317,12 @@ pub(crate) struct Lane {
     pub(crate) through_routers: bool,
     /// By which of the ways to the peer it goes (`ways.rs`).
     pub(crate) way: usize,
+    /// What the shell last told of it.
+    pub(crate) sample: LaneSample,
+    /// When a fragment that it carried was last acknowledged, or it came up; and when it was last given
+    /// something to write.
+    pub(crate) moved_at: Micros,
+    pub(crate) filled_at: Micros,
     /// Something came since routed lanes were last looked at.
     pub(crate) heard: bool,
     /// The last look by which something had come.
@@ -336,6 +347,9 @@ impl Lane {
             router: None,
             through_routers: false,
             way: 0,
+            sample: LaneSample::default(),
+            moved_at: 0,
+            filled_at: 0,
             heard: false,
             heard_at: 0,
         }
@@ -531,8 +545,13 @@ pub(crate) struct Connection {
     pub(crate) unacked: u32,
 
     pub(crate) rtt_us: Option<u64>,
+    /// The lane by which something came last.
+    pub(crate) recent: Option<LaneId>,
     /// The lane that was dialled last because others were outdone.
     pub(crate) relief: Option<LaneId>,
+    /// How many of the lanes carry, where that is measured; and what is known of how long fragments take.
+    pub(crate) streams: Option<Box<Streams>>,
+    pub(crate) late: Option<Box<Late>>,
     /// What the peer told of other ways to it.
     pub(crate) ways: Option<Box<Ways>>,
     /// Routed, or by several ways: when its lanes are looked at next, and whether they were used
@@ -600,7 +619,12 @@ impl Connection {
 
     /// How many of the lanes carry anything: on a near peer the first does it all.
     pub(crate) fn carriers(&self) -> usize {
-        if self.is_far() { self.lanes.len() } else { self.lanes.len().min(1) }
+        let most = match &self.streams {
+            _ if !self.is_far() => 1,
+            Some(streams) => streams.count().max(2) as usize,
+            None => usize::MAX,
+        };
+        self.lanes.len().min(most)
     }
 
     pub(crate) fn credit_to_advertise(&self) -> u64 {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use isthmus_wire::frame::{self, Frame};
 
 use super::state::{Connection, Flight, Kind, LaneState, Load};
+use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
 use crate::memory::{Memory, Place};
 use crate::{AtomicKind, Level, PeerId};
@@ -16,8 +17,12 @@ const COPY_MAX: u64 = 8 << 10;
 const FRAGMENT_ALONE: u64 = 1 << 20;
 /// Longest fragment where several lanes share the load. Bytes.
 const FRAGMENT_SHARED: u64 = 128 << 10;
+/// The same where more than so many do, and then a batch is full with one: what a slow lane was given
+/// waits there while others run on.
+const FRAGMENT_MANY: u64 = 64 << 10;
+const LANES_MANY: usize = 8;
 /// Longest fragment on the first of several lanes, which is kept free for small messages.
-const FRAGMENT_EXPRESS: u64 = 16 << 10;
+pub(super) const FRAGMENT_EXPRESS: u64 = 16 << 10;
 /// Most requests (reads, writes, atomics) to a peer that it has not answered.
 pub(super) const REQUESTS_MAX: u32 = 1 << 16;
 /// Most operands of the atomics among them: the peer keeps those that overtake a message.
@@ -74,8 +79,8 @@ impl Batch {
         self.segments.is_empty()
     }
 
-    fn is_full(&self) -> bool {
-        self.bytes.len() as u64 + self.lent >= BATCH_BYTES || self.segments.len() >= BATCH_SEGMENTS
+    fn is_full(&self, bytes: u64) -> bool {
+        self.bytes.len() as u64 + self.lent >= bytes || self.segments.len() >= BATCH_SEGMENTS
     }
 
     /// Notes that everything from `start` on was appended to `bytes`.
@@ -126,19 +131,22 @@ impl Engine {
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
             let owed = connection.ack_owed;
             let mut frames = 0;
-            while ours && !batch.is_full() && self.next_frame(peer, lane, batch, mem) {
+            let most = if connection.carriers() > LANES_MANY { FRAGMENT_MANY } else { BATCH_BYTES };
+            while ours && !batch.is_full(most) && self.next_frame(peer, lane, batch, mem) {
                 frames += 1;
             }
             self.spread(peer);
             if frames > 0 {
                 self.watch(peer);
+                self.attend(peer);
             }
             let alone = frames == 1 && owed && !self.connection(peer).ack_owed;
             self.counters.acks_alone += u64::from(alone);
         }
         let filled = !batch.is_empty();
         if filled {
-            self.lanes[lane.0 as usize].writable = false;
+            let record = &mut self.lanes[lane.0 as usize];
+            (record.writable, record.filled_at) = (false, self.clock);
         }
         filled
     }
@@ -181,7 +189,14 @@ impl Engine {
         if connection.trouble.failed.is_some() || parted {
             return;
         }
-        for i in 0..connection.carriers() {
+        // Where several have stopped, what is to be acknowledged goes by one that has not.
+        let carriers = connection.carriers();
+        if let Some(recent) = connection.recent
+            && connection.lanes[..carriers].contains(&recent)
+        {
+            self.make_ready(recent);
+        }
+        for i in 0..carriers {
             let lane = self.connection(peer).lanes[i];
             self.make_ready(lane);
         }
@@ -208,21 +223,28 @@ impl Engine {
     }
 
     /// Asks for more lanes where the peer is far and there is bulk for them.
-    fn spread(&mut self, peer: PeerId) {
+    pub(super) fn spread(&mut self, peer: PeerId) {
         if !self.has_bulk(peer) {
             return;
         }
-        let streams = self.config.streams;
         let connection = self.connection(peer);
         if !connection.is_far() || connection.trouble.spread_at.is_some() {
             return;
         }
+        let fills = self.has_ways(peer) || self.filling(peer, 0).is_some();
+        if fills {
+            // What uses all of its path needs no help, and its lanes are not counted.
+            let connection = self.connection(peer);
+            (connection.streams, connection.late) = (None, None);
+        }
+        let streams = if fills { self.config.streams.min(SEVERAL) } else { self.lanes_wanted(peer) };
+        let connection = self.connection(peer);
         let lanes = connection.lanes.len() as u32 + connection.dialing;
         if self.has_ways(peer) {
             while self.wants_lane(peer) {
                 self.dial(peer);
             }
-        } else if lanes < streams && self.filling(peer, 0).is_none() {
+        } else if lanes < streams && !fills {
             for _ in lanes..streams {
                 self.dial(peer);
             }
@@ -287,6 +309,11 @@ impl Engine {
             self.begin_operation(peer, lane, operation, batch, mem);
             return true;
         }
+        let bulk = !self.connection(peer).traffic.bulk.is_empty();
+        if let Some(seq) = self.late_fragment(peer, lane, bulk) {
+            self.put_again(peer, lane, seq, batch, mem);
+            return true;
+        }
         self.put_bulk(peer, lane, batch, mem)
     }
 
@@ -325,8 +352,9 @@ impl Engine {
     }
 
     fn put_again(&mut self, peer: PeerId, lane: LaneId, seq: u64, batch: &mut Batch, mem: &mut dyn Memory) {
+        let sent_at = self.clock;
         let Some(flight) = self.connection(peer).window.get_mut(seq) else { return };
-        flight.lane = lane;
+        (flight.lane, flight.sent_at) = (lane, sent_at);
         match &flight.load {
             Load::Kept { bytes, .. } => batch.push_bytes(bytes),
             &Load::Piece { operation, offset, len } => {
@@ -337,11 +365,12 @@ impl Engine {
     }
 
     fn put_urgent(&mut self, peer: PeerId, lane: LaneId, frame: Frame, batch: &mut Batch) {
+        let sent_at = self.clock;
         let mut bytes = self.pool.take(0);
         let window = &mut self.connection(peer).window;
         with_seq(frame, window.next_seq()).encode(&mut bytes);
         batch.push_bytes(&bytes);
-        window.push(Flight { lane, load: Load::Kept { bytes, operation: None } });
+        window.push(Flight { lane, load: Load::Kept { bytes, operation: None }, sent_at, tries: 0 });
         self.counters.fragments_sent += 1;
     }
 
@@ -354,7 +383,7 @@ impl Engine {
         batch: &mut Batch,
         mem: &mut dyn Memory,
     ) {
-        let longest = self.fragment_max(peer, lane);
+        let (longest, sent_at) = (self.fragment_max(peer, lane), self.clock);
         let operation = &self.operations[index];
         let message = matches!(operation.kind, Kind::Message { .. });
         let eager = if message { self.eager_part(peer, operation.total) } else { 0 };
@@ -396,7 +425,8 @@ impl Engine {
         operation.sent = u64::from(len);
         operation.pieces += 1;
         let more = operation.sent < operation.allowed;
-        connection.window.push(Flight { lane, load: Load::Piece { operation: index, offset: 0, len } });
+        let load = Load::Piece { operation: index, offset: 0, len };
+        connection.window.push(Flight { lane, load, sent_at, tries: 0 });
         if more {
             connection.traffic.bulk.push_back(index);
         }
@@ -430,7 +460,8 @@ impl Engine {
             matches!(operation.kind, Kind::Message { .. }) && operation.options.level == Level::Transmit;
         operation.pieces = u32::from(!local);
         let load = Load::Kept { bytes, operation: (!local).then_some(index) };
-        self.connection(peer).window.push(Flight { lane, load });
+        let sent_at = self.clock;
+        self.connection(peer).window.push(Flight { lane, load, sent_at, tries: 0 });
         if local {
             self.retire(index);
             self.finish(index, mem);
@@ -439,7 +470,7 @@ impl Engine {
 
     /// Sends the next fragment of the message that has waited longest.
     fn put_bulk(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
-        let longest = self.fragment_max(peer, lane);
+        let (longest, sent_at) = (self.fragment_max(peer, lane), self.clock);
         let connection = self.connection(peer);
         if longest == FRAGMENT_EXPRESS {
             return false;
@@ -455,8 +486,8 @@ impl Engine {
         if done {
             connection.traffic.bulk.pop_front();
         }
-        let seq =
-            connection.window.push(Flight { lane, load: Load::Piece { operation: index, offset, len } });
+        let load = Load::Piece { operation: index, offset, len };
+        let seq = connection.window.push(Flight { lane, load, sent_at, tries: 0 });
         self.counters.fragments_sent += 1;
         self.put_piece(lane, index, seq, offset, len, batch, mem);
         true
@@ -499,6 +530,7 @@ impl Engine {
         match self.connection(peer).carriers() {
             0 | 1 => FRAGMENT_ALONE,
             _ if self.is_express(peer, lane) => FRAGMENT_EXPRESS,
+            lanes if lanes > LANES_MANY => FRAGMENT_MANY,
             _ => FRAGMENT_SHARED,
         }
     }

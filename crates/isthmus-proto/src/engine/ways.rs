@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use isthmus_wire::{Address, Frame, frame};
 
 use super::state::{LaneState, Micros};
+use super::streams::SEVERAL;
 use super::{Engine, LaneId, PeerFault};
 use crate::PeerId;
 
@@ -135,7 +136,7 @@ impl Engine {
         let all: u32 = lanes.iter().map(|(lanes, _)| lanes).sum();
         let mut fit = (0..ways.count()).filter(|way| ways.is_fit(*way, self.clock));
         // One of them is kept free for small messages (`transmit.rs`).
-        let most = self.config.streams.max(2) + ways.count() as u32 - 1;
+        let most = self.config.streams.clamp(2, SEVERAL) + ways.count() as u32 - 1;
         fit.any(|way| match lanes[way] {
             (0, _) => true,
             (_, filled) => !filled && all < most,

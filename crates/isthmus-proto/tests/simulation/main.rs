@@ -8,6 +8,7 @@
 mod acks;
 mod arena;
 mod hostile;
+mod late;
 mod program;
 mod rng;
 mod scenarios;

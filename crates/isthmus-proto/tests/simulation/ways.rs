@@ -122,7 +122,7 @@ fn where_lanes_are_outdone_one_that_fills_the_path_takes_the_bulk() {
         let net = Net { delay: (5_000, 5_100), outdone: 200, ..Net::calm() };
         let mut program = Program::new(World::new(seed, 2, net, |config| {
             let node = config.address.incarnation as usize - 1;
-            Config { also: (1..ways).map(|way| locator(node, way)).collect(), ..config }
+            Config { also: (1..ways).map(|way| locator(node, way)).collect(), streams: 4, ..config }
         }));
         for _ in 0..2 {
             begin(&mut program);

@@ -465,6 +465,7 @@ impl World {
         batch.clear();
         (*segment, *offset) = (0, 0);
         let Node { engine, mem, .. } = &mut self.nodes[*node];
+        engine.note_time(self.now);
         *pending = engine.transmit(lane, batch, mem);
         if *pending {
             self.write_some(wire, side);
@@ -744,6 +745,16 @@ impl World {
         }
     }
 
+    /// What this lane carries vanishes from now on, and TCP finds out by itself after long.
+    pub(crate) fn hang_wire(&mut self, wire: usize) {
+        for side in 0..2 {
+            self.wires[wire].dirs[side].flight.clear();
+            self.wires[wire].dirs[side].dead = true;
+            let loss = LaneLoss::Broken("timed out".into());
+            self.after(20_000_000, Event::Lost(wire, side, loss));
+        }
+    }
+
     /// A router's process ends.
     pub(crate) fn kill_router(&mut self, router: usize) {
         self.routers[router] = Health::Dead;
@@ -770,13 +781,7 @@ impl World {
             if self.wires[wire].router.is_some() || self.wires[wire].way != way {
                 continue;
             }
-            for side in 0..2 {
-                self.wires[wire].dirs[side].flight.clear();
-                self.wires[wire].dirs[side].dead = true;
-                // As TCP finds out by itself.
-                let loss = LaneLoss::Broken("timed out".into());
-                self.after(20_000_000, Event::Lost(wire, side, loss));
-            }
+            self.hang_wire(wire);
         }
     }
 

@@ -1,0 +1,78 @@
+//! What an engine decides about its peers, for whoever wants to know why it does as it does.
+
+use std::fmt;
+
+use isthmus_wire::Address;
+
+use super::Engine;
+use crate::PeerId;
+
+/// Decisions that are kept for a shell that does not ask.
+const KEPT: usize = 64;
+
+/// A choice, with what it follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// So many lanes carry what goes to the peer.
+    Streams {
+        /// How many.
+        count: u32,
+        /// Because of what.
+        why: &'static str,
+    },
+    /// Messages longer than 8 KiB are transferred so, until another line says otherwise.
+    Transfer {
+        /// "eager", "mixed" or "rendezvous".
+        how: &'static str,
+        /// Because of what.
+        why: &'static str,
+    },
+    /// The peer may send so much ahead of its receives.
+    Credit {
+        /// Bytes.
+        bytes: u64,
+        /// Because of what.
+        why: &'static str,
+    },
+    /// Nothing comes from the peer although it was sent something: whether it can be reached is tried
+    /// by a new lane.
+    Probe {
+        /// Since when. Milliseconds.
+        silent_ms: u64,
+    },
+    /// A lane that has stopped while others go on is given up.
+    Stuck {
+        /// Since when. Milliseconds.
+        silent_ms: u64,
+    },
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Streams { count, why } => write!(f, "streams: {count} carry: {why}"),
+            Self::Transfer { how, why } => write!(f, "transfer: {how}: {why}"),
+            Self::Credit { bytes, why } => write!(f, "credit: {} KiB: {why}", bytes >> 10),
+            Self::Probe { silent_ms } => {
+                write!(f, "probe: nothing acknowledged for {silent_ms} ms; a new lane is tried")
+            }
+            Self::Stuck { silent_ms } => {
+                write!(f, "stuck: a lane has not moved for {silent_ms} ms while others do; it is given up")
+            }
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn decide(&mut self, peer: PeerId, decision: Decision) {
+        if self.decisions.len() < KEPT {
+            let address = self.peers[peer.0 as usize].address;
+            self.decisions.push((address, decision));
+        }
+    }
+
+    /// What was decided since this was last asked, about which peer; not all if that is long ago.
+    pub fn take_decisions(&mut self) -> Vec<(Address, Decision)> {
+        std::mem::take(&mut self.decisions)
+    }
+}

@@ -1,0 +1,226 @@
+//! Fragments that a lane holds for too long, lanes that have stopped, and paths that were cut.
+//!
+//! A connection by TCP repairs its losses by itself. But what is lost again and again, or lost at the end,
+//! waits for timers that double each time, and so does all of them on a path that was cut for a
+//! while. So a fragment that has been on its way for much longer than others take goes out once more by a
+//! lane that moves, and the receiver drops what comes second. A lane that stays stuck while others move is
+//! given up. Where nothing moves at all, new lanes are tried one after the other: the first packet of
+//! one that gets through shows that the path is there again, long before the timers of the old ones do.
+//!
+//! This is for lanes by TCP to peers that are far and were given bulk: one by UDP looks after itself.
+
+use super::state::{LaneState, Load, Micros};
+use super::transmit::FRAGMENT_EXPRESS;
+use super::{Action, Decision, Engine, LaneId};
+use crate::PeerId;
+
+/// A fragment is late when one has arrived that was sent so many round trips after it, which leaves its
+/// lane time to repair a loss; and so many where other data could go instead.
+const BEHIND: Micros = 1;
+const BEHIND_BESIDE: Micros = 2;
+/// Or, with nothing else to send, after so many times what others take, and at least so much more than a
+/// round trip. Microseconds.
+const TIMES: Micros = 2;
+const SLACK_US: Micros = 20_000;
+/// Longest patience. Microseconds.
+const PATIENCE_MOST_US: Micros = 4_000_000;
+/// Fragments that are looked through for late ones.
+const LOOK_THROUGH: usize = 1024;
+/// Times that one is sent again before its own lane is left to it.
+const TRIES: u8 = 4;
+/// A lane that has not moved for so long while others do is given up, and so many times the patience.
+const STUCK_US: Micros = 1_000_000;
+const STUCK_TIMES: Micros = 3;
+/// Silence after which a new lane is tried, beyond the patience; and the pause between two of them, and
+/// as a part of the silence. Microseconds.
+const SILENCE_US: Micros = 200_000;
+const PROBE_US: Micros = 50_000;
+const PROBE_PART: Micros = 16;
+/// Lanes for which bulk waits are looked at so often at most. Microseconds.
+const CHECK_US: Micros = 10_000;
+
+/// What is known of how long fragments take to one peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Late {
+    /// Usual time between sending a fragment and its acknowledgement. Microseconds.
+    usual_us: Micros,
+    /// When something was last acknowledged, or sent after nothing was on its way.
+    pub(super) heard_at: Micros,
+    /// When the latest of those that have arrived was sent.
+    newest: Micros,
+    check_at: Option<Micros>,
+    /// Nothing is late before.
+    scan_at: Micros,
+    probe: Option<LaneId>,
+    /// When that came up.
+    probe_up_at: Micros,
+}
+
+impl Late {
+    /// A fragment that was sent once has arrived after so long.
+    fn note(&mut self, took: Micros) {
+        let usual = if self.usual_us == 0 { took } else { (7 * self.usual_us + took) / 8 };
+        self.usual_us = usual.min(PATIENCE_MOST_US);
+    }
+
+    /// Whether this lane, which comes up, was made to see whether the peer can be reached.
+    pub(super) fn greets(&mut self, lane: LaneId, now: Micros) -> bool {
+        let probes = self.probe == Some(lane);
+        if probes {
+            self.probe_up_at = now;
+        }
+        probes
+    }
+
+    /// How long a fragment may take. Microseconds.
+    fn patience(&self, rtt_us: Micros) -> Micros {
+        (TIMES * self.usual_us).max(rtt_us + rtt_us / 4 + SLACK_US).min(PATIENCE_MOST_US)
+    }
+}
+
+impl Engine {
+    /// The shell tells the time before it asks what is to be sent.
+    pub fn note_time(&mut self, now: Micros) {
+        self.clock = self.clock.max(now);
+    }
+
+    /// A fragment that this lane sent at that time for the first time, or again, was acknowledged.
+    pub(super) fn note_arrival(&mut self, peer: PeerId, lane: LaneId, sent_at: Micros, tries: u8) {
+        let now = self.clock;
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.moved_at = now;
+        }
+        if let Some(late) = &mut self.connection(peer).late {
+            late.heard_at = now;
+            if tries == 0 {
+                late.newest = late.newest.max(sent_at);
+                late.note(now.saturating_sub(sent_at));
+            }
+        }
+    }
+
+    /// Fragments were sent: looks after them from now on.
+    pub(super) fn attend(&mut self, peer: PeerId) {
+        let now = self.clock;
+        let connection = self.connection(peer);
+        let rtt_us = connection.rtt_us.unwrap_or(0);
+        let Some(late) = &mut connection.late else { return };
+        if late.check_at.is_none() {
+            let at = now + late.patience(rtt_us);
+            late.heard_at = now;
+            late.check_at = Some(at);
+            self.timers.insert((at, peer));
+        }
+    }
+
+    /// The number of the oldest fragment that another lane has held for too long, if this one is to
+    /// send it again; `beside`: instead of other data.
+    pub(super) fn late_fragment(&mut self, peer: PeerId, lane: LaneId, beside: bool) -> Option<u64> {
+        let now = self.clock;
+        let connection = self.peers[peer.0 as usize].connection.as_mut()?;
+        let late = connection.late.as_mut()?;
+        if now < late.scan_at {
+            return None;
+        }
+        let rtt_us = connection.rtt_us.unwrap_or(0);
+        let (patience, newest) = (late.patience(rtt_us), late.newest);
+        let moved_at = self.lanes.get(lane.0 as usize)?.moved_at;
+        if now > moved_at + TIMES * patience {
+            return None;
+        }
+        let behind = SLACK_US + rtt_us * if beside { BEHIND_BESIDE } else { BEHIND };
+        let lanes = &connection.lanes;
+        let express = lanes.len() > 1 && lanes.first() == Some(&lane);
+        // What was sent before a lane that got through goes by that.
+        let before = if late.probe == Some(lane) { late.probe_up_at } else { 0 };
+        let is_late = |flight: &super::state::Flight| {
+            let short = match flight.load {
+                Load::Kept { .. } => true,
+                Load::Piece { len, .. } => u64::from(len) <= FRAGMENT_EXPRESS,
+            };
+            let overtaken = newest > flight.sent_at + (behind << flight.tries);
+            let awaited = !beside && now > flight.sent_at + (patience << flight.tries);
+            flight.lane != lane
+                && (flight.sent_at < before || flight.tries < TRIES && (overtaken || awaited))
+                && (short || !express)
+        };
+        let found = connection.window.iter_mut().take(LOOK_THROUGH).find(|(_, flight)| is_late(flight));
+        let Some((seq, flight)) = found else {
+            if !express {
+                late.scan_at = now + rtt_us / 16;
+            }
+            return None;
+        };
+        (flight.sent_at, flight.tries) = (now, flight.tries + 1);
+        self.counters.fragments_late += 1;
+        Some(seq)
+    }
+
+    /// Looks whether fragments, lanes or the whole path have stopped.
+    pub(super) fn check_late(&mut self, now: Micros, peer: PeerId) {
+        let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
+        let rtt_us = connection.rtt_us.unwrap_or(0);
+        let Some(late) = &mut connection.late else { return };
+        let writes = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| !lane.writable);
+        let waits = !connection.window.is_empty();
+        if late.check_at.take_if(|at| *at <= now).is_none()
+            || !(waits || connection.lanes.iter().any(writes))
+            || connection.trouble.failed.is_some()
+        {
+            return;
+        }
+        late.scan_at = 0;
+        let (patience, silent) = (late.patience(rtt_us), now.saturating_sub(late.heard_at));
+        let pause = if waits && silent > patience + SILENCE_US {
+            self.probe(peer, silent);
+            (2 * rtt_us).max(PROBE_US).max(silent / PROBE_PART)
+        } else {
+            self.give_up_stuck(now, peer, patience);
+            (patience / 8).max(CHECK_US)
+        };
+        if let Some(late) = &mut self.connection(peer).late {
+            late.check_at = Some(now + pause);
+            self.timers.insert((now + pause, peer));
+        }
+        self.kick(peer);
+    }
+
+    /// Others move, so what a lane cannot write for long will not be written soon.
+    fn give_up_stuck(&mut self, now: Micros, peer: PeerId, patience: Micros) {
+        let most = (STUCK_TIMES * patience).max(STUCK_US);
+        let moved = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.moved_at);
+        let others = self.peers[peer.0 as usize].lanes().iter().filter_map(moved).max().unwrap_or(0);
+        for lane in self.connection(peer).lanes.clone() {
+            let record = &mut self.lanes[lane.0 as usize];
+            let since = record.moved_at.max(record.filled_at);
+            let silent = now.saturating_sub(since);
+            let behind = others > since && silent > most;
+            if record.state == LaneState::Open && !record.writable && behind {
+                record.filled_at = now;
+                self.actions.push_back(Action::Abandon { lane });
+                self.counters.lanes_stuck += 1;
+                return self.decide(peer, Decision::Stuck { silent_ms: silent / 1_000 });
+            }
+        }
+    }
+
+    /// Tries whether the peer can be reached by a new lane, instead of the one that was tried before.
+    fn probe(&mut self, peer: PeerId, silent: Micros) {
+        let wanted = self.connection(peer).late.as_mut().and_then(|late| late.probe.take());
+        let is_up = |lane: &super::Lane| lane.state == LaneState::Open;
+        if let Some(lane) = wanted
+            && let Some(record) = self.lanes.get(lane.0 as usize)
+            && record.peer == Some(peer)
+            && !is_up(record)
+        {
+            self.actions.push_back(Action::Abandon { lane });
+        }
+        let locator = self.by_way(peer, 0).locator;
+        let lane = self.dial_to(peer, locator, None, 0);
+        self.counters.probes += 1;
+        self.decide(peer, Decision::Probe { silent_ms: silent / 1_000 });
+        if let Some(late) = &mut self.connection(peer).late {
+            late.probe = Some(lane);
+        }
+    }
+}

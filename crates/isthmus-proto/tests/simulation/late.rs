@@ -1,0 +1,77 @@
+//! Lanes that stop, and paths that are cut for a while.
+
+use isthmus_proto::{Config, Level};
+
+use crate::program::Program;
+use crate::scenarios::{TAGGED, at};
+use crate::world::{Net, World};
+
+/// Bytes of a transfer.
+const MUCH: u64 = 16 << 20;
+
+fn far(seed: u64) -> Program {
+    let net = Net { delay: (12_000, 12_100), buffer: 1 << 20, ..Net::calm() };
+    Program::new(World::new(seed, 2, net, |config| Config { peer_timeout_us: 60_000_000, ..config }))
+}
+
+fn in_the_middle(program: &mut Program) {
+    program.recv(1, Some(0), TAGGED, Some(1), MUCH);
+    program.send(0, 1, TAGGED, 1, MUCH, at(Level::Delivery));
+    while program.world.nodes[0].engine.counters().fragments_sent < 100 {
+        program.run_until(program.world.now + 1_000);
+    }
+}
+
+/// Until both ends are done; the time that it took. Microseconds.
+fn until_done(program: &mut Program) -> u64 {
+    let began = program.world.now;
+    while program.completed < 2 {
+        program.run_until(program.world.now + 1_000);
+        assert!(program.world.now < began + 30_000_000, "nothing goes on");
+    }
+    program.world.now - began
+}
+
+#[test]
+fn what_a_stuck_lane_holds_goes_by_the_others() {
+    for seed in 0..6 {
+        let mut program = far(seed);
+        in_the_middle(&mut program);
+        let wires = program.world.open_wires();
+        assert!(wires.len() > 4, "{} lanes", wires.len());
+        program.world.hang_wire(wires[1 + seed as usize % (wires.len() - 1)]);
+        let took = until_done(&mut program);
+        let counters = program.world.nodes[0].engine.counters();
+        assert!(took < 3_000_000, "seed {seed}: {took} us, {counters:?}");
+        assert!(counters.fragments_late > 0, "seed {seed}: {counters:?}");
+        program.settle();
+        program.expect_rest();
+    }
+}
+
+#[test]
+fn a_path_that_was_cut_is_used_as_soon_as_it_is_back() {
+    for seed in 0..6 {
+        let mut program = far(seed);
+        in_the_middle(&mut program);
+        program.world.cut_way(0);
+        program.run_until(program.world.now + 2_000_000);
+        let before = program.world.nodes[1].engine.counters().fragments_received;
+        program.world.mend_way(0);
+        let mended = program.world.now;
+        while program.world.nodes[1].engine.counters().fragments_received == before {
+            program.run_until(program.world.now + 1_000);
+            assert!(program.world.now < mended + 10_000_000, "seed {seed}: nothing goes on");
+        }
+        // Two round trips, and the pause between two attempts.
+        let silent = program.world.now - mended;
+        assert!(silent < 2 * 24_200 + 130_000, "seed {seed}: {silent} us");
+        // What the old lanes were writing from is free when they are given up.
+        let took = until_done(&mut program);
+        let counters = program.world.nodes[0].engine.counters();
+        assert!(took < 15_000_000 && counters.probes > 1, "seed {seed}: {took} us, {counters:?}");
+        program.world.heal();
+        program.settle();
+        program.expect_rest();
+    }
+}
