@@ -28,7 +28,7 @@ use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::{Protocols, RegionTable, Settings, TlsMode, carrier};
+use crate::{Credit, Protocols, RegionTable, Settings, TlsMode, carrier};
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -136,7 +136,11 @@ impl Endpoint {
         let from = named.then_some(at.ip()).filter(|ip| !is_frames_only(*ip));
         let config = Config {
             also,
-            credit: settings.credit.0,
+            credit_grows: settings.credit == Credit::Auto,
+            credit: match settings.credit {
+                Credit::Auto => Config::CREDIT,
+                Credit::Bytes(bytes) => bytes,
+            },
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
             transfer: settings.transfer.0,

@@ -27,7 +27,7 @@ pub use interface::{InterfaceError, interface_of, interface_trouble, network_bit
 pub use isthmus_udp::{Composition, Dropped};
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{
-    KeyFiles, MessageTransfer, PARAMETERS, Parameter, Protocols, Routers, Settings, SettingsError, Streams,
-    TlsMode, Transport, environment_name,
+    Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, Protocols, Routers, Settings, SettingsError,
+    Streams, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};

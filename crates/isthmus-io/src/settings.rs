@@ -88,7 +88,7 @@ settings! {
     tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
     tls_authorities: KeyFiles = "", "For tls: the authorities of the AS's whose endpoints are trusted, one's own among them. Absolute paths, several separated by commas. Default: none.";
     fabric: String = "", "Local fabrics over which lanes to endpoints and routers of the same subnet go where both ends have them: libfabric providers, best first, separated by commas, such as \"shm,verbs\"; shm is for the same host. Else, and for \"\" and \"off\", TCP. Default \"\".";
-    credit: Size = "8MiB", "Most unexpected data that one peer may send ahead of its receives. Bytes, such as \"8MiB\". Default 8MiB.";
+    credit: Credit = "auto", "Most unexpected data that one peer may send ahead of its receives: bytes, such as \"8MiB\", or \"auto\": 8 MiB, and more where the path holds more, by round trip and by what arrives, up to an equal share of credit_total. Default auto.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
     transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. Default adaptive.";
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
@@ -280,6 +280,32 @@ impl<'de> Deserialize<'de> for Streams {
     }
 }
 
+/// What a peer may send ahead of its receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Credit {
+    /// What the path holds.
+    #[default]
+    Auto,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl FromStr for Credit {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(|Size(bytes)| Self::Bytes(bytes)).map_err(|error| format!("auto, or bytes: {error}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Credit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
 /// What lanes go by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
@@ -297,6 +323,17 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// As the setting has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Auto => "auto",
+            Self::Ethernet => "ethernet",
+            Self::UdpEverywhere => "udp-everywhere",
+        }
+    }
+
     /// Whether lanes go as packets; `local`: to a process on the same host.
     pub(crate) fn is_udp(self, local: bool) -> bool {
         match self {
@@ -373,6 +410,7 @@ macro_rules! text_value {
 
 text_value! {
     Streams, Self(1);
+    Credit, Self::Auto;
     Transport, Self::Tcp;
     Routers, Self::default();
     Protocols, Self::default();
@@ -393,7 +431,7 @@ mod tests {
         let default = |name: &str| PARAMETERS.iter().find(|p| p.name == name).map(|p| p.default.to_owned());
         assert_eq!(settings.override_from(default), Ok(()));
         assert_eq!(settings, Settings::default());
-        assert_eq!(settings.credit, Size(8 << 20));
+        assert_eq!((settings.credit, settings.streams), (Credit::Auto, Streams(32)));
         assert_eq!(settings.peer_timeout, Span::from_ms(60_000));
     }
 
@@ -401,7 +439,10 @@ mod tests {
     fn a_file_sets_what_it_names() {
         let settings = Settings::from_toml("[device]\nas_id = 3\nstreams = 8\ncredit = \"64MiB\"\n", "x")
             .expect("valid");
-        assert_eq!((settings.as_id, settings.streams, settings.credit), (3, Streams(8), Size(64 << 20)));
+        assert_eq!(
+            (settings.as_id, settings.streams, settings.credit),
+            (3, Streams(8), Credit::Bytes(64 << 20))
+        );
         assert_eq!(settings.linger, Settings::default().linger);
     }
 

@@ -358,6 +358,12 @@ impl Shell {
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
         let fills_path = lane.carrier.fills_path();
         let neighbour = lane.carrier.neighbour(&self.carriers);
+        let name = lane.carrier.name(&self.carriers);
+        let (how, rtt) = (if lane.dialled { "dialled" } else { "accepted" }, rtt_us.unwrap_or(0));
+        info_log!(
+            "lane {index}, {how}, goes by {name}: round trip {rtt} us; transport {}",
+            self.carriers.transport()
+        );
         let mut guard = core.lock();
         match neighbour {
             Neighbour::Of(as_id) => guard.engine.lane_is_of(id, as_id),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use isthmus_io::{Routers, Settings};
+use isthmus_io::{Credit, Routers, Settings};
 use isthmus_trust::{Files, Trust};
 use isthmus_units::Size;
 use isthmus_wire::{Address, AsId, SubnetId};
@@ -204,7 +204,7 @@ impl ServeConfig {
 /// More credit than messages of programs need.
 pub fn with_credit(mut settings: Settings) -> Settings {
     if settings.credit == Settings::default().credit {
-        settings.credit = Size(CREDIT);
+        settings.credit = Credit::Bytes(CREDIT);
     }
     settings
 }

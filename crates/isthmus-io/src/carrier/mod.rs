@@ -356,6 +356,11 @@ impl Carriers {
         }
     }
 
+    /// The setting that says what lanes go by, for people.
+    pub(crate) fn transport(&self) -> &'static str {
+        self.transport.name()
+    }
+
     fn is_router(&self, host: IpAddr) -> bool {
         self.routers.iter().any(|router| router.ip() == host)
     }

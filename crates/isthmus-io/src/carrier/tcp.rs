@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::congestion::{self, Judge, Look, Sample, Trace};
 use super::{Settled, Transfer};
-use crate::log::debug_log;
+use crate::log::info_log;
 
 /// Data that the kernel holds unsent beyond this keeps the lane from being writable, so
 /// that small messages do not wait behind it. Bytes.
@@ -161,7 +161,9 @@ impl TcpLane {
         self.lossy = true;
         set_congestion(&self.socket, congestion::LOSSY);
         let host = peer_ip(&self.socket);
-        debug_log!("a lane to {host:?}: {why}; {} from now on", congestion::LOSSY);
+        if let Some(host) = host {
+            info_log!("a lane by TCP with {host} takes {}: {why}", congestion::LOSSY);
+        }
     }
 
     /// Reads into `pieces`.

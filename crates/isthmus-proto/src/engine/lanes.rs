@@ -40,8 +40,6 @@ const GREETING_US: Micros = 10_000_000;
 const ROUTED_GREETING_US: Micros = 4_000_000;
 /// Most lanes of one peer.
 const LANES_MAX: usize = 1024;
-/// Least credit that a new peer is granted. Bytes.
-const CREDIT_LEAST: u64 = 64 << 10;
 
 /// A peer may only be of the AS that its certificate names.
 fn check_name(proof: Proof, source: &Address) -> Result<(), PeerFault> {
@@ -184,21 +182,6 @@ impl Engine {
         connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
     }
 
-    /// Credit for a peer, reserved when it is first granted.
-    fn grant(&mut self, peer: PeerId) -> u64 {
-        let left = self.config.credit_total.saturating_sub(self.credit_given);
-        let share = self.config.credit.min(left / 4).max(CREDIT_LEAST);
-        let connection = self.connection(peer);
-        if connection.granted < share {
-            let more = share - connection.granted;
-            connection.granted = share;
-            self.credit_given += more;
-        }
-        let connection = self.connection(peer);
-        connection.advertised = connection.credit_to_advertise();
-        connection.advertised
-    }
-
     pub(super) fn on_hello(
         &mut self,
         now: Micros,
@@ -232,6 +215,10 @@ impl Engine {
         }
         if self.connection(peer).lanes.len() >= LANES_MAX {
             return Err(PeerFault::Frame("more lanes than are ever opened"));
+        }
+        let lane_rtt_us = self.lanes[lane.0 as usize].rtt_us;
+        if let Some(rtt_us) = lane_rtt_us.filter(|_| hello.hops == 0) {
+            self.note_rtt(peer, rtt_us);
         }
         let credit = self.grant(peer);
         let source = self.config.address;
@@ -349,7 +336,7 @@ impl Engine {
                 self.connection(known).traffic.fresh.push_back(index);
             }
             self.connection(known).dialing += old.dialing;
-            self.credit_given = self.credit_given.saturating_sub(old.reserved());
+            self.release_credit(old.reserved());
         }
         for (_, lane) in &mut self.lanes {
             if lane.peer == Some(wildcard) {
@@ -396,6 +383,7 @@ impl Engine {
         let record = &mut self.lanes[lane.0 as usize];
         let (Some(at), Some(peer)) = (record.pinged_at.take(), record.peer) else { return };
         self.note_rtt(peer, now.saturating_sub(at));
+        self.credit_for_path(peer);
         self.kick(peer);
     }
 
@@ -628,7 +616,7 @@ impl Engine {
                 self.operations[index].pieces -= 1;
             }
         }
-        self.credit_given = self.credit_given.saturating_sub(reserved);
+        self.release_credit(reserved);
         for lane in lanes {
             if self.lanes[lane.0 as usize].state != LaneState::Closing {
                 self.close_lane(lane);

@@ -229,17 +229,6 @@ impl Engine {
         self.check_inbound(index, mem);
     }
 
-    pub(super) fn return_credit(&mut self, peer: PeerId, bytes: u64) {
-        let connection = self.connection(peer);
-        connection.returned += bytes;
-        let unsaid = connection.credit_to_advertise() - connection.advertised;
-        if unsaid > connection.granted / 4 {
-            connection.ack_owed = true;
-            connection.ack_due = true;
-            self.kick(peer);
-        }
-    }
-
     pub(super) fn check_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
         let inbound = &self.inbounds[index];
         if inbound.got >= inbound.needed && matches!(inbound.stage, Stage::Matched { .. } | Stage::Dropped) {
@@ -268,6 +257,7 @@ impl Engine {
                 .is_some_and(|inbound| (inbound.peer, inbound.message) == (peer, message))
         };
         let Some(index) = listed.filter(ours) else { return Ok(()) };
+        self.note_inflow(peer, len);
         let inbound = &mut self.inbounds[index];
         inbound.got += len;
         if let Target::Bounce { bytes, .. } = target {

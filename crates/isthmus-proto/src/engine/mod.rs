@@ -7,6 +7,7 @@
 //! [`Engine::poll_completion`].
 
 mod acks;
+mod credit;
 mod decisions;
 mod lanes;
 mod late;
@@ -52,6 +53,8 @@ pub struct Config {
     pub address: Address,
     /// Most unexpected data that one peer may send ahead of receives. Bytes.
     pub credit: u64,
+    /// Whether a peer may be granted more where its path holds more, see `credit.rs`. Default false.
+    pub credit_grows: bool,
     /// The same over all peers; later peers get less. Bytes.
     pub credit_total: u64,
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more).
@@ -84,11 +87,15 @@ impl Config {
     /// Longest pause between attempts to connect.
     pub const BACKOFF_MAX_US: Micros = 1_000_000;
 
+    /// Credit of a peer on a path that holds less. Bytes.
+    pub const CREDIT: u64 = 8 << 20;
+
     /// The defaults, for an endpoint at `address`.
     pub fn new(address: Address) -> Self {
         Self {
             address,
-            credit: 8 << 20,
+            credit: Self::CREDIT,
+            credit_grows: false,
             credit_total: 1 << 30,
             streams: 32,
             transfer: Transfer::default(),
@@ -143,6 +150,10 @@ pub struct Counters {
     pub messages_asked: u64,
     /// Acknowledgements that found no company.
     pub acks_alone: u64,
+    /// How often a peer was granted more credit, and how often less than it had used.
+    pub credit_raised: u64,
+    /// See `credit_raised`.
+    pub credit_lowered: u64,
     /// Those of the fragments sent again that no lane had lost, but one held for too long.
     pub fragments_late: u64,
     /// Lanes by TCP that were added to those which carry, and that were put to rest, by measurement.
@@ -182,6 +193,8 @@ pub struct Engine {
     /// What is complete but for a lane that still writes into its buffer.
     lingering: Vec<Lingering>,
     credit_given: u64,
+    /// Peers that were granted more than every peer is.
+    credit_peers: u64,
     generation: u32,
     /// The program closes the endpoint.
     closing: bool,
@@ -227,6 +240,7 @@ impl Engine {
             pool: Pool::default(),
             lingering: Vec::new(),
             credit_given: 0,
+            credit_peers: 0,
             generation: 0,
             closing: false,
             parted: false,

@@ -544,6 +544,8 @@ pub(crate) struct Connection {
     pub(crate) ack_due: bool,
     pub(crate) unacked: u32,
 
+    /// What arrives from the peer, where credit follows that.
+    pub(crate) inflow: Option<Box<super::credit::Inflow>>,
     pub(crate) rtt_us: Option<u64>,
     /// The lane by which something came last.
     pub(crate) recent: Option<LaneId>,

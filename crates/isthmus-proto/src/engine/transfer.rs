@@ -15,8 +15,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Engine;
 use super::state::{Connection, Kind, Micros};
+use super::{Decision, Engine};
 use crate::PeerId;
 
 /// Messages up to this are no matter of choice: they go as far as credit allows. Bytes.
@@ -38,6 +38,9 @@ const ASK_EVERY: u32 = 256;
 /// are received one after the other, each in a round trip, few are to follow that go without.
 const WAIT_RTTS: Micros = 4;
 const WAIT_MOST_US: Micros = 1_500_000;
+
+/// So often at most it is said that messages go another way. Microseconds.
+const TELL_US: Micros = 100_000;
 
 /// How messages are transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +98,8 @@ pub(crate) struct Receives {
     begun: u32,
     /// Most credit that was there at once. Bytes.
     credit_most: u64,
+    /// What was said last of how messages go, and when.
+    told: Option<(&'static str, Micros)>,
     /// Until when the first message in line waits for credit.
     pub(super) wait_until: Option<Micros>,
 }
@@ -120,12 +125,37 @@ impl Engine {
         };
         connection.receives.wait_until = None;
         connection.receives.begun = connection.receives.begun.wrapping_add(u32::from(total > SHORT));
+        if total > SHORT {
+            self.tell_transfer(peer, total, eager, left);
+        }
         if eager == total {
             self.counters.messages_eager += 1;
         } else {
             self.counters.messages_asked += 1;
         }
         eager
+    }
+
+    /// Says how messages of this peer go from now on, where that is another way than before.
+    fn tell_transfer(&mut self, peer: PeerId, total: u64, eager: u64, left: u64) {
+        let (now, kind) = (self.clock, self.config.transfer);
+        let receives = &mut self.connection(peer).receives;
+        let how = match eager {
+            0 => "rendezvous",
+            eager if eager < total => "mixed",
+            _ => "eager",
+        };
+        if receives.told.is_some_and(|(told, at)| told == how || now < at + TELL_US) {
+            return;
+        }
+        receives.told = Some((how, now));
+        let why = match kind {
+            Transfer::Eager | Transfer::Rendezvous | Transfer::Mixed => "as set",
+            Transfer::Adaptive if left >= total => "the credit lasts",
+            Transfer::Adaptive if receives.late > 0.5 => "the credit does not last, receives come late",
+            Transfer::Adaptive => "the credit does not last, receives are there early",
+        };
+        self.decide(peer, Decision::Transfer { how, why });
     }
 
     /// Whether a message, the first in line, is to wait for credit.

@@ -7,6 +7,7 @@
 
 mod acks;
 mod arena;
+mod credit;
 mod hostile;
 mod late;
 mod program;
