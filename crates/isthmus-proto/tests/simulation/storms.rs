@@ -89,7 +89,7 @@ fn run(seed: u64, storm: &Storm) {
     let ways: Vec<usize> = (0..nodes).map(|_| rng.below(storm.ways + 1).max(1) as usize).collect();
     let world = World::routed(seed + 1, nodes, routers, net, |config| Config {
         credit,
-        credit_grows: seed % 2 == 0,
+        credit_grows: seed.is_multiple_of(2),
         credit_total: 1 << (20 + seed % 11),
         streams,
         transfer: Transfer::ALL[seed as usize % Transfer::ALL.len()].0,
