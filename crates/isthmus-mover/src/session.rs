@@ -86,6 +86,8 @@ pub(crate) struct Wire {
     sent: u64,
     taken: u64,
     early: BTreeMap<u64, Vec<u8>>,
+    /// Buffers of receives for those.
+    idle: Vec<Vec<u8>>,
     /// Receives that are posted.
     receives: HashSet<u64>,
     /// Control messages that are not delivered yet.
@@ -115,6 +117,7 @@ impl Wire {
             sent: 0,
             taken: 0,
             early: BTreeMap::new(),
+            idle: Vec::new(),
             receives: HashSet::new(),
             unsent: 0,
             heard: now,
@@ -205,8 +208,14 @@ impl Wire {
                 Ok(None)
             }
             key::CONTROL_IN => {
+                let before = self.taken;
                 self.take_control(&news.buffer[..news.len])?;
-                self.listen(news.buffer)?;
+                self.idle.push(news.buffer);
+                // What waits for one before it keeps its receive: so no more can get ahead.
+                for _ in before..self.taken {
+                    let buffer = self.idle.pop().unwrap_or_else(|| vec![0; LEAD + CARRIED]);
+                    self.listen(buffer)?;
+                }
                 while let Some(control) = self.channel.hear()? {
                     match control {
                         Control::Fault(text) => return Err(MoverError::Refused(text)),
@@ -228,7 +237,7 @@ impl Wire {
             return Err(MoverError::Refused(format!("the service refuses: {why}")));
         }
         let number = u64::from_le_bytes(*number);
-        if number < self.taken || number > self.taken + 2 * RECEIVES as u64 {
+        if number < self.taken || number >= self.taken + RECEIVES as u64 {
             return Err(odd());
         }
         self.early.insert(number, bytes.to_vec());

@@ -47,6 +47,25 @@ fn a_dead_lane_moves_its_data_to_the_others() {
 }
 
 #[test]
+fn long_messages_with_a_short_one_after_each_open_lanes_too() {
+    let mut program = program(2, far(), |config| config);
+    // One lane is up, and known to be far.
+    program.recv(1, Some(0), TAGGED, Some(1), 100);
+    program.send(0, 1, TAGGED, 1, 100, How::default());
+    program.settle();
+    for _ in 0..16 {
+        for len in [1 << 20, 100] {
+            program.recv(1, Some(0), TAGGED, Some(1), len);
+            program.send(0, 1, TAGGED, 1, len, How::default());
+        }
+    }
+    program.settle();
+    let lanes = program.world.open_wires().len();
+    assert!(lanes >= 4, "{lanes} lanes for 16 MiB");
+    program.expect_rest();
+}
+
+#[test]
 fn all_lanes_die_and_come_back() {
     let mut program = program(2, far(), |config| config);
     program.recv(1, None, TAGGED, Some(1), 24 << 20);
