@@ -63,6 +63,14 @@ const EXCESS_LEAST: f64 = 0.005;
 /// Packets that may be lost beyond that without telling anything: in a small flow's round each
 /// is a large share, and it would never learn what is lost by chance.
 const EXCESS_PACKETS: f64 = 2.0;
+/// What each flow's part of a queue is, where several share a path. Microseconds.
+const SHARE_US: f64 = 1_500.0;
+/// What a path is taken for that showed nothing because others filled it. Bytes/s (1 Gb/s).
+const LINE_UNKNOWN: f64 = 125e6;
+/// What is kept of it from one round in which less arrives to the next.
+const LINE_KEPT: f64 = 0.99;
+/// Most flows that it is reckoned to have room for.
+const ROOM_MOST: f64 = 64.0;
 /// Packets under way at which the queue has its nominal length.
 const EVEN_PACKETS: f64 = 100.0;
 /// Packets that the ratio of chance losses remembers.
@@ -93,6 +101,8 @@ struct Round {
     /// The newest that arrived had waited long.
     queued: bool,
     queue_least_us: Option<Micros>,
+    /// The same of its second half.
+    late_least_us: Option<Micros>,
     app_limited: bool,
 }
 
@@ -121,7 +131,11 @@ impl Round {
         self.lost += sample.lost_packets;
         self.app_limited |= sample.app_limited;
         if let Some(queue) = sample.queue_us {
-            self.queue_least_us = Some(self.queue_least_us.map_or(queue, |least| least.min(queue)));
+            let least = |before: Option<Micros>| Some(before.map_or(queue, |least| least.min(queue)));
+            self.queue_least_us = least(self.queue_least_us);
+            if self.since.is_some_and(|since| sample.now - since >= sample.rtt_us / 2) {
+                self.late_least_us = least(self.late_least_us);
+            }
             self.queued = queue >= long_us;
         }
         if !self.queued {
@@ -172,6 +186,9 @@ pub struct Rate {
     /// What arrived in the last rounds in which one stood, the newest first. Bytes/s (wire); 0:
     /// nothing is known.
     rates: [f64; 3],
+    /// What the path was ever seen to carry of ours, in a burst: beside others' flows more than the
+    /// capacity. Bytes/s (wire).
+    line: f64,
     /// By how much the next round without a queue raises the rate.
     step: f64,
     hold: u32,
@@ -205,6 +222,7 @@ impl Rate {
             trial: None,
             known: 0.0,
             rates: [0.0; 3],
+            line: 0.0,
             step: 0.0,
             hold: 0,
             shared_rounds: 0,
@@ -216,6 +234,11 @@ impl Rate {
             round_at: 0,
             skip: 0,
         }
+    }
+
+    /// How many flows such as this one the path has room for, as far as is known.
+    fn room_for(&self) -> f64 {
+        (self.line / self.capacity.max(1.0)).clamp(1.0, ROOM_MOST)
     }
 
     /// The queue that is kept standing. Microseconds. A flow that has little under way keeps
@@ -266,13 +289,25 @@ impl Rate {
 
     /// A step that makes a queue of at most 8 ms in a round trip.
     fn step_near(&self) -> f64 {
-        (STEP_QUEUE_US / self.rtt_least_us.max(1) as f64).min(STEP_NEAR)
+        let alone = (STEP_QUEUE_US / self.rtt_least_us.max(1) as f64).min(STEP_NEAR);
+        alone.max(self.step_among())
+    }
+
+    /// A step that makes a queue of [`SHARE_US`] of a path that others use too, whoever takes it: so
+    /// flows become equal.
+    fn step_among(&self) -> f64 {
+        (SHARE_US / self.rtt_least_us.max(ROUND_US) as f64 * (self.room_for() - 1.0)).min(1.0)
+    }
+
+    /// The rate at which a flow has its part of a queue of this length. Bytes/s (wire).
+    fn fair(&self, queue: Micros) -> f64 {
+        self.line * (SHARE_US / queue.max(1) as f64).min(1.0)
     }
 
     /// Rounds to wait for what a raise does: it shows a round trip after the next, and on a long
     /// path another one before then would make the queue overflow.
     fn patience(&self) -> u32 {
-        u32::from(self.step_near() < STEP_NEAR)
+        u32::from(STEP_QUEUE_US < STEP_NEAR * self.rtt_least_us as f64)
     }
 
     /// Start-up: looks at the flight as it arrives.
@@ -290,6 +325,8 @@ impl Rate {
         }
         if self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
             let rate = per_second(self.train.bytes, self.train.span_us);
+            let starved = self.train.loss() > LOST_START;
+            self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
             if sample.is_train {
                 self.hint = self.hint.max(rate);
                 self.train = Round::default();
@@ -348,13 +385,21 @@ impl Rate {
             return; // it goes on for another round trip
         }
         self.round = Round::default();
-        if self.skip > 0 {
-            self.skip -= 1;
+        let Some(queue) = round.queue_least_us.filter(|_| round.tells_rate()) else {
+            self.skip = self.skip.saturating_sub(1);
             return;
-        }
-        let Some(queue) = round.queue_least_us else { return };
+        };
         // What arrives faster than it left has waited together.
         let rate = per_second(round.bytes, round.span_us).min(2.0 * self.pace() as f64);
+        if self.skip > 0 {
+            self.skip -= 1;
+            // However it left: where a long queue stands all the time, no more than arrives gets through.
+            if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() {
+                self.capacity = self.capacity.min(rate / (1.0 - self.chance()));
+                self.note_known();
+            }
+            return;
+        }
         match self.phase {
             Phase::Start => {}
             Phase::Cruise => self.cruise(sample, &round, queue, rate),
@@ -377,8 +422,8 @@ impl Rate {
     }
 
     fn cruise(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
-        let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);
         let calm = round.calm();
+        let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);
         let excess = calm.filter(|calm| calm.ratio() > above(*calm));
         let overflow = calm.is_none() && round.loss() > above(round.losses());
         let stands = queue >= self.queue_us() / 2;
@@ -395,14 +440,25 @@ impl Rate {
         } else if stands {
             let usual = self.usual(rate);
             // Where the queue is long others send too: then what arrives now counts.
-            let seen = if queue < 3 * self.queue_us() { usual } else { rate };
-            self.capacity = seen / (1.0 - self.chance());
-            self.known = self.capacity;
+            let seen = if queue < 3 * self.queue_us() { usual } else { rate } / (1.0 - self.chance());
+            self.line = seen.max(self.line * LINE_KEPT);
+            let more = (seen * (1.0 + self.step_among())).min(self.fair(queue));
+            self.capacity = if overflow { seen } else { seen.max(more) };
+            self.note_known();
+        } else if round.late_least_us.is_some_and(|late| late >= self.queue_us()) {
+            // What was added lately shows: more of it would be too much.
             self.reset_step();
         } else if !overflow {
             self.raise(rate);
         }
         self.look_for_others(sample, round, queue);
+    }
+
+    /// A queue stood at this capacity: it is not more, whatever it was held for before.
+    fn note_known(&mut self) {
+        self.known = self.capacity;
+        self.trial = self.trial.map(|(loss, capacity)| (loss, capacity.min(self.capacity)));
+        self.reset_step();
     }
 
     /// The rate of the last rounds in which a queue stood, this among them. What one alone had
@@ -443,8 +499,12 @@ impl Rate {
         // Where no queue comes of it because the sender's own processor is the bottleneck, the
         // guess must not run away: what it then sends in a moment of leisure would be lost.
         let most = self.capacity.max(RAISE_MOST * seen);
-        self.capacity = (self.capacity.max(seen) * (1.0 + self.step)).min(most);
-        let near = self.capacity < NEAR * self.known;
+        let grown = self.capacity.max(seen) * (1.0 + self.step);
+        // Beyond what the path was ever seen to carry there is most likely nothing.
+        let line = if self.capacity < self.line { self.line } else { f64::MAX };
+        self.capacity = grown.min(most).min(line);
+        let near = self.capacity < NEAR * self.known.max(self.line) && self.capacity > self.line / NEAR
+            || self.capacity < NEAR * self.known;
         self.hold = if near { self.patience() } else { 0 };
         self.step = (self.step * 2.0).min(if near { self.step_near() } else { 1.0 });
     }
@@ -558,7 +618,7 @@ impl CongestionControl for Rate {
     }
 
     fn recall(&mut self, capacity: u64, rtt_us: Micros) {
-        (self.capacity, self.known) = (capacity as f64, capacity as f64);
+        (self.capacity, self.known, self.line) = (capacity as f64, capacity as f64, capacity as f64);
         self.rtt_least_us = rtt_us;
         self.reset_step();
         self.phase = Phase::Cruise;

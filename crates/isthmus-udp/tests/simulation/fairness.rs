@@ -65,16 +65,30 @@ fn two_of_a_kind_share() {
     }
 }
 
-/// Time in which flows that start together carry so many bytes each, as a fraction of the floor.
-fn together(path: &PathSpec, flows: usize, bytes: u64) -> f64 {
+/// Time in which flows carry so many bytes each, as a fraction of the floor. They start together,
+/// or were opened so long before and start one so long after another. Microseconds.
+fn together(path: &PathSpec, flows: usize, bytes: u64, opened: Option<(u64, u64)>) -> f64 {
     let configs = (0..2 * flows).map(|_| config(path)).collect();
     let mut net = Net::new(path, configs);
-    let start = net.now;
     let mut running: Vec<Flow> =
         (0..flows).map(|flow| Flow::new(&mut net, 2 * flow, 2 * flow + 1, bytes, false)).collect();
+    let (before_us, apart_us) = opened.unwrap_or_default();
+    if before_us > 0 {
+        running.iter_mut().for_each(|flow| flow.greet(&mut net));
+        let start = net.now + before_us;
+        while net.step(start) {
+            for flow in &mut running {
+                flow.on_event(&mut net);
+                flow.drain(&mut net);
+            }
+        }
+    }
+    let start = net.now;
     let limit = start + 120_000_000;
     while !running.iter().all(|flow| flow.is_settled(&net)) {
-        running.iter_mut().for_each(|flow| flow.feed(&mut net));
+        let begun = |(flow, _): &(usize, &mut Flow)| net.now >= start + *flow as u64 * apart_us;
+        let begun = running.iter_mut().enumerate().filter(begun).map(|(_, flow)| flow);
+        begun.collect::<Vec<_>>().into_iter().for_each(|flow| flow.feed(&mut net));
         let on = net.step(limit);
         for flow in &mut running {
             flow.on_event(&mut net);
@@ -90,10 +104,26 @@ fn flows_that_start_together_fill_the_path_and_none_starves() {
     for (rtt_us, loss, least) in [(24_000, 0.0, 0.9), (24_000, 0.01, 0.9), (100_000, 0.01, 0.7)] {
         // Who overflows the queue of whom in start-up is chance: what counts is the mean.
         let path = PathSpec { rtt_us, loss: Loss::Independent(loss), ..Default::default() };
-        let each = [4, 8].map(|flows| together(&path, flows, 500_000_000 / flows as u64));
+        let each = [4, 8].map(|flows| together(&path, flows, 500_000_000 / flows as u64, None));
         println!("{rtt_us} us, loss {loss}: 4 flows {:.3}, 8 flows {:.3}", each[0], each[1]);
         let mean = (each[0] + each[1]) / 2.0;
         assert!(mean > least, "{rtt_us} us, loss {loss}: {each:.3?} of the floor");
         assert!(each.iter().all(|one| *one > 0.6), "{rtt_us} us, loss {loss}: {each:.3?} of the floor");
+    }
+}
+
+/// Lanes of a program's processes: opened when it started, used at the same time. Each has found
+/// the path empty.
+#[test]
+fn flows_that_were_opened_before_share_what_each_had_for_itself() {
+    for (rtt_us, queue_us, least) in
+        [(24_000, 24_000, 0.9), (100_000, 100_000, 0.78), (100_000, 20_000, 0.75)]
+    {
+        let path = PathSpec { rtt_us, queue_us, ..Default::default() };
+        let each =
+            [1_000, 2_000, 3_000].map(|apart_us| together(&path, 8, 50_000_000, Some((300_000, apart_us))));
+        println!("{rtt_us} us, queue {queue_us} us: {each:.3?}");
+        let mean = each.iter().sum::<f64>() / 3.0;
+        assert!(mean > least, "{rtt_us} us, queue {queue_us} us: {each:.3?} of the floor");
     }
 }

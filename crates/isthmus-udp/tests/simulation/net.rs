@@ -385,6 +385,13 @@ impl Flow {
         self.stream
     }
 
+    /// Writes a little, as who has just connected.
+    pub(crate) fn greet(&mut self, net: &mut Net) {
+        let (now, id) = (net.now, self.stream);
+        self.written +=
+            net.ports[self.from].with(now, id, |stream| stream.write(&[0; 20])).expect("it lives") as u64;
+    }
+
     /// Writes what there is room for, also while it leaves, and ends the stream behind the
     /// last byte.
     pub(crate) fn feed(&mut self, net: &mut Net) {
