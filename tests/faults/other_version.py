@@ -5,10 +5,12 @@ import struct
 import threading
 
 MAGIC = b"ISTH"
-HELLO, WELCOME, REFUSE = 1, 2, 3
+HELLO, WELCOME, REFUSE, OFFER, ANSWER = 1, 2, 3, 4, 5
 ADDRESS = 32
 # Tag, magic, version, source, target, credit.
 HELLO_LAYOUT = struct.Struct(f"<B4sH{ADDRESS}s{ADDRESS}sQ")
+# Tag, magic, version, host, payload.
+OFFER_LAYOUT = struct.Struct("<B4sHQI")
 REASON_VERSION = 1
 
 
@@ -35,13 +37,19 @@ class Peer:
                 except OSError:
                     pass
 
+    @staticmethod
+    def hear(lane, size):
+        """As many bytes, fewer at the end."""
+        return lane.recv(size, socket.MSG_WAITALL)
+
     def answer(self, lane):
-        hello = b""
-        while len(hello) < HELLO_LAYOUT.size:
-            piece = lane.recv(HELLO_LAYOUT.size - len(hello))
-            if not piece:
-                return
-            hello += piece
+        if lane.recv(1, socket.MSG_PEEK) == bytes([OFFER]):
+            *_, payload = OFFER_LAYOUT.unpack(self.hear(lane, OFFER_LAYOUT.size))
+            self.hear(lane, payload)
+            lane.sendall(struct.pack("<B4sBQI", ANSWER, MAGIC, 255, 0, 0))  # none of them
+        hello = self.hear(lane, HELLO_LAYOUT.size)
+        if len(hello) < HELLO_LAYOUT.size:
+            return
         tag, magic, version, _, target, _ = HELLO_LAYOUT.unpack(hello)
         if (tag, magic) != (HELLO, MAGIC):
             return

@@ -464,7 +464,7 @@ def local_fabrics(c):
     if c.transport != "isthmus":
         raise Skip("a setting of Isthmus")
     seen = []
-    for fabric in ("shm", "tcp"):
+    for fabric in ("memory", "shm", "tcp"):
         env = {"FI_ISTHMUS_FABRIC": fabric, "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "isthmus"}
         for words in (("storm", 200, 500), ("collectives", "64k"), ("onesided", "64k", 4)):
             ended = c.start(4, *words, suffix=f"-{fabric}-{words[0]}", env=env).wait(60)

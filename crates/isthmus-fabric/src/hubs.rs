@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use crate::Way;
+use crate::ground::Taken;
 use crate::hub::{Hub, News, Piped};
-use crate::offer::Way;
 use crate::{FabricError, host};
 
 /// Most different remarks that are made.
@@ -96,9 +97,8 @@ impl Hubs {
         hubs.map(|hub| Way { provider: hub.provider().to_owned(), name: hub.name().to_vec() }).collect()
     }
 
-    /// Takes the first of the ways that leads somewhere from here: its place in the list, the
-    /// new lane, the name by which the neighbour is to call it, and that of our endpoint.
-    pub(crate) fn take(&mut self, ways: &[Way], near: bool) -> Option<(usize, Pipe, u64, Vec<u8>)> {
+    /// Takes the first of the ways that leads somewhere from here.
+    pub(crate) fn take(&mut self, ways: &[Way], near: bool) -> Option<Taken<Pipe>> {
         if self.is_off() || ways.is_empty() {
             return None;
         }
@@ -107,15 +107,17 @@ impl Hubs {
             let same = |hub: &Hub| hub.provider() == way.provider;
             let Some(hub) = self.hubs.iter().flatten().position(same) else { continue };
             match self.add(hub, &way.name) {
-                Ok((pipe, name)) => return Some((choice, pipe, pipe.token, name)),
+                Ok((pipe, name)) => return Some(Taken { choice, pipe, lane: pipe.token, name }),
                 Err(error) => self.remark(format_args!("a lane stays TCP: {}: {error}", way.provider)),
             }
         }
         None
     }
 
-    /// A new lane over the fabric that has this place among [`Hubs::ways`].
-    pub(crate) fn join(&mut self, choice: usize, name: &[u8]) -> Result<Pipe, FabricError> {
+    /// A new lane over the fabric of one of [`Hubs::ways`].
+    pub(crate) fn join(&mut self, way: &Way, name: &[u8]) -> Result<Pipe, FabricError> {
+        let same = |hub: &Hub| hub.provider() == way.provider && hub.name() == way.name;
+        let choice = self.hubs.iter().flatten().position(same).ok_or(FabricError::Full)?;
         self.add(choice, name).map(|(pipe, _)| pipe)
     }
 
@@ -254,7 +256,7 @@ mod tests {
             eprintln!("skipped: libfabric is not installed");
             return;
         }
-        let (_, pipe, ..) = hubs.take(&ways, true).expect("it leads to itself");
+        let Taken { pipe, .. } = hubs.take(&ways, true).expect("it leads to itself");
         assert_eq!(hubs.failure(), None);
         let error = FabricError::Call { what: "fi_cq_read", why: "the port is down".to_owned() };
         hubs.hubs.iter_mut().flatten().for_each(|hub| hub.give_up(&error));

@@ -10,6 +10,7 @@
 //! `unsafe` lives in `library.rs` (finding libfabric), `net.rs` (its objects), and in `hub.rs`
 //! and `hubs.rs`, which copy from and to the memory that a lane is lent.
 
+mod ground;
 mod host;
 mod hub;
 mod hubs;
@@ -19,9 +20,11 @@ mod net;
 mod offer;
 mod pipe;
 
+pub use ground::{Ground, Taken};
 pub use hub::{News, Piped};
 pub use hubs::{Hubs, Pipe};
 pub use meeting::{Meeting, Met};
+pub use offer::Way;
 
 /// Why a fabric cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

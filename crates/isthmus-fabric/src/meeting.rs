@@ -14,8 +14,8 @@ use isthmus_wire::frame::{Answer, Frame, MAGIC, Offer, Settle};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::hubs::{Hubs, Pipe};
-use crate::offer::{self, LIST_MAX};
+use crate::ground::{Ground, Taken};
+use crate::offer::{self, LIST_MAX, Way};
 
 /// How long the way is tried.
 const TRIAL: Duration = Duration::from_secs(2);
@@ -26,14 +26,14 @@ const OFFER_TAG: u8 = 4;
 
 /// What a meeting has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Met {
+pub enum Met<P> {
     /// Nothing yet: to be asked again when the connection is readable, when there are news of
     /// the lane, and now and then.
     NotYet,
     /// The lane stays as it is.
     Stays,
     /// The lane's bytes go here from now on.
-    Moves(Pipe),
+    Moves(P),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,42 +52,52 @@ enum Stage {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct Meeting<P> {
     stage: Stage,
+    /// The neighbour has an address of this host.
+    near: bool,
     key: u64,
     heard: Vec<u8>,
-    pipe: Option<Pipe>,
+    offered: Vec<Way>,
+    pipe: Option<P>,
 }
 
-impl Meeting {
-    /// Of a lane that we have connected.
-    pub fn of_dialled() -> Self {
-        Self { stage: Stage::Offering, key: u64::MAX, heard: Vec::new(), pipe: None }
+impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
+    /// Of a lane that we have connected; `near` where that is to an address of this host.
+    pub fn of_dialled(near: bool) -> Self {
+        let (heard, offered) = (Vec::new(), Vec::new());
+        Self { stage: Stage::Offering, near, key: u64::MAX, heard, offered, pipe: None }
     }
 
     /// Of a lane that was accepted.
     pub fn of_accepted() -> Self {
-        Self { stage: Stage::Waiting, ..Self::of_dialled() }
+        Self { stage: Stage::Waiting, ..Self::of_dialled(false) }
     }
 
     /// Goes on as far as it can without waiting. News of the lane will carry `key`.
     ///
     /// # Errors
     /// The connection's, or that the neighbour breaks the protocol; the lane is over then.
-    pub fn go_on(&mut self, on: BorrowedFd<'_>, key: u64, hubs: &mut Hubs) -> io::Result<Met> {
+    pub fn go_on(
+        &mut self,
+        on: BorrowedFd<'_>,
+        key: u64,
+        ground: &mut impl Ground<Pipe = P>,
+    ) -> io::Result<Met<P>> {
         self.key = key;
         loop {
             let before = self.stage;
             let met = match self.stage {
-                Stage::Offering => self.offer(on, hubs)?,
-                Stage::Offered => self.hear_answer(on, hubs)?,
-                Stage::Trying { until } => self.try_way(on, until, hubs)?,
-                Stage::Waiting => self.hear_offer(on, hubs)?,
-                Stage::Answered => self.hear_end(on, hubs)?,
+                Stage::Offering => self.offer(on, ground)?,
+                Stage::Offered => self.hear_answer(on, ground)?,
+                Stage::Trying { until } => self.try_way(on, until, ground)?,
+                Stage::Waiting => self.hear_offer(on, ground)?,
+                Stage::Answered => self.hear_end(on, ground)?,
                 Stage::Over => Met::Stays,
             };
             if met != Met::NotYet {
                 self.stage = Stage::Over;
+                ground.withdraw(&std::mem::take(&mut self.offered));
                 return Ok(met);
             }
             if self.stage == before {
@@ -97,75 +107,84 @@ impl Meeting {
     }
 
     /// Forgets what was prepared: the lane has ended before it was settled.
-    pub fn call_off(&mut self, hubs: &mut Hubs) {
+    pub fn call_off(&mut self, ground: &mut impl Ground<Pipe = P>) {
         if let Some(pipe) = self.pipe.take() {
-            hubs.remove(pipe);
+            ground.remove(pipe);
         }
+        ground.withdraw(&std::mem::take(&mut self.offered));
     }
 
-    fn offer(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
-        let ways = hubs.ways();
+    fn offer(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
+        let ways = ground.ways(self.near);
         if ways.is_empty() {
             return Ok(Met::Stays);
         }
         let list = offer::encode(&ways);
         let payload = list.len() as u32;
-        let offer = Offer { magic: MAGIC, version: PROTOCOL_VERSION, host: hubs.host(), payload };
+        let offer = Offer { magic: MAGIC, version: PROTOCOL_VERSION, host: ground.host(), payload };
+        self.offered = ways;
         say(on, offer, &list)?;
         self.stage = Stage::Offered;
         Ok(Met::NotYet)
     }
 
-    fn hear_answer(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
+    fn hear_answer(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
         let Some(frame) = self.hear(on, Answer::LEN)? else { return Ok(Met::NotYet) };
         let Frame::Answer(answer) = frame else { return Err(out_of_place()) };
         if answer.magic != MAGIC {
             return Err(out_of_place());
         }
         if answer.choice == NONE {
-            hubs.remark(format_args!("a lane stays TCP: the neighbour takes none of the fabrics offered"));
+            ground.remark(format_args!("a lane stays TCP: the neighbour takes none of the fabrics offered"));
             return Ok(Met::Stays);
         }
         let name = self.heard.split_off(frame.header_len());
-        match hubs.join(usize::from(answer.choice), &name) {
+        let way = self.offered.get(usize::from(answer.choice)).ok_or_else(out_of_place)?;
+        match ground.join(way, &name) {
             Ok(pipe) => {
                 self.pipe = Some(pipe);
-                hubs.set_key(pipe, self.key);
-                hubs.probe(pipe, answer.lane);
+                ground.set_key(pipe, self.key);
+                ground.probe(pipe, answer.lane);
                 self.stage = Stage::Trying { until: Instant::now() + TRIAL };
                 Ok(Met::NotYet)
             }
             Err(error) => {
-                hubs.remark(format_args!("a lane stays TCP: {error}"));
+                ground.remark(format_args!("a lane stays TCP: {error}"));
                 self.end(on, false)
             }
         }
     }
 
-    fn try_way(&mut self, on: BorrowedFd<'_>, until: Instant, hubs: &mut Hubs) -> io::Result<Met> {
+    fn try_way(
+        &mut self,
+        on: BorrowedFd<'_>,
+        until: Instant,
+        ground: &mut impl Ground<Pipe = P>,
+    ) -> io::Result<Met<P>> {
         let Some(pipe) = self.pipe else { return Ok(Met::Stays) };
-        if hubs.is_proved(pipe) {
-            hubs.begin(pipe, on.try_clone_to_owned()?);
-            let provider = hubs.provider(pipe).to_owned();
-            hubs.remark(format_args!("lanes go over {provider}"));
+        if ground.is_proved(pipe) {
+            ground.begin(pipe, on.try_clone_to_owned()?);
+            let provider = ground.provider(pipe).to_owned();
+            ground.remark(format_args!("lanes go over {provider}"));
             return self.end(on, true);
         }
         if Instant::now() < until {
             return Ok(Met::NotYet);
         }
-        let provider = hubs.provider(pipe).to_owned();
-        hubs.remark(format_args!("a lane stays TCP: nothing comes back from the neighbour over {provider}"));
-        self.call_off(hubs);
+        let provider = ground.provider(pipe).to_owned();
+        ground
+            .remark(format_args!("a lane stays TCP: nothing comes back from the neighbour over {provider}"));
+        self.call_off(ground);
         self.end(on, false)
     }
 
     /// Says how it ends.
-    fn end(&mut self, on: BorrowedFd<'_>, moved: bool) -> io::Result<Met> {
+    fn end(&mut self, on: BorrowedFd<'_>, moved: bool) -> io::Result<Met<P>> {
         say(on, Settle { moved: u8::from(moved) }, &[])?;
         Ok(self.pipe.take().map_or(Met::Stays, Met::Moves))
     }
 
-    fn hear_offer(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
+    fn hear_offer(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
         if self.heard.is_empty() {
             match peek(on)? {
                 None => return Ok(Met::NotYet),
@@ -180,12 +199,12 @@ impl Meeting {
         let ways = ways.filter(|_| offer.magic == MAGIC).ok_or_else(out_of_place)?;
         // Another version is refused when the lane says Hello.
         let ways = if offer.version == PROTOCOL_VERSION { ways } else { Vec::new() };
-        let near = offer.host == hubs.host();
+        let near = offer.host == ground.host();
         let answer = |choice, lane, payload| Answer { magic: MAGIC, choice, lane, payload };
-        match hubs.take(&ways, near) {
-            Some((choice, pipe, lane, name)) => {
+        match ground.take(&ways, near) {
+            Some(Taken { choice, pipe, lane, name }) => {
                 self.pipe = Some(pipe);
-                hubs.set_key(pipe, self.key);
+                ground.set_key(pipe, self.key);
                 say(on, answer(choice as u8, lane, name.len() as u32), &name)?;
                 self.heard.clear();
                 self.stage = Stage::Answered;
@@ -198,17 +217,17 @@ impl Meeting {
         }
     }
 
-    fn hear_end(&mut self, on: BorrowedFd<'_>, hubs: &mut Hubs) -> io::Result<Met> {
+    fn hear_end(&mut self, on: BorrowedFd<'_>, ground: &mut impl Ground<Pipe = P>) -> io::Result<Met<P>> {
         let Some(frame) = self.hear(on, Settle::LEN)? else { return Ok(Met::NotYet) };
         let Frame::Settle(Settle { moved }) = frame else { return Err(out_of_place()) };
         match self.pipe.take() {
             Some(pipe) if moved == 1 => {
                 let connection: OwnedFd = on.try_clone_to_owned()?;
-                hubs.begin(pipe, connection);
+                ground.begin(pipe, connection);
                 Ok(Met::Moves(pipe))
             }
             Some(pipe) => {
-                hubs.remove(pipe);
+                ground.remove(pipe);
                 Ok(Met::Stays)
             }
             None => Ok(Met::Stays),

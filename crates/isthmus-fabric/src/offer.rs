@@ -12,10 +12,11 @@ pub(crate) const PROVIDER_MAX: usize = 64;
 
 /// One way that is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
-    pub(crate) provider: String,
+pub struct Way {
+    /// The provider's name.
+    pub provider: String,
     /// The endpoint's name; only the provider understands it.
-    pub(crate) name: Vec<u8>,
+    pub name: Vec<u8>,
 }
 
 /// The bytes of a list; ways that do not fit are left out.

@@ -77,13 +77,17 @@ pub(crate) fn found() {
 }
 
 /// This thread found nothing at an endpoint: perhaps sleeps until `poller`, the endpoint's, has events, or
-/// `beside` is readable.
-pub(crate) fn found_nothing(poller: &Poller, beside: Option<BorrowedFd<'_>>) {
+/// `beside` is readable. `is_quiet` is asked before it does: whether all that comes will show there.
+pub(crate) fn found_nothing(
+    poller: &Poller,
+    beside: Option<BorrowedFd<'_>>,
+    is_quiet: impl FnOnce() -> bool,
+) {
     let (mut row, endpoint) = (ROW.get(), poller.raw_fd());
     row.count();
     if row.is_due(endpoint) {
         let now = now_us();
-        if row.may_nap(endpoint, now) && is_crowded(now) {
+        if row.may_nap(endpoint, now) && is_crowded(now) && is_quiet() {
             nap(poller, beside);
             row.napper = Some((endpoint, now_us()));
         }
@@ -198,7 +202,7 @@ mod tests {
     #[test]
     fn a_find_ends_the_row_of_its_thread() {
         let poller = Poller::new().expect("a poller");
-        found_nothing(&poller, None);
+        found_nothing(&poller, None, || true);
         assert_eq!(ROW.get().polls, 1);
         std::thread::spawn(found).join().expect("a thread");
         assert_eq!(ROW.get().polls, 1);

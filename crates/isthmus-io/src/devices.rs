@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::Settings;
+use crate::carrier::MEMORY;
 use crate::settings::{SettingsError, file_text, locate_error};
 
 /// What a `[device.NAME]` table may set besides the [`crate::PARAMETERS`]: name and meaning.
@@ -61,7 +62,7 @@ pub fn devices_from_toml(text: &str, origin: &str) -> Result<Vec<DeviceSettings>
     let common = without_named(common);
     if named.is_empty() {
         let settings = own(&common)?;
-        return Ok(vec![device("default", &settings.fabric.clone(), PRIORITY, settings)]);
+        return Ok(vec![device("default", &settings.fabrics(), PRIORITY, settings)]);
     }
     own(&common)?; // errors show at their own place
     let mut devices = Vec::new();
@@ -82,10 +83,11 @@ pub fn devices_from_toml(text: &str, origin: &str) -> Result<Vec<DeviceSettings>
         }
         let merged = Spanned::new(span, merged.into_inner());
         let mut settings = own(&merged)?;
-        let transport = if transport.is_empty() { settings.fabric.clone() } else { transport };
+        let transport = if transport.is_empty() { settings.fabrics() } else { transport };
         match (transport.as_str(), transport.parse()) {
             ("", _) => {}
             (_, Ok(by)) => settings.transport = by,
+            (_, Err(_)) if transport == settings.fabrics() => {}
             (_, Err(_)) => settings.fabric.clone_from(&transport),
         }
         devices.push(device(&name, &transport, priority, settings));
@@ -95,7 +97,7 @@ pub fn devices_from_toml(text: &str, origin: &str) -> Result<Vec<DeviceSettings>
 
 fn device(name: &str, transport: &str, priority: u32, settings: Settings) -> DeviceSettings {
     let transport = match transport {
-        "" | "off" => "tcp",
+        "" | "off" | MEMORY => "tcp",
         named => named,
     };
     DeviceSettings { name: name.to_owned(), transport: transport.to_owned(), priority, settings }
@@ -195,7 +197,7 @@ mod tests {
         assert_eq!(devices[1].settings.fabric, "shm");
         let far = devices_from_toml("[device.far]\ntransport = \"udp\"\n", "x").expect("valid");
         assert_eq!((far[0].transport.as_str(), far[0].settings.transport), ("udp", Transport::Udp));
-        assert_eq!(far[0].settings.fabric, "");
+        assert_eq!(far[0].settings.fabrics(), "");
         let near = devices_from_toml("[device.near]\ntransport = \"ethernet\"\n", "x").expect("valid");
         assert_eq!(
             (near[0].transport.as_str(), near[0].settings.transport),

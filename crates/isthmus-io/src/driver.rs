@@ -104,6 +104,7 @@ impl Driver {
         let active = polls != std::mem::replace(&mut charge.polls, polls) && !endpoint.is_armed();
         if active != charge.standby {
             charge.standby = active;
+            endpoint.set_standby(active);
             let changed = if active {
                 self.poller.remove(endpoint.event_fd())
             } else {

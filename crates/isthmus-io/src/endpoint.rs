@@ -26,7 +26,7 @@ use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
-use crate::shell::{Core, Shell};
+use crate::shell::{Core, Shell, Turned};
 use crate::signals;
 use crate::{Credit, Protocols, RegionTable, Settings, TlsMode, carrier};
 
@@ -91,6 +91,8 @@ pub struct Endpoint {
     polls: AtomicU64,
     /// Somebody sleeps on the bell.
     armed: AtomicBool,
+    /// The I/O thread does not sleep on this endpoint's descriptor: whoever polls need not be woken.
+    standby: AtomicBool,
     closed: AtomicBool,
     bell: Bell,
     event_fd: Poller,
@@ -161,6 +163,7 @@ impl Endpoint {
             burst: Burst::new(),
             polls: AtomicU64::new(0),
             armed: AtomicBool::new(false),
+            standby: AtomicBool::new(true),
             closed: AtomicBool::new(false),
             bell: Bell::new()?,
             event_fd,
@@ -440,20 +443,22 @@ impl Endpoint {
         if self.is_closed() {
             return 0;
         }
-        self.polls.fetch_add(1, Ordering::Relaxed);
-        if self.armed.swap(false, Ordering::Relaxed) {
+        // That of two threads one is not counted is no harm.
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
             self.bell.silence();
         }
         self.core.lock().engine.note_poll();
         if self.burst.end() {
             self.pump();
         }
-        let turned = self.try_turn();
-        let moved = take_completions(&mut self.core.lock().engine, out);
-        if turned == Some(true) || moved > 0 {
+        let turned = self.turn(false);
+        let done = turned.is_none_or(|turned| turned.done);
+        let moved = if done { take_completions(&mut self.core.lock().engine, out) } else { 0 };
+        if turned.is_some_and(|turned| turned.read) || moved > 0 {
             courtesy::found();
         } else if turned.is_some() {
-            courtesy::found_nothing(&self.event_fd, beside);
+            courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
         } else {
             // Whoever turns the shell works for us: polling on would only hold that up.
             courtesy::found_busy(|| self.shell.try_lock_for(NAP).map_or((), drop));
@@ -519,11 +524,15 @@ impl Endpoint {
         let start = Instant::now();
         loop {
             let mut shell = self.shell.lock();
-            shell.turn(&self.core);
+            shell.turn(&self.core, true);
             if done(self, &mut shell) || start.elapsed() > limit {
                 return;
             }
+            let quiet = shell.doze();
             drop(shell);
+            if !quiet {
+                continue;
+            }
             wait_readable(self.event_fd.raw_fd(), CLOSE_STEP.as_millis().max(1) as i32);
         }
     }
@@ -547,17 +556,20 @@ impl Endpoint {
         }
     }
 
-    /// Turns the shell once, unless somebody else does.
-    fn turn(&self) -> bool {
-        self.try_turn().unwrap_or(false)
+    /// Whether there is nothing to do, and whatever comes will show at the descriptor.
+    fn is_quiet(&self) -> bool {
+        self.shell.try_lock().is_none_or(|mut shell| shell.doze())
     }
 
-    /// The same; `None` where somebody else turns it now.
-    fn try_turn(&self) -> Option<bool> {
+    /// Turns the shell once, unless somebody else does; what became of that.
+    fn turn(&self, fully: bool) -> Option<Turned> {
         let mut shell = self.shell.try_lock()?;
-        let turned = shell.turn(&self.core);
+        if self.standby.load(Ordering::Relaxed) {
+            shell.rouse();
+        }
+        let turned = shell.turn(&self.core, fully);
         self.release(shell);
-        Some(turned.read)
+        Some(turned)
     }
 
     /// Gives the shell up and does what came while it was held.
@@ -597,17 +609,22 @@ impl Endpoint {
         }
         let polls = self.polls();
         for _ in 0..TURNS_PER_DRIVE {
-            if !self.turn() || self.polls() != polls {
+            if !self.turn(true).is_some_and(|turned| turned.read) || self.polls() != polls {
                 break;
             }
         }
     }
 
+    /// The I/O thread leaves the endpoint to the program, or takes over.
+    pub(crate) fn set_standby(&self, standby: bool) {
+        self.standby.store(standby, Ordering::Relaxed);
+    }
+
     /// The I/O thread is about to sleep until the endpoint's descriptor is readable.
     pub(crate) fn doze(&self) {
-        // Who holds the shell is awake.
-        if let Some(mut shell) = self.shell.try_lock() {
-            shell.doze();
+        if !self.is_closed() {
+            // Who holds it now may not come again.
+            self.shell.lock().doze();
         }
     }
 
@@ -617,7 +634,7 @@ impl Endpoint {
         let now = guard.now();
         let engine = guard.engine.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
         drop(guard);
-        let shell = self.shell.try_lock().and_then(|mut shell| shell.deadline());
+        let shell = if self.is_closed() { None } else { self.shell.lock().deadline() };
         engine.into_iter().chain(shell).min()
     }
 }

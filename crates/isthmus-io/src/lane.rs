@@ -55,6 +55,12 @@ pub(crate) struct Lane {
     pub(crate) streaming: bool,
     /// Direct reads in vain since something came.
     pub(crate) vain_reads: u32,
+    /// The shell's turn in which something last came by shared memory.
+    pub(crate) heard_in: u32,
+    /// The same, when it was last asked whether that was long ago.
+    pub(crate) rested_in: u32,
+    /// It goes by shared memory, and waits to be woken.
+    pub(crate) asleep: bool,
 }
 
 impl Lane {
@@ -71,6 +77,9 @@ impl Lane {
             waits_to_write: dialled,
             streaming: false,
             vain_reads: IDLE_READS,
+            heard_in: 0,
+            rested_in: 0,
+            asleep: false,
         }
     }
 
@@ -105,6 +114,8 @@ impl Lane {
 pub(crate) struct Outgoing {
     batch: Batch,
     pieces: Vec<libc::iovec>,
+    /// Of each piece, whether it stays as it is until the peer has acknowledged it.
+    lasting: Vec<bool>,
     /// Pieces written whole.
     written: usize,
 }
@@ -117,9 +128,9 @@ impl Outgoing {
         self.written < self.pieces.len()
     }
 
-    /// What is still to be written.
-    pub(crate) fn rest(&mut self) -> &mut [libc::iovec] {
-        &mut self.pieces[self.written..]
+    /// What is still to be written, and which of it lasts.
+    pub(crate) fn rest(&mut self) -> (&mut [libc::iovec], &[bool]) {
+        (&mut self.pieces[self.written..], &self.lasting[self.written..])
     }
 
     /// Notes that `n` more bytes are written.
@@ -138,6 +149,7 @@ impl Outgoing {
     fn clear(&mut self) {
         self.batch.clear();
         self.pieces.clear();
+        self.lasting.clear();
         self.written = 0;
     }
 }
@@ -193,7 +205,7 @@ impl Spares {
 /// Takes the lane's next batch from the engine.
 pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
     let Core { engine, memory, .. } = &mut **core;
-    let Outgoing { batch, pieces, .. } = &mut **lane.outgoing.get_or_insert_default();
+    let Outgoing { batch, pieces, lasting, .. } = &mut **lane.outgoing.get_or_insert_default();
     if !engine.transmit(id, batch, memory) {
         return;
     }
@@ -205,8 +217,10 @@ pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>)
             }
             isthmus_proto::Segment::Lent { place, offset, len } => {
                 memory.iovecs(place, offset, len, pieces);
+                lasting.resize(pieces.len(), true);
             }
         }
+        lasting.resize(pieces.len(), false);
     }
 }
 

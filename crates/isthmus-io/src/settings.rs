@@ -17,6 +17,7 @@ use isthmus_units::{Size, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
+use crate::carrier::MEMORY;
 use crate::interface::{self, InterfaceError};
 pub(crate) use changes::Changes;
 pub use protocols::Protocols;
@@ -60,6 +61,18 @@ macro_rules! settings {
         }
 
         impl Settings {
+    /// Whether lanes on this host go by shared memory. Encrypted ones do not: its other end would not
+    /// have proved who it is.
+    pub(crate) fn by_memory(&self) -> bool {
+        self.tls == TlsMode::Off && self.fabric.split(',').any(|name| name.trim() == MEMORY)
+    }
+
+    /// The local fabrics of libfabric's, separated by commas; "" for none.
+    pub(crate) fn fabrics(&self) -> String {
+        let names = self.fabric.split(',').map(str::trim);
+        names.filter(|name| !matches!(*name, MEMORY | "off" | "")).collect::<Vec<_>>().join(",")
+    }
+
             /// Takes over what `get` knows by name of setting.
             fn override_from(&mut self, get: impl Fn(&str) -> Option<String>) -> Result<(), SettingsError> {
                 $(if let Some(text) = get(stringify!($name)) {
@@ -87,7 +100,7 @@ settings! {
     tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
     tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
     tls_authorities: KeyFiles = "", "For tls: the authorities of the AS's whose endpoints are trusted, one's own among them. Absolute paths, several separated by commas. Default: none.";
-    fabric: String = "", "Local fabrics over which lanes to endpoints and routers of the same subnet go where both ends have them: libfabric providers, best first, separated by commas, such as \"shm,verbs\"; shm is for the same host. Else, and for \"\" and \"off\", TCP. Default \"\".";
+    fabric: String = "memory", "What lanes to endpoints and routers of the same subnet go over instead of TCP where both ends have it, separated by commas: \"memory\", shared memory between endpoints of one host, of one user and not apart by containers, which goes before the others and not together with tls; and local fabrics, by libfabric's providers, best first, such as \"memory,verbs\"; shm is for the same host. For \"off\", TCP. Default \"memory\".";
     credit: Credit = "auto", "Most unexpected data that one peer may send ahead of its receives: bytes, such as \"8MiB\", or \"auto\": 8 MiB, and more where the path holds more, by round trip and by what arrives, up to an equal share of credit_total. Default auto.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
     transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. Default adaptive.";

@@ -13,7 +13,7 @@ use isthmus_udp::{Composition, Dropped};
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use crate::carrier::{Carrier, Carriers, Neighbour, Settled, Transfer, Untrusted};
+use crate::carrier::{Carrier, Carriers, MemoryLane, Neighbour, Settled, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::log::{debug_log, info_log, warn_log};
 use crate::memory::ProcessMemory;
@@ -53,6 +53,14 @@ const PARTING_TIME: Duration = Duration::from_secs(1);
 const DIRECT_LANES: usize = 2;
 /// Turns between asking for events while lanes are read directly.
 const DIRECT_TURNS: u32 = 16;
+/// Lanes by shared memory beyond this are looked at only while something comes: those on which nothing
+/// has come in [`MEMORY_TURNS`] turns wait to be woken.
+const MEMORY_LANES: usize = 32;
+const MEMORY_TURNS: u32 = 1 << 12;
+/// Lanes by shared memory that were silent for so long give memory back; whoever polls without a pause looks
+/// after that every [`REST_TURNS`].
+const REST: Duration = Duration::from_secs(1);
+const REST_TURNS: u32 = 1 << 16;
 
 const LISTENER: u64 = u64::MAX;
 const CARRIERS: u64 = u64::MAX - 1;
@@ -80,6 +88,14 @@ pub(crate) struct Shell {
     /// Whether lanes may be read directly at all: with a single peer only. What one peer
     /// sent before it told another, and that one us, must not be read after the latter.
     direct: bool,
+    /// Lanes by shared memory that are looked at in every turn, and how many others there are.
+    memory: Vec<usize>,
+    asleep: usize,
+    /// All of those wait to be woken: whoever turns the shell sleeps.
+    dozing: bool,
+    /// This turn looks at descriptors and the clock.
+    fully: bool,
+    rested: Instant,
     /// No lane's bytes come by its descriptor.
     all_turned: bool,
     /// `direct` is to be found out anew.
@@ -92,7 +108,10 @@ unsafe impl Send for Shell {}
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turned {
+    /// Something came.
     pub(crate) read: bool,
+    /// The engine may have finished operations.
+    pub(crate) done: bool,
 }
 
 impl Shell {
@@ -120,6 +139,11 @@ impl Shell {
             news: Vec::new(),
             busy: Vec::with_capacity(DIRECT_LANES),
             direct: false,
+            memory: Vec::new(),
+            asleep: 0,
+            dozing: false,
+            fully: false,
+            rested: Instant::now(),
             all_turned: false,
             changed: false,
         })
@@ -130,11 +154,14 @@ impl Shell {
         &self.poller
     }
 
-    /// Reads what has come, writes what is to go, and does what is due.
-    pub(crate) fn turn(&mut self, core: &Mutex<Core>) -> Turned {
+    /// Reads what has come, writes what is to go, and does what is due. Whoever turns it again and again
+    /// need not do so `fully`: then descriptors and the clock are looked at now and then only, where nothing is
+    /// lost by that.
+    pub(crate) fn turn(&mut self, core: &Mutex<Core>, fully: bool) -> Turned {
+        self.fully = fully;
         let read = self.take_in(core);
         let mut guard = core.lock();
-        if guard.engine.poll_timeout().is_some() {
+        if self.fully && guard.engine.poll_timeout().is_some() {
             let now = guard.now();
             let Core { engine, memory, .. } = &mut *guard;
             engine.handle_timeout(now, memory);
@@ -143,6 +170,7 @@ impl Shell {
             guard.engine.flush_acks();
         }
         let busy = guard.engine.has_output();
+        let done = busy || guard.engine.has_completions();
         let decisions = guard.engine.take_decisions();
         drop(guard);
         decisions.iter().for_each(|(peer, what)| info_log!("{peer}: {what}"));
@@ -151,28 +179,112 @@ impl Shell {
         }
         self.carriers.flush();
         self.sweep(core);
-        Turned { read }
+        Turned { read, done }
     }
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {
         self.turns = self.turns.wrapping_add(1);
-        let read = !self.carriers.is_plain() && self.turn_carriers(core);
-        self.take_in_by_descriptors(core) || read
+        let turned = !self.carriers.is_plain() && self.turn_carriers(core);
+        let read = self.take_in_by_memory(core);
+        if self.turns.is_multiple_of(REST_TURNS) && self.rested.elapsed() > REST {
+            self.rest();
+        }
+        self.take_in_by_descriptors(core) || read || turned
+    }
+
+    /// Looks after lanes by shared memory; true where something came.
+    fn take_in_by_memory(&mut self, core: &Mutex<Core>) -> bool {
+        let mut read = false;
+        let crowded = self.memory.len() > MEMORY_LANES;
+        for i in (0..self.memory.len()).rev() {
+            // A lane that was lost meanwhile has left the list.
+            let Some(&index) = self.memory.get(i) else { continue };
+            let Some(Some(lane)) = self.lanes.get_mut(index) else { continue };
+            let Some(memory) = lane.carrier.memory() else { continue };
+            if memory.is_writable() {
+                self.resume(index, core);
+            } else if !memory.is_readable() {
+                if crowded && self.turns.wrapping_sub(lane.heard_in) > MEMORY_TURNS && memory.doze() {
+                    self.memory.swap_remove(i);
+                    lane.asleep = true;
+                    self.asleep += 1;
+                    self.changed = true;
+                }
+                continue;
+            }
+            if let Some(Some(lane)) = self.lanes.get_mut(index) {
+                lane.heard_in = self.turns;
+            }
+            read |= self.receive(index, core);
+        }
+        read
+    }
+
+    /// Whoever turns the shell looks after lanes by shared memory again and again from now on, and need
+    /// not be woken.
+    pub(crate) fn rouse(&mut self) {
+        if std::mem::take(&mut self.dozing) {
+            for index in &self.memory {
+                let lane = self.lanes.get_mut(*index).and_then(Option::as_mut);
+                lane.and_then(|lane| lane.carrier.memory()).into_iter().for_each(MemoryLane::rouse);
+            }
+        }
+    }
+
+    /// Lets the other ends of lanes by shared memory know that they have to wake us; false where
+    /// something has come already.
+    fn doze_by_memory(&mut self) -> bool {
+        self.dozing = !self.memory.is_empty();
+        let mut quiet = true;
+        for index in &self.memory {
+            let lane = self.lanes.get_mut(*index).and_then(Option::as_mut);
+            quiet &= lane.and_then(|lane| lane.carrier.memory()).is_none_or(MemoryLane::doze);
+        }
+        quiet
+    }
+
+    fn is_readable_by_memory(&mut self, index: usize) -> bool {
+        let lane = self.lanes.get_mut(index).and_then(Option::as_mut);
+        lane.and_then(|lane| lane.carrier.memory()).is_some_and(|memory| memory.is_readable())
+    }
+
+    /// Gives back memory of lanes on which nothing has come since this was last called.
+    fn rest(&mut self) {
+        for lane in self.lanes.iter_mut().flatten() {
+            let silent = lane.heard_in == std::mem::replace(&mut lane.rested_in, lane.heard_in);
+            if let (true, Some(memory)) = (silent, lane.carrier.memory()) {
+                memory.rest();
+            }
+        }
+        self.rested = Instant::now();
+    }
+
+    /// A lane by shared memory is to be looked at in every turn.
+    fn look_at(&mut self, index: usize) {
+        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
+        let Some(memory) = lane.carrier.memory() else { return };
+        memory.rouse();
+        lane.heard_in = self.turns;
+        self.asleep -= usize::from(std::mem::take(&mut lane.asleep));
+        self.memory.push(index);
+        self.changed = true;
     }
 
     fn take_in_by_descriptors(&mut self, core: &Mutex<Core>) -> bool {
         if self.changed {
             self.changed = false;
             let turned = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_turned()).count();
-            self.all_turned = self.count > 0 && turned == self.count;
+            self.all_turned = self.count > 0 && turned == self.count && self.asleep == 0;
             self.direct = self.open == self.count && (self.all_turned || core.lock().engine.talks_to_one());
         }
         if self.direct
             && (self.all_turned || !self.busy.is_empty())
             && !self.turns.is_multiple_of(DIRECT_TURNS)
+            && !self.fully
         {
             return self.read_busy(core);
         }
+        self.fully = true;
         if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
             warn_log!("cannot ask for events: {error}");
             return false;
@@ -196,10 +308,14 @@ impl Shell {
 
     /// Lets a lane's carrier know that its descriptor is readable.
     fn stir(&mut self, ready: &Ready) {
-        if let Some(Some(lane)) = self.lanes.get_mut(ready.key as usize)
+        let index = ready.key as usize;
+        if let Some(Some(lane)) = self.lanes.get_mut(index)
             && ready.readable
         {
             lane.carrier.stir(&mut self.carriers);
+            if lane.asleep {
+                self.look_at(index);
+            }
         }
     }
 
@@ -385,6 +501,8 @@ impl Shell {
         } else {
             lane.phase = Phase::Ungreeted;
         }
+        drop(guard);
+        self.look_at(index);
         true
     }
 
@@ -453,7 +571,9 @@ impl Shell {
             guard.engine.note_time(now);
             fill(lane, id, &mut guard);
             drop(guard);
-            self.write(index, core);
+            if !self.write(index, core) {
+                return;
+            }
         }
     }
 
@@ -469,28 +589,37 @@ impl Shell {
         }
     }
 
-    /// Writes what the lane holds.
-    fn write(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes[index].as_mut() else { return };
+    /// Writes what the lane holds. False where the engine has nothing more to send, by any lane.
+    fn write(&mut self, index: usize, core: &Mutex<Core>) -> bool {
+        let mut more = true;
+        let Some(lane) = self.lanes[index].as_mut() else { return more };
         if let Some(outgoing) = lane.outgoing.as_mut().filter(|outgoing| outgoing.is_unwritten()) {
+            let (pieces, lasting) = outgoing.rest();
             // SAFETY: the pieces are the batch's own bytes and memory lent until the
-            // engine hears that the batch is written.
-            match unsafe { lane.carrier.write(outgoing.rest(), &mut self.carriers) } {
+            // engine hears that the batch is written; those that last until they are acknowledged.
+            match unsafe { lane.carrier.write(pieces, lasting, &mut self.carriers) } {
                 Transfer::Bytes(n) => outgoing.advance(n),
                 Transfer::Blocked => {}
-                Transfer::Failed(error) => return self.lose(index, &loss_of(&error), core),
+                Transfer::Failed(error) => {
+                    self.lose(index, &loss_of(&error), core);
+                    return more;
+                }
             }
             if outgoing.is_unwritten() {
-                return self.wait_to_write(index, true);
+                self.wait_to_write(index, true);
+                return more;
             }
             let mut guard = core.lock();
             let Core { engine, memory, .. } = &mut *guard;
             engine.written(LaneId(index as u32), memory);
+            more = engine.has_output();
         }
         self.spares.take_outgoing(lane);
         if lane.phase == Phase::Flushing {
             self.flush(index, core);
+            more = true;
         }
+        more
     }
 
     /// Closes our side of a lane once all is written.
@@ -511,7 +640,8 @@ impl Shell {
             self.spares.lend_outgoing(lane);
             fill(lane, LaneId(index as u32), &mut core.lock());
             if lane.has_unwritten() {
-                return self.write(index, core);
+                self.write(index, core);
+                return;
             }
             lane.enter(Phase::Parting);
             lane.carrier.finish(&mut self.carriers);
@@ -538,7 +668,8 @@ impl Shell {
             match read_some(lane, index, &mut self.scratch, &mut self.carriers, core) {
                 Ok(Some((n, offered))) => {
                     any = true;
-                    if n < offered {
+                    // Of shared memory a read brings no more than goes to one place.
+                    if n < offered && !self.is_readable_by_memory(index) {
                         break;
                     }
                 }
@@ -593,6 +724,8 @@ impl Shell {
         self.count -= 1;
         self.changed = true;
         self.busy.retain(|busy| *busy != index);
+        self.memory.retain(|other| *other != index);
+        self.asleep -= usize::from(lane.asleep);
         if lane.phase == Phase::Open {
             self.open -= 1;
         } else if lane.is_ungreeted() {
@@ -639,17 +772,31 @@ impl Shell {
         }
     }
 
-    /// Whoever turns the shell is about to sleep on its poller.
-    pub(crate) fn doze(&mut self) {
+    /// Whoever turns the shell is about to sleep on its poller. False where there is something to do.
+    pub(crate) fn doze(&mut self) -> bool {
         if !self.carriers.is_plain() {
             self.carriers.doze();
         }
+        if self.rested.elapsed() > REST {
+            self.rest();
+        }
+        self.doze_by_memory()
+    }
+
+    /// Whether something came by shared memory, or may go there.
+    fn is_stirred(&mut self) -> bool {
+        self.memory.iter().any(|index| {
+            let lane = self.lanes.get_mut(*index).and_then(Option::as_mut);
+            let memory = lane.and_then(|lane| lane.carrier.memory());
+            memory.is_some_and(|memory| memory.is_readable() || memory.is_writable())
+        })
     }
 
     /// When the shell wants to be turned even without events.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
-        own.into_iter().chain(self.carriers.deadline()).min()
+        let memory = self.is_stirred().then_some(Duration::ZERO);
+        own.into_iter().chain(memory).chain(self.carriers.deadline()).min()
     }
 
     /// Stops listening.

@@ -9,7 +9,7 @@ use isthmus_io::{Access, Endpoint, RegionTable, Settings, Transport};
 use isthmus_proto::{Completion, CompletionKind, OpError, PeekAction, PeekRequest, RemoteRange, RmaRequest};
 use support::*;
 
-by_each_transport! {
+by_each_way! {
     messages_of_many_sizes_arrive_whole,
     a_program_that_only_peeks_still_receives,
     an_endpoint_talks_to_itself,

@@ -284,6 +284,6 @@ fn protocols_that_change_in_the_configuration_are_taken_up() {
     b.close();
 }
 
-by_each_transport! {
+by_each_way! {
     a_killed_peer_fails_the_operations_on_it,
 }

@@ -92,7 +92,7 @@ impl Ground {
         if self.inner.lock().hubs.is_off() {
             return Ok(Lane::Plain(stream));
         }
-        self.meet(stream, Meeting::of_dialled()).await
+        self.meet(stream, Meeting::of_dialled(false)).await
     }
 
     /// The lane of a connection that came in, whose other end may offer a fabric.
@@ -102,7 +102,7 @@ impl Ground {
         self.meet(stream, Meeting::of_accepted()).await
     }
 
-    async fn meet(self: Arc<Self>, stream: TcpStream, meeting: Meeting) -> io::Result<Lane> {
+    async fn meet(self: Arc<Self>, stream: TcpStream, meeting: Meeting<Pipe>) -> io::Result<Lane> {
         let key = {
             let mut inner = self.inner.lock();
             inner.next_key += 1;
@@ -119,12 +119,12 @@ impl Ground {
 
 /// A meeting that is called off when it is dropped.
 struct Guest<'a> {
-    meeting: Meeting,
+    meeting: Meeting<Pipe>,
     ground: &'a Ground,
 }
 
 impl Guest<'_> {
-    async fn talk(&mut self, stream: &TcpStream, key: u64) -> io::Result<Met> {
+    async fn talk(&mut self, stream: &TcpStream, key: u64) -> io::Result<Met<Pipe>> {
         loop {
             let met = self.meeting.go_on(stream.as_fd(), key, &mut self.ground.inner.lock().hubs)?;
             if met != Met::NotYet {

@@ -1,4 +1,4 @@
-//! Lanes that begin as TCP connections and may move to a site's fabric.
+//! Lanes that begin as TCP connections and may move to shared memory or a site's fabric.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,6 +6,8 @@ use std::os::fd::BorrowedFd;
 
 use isthmus_fabric::{Hubs, Meeting, Met, Pipe, Piped};
 
+use super::grounds::{Agreed, Grounds};
+use super::memory::{Memory, MemoryLane};
 use super::tcp::{Paths, TcpLane};
 use super::{Settled, Transfer};
 
@@ -18,18 +20,23 @@ pub(crate) struct FabricLane {
 
 #[derive(Debug)]
 enum State {
-    Connecting,
-    Meeting(Meeting),
+    /// To an address of this host, or not.
+    Connecting {
+        near: bool,
+    },
+    Meeting(Meeting<Agreed>),
     /// It stays TCP: to become that by [`FabricLane::into_tcp`].
     Straight,
+    /// It goes by this link of [`Memory`]: to become that by [`FabricLane::into_memory`].
+    Shared(usize),
     /// The connection is only its sign of life.
     Moved(Pipe),
 }
 
 impl FabricLane {
-    /// A lane that is being connected.
-    pub(super) fn dialled(tcp: TcpLane) -> Self {
-        Self { tcp, state: State::Connecting }
+    /// A lane that is being connected; `near` where that is to an address of this host.
+    pub(super) fn dialled(tcp: TcpLane, near: bool) -> Self {
+        Self { tcp, state: State::Connecting { near } }
     }
 
     /// A lane that came in.
@@ -40,6 +47,19 @@ impl FabricLane {
     /// The connection alone.
     pub(super) fn into_tcp(self) -> TcpLane {
         self.tcp
+    }
+
+    /// Whether the ends agreed on shared memory.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.state, State::Shared(_))
+    }
+
+    /// The lane by shared memory that the ends agreed upon.
+    pub(super) fn into_memory(self, memory: &mut Memory) -> Option<MemoryLane> {
+        match self.state {
+            State::Shared(link) => MemoryLane::new(self.tcp, link, memory),
+            _ => None,
+        }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -61,18 +81,19 @@ impl FabricLane {
         }
     }
 
-    pub(super) fn settle(&mut self, key: u64, paths: &Paths, hubs: &mut Hubs) -> io::Result<Settled> {
-        if matches!(self.state, State::Connecting) {
+    pub(super) fn settle(&mut self, key: u64, paths: &Paths, mut at: Grounds<'_>) -> io::Result<Settled> {
+        if let State::Connecting { near } = self.state {
             match self.tcp.settle(paths)? {
-                Settled::Yes => self.state = State::Meeting(Meeting::of_dialled()),
+                Settled::Yes => self.state = State::Meeting(Meeting::of_dialled(near)),
                 not => return Ok(not),
             }
         }
         let State::Meeting(meeting) = &mut self.state else { return Ok(Settled::Yes) };
-        match meeting.go_on(self.tcp.fd(), key, hubs)? {
+        match meeting.go_on(self.tcp.fd(), key, &mut at)? {
             Met::NotYet => return Ok(Settled::Not { until_writable: false }),
             Met::Stays => self.state = State::Straight,
-            Met::Moves(pipe) => self.state = State::Moved(pipe),
+            Met::Moves(Agreed::Fabric(pipe)) => self.state = State::Moved(pipe),
+            Met::Moves(Agreed::Memory(link)) => self.state = State::Shared(link),
         }
         Ok(Settled::Yes)
     }
@@ -122,11 +143,12 @@ impl FabricLane {
     }
 
     /// The lane is over.
-    pub(super) fn release(&mut self, hubs: &mut Hubs) {
+    pub(super) fn release(&mut self, mut at: Grounds<'_>) {
         match &mut self.state {
-            State::Meeting(meeting) => meeting.call_off(hubs),
-            State::Moved(pipe) => hubs.remove(*pipe),
-            State::Connecting | State::Straight => {}
+            State::Meeting(meeting) => meeting.call_off(&mut at),
+            State::Moved(pipe) => at.hubs.remove(*pipe),
+            State::Shared(link) => at.memory.remove(*link),
+            State::Connecting { .. } | State::Straight => {}
         }
     }
 }

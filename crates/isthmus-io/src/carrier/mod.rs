@@ -7,6 +7,8 @@
 
 mod congestion;
 mod fabric;
+mod grounds;
+mod memory;
 mod race;
 mod tcp;
 mod tls;
@@ -32,6 +34,9 @@ use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::{Changes, Protocols, Transport};
 use fabric::FabricLane;
+use grounds::Grounds;
+use memory::Memory;
+pub(crate) use memory::{MemoryLane, NAME as MEMORY};
 use race::{RaceLane, Winner};
 use tcp::Paths;
 pub(crate) use tcp::{TcpLane, listen};
@@ -65,8 +70,10 @@ pub(crate) enum Settled {
 pub(crate) enum Carrier {
     /// A TCP connection from end to end.
     Tcp(TcpLane),
-    /// One that may move to a fabric.
+    /// One that may move to shared memory or a fabric.
     Fabric(Box<FabricLane>),
+    /// Shared memory.
+    Memory(Box<MemoryLane>),
     /// A stream of packets, by UDP or Ethernet.
     Udp(UdpLane),
     /// One of both, and it is not yet known which.
@@ -95,6 +102,7 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => Some(lane.fd()),
             Self::Fabric(lane) => Some(lane.fd()),
+            Self::Memory(lane) => Some(lane.fd()),
             Self::Udp(_) => None,
             Self::Race(lane) => lane.fd(),
             Self::Tls(lane) => Some(lane.fd()),
@@ -111,6 +119,7 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.settle(&shared.paths),
             Self::Fabric(_) => self.settle_fabric(index, shared),
+            Self::Memory(_) => Ok(Settled::Yes),
             Self::Udp(lane) => lane.settle(index, shared.udp()?),
             Self::Race(_) => self.settle_race(index, shared),
             Self::Tls(_) => self.settle_tls(index, shared),
@@ -124,7 +133,7 @@ impl Carrier {
         match self {
             Self::Tcp(_) => false,
             Self::Fabric(lane) => lane.has_moved(),
-            Self::Udp(_) => true,
+            Self::Udp(_) | Self::Memory(_) => true,
             Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => false,
         }
     }
@@ -136,8 +145,18 @@ impl Carrier {
 
     /// The descriptor is readable.
     pub(crate) fn stir(&mut self, shared: &mut Carriers) {
-        if let Self::Fabric(lane) = self {
-            lane.stir(&mut shared.hubs);
+        match self {
+            Self::Fabric(lane) => lane.stir(&mut shared.hubs),
+            Self::Memory(lane) => lane.stir(),
+            _ => {}
+        }
+    }
+
+    /// The lane by shared memory, if it is one: whoever turns the shell looks after that.
+    pub(crate) fn memory(&mut self) -> Option<&mut MemoryLane> {
+        match self {
+            Self::Memory(lane) => Some(lane),
+            _ => None,
         }
     }
 
@@ -151,6 +170,8 @@ impl Carrier {
             Self::Tcp(lane) => unsafe { lane.read(pieces) },
             // SAFETY: the caller's promise.
             Self::Fabric(lane) => unsafe { lane.read(pieces, &mut shared.hubs) },
+            // SAFETY: the caller's promise.
+            Self::Memory(lane) => unsafe { lane.read(pieces, &mut shared.memory) },
             Self::Udp(lane) => match shared.udp() {
                 // SAFETY: the caller's promise.
                 Ok(udp) => unsafe { lane.read(pieces, udp) },
@@ -165,16 +186,25 @@ impl Carrier {
         }
     }
 
-    /// Writes from `pieces`, as much as there is room for.
+    /// Writes from `pieces`, as much as there is room for; `lasting` says of each whether it stays as it is
+    /// until the engine knows that the peer has it.
     ///
     /// # Safety
-    /// Every piece is valid for reading during the call.
-    pub(crate) unsafe fn write(&mut self, pieces: &mut [libc::iovec], shared: &mut Carriers) -> Transfer {
+    /// Every piece is valid for reading until it counts as written, those that last beyond that, or the lane is
+    /// dropped.
+    pub(crate) unsafe fn write(
+        &mut self,
+        pieces: &mut [libc::iovec],
+        lasting: &[bool],
+        shared: &mut Carriers,
+    ) -> Transfer {
         match self {
             // SAFETY: the caller's promise.
             Self::Tcp(lane) => unsafe { lane.write(pieces) },
             // SAFETY: the caller's promise.
             Self::Fabric(lane) => unsafe { lane.write(pieces, &mut shared.hubs) },
+            // SAFETY: the caller's promise.
+            Self::Memory(lane) => unsafe { lane.write(pieces, lasting) },
             Self::Udp(lane) => match shared.udp() {
                 // SAFETY: the caller's promise.
                 Ok(udp) => unsafe { lane.write(pieces, udp) },
@@ -191,6 +221,7 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.finish(),
             Self::Fabric(lane) => lane.finish(&mut shared.hubs),
+            Self::Memory(lane) => lane.finish(),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.finish(udp)),
             Self::Tls(lane) => lane.finish(),
             Self::Race(_) | Self::Arrived(_) => {}
@@ -200,8 +231,8 @@ impl Carrier {
     /// Gives back what it has of what lanes share; to be called before it is dropped.
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {
-            Self::Tcp(_) | Self::Tls(_) | Self::Arrived(_) => {}
-            Self::Fabric(lane) => lane.release(&mut shared.hubs),
+            Self::Tcp(_) | Self::Memory(_) | Self::Tls(_) | Self::Arrived(_) => {}
+            Self::Fabric(lane) => lane.release(shared.grounds()),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
             Self::Race(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
         }
@@ -212,6 +243,7 @@ impl Carrier {
         match self {
             Self::Tcp(_) => "TCP",
             Self::Fabric(lane) => lane.name(&shared.hubs),
+            Self::Memory(_) => MEMORY,
             Self::Udp(_) => {
                 let sealed = self.neighbour(shared) != Neighbour::Unknown;
                 shared.udp.as_ref().map_or("UDP", |udp| if sealed { udp.sealed_name() } else { udp.name() })
@@ -227,6 +259,7 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.rtt_us(),
             Self::Fabric(lane) => lane.rtt_us(),
+            Self::Memory(lane) => lane.rtt_us(),
             Self::Udp(lane) => shared.udp.as_ref().and_then(|udp| lane.rtt_us(udp)),
             Self::Tls(lane) => lane.rtt_us(),
             Self::Race(_) | Self::Arrived(_) => None,
@@ -252,19 +285,26 @@ impl Carrier {
         let looked = match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
             Self::Tls(lane) => lane.look(&mut shared.paths),
-            Self::Fabric(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
+            Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
         };
         let lossy = looked.as_ref().and_then(|looked| looked.lossy);
         (looked.map(|looked| looked.lane), lossy.is_some_and(|host| shared.prefer_udp(host)))
     }
 
-    /// Becomes a plain TCP lane where no fabric is agreed upon.
+    /// Becomes a lane by shared memory where that is agreed upon, and a plain TCP lane where
+    /// nothing is.
     fn settle_fabric(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let Self::Fabric(lane) = self else { return Ok(Settled::Yes) };
-        let settled = lane.settle(index as u64, &shared.paths, &mut shared.hubs)?;
+        let grounds = Grounds { hubs: &mut shared.hubs, memory: &mut shared.memory };
+        let settled = lane.settle(index as u64, &shared.paths, grounds)?;
         if settled == Settled::Yes && !lane.has_moved() {
             let Self::Fabric(lane) = std::mem::replace(self, Self::Arrived(None)) else { return Ok(settled) };
-            *self = Self::Tcp(lane.into_tcp());
+            *self = if lane.is_shared() {
+                let gone = || io::Error::other("what was agreed upon is gone");
+                Self::Memory(Box::new(lane.into_memory(&mut shared.memory).ok_or_else(gone)?))
+            } else {
+                Self::Tcp(lane.into_tcp())
+            };
         }
         Ok(settled)
     }
@@ -326,6 +366,7 @@ pub(crate) struct Carriers {
     routers: Vec<SocketAddr>,
     paths: Paths,
     hubs: Hubs,
+    memory: Memory,
     news: Vec<News>,
     udp: Option<Udp>,
     /// There if lanes that no router or fabric carries are encrypted.
@@ -342,7 +383,8 @@ impl Carriers {
         udp: Option<Udp>,
         tls: Option<Tls>,
     ) -> Self {
-        let hubs = Hubs::new(&settings.fabric, own, |what: Arguments<'_>| info_log!("{what}"));
+        let memory = Memory::new(settings.by_memory());
+        let hubs = Hubs::new(&settings.fabrics(), own, |what: Arguments<'_>| info_log!("{what}"));
         Self {
             own,
             from,
@@ -350,6 +392,7 @@ impl Carriers {
             routers: settings.routers.0.clone(),
             paths: Paths::new(settings.congestion.clone()),
             hubs,
+            memory,
             news: Vec::new(),
             udp,
             tls,
@@ -359,6 +402,10 @@ impl Carriers {
     /// The setting that says what lanes go by, for people.
     pub(crate) fn transport(&self) -> &'static str {
         self.transport.name()
+    }
+
+    fn grounds(&mut self) -> Grounds<'_> {
+        Grounds { hubs: &mut self.hubs, memory: &mut self.memory }
     }
 
     fn is_router(&self, host: IpAddr) -> bool {
@@ -421,10 +468,11 @@ impl Carriers {
         {
             return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, udp, by.is_some()))));
         }
-        Ok(if self.hubs.is_off() {
+        let near = self.is_near(to.ip()) && !self.routers.contains(&to) && !self.memory.is_off();
+        Ok(if self.hubs.is_off() && !near {
             Carrier::Tcp(lane)
         } else {
-            Carrier::Fabric(Box::new(FabricLane::dialled(lane)))
+            Carrier::Fabric(Box::new(FabricLane::dialled(lane, near)))
         })
     }
 
@@ -445,9 +493,14 @@ impl Carriers {
         true
     }
 
+    /// Whether this is an address of this host, as far as we know those.
+    fn is_near(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || ip == self.own
+    }
+
     /// By what a lane to `to` goes; `None` where that is to be found out.
     fn way_to(&self, to: SocketAddr) -> Option<Known> {
-        let local = to.ip().is_loopback() || to.ip() == self.own;
+        let local = self.is_near(to.ip());
         let Some(udp) = &self.udp else { return Some(Known::Tcp) };
         if self.transport == Transport::Ethernet && is_frames_only(to.ip()) && !local {
             return Some(Known::Udp);

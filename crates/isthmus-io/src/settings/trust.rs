@@ -95,7 +95,7 @@ impl Settings {
         }
         let wrong =
             |place: &str, message: &str| TrustError { place: place.to_owned(), message: message.to_owned() };
-        if !matches!(self.fabric.as_str(), "" | "off") {
+        if !self.fabrics().is_empty() {
             return Err(wrong(
                 "fabric",
                 "lanes over a fabric are not encrypted; set it to off, or tls to off",

@@ -10,7 +10,7 @@ use isthmus_proto::{Channel, Completion, Options, PeerId, RecvRequest, SendReque
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn settings() -> Settings {
-    Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() }
+    Settings { interface: "127.0.0.1".to_owned(), fabric: "off".to_owned(), ..Settings::default() }
 }
 
 pub fn open() -> Arc<Endpoint> {
@@ -18,7 +18,9 @@ pub fn open() -> Arc<Endpoint> {
 }
 
 pub fn open_by(transport: Transport) -> Arc<Endpoint> {
-    let settings = Settings { transport, ..settings() };
+    // What `auto` comes to on one host.
+    let fabric = if transport == Transport::Auto { "memory" } else { "off" }.to_owned();
+    let settings = Settings { transport, fabric, ..settings() };
     Endpoint::open(&settings, None, Arc::default()).expect("loopback is always there")
 }
 
@@ -36,6 +38,19 @@ macro_rules! by_each_transport {
 }
 #[allow(unused_imports, reason = "no test uses all of it")]
 pub(crate) use by_each_transport;
+
+/// And one by shared memory.
+#[allow(unused_macros, reason = "no test uses all of it")]
+macro_rules! by_each_way {
+    ($($name:ident,)+) => {
+        by_each_transport! { $($name,)+ }
+        mod memory {
+            $(#[test] fn $name() { super::$name(isthmus_io::Transport::Auto); })+
+        }
+    };
+}
+#[allow(unused_imports, reason = "no test uses all of it")]
+pub(crate) use by_each_way;
 
 pub fn iovec(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }

@@ -344,7 +344,7 @@ impl Engine {
             }
         }
         if let Some(error) = self.connection(known).trouble.failed.clone() {
-            self.fail_operations(known, &error, mem);
+            self.fail_operations(known, &[], &error, mem);
             self.fail_receives(known, &error, mem);
         }
         known
@@ -606,6 +606,8 @@ impl Engine {
         connection.trouble.spread_at = None;
         let reserved = connection.reserved();
         let lanes = connection.lanes.clone();
+        let carried_out = self.carried_out(peer);
+        let connection = self.connection(peer);
         connection.traffic.again.clear();
         connection.traffic.urgent.clear();
         connection.traffic.bulk.clear();
@@ -625,7 +627,7 @@ impl Engine {
         if let Some(lost) = &mut self.lost {
             lost.push_back(peer);
         }
-        self.fail_operations(peer, &error, mem);
+        self.fail_operations(peer, &carried_out, &error, mem);
         self.break_inbounds(peer, &error, mem);
         if receives_too {
             self.fail_receives(peer, &error, mem);
@@ -639,7 +641,20 @@ impl Engine {
         }
     }
 
-    fn fail_operations(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
+    /// Operations of which the peer has all, and which only wait for lanes that still write from their
+    /// memory what was sent twice.
+    fn carried_out(&self, peer: PeerId) -> Vec<usize> {
+        let mine = self.operations.iter().filter(|(_, operation)| operation.peer == peer);
+        mine.filter(|(_, operation)| operation.is_carried_out()).map(|(index, _)| index).collect()
+    }
+
+    fn fail_operations(
+        &mut self,
+        peer: PeerId,
+        carried_out: &[usize],
+        error: &OpError,
+        mem: &mut dyn Memory,
+    ) {
         let connection = self.connection(peer);
         connection.answers -= connection.traffic.replies.len() as u32;
         let traffic = &mut *connection.traffic;
@@ -651,7 +666,7 @@ impl Engine {
         let started: Vec<usize> = self
             .operations
             .iter()
-            .filter(|(_, operation)| operation.peer == peer)
+            .filter(|(index, operation)| operation.peer == peer && !carried_out.contains(index))
             .map(|(index, _)| index)
             .collect();
         for index in started {
@@ -716,17 +731,13 @@ impl Engine {
         for peer in (0..self.peers.len() as u32).map(PeerId) {
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             // Said on every lane, owed or not: the one on another lane may be overtaken by the Bye.
-            let ack = frame::Ack {
-                connection: 0,
-                upto: connection.received.upto(),
-                credit: connection.credit_to_advertise(),
-            };
+            let ack = connection.acknowledgement();
             for lane in connection.lanes.clone() {
                 let record = &mut self.lanes[lane.0 as usize];
                 if record.state == LaneState::Closing {
                     continue;
                 }
-                record.control.push_back(ack.into());
+                record.control.push_back(ack);
                 record.control.push_back(frame::Bye { connection: 0 }.into());
                 self.close_lane(lane);
             }

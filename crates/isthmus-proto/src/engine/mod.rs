@@ -392,10 +392,7 @@ impl Engine {
         let over = operation.first.is_some()
             && operation.pieces == 0
             && operation.leases == 0
-            && (operation.error.is_some()
-                || (operation.sent >= operation.limit
-                    && operation.allowed >= operation.limit
-                    && !operation.awaiting));
+            && (operation.error.is_some() || operation.is_carried_out());
         let (peer, answered) =
             (operation.peer, matches!(operation.kind, Kind::Read { .. } | Kind::Atomic { .. }));
         if !over || (answered && self.lingers(Owner::Answer(index), peer)) {

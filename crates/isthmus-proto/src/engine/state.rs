@@ -96,6 +96,12 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Whether the peer has all of it, and has answered where it was to.
+    pub(crate) fn is_carried_out(&self) -> bool {
+        let sent = self.sent >= self.limit && self.allowed >= self.limit;
+        self.first.is_some() && self.pieces == 0 && sent && !self.awaiting
+    }
+
     /// Whether its buffer is the program's until the operation ends.
     pub(crate) fn is_lent(&self) -> bool {
         let writes_back =
@@ -627,6 +633,17 @@ impl Connection {
             None => usize::MAX,
         };
         self.lanes.len().min(most)
+    }
+
+    /// Says what has come, and grants credit.
+    pub(crate) fn acknowledgement(&mut self) -> Frame {
+        let (upto, credit) = (self.received.upto(), self.credit_to_advertise());
+        self.advertised = credit;
+        if self.received.has_gaps() {
+            frame::AckMap { connection: 0, upto, credit, map: self.received.map() }.into()
+        } else {
+            frame::Ack { connection: 0, upto, credit }.into()
+        }
     }
 
     pub(crate) fn credit_to_advertise(&self) -> u64 {

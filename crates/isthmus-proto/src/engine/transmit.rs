@@ -338,16 +338,10 @@ impl Engine {
 
     fn put_ack(&mut self, peer: PeerId, batch: &mut Batch) {
         let connection = self.connection(peer);
-        let (upto, credit) = (connection.received.upto(), connection.credit_to_advertise());
-        connection.advertised = credit;
         connection.ack_due = false;
         connection.ack_owed = false;
         connection.unacked = 0;
-        let ack = if connection.received.has_gaps() {
-            frame::AckMap { connection: 0, upto, credit, map: connection.received.map() }.into()
-        } else {
-            frame::Ack { connection: 0, upto, credit }.into()
-        };
+        let ack = connection.acknowledgement();
         batch.push_frame(&ack);
     }
 

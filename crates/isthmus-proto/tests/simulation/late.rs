@@ -50,6 +50,25 @@ fn what_a_stuck_lane_holds_goes_by_the_others() {
 }
 
 #[test]
+fn a_receiver_that_has_all_may_close_while_a_stuck_lane_is_still_written_to() {
+    let mut met = 0;
+    for seed in 0..20 {
+        let mut program = far(seed);
+        in_the_middle(&mut program);
+        let wires = program.world.open_wires();
+        program.world.hang_wire(wires[1 + seed as usize % (wires.len() - 1)]);
+        while program.completed < 1 {
+            program.run_until(program.world.now + 1_000);
+        }
+        // The sender learns of both at once: all has arrived, and the peer is gone.
+        program.world.close(1, 0);
+        met += u64::from(program.world.nodes[0].engine.counters().fragments_late > 0);
+        until_done(&mut program);
+    }
+    assert!(met > 0);
+}
+
+#[test]
 fn a_path_that_was_cut_is_used_as_soon_as_it_is_back() {
     for seed in 0..6 {
         let mut program = far(seed);

@@ -410,6 +410,9 @@ impl Udp {
 
     /// Sends what may go now.
     pub(super) fn flush(&mut self) {
+        if self.waiting.is_none() && self.port.poll_timeout().is_none() {
+            return;
+        }
         for _ in 0..SENDS {
             let now = self.now();
             let transmit = match self.waiting {

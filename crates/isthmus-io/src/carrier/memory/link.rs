@@ -1,0 +1,354 @@
+//! A lane's bytes through shared memory: two rings, and memory that is lent where the other end may
+//! read it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use super::reach::Process;
+use super::ring::{Broken, RECORD_MAX, Reader, Record, Writer};
+use super::segment::Segment;
+use crate::carrier::Transfer;
+
+/// Pieces from this length on are lent. Bytes.
+const LEND_MIN: usize = 12 << 10;
+/// With more than this lent, what follows waits. Bytes.
+const LENT_MAX: usize = 1 << 20;
+/// Most pieces of one record of bytes.
+const GATHER: usize = 16;
+/// With less room than this nothing is written that is longer. Bytes.
+const FAIR: usize = 4 << 10;
+
+/// Memory that is lent.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    /// Position behind its record.
+    behind: u64,
+    /// Bytes of those to be written that are before it.
+    before: usize,
+    len: usize,
+    /// It stays as it is even after it counts as written.
+    lasting: bool,
+}
+
+/// One end of a lane.
+#[derive(Debug)]
+pub(crate) struct Link {
+    // Before the segment: they refer to it.
+    writer: Writer,
+    reader: Reader,
+    segment: Segment,
+    neighbour: Process,
+    /// Whether we read the neighbour's memory.
+    reaches: bool,
+    /// Bytes of those to be written that are in the ring and were not reported yet.
+    pushed: usize,
+    /// Memory that is lent and was not read yet, and its bytes.
+    lent: VecDeque<Lent>,
+    lent_bytes: usize,
+    /// The last write could not take all.
+    waits: bool,
+    /// The neighbour writes no more; we do not; the connection has ended.
+    ended: bool,
+    finished: bool,
+    parted: bool,
+    /// The neighbour is to be woken.
+    rings: bool,
+    /// The ring holds memory that can be given back.
+    used: bool,
+    /// The process whose memory could not be read although it could before.
+    unreachable: Option<u64>,
+}
+
+impl Link {
+    /// `reaches` where the neighbour's memory can be read.
+    pub(super) fn new(segment: Segment, neighbour: Process, reaches: bool) -> Self {
+        // SAFETY: both are dropped before the segment, which comes here once.
+        let (writer, reader) = unsafe { segment.rings() };
+        if reaches {
+            segment.say_reaches();
+        }
+        Self {
+            writer,
+            reader,
+            segment,
+            neighbour,
+            reaches,
+            pushed: 0,
+            lent: VecDeque::new(),
+            lent_bytes: 0,
+            waits: false,
+            ended: false,
+            finished: false,
+            parted: false,
+            rings: false,
+            used: false,
+            unreachable: None,
+        }
+    }
+
+    /// The process whose memory could not be read after all, if that is why the lane broke.
+    pub(super) fn unreachable(&self) -> Option<u64> {
+        self.unreachable
+    }
+
+    /// Whether a read would find something.
+    pub(super) fn is_readable(&self) -> bool {
+        self.reader.has_news() || self.parted
+    }
+
+    /// Whether a write that could not take all would get on.
+    pub(super) fn is_writable(&mut self) -> bool {
+        if !self.waits {
+            return false;
+        }
+        match (self.lent.front(), self.writer.read_to()) {
+            (_, Err(Broken)) => true,
+            (Some(lent), Ok(read)) => read >= lent.behind,
+            (None, Ok(_)) => self.writer.room(FAIR as u64).is_ok_and(|room| room >= FAIR as u64),
+        }
+    }
+
+    /// Reads into `pieces`, as much as is there: of memory that is lent as much as one call
+    /// brings.
+    ///
+    /// # Safety
+    /// Every piece is valid for writing and nobody else touches it during the call.
+    pub(super) unsafe fn read(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+        // SAFETY: the caller's promise.
+        let came = unsafe { self.take(pieces) };
+        if self.reader.tell() && self.segment.other_wait().load(SeqCst) != 0 {
+            self.segment.other_wait().store(0, Relaxed);
+            self.ring_if_asleep();
+        }
+        came
+    }
+
+    /// # Safety
+    /// As for [`Link::read`].
+    unsafe fn take(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+        let (mut total, mut at, mut filled) = (0, 0, 0);
+        while let Some(piece) = pieces.get(at) {
+            if filled == piece.iov_len {
+                (at, filled) = (at + 1, 0);
+                continue;
+            }
+            let record = match self.reader.record() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(Broken) => return broken(),
+            };
+            match record {
+                Record::Bytes(left) => {
+                    let n = (piece.iov_len - filled).min(left as usize);
+                    let to = piece.iov_base.cast::<u8>().wrapping_add(filled);
+                    // SAFETY: the caller vouches for the piece, of which `filled + n` bytes exist.
+                    unsafe { self.reader.copy(to, n) };
+                    (filled, total) = (filled + n, total + n);
+                }
+                Record::End => {
+                    self.reader.took(0);
+                    self.ended = true;
+                    break;
+                }
+                // It goes to its place by itself.
+                Record::Lent { .. } if total > 0 => break,
+                Record::Lent { address, len } => {
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.reach(address, len, &mut pieces[at..]) };
+                }
+            }
+        }
+        match total {
+            0 if self.ended => Transfer::Bytes(0),
+            0 if self.parted && self.finished => Transfer::Bytes(0),
+            0 if self.parted => Transfer::Failed(io::ErrorKind::UnexpectedEof.into()),
+            0 => Transfer::Blocked,
+            n => Transfer::Bytes(n),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Link::read`].
+    unsafe fn reach(&mut self, address: u64, len: u64, pieces: &mut [libc::iovec]) -> Transfer {
+        if !self.reaches {
+            return broken();
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { self.neighbour.read(address, len, pieces) } {
+            Ok(n) => {
+                self.reader.took(n as u64);
+                Transfer::Bytes(n)
+            }
+            Err(error) => {
+                self.unreachable = Some(self.neighbour.pid);
+                Transfer::Failed(error)
+            }
+        }
+    }
+
+    /// Writes from `pieces`, as much as there is room for; what is lent counts as written once the
+    /// neighbour has read it, or at once where it is `lasting` and not too much is lent already. Whoever
+    /// is told of less than all comes again with the rest.
+    ///
+    /// # Safety
+    /// As for `Carrier::write`.
+    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lasting: &[bool]) -> Transfer {
+        let total = pieces.iter().map(|piece| piece.iov_len).sum();
+        // SAFETY: the caller's promise.
+        let mut done = unsafe { self.put(pieces, lasting, total) };
+        self.waits = done.is_ok_and(|done| done < total);
+        if self.waits {
+            self.segment.own_wait().swap(1, SeqCst);
+            if self.is_writable() {
+                // SAFETY: the caller's promise.
+                done = unsafe { self.put(pieces, lasting, total) };
+                self.waits = done.is_ok_and(|done| done < total);
+            }
+        }
+        let Ok(done) = done else { return broken() };
+        self.pushed -= done;
+        self.lent.iter_mut().for_each(|lent| lent.before = lent.before.saturating_sub(done));
+        if done == 0 && total > 0 { Transfer::Blocked } else { Transfer::Bytes(done) }
+    }
+
+    /// One attempt; how many of the pieces' bytes count as written now.
+    ///
+    /// # Safety
+    /// As for [`Link::write`].
+    unsafe fn put(
+        &mut self,
+        pieces: &[libc::iovec],
+        lasting: &[bool],
+        total: usize,
+    ) -> Result<usize, Broken> {
+        let before = self.writer.tail();
+        // SAFETY: the caller's promise.
+        while self.pushed < total && unsafe { self.push(pieces, lasting) }? {}
+        if self.writer.tail() != before {
+            self.used = true;
+            self.ring_if_asleep();
+        }
+        if !self.lent.is_empty() {
+            let read = self.writer.read_to()?;
+            while let Some(lent) = self.lent.pop_front_if(|lent| lent.behind <= read) {
+                self.lent_bytes -= lent.len;
+            }
+        }
+        let much = self.lent_bytes > LENT_MAX;
+        let waits = self.lent.iter().find(|lent| much || !lent.lasting);
+        Ok(waits.map_or(self.pushed, |lent| lent.before.min(self.pushed)))
+    }
+
+    /// Writes one record of what is not pushed yet; false where there is no room for a fair part of it.
+    ///
+    /// # Safety
+    /// As for [`Link::write`].
+    unsafe fn push(&mut self, pieces: &[libc::iovec], lasting: &[bool]) -> Result<bool, Broken> {
+        let lends = self.segment.is_reached();
+        let (mut skip, mut wanted, mut count) = (self.pushed, 0, 0);
+        let mut gathered = [(std::ptr::null(), 0); GATHER];
+        for (piece, &lasting) in pieces.iter().zip(lasting) {
+            if skip >= piece.iov_len {
+                skip -= piece.iov_len;
+                continue;
+            }
+            let (from, len) =
+                (piece.iov_base.cast::<u8>().cast_const().wrapping_add(skip), piece.iov_len - skip);
+            skip = 0;
+            if lends && len >= LEND_MIN {
+                if count > 0 {
+                    break;
+                }
+                let pushed = self.writer.push_lent(from as u64, len as u64)?;
+                if pushed {
+                    let (behind, before) = (self.writer.tail(), self.pushed);
+                    self.lent.push_back(Lent { behind, before, len, lasting });
+                    self.lent_bytes += len;
+                    self.pushed += len;
+                }
+                return Ok(pushed);
+            }
+            gathered[count] = (from, len);
+            (count, wanted) = (count + 1, wanted + len);
+            if count == GATHER || wanted >= RECORD_MAX as usize {
+                break;
+            }
+        }
+        let room = self.writer.room((wanted as u64).min(RECORD_MAX))? as usize;
+        if room < wanted.min(FAIR) {
+            return Ok(false);
+        }
+        let mut left = wanted.min(room);
+        self.pushed += left;
+        let mut used = 0;
+        while left > 0 {
+            let (_, len) = &mut gathered[used];
+            *len = left.min(*len);
+            left -= *len;
+            used += 1;
+        }
+        // SAFETY: the caller's promise; there is room for as much.
+        unsafe { self.writer.push_bytes(&gathered[..used]) };
+        Ok(true)
+    }
+
+    /// Ends our bytes, after those that were written.
+    pub(super) fn finish(&mut self) {
+        if !std::mem::replace(&mut self.finished, true) {
+            self.writer.push_end();
+            self.ring_if_asleep();
+        }
+    }
+
+    /// The connection has ended: nothing more will come.
+    pub(super) fn part(&mut self) {
+        self.parted = true;
+    }
+
+    /// This end is about to sleep until the neighbour wakes it; false where there is something to do first.
+    pub(super) fn doze(&mut self) -> bool {
+        if self.waits {
+            self.segment.own_wait().swap(1, SeqCst);
+        }
+        self.segment.own_sleep().swap(1, SeqCst);
+        !self.is_readable() && !self.is_writable()
+    }
+
+    /// This end looks by itself whether something has come.
+    pub(super) fn rouse(&mut self) {
+        self.segment.own_sleep().store(0, Relaxed);
+    }
+
+    /// Nothing has come or gone for a while: gives back memory that holds nothing.
+    pub(super) fn rest(&mut self) {
+        if self.used && !self.waits && self.writer.is_empty() == Ok(true) {
+            self.used = false;
+            self.segment.give_back();
+        }
+    }
+
+    /// Whether the neighbour has to be woken, which whoever asks does then.
+    pub(super) fn take_ring(&mut self) -> bool {
+        std::mem::take(&mut self.rings)
+    }
+
+    fn ring_if_asleep(&mut self) {
+        let sleep = self.segment.other_sleep();
+        if sleep.load(SeqCst) != 0 {
+            sleep.store(0, Relaxed);
+            self.rings = true;
+        }
+    }
+}
+
+fn broken() -> Transfer {
+    Transfer::Failed(io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the other end's shared memory makes no sense",
+    ))
+}
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

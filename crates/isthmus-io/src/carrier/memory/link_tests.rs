@@ -1,0 +1,214 @@
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::*;
+
+fn pair(reach: bool) -> (Link, Link) {
+    let (own, _file, name) = Segment::create().expect("memory");
+    let other = Segment::open(name).expect("found");
+    assert!(own.is_taken());
+    let of = |segment: Segment| {
+        let neighbour = segment.neighbour();
+        let reaches = reach && neighbour.is_within_reach();
+        Link::new(segment, neighbour, reaches)
+    };
+    (of(own), of(other))
+}
+
+fn iovec(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// Reads into two pieces; what came.
+fn read(link: &mut Link, to: &mut [u8], cut: usize) -> Transfer {
+    let (a, b) = to.split_at_mut(cut);
+    // SAFETY: the pieces are parts of `to`.
+    unsafe { link.read(&mut [iovec(a), iovec(b)]) }
+}
+
+/// Sends `pieces`, each of which may last or not, and reads them at the other end, in one thread.
+fn cross(reach: bool, lens: &[usize], lasting: &[bool]) {
+    let (mut a, mut b) = pair(reach);
+    let bytes: Vec<Vec<u8>> = lens.iter().map(|len| pattern(*len)).collect();
+    let mut pieces: Vec<libc::iovec> = bytes.iter().map(|bytes| iovec(bytes)).collect();
+    let wanted = bytes.concat();
+    let mut got = vec![0; wanted.len() + 1];
+    let (mut done, mut first) = (0, 0);
+    for _ in 0..100_000 {
+        if first < pieces.len() {
+            // SAFETY: `bytes` lasts.
+            match unsafe { a.write(&pieces[first..], &lasting[first..]) } {
+                Transfer::Bytes(mut n) => {
+                    while n > 0 {
+                        let piece = &mut pieces[first];
+                        let part = n.min(piece.iov_len);
+                        piece.iov_base = piece.iov_base.wrapping_byte_add(part);
+                        (piece.iov_len, n) = (piece.iov_len - part, n - part);
+                        first += usize::from(piece.iov_len == 0);
+                    }
+                }
+                Transfer::Blocked => {}
+                Transfer::Failed(error) => panic!("{error}"),
+            }
+        } else {
+            a.finish();
+        }
+        let cut = (got.len() - done) / 2;
+        match read(&mut b, &mut got[done..], cut) {
+            Transfer::Bytes(0) => break,
+            Transfer::Bytes(n) => done += n,
+            Transfer::Blocked => {}
+            Transfer::Failed(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((done, first), (wanted.len(), pieces.len()));
+    assert!(got[..done] == wanted[..], "bytes differ");
+}
+
+#[test]
+fn what_is_written_is_read_by_one_copy_or_two() {
+    for reach in [true, false] {
+        cross(
+            reach,
+            &[60, 8, 100_000, 40, LEND_MIN, LEND_MIN - 1, 7],
+            &[false, true, true, false, false, true, true],
+        );
+        cross(reach, &[3 << 20, 2 << 20, 1], &[true, true, true]);
+        cross(reach, &[20; 40], &[false; 40]);
+        cross(reach, &[], &[]);
+    }
+}
+
+#[test]
+fn what_does_not_last_counts_as_written_only_when_it_was_read() {
+    let (mut a, mut b) = pair(true);
+    let bytes = pattern(50_000);
+    let mut got = vec![0; 60_000];
+    for lasting in [false, true] {
+        // SAFETY: `bytes` lasts.
+        let done = unsafe { a.write(&[iovec(&bytes[..10]), iovec(&bytes)], &[false, lasting]) };
+        let at_once = if lasting || !a.segment.is_reached() { 50_010 } else { 10 };
+        assert!(matches!(done, Transfer::Bytes(n) if n == at_once), "{done:?}");
+        for _ in 0..20 {
+            let _ = read(&mut b, &mut got, 10);
+        }
+        if at_once < 50_010 {
+            assert!(a.is_writable());
+            // SAFETY: as above.
+            let done = unsafe { a.write(&[iovec(&bytes)], &[false]) };
+            assert!(matches!(done, Transfer::Bytes(50_000)), "{done:?}");
+        }
+    }
+}
+
+/// Both ends sleep whenever they may; nobody is forgotten.
+#[test]
+fn who_sleeps_is_woken() {
+    const ROUNDS: usize = 3000;
+    let (a, b) = pair(false);
+    let (wake_a, a_wakes) = mpsc::channel();
+    let (wake_b, b_wakes) = mpsc::channel();
+    let wait = |link: &mut Link, bell: &mpsc::Receiver<()>| {
+        if link.doze() {
+            bell.recv_timeout(Duration::from_secs(60)).expect("woken");
+        }
+        link.rouse();
+    };
+    let bytes = Arc::new(pattern(90_000));
+    let sent = bytes.clone();
+    let writer = std::thread::spawn(move || {
+        let mut a = a;
+        for round in 0..ROUNDS {
+            let len = 1 + round * 29 % sent.len();
+            let mut done = 0;
+            while done < len {
+                // SAFETY: `sent` lasts.
+                match unsafe { a.write(&[iovec(&sent[done..len])], &[false]) } {
+                    Transfer::Bytes(n) => done += n,
+                    Transfer::Blocked => wait(&mut a, &a_wakes),
+                    Transfer::Failed(error) => panic!("{error}"),
+                }
+                if a.take_ring() {
+                    let _ = wake_b.send(());
+                }
+            }
+        }
+        a
+    });
+    let mut b = b;
+    let mut got = vec![0; bytes.len()];
+    for round in 0..ROUNDS {
+        let len = 1 + round * 29 % bytes.len();
+        let mut done = 0;
+        while done < len {
+            match read(&mut b, &mut got[done..len], 0) {
+                Transfer::Bytes(n) => done += n,
+                Transfer::Blocked => wait(&mut b, &b_wakes),
+                Transfer::Failed(error) => panic!("{error}"),
+            }
+            if b.take_ring() {
+                let _ = wake_a.send(());
+            }
+        }
+        assert!(got[..len] == bytes[..len], "round {round}");
+    }
+    drop(writer.join().expect("a writer"));
+}
+
+#[test]
+fn memory_that_was_given_back_is_used_again() {
+    let (mut a, mut b) = pair(false);
+    let bytes = pattern(10_000);
+    let mut got = vec![0; 10_000];
+    for _ in 0..30 {
+        // SAFETY: `bytes` lasts.
+        assert!(matches!(unsafe { a.write(&[iovec(&bytes)], &[false]) }, Transfer::Bytes(10_000)));
+        a.rest(); // nothing was read yet: nothing happens
+        assert!(matches!(read(&mut b, &mut got, 1), Transfer::Bytes(10_000)));
+        assert!(got == bytes);
+        a.rest();
+        assert!(matches!(read(&mut b, &mut got, 1), Transfer::Blocked));
+    }
+}
+
+#[test]
+fn a_neighbour_that_is_gone_is_an_error_after_what_it_wrote() {
+    let (mut a, mut b) = pair(false);
+    let mut got = [0; 100];
+    // SAFETY: a constant.
+    assert!(matches!(unsafe { a.write(&[iovec(b"last words")], &[false]) }, Transfer::Bytes(10)));
+    b.part();
+    assert!(b.is_readable());
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(10)));
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Failed(_)));
+}
+
+#[test]
+fn what_is_lent_by_somebody_out_of_reach_breaks_the_lane() {
+    let (mut a, mut b) = pair(false);
+    a.writer.push_lent(4096, 100_000).expect("room");
+    assert!(matches!(read(&mut b, &mut [0; 100], 0), Transfer::Failed(_)));
+    let (mut a, mut b) = pair(true);
+    a.writer.push_lent(8, 100_000).expect("room");
+    assert!(matches!(read(&mut b, &mut [0; 100], 0), Transfer::Failed(_)), "nothing is at that address");
+}
+
+#[test]
+fn only_what_was_made_for_it_is_taken() {
+    use super::super::segment::Name;
+    let (own, file, name) = Segment::create().expect("memory");
+    assert!(Segment::open(Name { nonce: name.nonce ^ 1, ..name }).is_err());
+    assert!(!own.is_taken());
+    assert!(Segment::open(Name { fd: 0, ..name }).is_err());
+    assert!(Segment::open(Name { pid: u32::MAX, ..name }).is_err());
+    assert!(Segment::open(name).is_ok() && own.is_taken());
+    drop(file);
+    assert!(Segment::open(name).is_err());
+    assert_eq!(Name::from_bytes(&name.to_bytes()), Some(name));
+    assert_eq!(Name::from_bytes(&[0; 15]), None);
+}

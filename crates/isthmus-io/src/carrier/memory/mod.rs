@@ -1,0 +1,217 @@
+//! Lanes between endpoints of one host: their bytes go through shared memory.
+//!
+//! A lane begins as a TCP connection, on which the ends meet (`isthmus_fabric::Meeting`): who connected
+//! makes the memory and says where it is found, the other finds it there, and says so in it. What either
+//! cannot do leaves the lane TCP. Afterwards the connection is the lane's sign of life and its
+//! bell: who is about to sleep says so in the memory, and who writes to somebody asleep
+//! sends one byte on the connection.
+//!
+//! `unsafe` lives in `ring.rs` (records), `segment.rs` (mapping), `reach.rs` (reading another process) and
+//! `link.rs` (a lane's pieces).
+
+mod link;
+mod reach;
+mod ring;
+mod segment;
+
+use std::fmt::Arguments;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use isthmus_fabric::Way;
+use slab::Slab;
+
+use super::Transfer;
+use super::tcp::TcpLane;
+use crate::log::{debug_log, info_log};
+use link::Link;
+use segment::{Name, Segment};
+
+/// What the way is called in offers and in the setting `fabric`.
+pub(crate) const NAME: &str = "memory";
+
+/// Lanes that are being agreed upon, and what all of them share.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    wanted: bool,
+    offered: Vec<(Name, Segment, OwnedFd)>,
+    /// Agreed upon, and not yet taken by their lanes.
+    links: Slab<Link>,
+    /// Processes whose memory turned out not to be readable.
+    unreachable: Vec<u64>,
+    said: bool,
+}
+
+impl Memory {
+    /// `wanted` where lanes may go by memory at all.
+    pub(super) fn new(wanted: bool) -> Self {
+        Self { wanted, offered: Vec::new(), links: Slab::new(), unreachable: Vec::new(), said: false }
+    }
+
+    pub(super) fn is_off(&self) -> bool {
+        !self.wanted
+    }
+
+    /// What is offered to a neighbour on this host.
+    pub(super) fn offer(&mut self) -> Option<Way> {
+        if !self.wanted {
+            return None;
+        }
+        match Segment::create() {
+            Ok((segment, file, name)) => {
+                self.offered.push((name, segment, file));
+                Some(Way { provider: NAME.to_owned(), name: name.to_bytes() })
+            }
+            Err(error) => {
+                self.remark(format_args!("no shared memory can be made: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Takes what a neighbour offers; the link's number.
+    pub(super) fn take(&mut self, way: &Way) -> Option<usize> {
+        if !self.wanted {
+            return None;
+        }
+        let found = Name::from_bytes(&way.name).ok_or_else(|| io::ErrorKind::InvalidData.into());
+        match found.and_then(Segment::open) {
+            Ok(segment) => Some(self.link(segment)),
+            Err(error) => {
+                self.remark(format_args!("the other end's shared memory cannot be found: {error}"));
+                None
+            }
+        }
+    }
+
+    /// The neighbour has taken what we offered; the link's number.
+    pub(super) fn join(&mut self, way: &Way) -> Option<usize> {
+        let name = Name::from_bytes(&way.name)?;
+        let index = self.offered.iter().position(|(offered, ..)| *offered == name)?;
+        let (_, segment, _) = self.offered.swap_remove(index);
+        segment.is_taken().then(|| self.link(segment))
+    }
+
+    /// Forgets an offer, if it was not taken.
+    pub(super) fn withdraw(&mut self, way: &Way) {
+        let name = Name::from_bytes(&way.name);
+        self.offered.retain(|(offered, ..)| Some(*offered) != name);
+    }
+
+    fn link(&mut self, segment: Segment) -> usize {
+        let neighbour = segment.neighbour();
+        let reaches = !self.unreachable.contains(&neighbour.pid) && neighbour.is_within_reach();
+        if !reaches {
+            debug_log!("memory of process {} cannot be read: two copies instead of one", neighbour.pid);
+        }
+        self.links.insert(Link::new(segment, neighbour, reaches))
+    }
+
+    /// Drops a link that no lane has taken.
+    pub(super) fn remove(&mut self, link: usize) {
+        self.links.try_remove(link);
+    }
+
+    fn remark(&mut self, what: Arguments<'_>) {
+        if !std::mem::replace(&mut self.said, true) {
+            info_log!("a lane on this host stays TCP: {what}");
+        }
+    }
+}
+
+/// A lane through shared memory.
+#[derive(Debug)]
+pub(crate) struct MemoryLane {
+    link: Link,
+    tcp: TcpLane,
+}
+
+impl MemoryLane {
+    /// The lane of a link that was agreed upon on this connection.
+    pub(super) fn new(tcp: TcpLane, link: usize, memory: &mut Memory) -> Option<Self> {
+        memory.links.try_remove(link).map(|link| Self { link, tcp })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.tcp.fd()
+    }
+
+    pub(super) fn rtt_us(&self) -> Option<u64> {
+        self.tcp.rtt_us()
+    }
+
+    /// Whether a read would find something.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.link.is_readable()
+    }
+
+    /// Whether a write that could not take all would get on.
+    pub(crate) fn is_writable(&mut self) -> bool {
+        self.link.is_writable()
+    }
+
+    /// As [`TcpLane::read`].
+    ///
+    /// # Safety
+    /// Every piece is valid for writing and nobody else touches it during the call.
+    pub(super) unsafe fn read(&mut self, pieces: &mut [libc::iovec], memory: &mut Memory) -> Transfer {
+        // SAFETY: the caller's promise.
+        let came = unsafe { self.link.read(pieces) };
+        self.ring();
+        if let (Transfer::Failed(error), Some(pid)) = (&came, self.link.unreachable()) {
+            info_log!("memory of process {pid} cannot be read any more: {error}");
+            memory.unreachable.push(pid);
+        }
+        came
+    }
+
+    /// As [`TcpLane::write`].
+    ///
+    /// # Safety
+    /// As for `Carrier::write`.
+    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lasting: &[bool]) -> Transfer {
+        // SAFETY: the caller's promise.
+        let done = unsafe { self.link.write(pieces, lasting) };
+        self.ring();
+        done
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.link.finish();
+        self.ring();
+    }
+
+    /// The connection is readable.
+    pub(super) fn stir(&mut self) {
+        let mut bells = [0; 64];
+        loop {
+            match self.tcp.receive(&mut bells) {
+                Ok(Some(n)) if n == bells.len() => {}
+                Ok(Some(1..) | None) => return,
+                Ok(Some(_)) | Err(_) => return self.link.part(),
+            }
+        }
+    }
+
+    /// See [`Link::doze`].
+    pub(crate) fn doze(&mut self) -> bool {
+        self.link.doze()
+    }
+
+    /// See [`Link::rouse`].
+    pub(crate) fn rouse(&mut self) {
+        self.link.rouse();
+    }
+
+    /// See [`Link::rest`].
+    pub(crate) fn rest(&mut self) {
+        self.link.rest();
+    }
+
+    fn ring(&mut self) {
+        if self.link.take_ring() {
+            // Full means that it already rings; where it has ended that shows by itself.
+            let _ = self.tcp.send(&[IoSlice::new(&[0])]);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A ring of records in shared memory: one process writes, one reads.
+//!
+//! A record is a head of eight bytes (kind and length) and its payload, filled up to a
+//! multiple of eight. A head of zero means that nothing has come yet: whoever writes puts that
+//! behind a record before it puts the record's own head, so that the reader finds out about a
+//! record and reads its first bytes from one cache line. `Head` positions count bytes from the
+//! beginning and never wrap; the reader tells the writer how far it has read.
+//!
+//! Neither end trusts the other: lengths and positions are checked where they are read, and
+//! a copy stays within the ring whatever they say.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes before a record's payload.
+const HEAD: u64 = 8;
+/// Room that only the last record may take: its head and the zero behind it.
+const RESERVE: u64 = 2 * HEAD;
+/// Longest payload of a record: the reader may begin before all is written. Bytes.
+pub(super) const RECORD_MAX: u64 = 16 << 10;
+
+/// The other end wrote what makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// So many bytes follow.
+    Bytes(u64),
+    /// So many bytes lie at this address of the process that writes.
+    Lent { address: u64, len: u64 },
+    /// Nothing will follow.
+    End,
+}
+
+const BYTES: u64 = 1;
+const LENT: u64 = 2;
+const END: u64 = 3;
+/// Payload of a record of [`LENT`].
+const LENT_LEN: u64 = 16;
+
+/// Where a ring lies: `capacity` bytes (a power of two) of records, and the reader's position.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) data: NonNull<u8>,
+    pub(super) capacity: u64,
+    pub(super) head: NonNull<AtomicU64>,
+}
+
+impl Place {
+    fn word(&self, position: u64) -> &AtomicU64 {
+        let offset = (position & (self.capacity - 1) & !7) as usize;
+        // SAFETY: aligned, and within the ring, which outlives this by the promise of `new`.
+        unsafe { self.data.byte_add(offset).cast().as_ref() }
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        // SAFETY: it outlives this by the promise of `new`.
+        unsafe { self.head.as_ref() }
+    }
+
+    /// The two stretches of `len` bytes from `position`.
+    fn stretches(&self, position: u64, len: usize) -> [(*mut u8, usize); 2] {
+        let offset = (position & (self.capacity - 1)) as usize;
+        let first = len.min(self.capacity as usize - offset);
+        let rest = (len - first).min(offset);
+        [(self.data.as_ptr().wrapping_add(offset), first), (self.data.as_ptr(), rest)]
+    }
+}
+
+fn padded(len: u64) -> u64 {
+    (len + 7) & !7
+}
+
+/// The end that writes.
+#[derive(Debug)]
+pub(super) struct Writer {
+    place: Place,
+    tail: u64,
+    /// The reader's position when last looked at.
+    head: u64,
+}
+
+// SAFETY: the memory may be used by any thread, of which one at a time has the writer.
+unsafe impl Send for Writer {}
+
+impl Writer {
+    /// # Safety
+    /// The place is valid while this exists, and no other writer has it. Its memory was zero
+    /// when its first end was made.
+    pub(super) unsafe fn new(place: Place) -> Self {
+        Self { place, tail: 0, head: 0 }
+    }
+
+    /// Position behind what was written.
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// How far the reader has read.
+    pub(super) fn read_to(&mut self) -> Result<u64, Broken> {
+        let head = self.place.head().load(Ordering::SeqCst);
+        if head < self.head || head > self.tail {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(head)
+    }
+
+    /// Most payload that a record may have now; it is asked for again once there is less than `enough`.
+    pub(super) fn room(&mut self, enough: u64) -> Result<u64, Broken> {
+        let known = self.known_room();
+        if known >= enough {
+            return Ok(known);
+        }
+        self.read_to()?;
+        Ok(self.known_room())
+    }
+
+    fn known_room(&self) -> u64 {
+        let free = self.place.capacity - (self.tail - self.head);
+        (free & !7).saturating_sub(HEAD + HEAD + RESERVE).min(RECORD_MAX)
+    }
+
+    /// Writes a record of bytes; there is room for them.
+    ///
+    /// # Safety
+    /// The pieces are valid for reading.
+    pub(super) unsafe fn push_bytes(&mut self, pieces: &[(*const u8, usize)]) {
+        let mut position = self.tail + HEAD;
+        for &(from, len) in pieces {
+            let [(first, n), (second, m)] = self.place.stretches(position, len);
+            // SAFETY: the caller's promise, and `stretches` lie within the ring; what the
+            // other end does there meanwhile changes only what it gets.
+            unsafe {
+                std::ptr::copy_nonoverlapping(from, first, n);
+                std::ptr::copy_nonoverlapping(from.wrapping_add(n), second, m);
+            }
+            position += len as u64;
+        }
+        self.publish(BYTES, position - self.tail - HEAD);
+    }
+
+    /// Writes a record that lends memory; false where there is no room.
+    pub(super) fn push_lent(&mut self, address: u64, len: u64) -> Result<bool, Broken> {
+        if self.room(LENT_LEN)? < LENT_LEN {
+            return Ok(false);
+        }
+        self.place.word(self.tail + HEAD).store(address, Ordering::Relaxed);
+        self.place.word(self.tail + 2 * HEAD).store(len, Ordering::Relaxed);
+        self.publish(LENT, LENT_LEN);
+        Ok(true)
+    }
+
+    /// Writes the last record, for which there is always room.
+    pub(super) fn push_end(&mut self) {
+        self.publish(END, 0);
+    }
+
+    fn publish(&mut self, kind: u64, len: u64) {
+        let next = self.tail + HEAD + padded(len);
+        self.place.word(next).store(0, Ordering::Relaxed);
+        // Whoever looks afterwards whether the reader sleeps looks after this.
+        self.place.word(self.tail).swap(kind << 32 | len, Ordering::SeqCst);
+        self.tail = next;
+    }
+
+    /// Whether all was read.
+    pub(super) fn is_empty(&mut self) -> Result<bool, Broken> {
+        Ok(self.read_to()? == self.tail)
+    }
+}
+
+/// The end that reads.
+#[derive(Debug)]
+pub(super) struct Reader {
+    place: Place,
+    at: u64,
+    /// What the writer was told of that.
+    told: u64,
+    /// What is left of the present record, and the position behind it.
+    current: Option<(Record, u64)>,
+    /// Position of the bytes that are next of it.
+    from: u64,
+}
+
+// SAFETY: as for the writer.
+unsafe impl Send for Reader {}
+
+impl Reader {
+    /// # Safety
+    /// As for [`Writer::new`], of readers.
+    pub(super) unsafe fn new(place: Place) -> Self {
+        Self { place, at: 0, told: 0, current: None, from: 0 }
+    }
+
+    /// Whether there is anything to read.
+    pub(super) fn has_news(&self) -> bool {
+        self.current.is_some() || self.place.word(self.at).load(Ordering::SeqCst) != 0
+    }
+
+    /// The present record as far as it is not read; `None` while none has come.
+    pub(super) fn record(&mut self) -> Result<Option<Record>, Broken> {
+        if let Some((record, _)) = self.current {
+            return Ok(Some(record));
+        }
+        let head = self.place.word(self.at).load(Ordering::Acquire);
+        if head == 0 {
+            return Ok(None);
+        }
+        let (kind, len) = (head >> 32, head & u64::from(u32::MAX));
+        let record = match kind {
+            BYTES if (1..=RECORD_MAX).contains(&len) => Record::Bytes(len),
+            LENT if len == LENT_LEN => {
+                let address = self.place.word(self.at + HEAD).load(Ordering::Relaxed);
+                let len = self.place.word(self.at + 2 * HEAD).load(Ordering::Relaxed);
+                if len == 0 || address.checked_add(len).is_none() {
+                    return Err(Broken);
+                }
+                Record::Lent { address, len }
+            }
+            END if len == 0 => Record::End,
+            _ => return Err(Broken),
+        };
+        self.from = self.at + HEAD;
+        self.current = Some((record, self.at + HEAD + padded(len)));
+        Ok(Some(record))
+    }
+
+    /// Copies the next `n` bytes of a record of bytes; it has as many.
+    ///
+    /// # Safety
+    /// `to` is valid for writing `n` bytes.
+    pub(super) unsafe fn copy(&mut self, to: *mut u8, n: usize) {
+        let [(first, len), (second, rest)] = self.place.stretches(self.from, n);
+        // SAFETY: the caller's promise, and `stretches` lie within the ring.
+        unsafe {
+            std::ptr::copy_nonoverlapping(first.cast_const(), to, len);
+            std::ptr::copy_nonoverlapping(second.cast_const(), to.wrapping_add(len), rest);
+        }
+        self.from += n as u64;
+        self.took(n as u64);
+    }
+
+    /// So many bytes of the present record were taken.
+    pub(super) fn took(&mut self, n: u64) {
+        let Some((record, next)) = &mut self.current else { return };
+        let left = match record {
+            Record::Bytes(len) => {
+                *len = len.saturating_sub(n);
+                *len
+            }
+            Record::Lent { address, len } => {
+                *address += n.min(*len);
+                *len = len.saturating_sub(n);
+                *len
+            }
+            Record::End => 0,
+        };
+        if left == 0 {
+            self.at = *next;
+            self.current = None;
+        }
+    }
+
+    /// Tells the writer how far we are; true where that is further than it knew.
+    pub(super) fn tell(&mut self) -> bool {
+        if self.told == self.at {
+            return false;
+        }
+        self.told = self.at;
+        // Whoever looks afterwards whether the writer waits looks after this.
+        self.place.head().swap(self.at, Ordering::SeqCst);
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

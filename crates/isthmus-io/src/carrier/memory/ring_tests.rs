@@ -1,0 +1,190 @@
+use std::sync::Arc;
+
+use super::*;
+
+/// Memory for a ring, and the reader's position.
+struct Area {
+    words: Vec<AtomicU64>,
+}
+
+impl Area {
+    fn new(capacity: u64) -> Arc<Self> {
+        let words = (0..capacity / 8 + 1).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { words })
+    }
+
+    fn ends(&self) -> (Writer, Reader) {
+        let capacity = (self.words.len() as u64 - 1) * 8;
+        let data = NonNull::from(&self.words[1]).cast();
+        let place = Place { data, capacity, head: NonNull::from(&self.words[0]) };
+        // SAFETY: every test keeps the area while it has the ends, and takes them once.
+        unsafe { (Writer::new(place), Reader::new(place)) }
+    }
+}
+
+/// Numbers that look random, the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// The byte at this position of the stream that all tests send.
+fn byte_at(position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn push(writer: &mut Writer, from: u64, len: usize, cut: usize) {
+    let bytes: Vec<u8> = (from..from + len as u64).map(byte_at).collect();
+    let (a, b) = bytes.split_at(cut.min(len));
+    // SAFETY: both are parts of `bytes`.
+    unsafe { writer.push_bytes(&[(a.as_ptr(), a.len()), (b.as_ptr(), b.len())]) };
+}
+
+/// Reads up to `most` bytes of the present record and compares them; how many.
+fn pull(reader: &mut Reader, from: u64, most: u64) -> u64 {
+    match reader.record().expect("sound") {
+        None => 0,
+        Some(Record::Bytes(left)) => {
+            let n = left.min(most) as usize;
+            let mut bytes = vec![0; n];
+            // SAFETY: room for `n` bytes, and the record has as many.
+            unsafe { reader.copy(bytes.as_mut_ptr(), n) };
+            for (position, byte) in (from..).zip(&bytes) {
+                assert_eq!(*byte, byte_at(position), "at {position}");
+            }
+            n as u64
+        }
+        Some(Record::Lent { address, len }) => {
+            assert_eq!(address, from, "what was lent at this point of the stream");
+            let n = len.min(most);
+            reader.took(n);
+            n
+        }
+        Some(Record::End) => panic!("no end was written"),
+    }
+}
+
+#[test]
+fn whatever_the_steps_the_stream_is_the_same() {
+    for seed in 0..300 {
+        let mut dice = Dice(seed);
+        let capacity = 64 << dice.below(5);
+        let area = Area::new(capacity);
+        let (mut writer, mut reader) = area.ends();
+        let (mut sent, mut got) = (0, 0);
+        for _ in 0..2000 {
+            match dice.below(4) {
+                0 => {
+                    let wanted = 1 + dice.below(capacity);
+                    let room = writer.room(wanted).expect("sound");
+                    let len = wanted.min(room);
+                    if len > 0 {
+                        push(&mut writer, sent, len as usize, dice.below(len + 1) as usize);
+                        sent += len;
+                    }
+                }
+                1 => {
+                    let len = 1 + dice.below(100_000);
+                    if writer.push_lent(sent, len).expect("sound") {
+                        sent += len;
+                    }
+                }
+                2 => got += pull(&mut reader, got, 1 + dice.below(capacity)),
+                _ => {
+                    reader.tell();
+                }
+            }
+            assert!(writer.tail() - writer.read_to().expect("sound") <= capacity - RESERVE);
+        }
+        writer.push_end();
+        while got < sent {
+            let n = pull(&mut reader, got, u64::MAX);
+            assert!(n > 0, "seed {seed}: {got} of {sent} bytes");
+            got += n;
+        }
+        assert_eq!(reader.record(), Ok(Some(Record::End)));
+        reader.took(0);
+        assert_eq!(reader.record(), Ok(None));
+        assert!(reader.tell());
+        assert_eq!(writer.is_empty(), Ok(true));
+    }
+}
+
+#[test]
+fn two_threads_agree_on_every_byte() {
+    const TOTAL: u64 = 4 << 20;
+    let area = Area::new(4096);
+    let (mut writer, mut reader) = area.ends();
+    let keep = area.clone();
+    let sender = std::thread::spawn(move || {
+        let (mut dice, mut sent) = (Dice(7), 0);
+        while sent < TOTAL {
+            let wanted = (1 + dice.below(700)).min(TOTAL - sent);
+            if writer.room(wanted).expect("sound") < wanted {
+                std::thread::yield_now();
+                continue;
+            }
+            push(&mut writer, sent, wanted as usize, 3);
+            sent += wanted;
+        }
+        drop(keep);
+    });
+    let mut got = 0;
+    while got < TOTAL {
+        let n = pull(&mut reader, got, 513);
+        if n == 0 {
+            std::thread::yield_now();
+        }
+        got += n;
+        reader.tell();
+    }
+    sender.join().expect("a writer");
+    drop(area);
+}
+
+#[test]
+fn nonsense_is_noticed_and_read_within_the_ring() {
+    for seed in 0..2000 {
+        let mut dice = Dice(seed);
+        let area = Area::new(256);
+        for word in &area.words {
+            let (kind, len) = (dice.below(5), dice.below(400));
+            word.store(
+                if dice.below(8) == 0 { dice.below(u64::MAX) } else { kind << 32 | len },
+                Ordering::Relaxed,
+            );
+        }
+        let (mut writer, mut reader) = area.ends();
+        for _ in 0..50 {
+            let Ok(Some(record)) = reader.record() else { break };
+            if let Record::Bytes(len) = record {
+                // As a ring may be shorter than what a record says that it has.
+                let n = len.min(256) as usize;
+                let mut bytes = vec![0; n];
+                // SAFETY: room for `n` bytes.
+                unsafe { reader.copy(bytes.as_mut_ptr(), n) };
+            } else {
+                reader.took(u64::MAX);
+            }
+        }
+        let head = area.words[0].load(Ordering::Relaxed);
+        assert_eq!(writer.read_to(), if head == 0 { Ok(0) } else { Err(Broken) });
+    }
+}
+
+#[test]
+fn a_reader_that_goes_back_or_ahead_is_noticed() {
+    let area = Area::new(1024);
+    let (mut writer, _) = area.ends();
+    push(&mut writer, 0, 100, 50);
+    area.words[0].store(64, Ordering::Relaxed);
+    assert_eq!(writer.read_to(), Ok(64));
+    area.words[0].store(56, Ordering::Relaxed);
+    assert_eq!(writer.read_to(), Err(Broken));
+    area.words[0].store(writer.tail() + 8, Ordering::Relaxed);
+    assert_eq!(writer.room(u64::MAX), Err(Broken));
+}

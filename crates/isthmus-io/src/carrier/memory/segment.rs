@@ -1,0 +1,245 @@
+//! The memory that two ends of a lane share: a file without a name, found by way of the
+//! process that made it.
+//!
+//! First page: what the ends tell each other; each writes only its own half, so that nothing in
+//! it goes to and fro without need. Then a ring for each direction. All of it is memory only
+//! once it is written to.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
+
+use super::reach::Process;
+use super::ring::{Place, Reader, Writer};
+
+/// Bytes of each ring: a power of two.
+const RING: usize = 64 << 10;
+const PAGE: usize = 4096;
+const LEN: usize = PAGE + 2 * RING;
+/// What the file is called by those who list a process's files.
+const NAME: &str = "isthmus-lane";
+/// Changes with what the memory looks like.
+const VERSION: u64 = 0x6973_7468_6d75_0001;
+
+/// Where in the first page: for both ends.
+const AT_VERSION: usize = 0;
+const AT_NONCE: usize = 8;
+/// For each end, from [`half`] on; lines of their own for what changes often.
+const AT_TAKEN: usize = 0;
+const AT_PID: usize = 8;
+const AT_TOKEN: usize = 16;
+const AT_TOKEN_ADDRESS: usize = 24;
+const AT_REACHES: usize = 32;
+const AT_HEAD: usize = 128;
+const AT_ASLEEP: usize = 256;
+const AT_WAITS: usize = 384;
+
+/// Which end: 0 has made it.
+fn half(end: usize) -> usize {
+    1024 + end * 1024
+}
+
+/// How the other process is to find the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) pid: u32,
+    pub(super) fd: u32,
+    pub(super) nonce: u64,
+}
+
+impl Name {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        [&self.pid.to_le_bytes()[..], &self.fd.to_le_bytes(), &self.nonce.to_le_bytes()].concat()
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (pid, rest) = bytes.split_first_chunk()?;
+        let (fd, rest) = rest.split_first_chunk()?;
+        let nonce = u64::from_le_bytes(rest.try_into().ok()?);
+        Some(Self { pid: u32::from_le_bytes(*pid), fd: u32::from_le_bytes(*fd), nonce })
+    }
+}
+
+/// One end's view of it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    base: NonNull<u8>,
+    /// Which end this is.
+    end: usize,
+}
+
+// SAFETY: memory that any thread may use, by atomic operations or by who has the ring's end.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// Makes one, and the file by which it is found while that is open.
+    pub(super) fn create() -> io::Result<(Self, OwnedFd, Name)> {
+        let nonce = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+        let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, LEN as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let segment = Self { base: map(&file)?, end: 0 };
+        segment.word(AT_NONCE).store(nonce, Release);
+        segment.word(AT_VERSION).store(VERSION, Release);
+        segment.introduce();
+        let name = Name { pid: std::process::id(), fd: file.as_raw_fd() as u32, nonce };
+        Ok((segment, file, name))
+    }
+
+    /// Takes part in what another process has made.
+    ///
+    /// # Errors
+    /// The system's, such as `PermissionDenied` for another user's; `InvalidData` where it is not what
+    /// `create` makes, or not that.
+    pub(super) fn open(name: Name) -> io::Result<Self> {
+        let path = format!("/proc/{}/fd/{}", name.pid, name.fd);
+        // What a stranger names is not touched before it is known to be such a file.
+        let link = std::fs::read_link(&path)?;
+        if link.as_os_str() != format!("/memfd:{NAME} (deleted)").as_str() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
+        let stat = rustix::fs::fstat(&file)?;
+        let sealed = rustix::fs::fcntl_get_seals(&file)?;
+        // Nobody may take the memory away under us.
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+            || stat.st_size != LEN as i64
+            || !sealed.contains(SealFlags::SHRINK)
+        {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let segment = Self { base: map(&file)?, end: 1 };
+        if segment.word(AT_VERSION).load(Acquire) != VERSION
+            || segment.word(AT_NONCE).load(Acquire) != name.nonce
+        {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        segment.introduce();
+        segment.own(AT_TAKEN).store(name.nonce, Release);
+        Ok(segment)
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset + 8 <= PAGE && offset.is_multiple_of(8));
+        // SAFETY: aligned, and within the mapping, which lives as long as this.
+        unsafe { self.base.byte_add(offset).cast().as_ref() }
+    }
+
+    fn own(&self, offset: usize) -> &AtomicU64 {
+        self.word(half(self.end) + offset)
+    }
+
+    fn other(&self, offset: usize) -> &AtomicU64 {
+        self.word(half(1 - self.end) + offset)
+    }
+
+    fn introduce(&self) {
+        let process = Process::own();
+        self.own(AT_PID).store(process.pid, Release);
+        self.own(AT_TOKEN_ADDRESS).store(process.address, Release);
+        self.own(AT_TOKEN).store(process.token, Release);
+    }
+
+    /// Whether the other end has found it.
+    pub(super) fn is_taken(&self) -> bool {
+        let nonce = self.word(AT_NONCE).load(Acquire);
+        self.other(AT_TAKEN).load(Acquire) == nonce
+    }
+
+    /// Who the other end says that it is.
+    pub(super) fn neighbour(&self) -> Process {
+        Process {
+            pid: self.other(AT_PID).load(Acquire),
+            address: self.other(AT_TOKEN_ADDRESS).load(Acquire),
+            token: self.other(AT_TOKEN).load(Acquire),
+        }
+    }
+
+    /// Lets the other end lend memory: we can read it.
+    pub(super) fn say_reaches(&self) {
+        self.own(AT_REACHES).store(1, Release);
+    }
+
+    /// Whether the other end can read our memory.
+    pub(super) fn is_reached(&self) -> bool {
+        self.other(AT_REACHES).load(Acquire) == 1
+    }
+
+    /// Whether this end sleeps, or the other: who writes then has to wake it.
+    pub(super) fn own_sleep(&self) -> &AtomicU64 {
+        self.own(AT_ASLEEP)
+    }
+
+    pub(super) fn other_sleep(&self) -> &AtomicU64 {
+        self.other(AT_ASLEEP)
+    }
+
+    /// Whether this end waits for the other to read, or the other for us.
+    pub(super) fn own_wait(&self) -> &AtomicU64 {
+        self.own(AT_WAITS)
+    }
+
+    pub(super) fn other_wait(&self) -> &AtomicU64 {
+        self.other(AT_WAITS)
+    }
+
+    /// The ends of the rings that are ours.
+    ///
+    /// # Safety
+    /// They are dropped before this, and asked for once.
+    pub(super) unsafe fn rings(&self) -> (Writer, Reader) {
+        // SAFETY: the promise of this function; the memory was zero when it was made.
+        unsafe { (Writer::new(self.ring(self.end)), Reader::new(self.ring(1 - self.end))) }
+    }
+
+    /// The ring that this end writes.
+    fn ring(&self, end: usize) -> Place {
+        // SAFETY: within the mapping.
+        let (data, head) =
+            unsafe { (self.base.byte_add(PAGE + end * RING), self.base.byte_add(half(1 - end) + AT_HEAD)) };
+        Place { data, capacity: RING as u64, head: head.cast() }
+    }
+
+    /// Gives back the memory of the ring that we write: it holds nothing that is unread.
+    pub(super) fn give_back(&self) {
+        // SAFETY: only this end writes there, and the pages are zero when they are next read.
+        unsafe {
+            libc::madvise(
+                self.base.as_ptr().wrapping_add(PAGE + self.end * RING).cast(),
+                RING,
+                libc::MADV_REMOVE,
+            )
+        };
+    }
+}
+
+fn map(file: impl AsFd) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping, wherever there is room.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            LEN,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_fd().as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nothing that refers to it outlives this.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), LEN) };
+    }
+}
