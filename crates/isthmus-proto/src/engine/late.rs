@@ -48,6 +48,8 @@ pub(crate) struct Late {
     pub(super) heard_at: Micros,
     /// When the latest of those that have arrived was sent.
     newest: Micros,
+    /// The lane by which something came last.
+    pub(super) recent: Option<LaneId>,
     check_at: Option<Micros>,
     /// Nothing is late before.
     scan_at: Micros,

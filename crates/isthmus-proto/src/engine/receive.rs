@@ -164,8 +164,10 @@ impl Engine {
         let record = self.lane_mut(lane)?;
         record.heard = true;
         let state = record.state;
-        if let Some(peer) = record.peer {
-            self.connection(peer).recent = Some(lane);
+        if let Some(peer) = record.peer
+            && let Some(late) = &mut self.connection(peer).late
+        {
+            late.recent = Some(lane);
         }
         match (frame, state) {
             (Frame::Hello(hello), LaneState::Listening) => self.on_hello(now, lane, hello).map(|()| None),

@@ -324,7 +324,7 @@ pub(crate) struct Lane {
     /// By which of the ways to the peer it goes (`ways.rs`).
     pub(crate) way: usize,
     /// What the shell last told of it.
-    pub(crate) sample: LaneSample,
+    pub(crate) sample: Option<Box<LaneSample>>,
     /// When a fragment that it carried was last acknowledged, or it came up; and when it was last given
     /// something to write.
     pub(crate) moved_at: Micros,
@@ -353,7 +353,7 @@ impl Lane {
             router: None,
             through_routers: false,
             way: 0,
-            sample: LaneSample::default(),
+            sample: None,
             moved_at: 0,
             filled_at: 0,
             heard: false,
@@ -553,8 +553,6 @@ pub(crate) struct Connection {
     /// What arrives from the peer, where credit follows that.
     pub(crate) inflow: Option<Box<super::credit::Inflow>>,
     pub(crate) rtt_us: Option<u64>,
-    /// The lane by which something came last.
-    pub(crate) recent: Option<LaneId>,
     /// The lane that was dialled last because others were outdone.
     pub(crate) relief: Option<LaneId>,
     /// How many of the lanes carry, where that is measured; and what is known of how long fragments take.

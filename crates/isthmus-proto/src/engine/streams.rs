@@ -228,11 +228,14 @@ impl Engine {
     pub fn lane_sample(&mut self, now: Micros, lane: LaneId, sample: LaneSample) {
         self.clock = self.clock.max(now);
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
-        let more = sample.since(std::mem::replace(&mut record.sample, sample));
-        let Some(peer) = record.peer else { return };
-        let connection = self.connection(peer);
+        let Some(connection) = record.peer.and_then(|peer| self.peers[peer.0 as usize].connection.as_mut())
+        else {
+            return;
+        };
+        let (Some(peer), Some(streams)) = (record.peer, &mut connection.streams) else { return };
+        let before = std::mem::replace(&mut **record.sample.get_or_insert_default(), sample);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        let Some(streams) = &mut connection.streams else { return };
+        let more = sample.since(before);
         let before = streams.count();
         let Some(why) = streams.hear(now, rtt_us, more) else { return };
         let count = streams.count();

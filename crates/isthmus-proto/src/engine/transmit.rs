@@ -191,7 +191,7 @@ impl Engine {
         }
         // Where several have stopped, what is to be acknowledged goes by one that has not.
         let carriers = connection.carriers();
-        if let Some(recent) = connection.recent
+        if let Some(recent) = connection.late.as_ref().and_then(|late| late.recent)
             && connection.lanes[..carriers].contains(&recent)
         {
             self.make_ready(recent);
