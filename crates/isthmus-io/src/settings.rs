@@ -315,7 +315,16 @@ impl FromStr for Credit {
 
 impl<'de> Deserialize<'de> for Credit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Given {
+            Number(u64),
+            Text(String),
+        }
+        match Given::deserialize(deserializer)? {
+            Given::Number(bytes) => Ok(Self::Bytes(bytes)),
+            Given::Text(text) => text.parse().map_err(de::Error::custom),
+        }
     }
 }
 
@@ -456,6 +465,8 @@ mod tests {
             (settings.as_id, settings.streams, settings.credit),
             (3, Streams(8), Credit::Bytes(64 << 20))
         );
+        let number = Settings::from_toml("[device]\ncredit = 65536\n", "x").expect("a number is bytes");
+        assert_eq!(number.credit, Credit::Bytes(65_536));
         assert_eq!(settings.linger, Settings::default().linger);
     }
 
