@@ -443,7 +443,7 @@ def bad_settings(c):
     file.write_text("[device]\nwindow = 3\n")
     trials = {
         "unknown-name": ({"FI_ISTHMUS_WINDOW": "3"}, "FI_ISTHMUS_WINDOW: there is no such setting; unset it, or correct it to one of FI_ISTHMUS_INTERFACE, .*"),
-        "bad-value": ({"FI_ISTHMUS_CREDIT": "64Mbit/s"}, 'FI_ISTHMUS_CREDIT = "64Mbit/s": "64Mbit/s" is a rate; expected a size, such as "64MiB"$'),
+        "bad-value": ({"FI_ISTHMUS_CREDIT": "64Mbit/s"}, 'FI_ISTHMUS_CREDIT = "64Mbit/s": "64Mbit/s" is a rate; expected a size, such as "64MiB", or "auto"$'),
         "out-of-range": ({"FI_ISTHMUS_STREAMS": "65"}, 'FI_ISTHMUS_STREAMS = "65": expected a count from 1 to 64$'),
         "no-interface": ({"FI_ISTHMUS_INTERFACE": "none0"}, r".*none0.*"),
         "unknown-key": ({"ISTHMUS_CONFIG": str(file)}, rf"{re.escape(str(file))}:2: window = 3: unknown field `window`, expected one of `interface`, .*"),

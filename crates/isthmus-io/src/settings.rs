@@ -309,7 +309,7 @@ impl FromStr for Credit {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        text.parse().map(|Size(bytes)| Self::Bytes(bytes)).map_err(|error| format!("auto, or bytes: {error}"))
+        text.parse().map(|Size(bytes)| Self::Bytes(bytes)).map_err(|error| format!("{error}, or \"auto\""))
     }
 }
 
