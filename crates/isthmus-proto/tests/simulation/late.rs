@@ -38,7 +38,7 @@ fn what_a_stuck_lane_holds_goes_by_the_others() {
         let mut program = far(seed);
         in_the_middle(&mut program);
         let wires = program.world.open_wires();
-        assert!(wires.len() > 4, "{} lanes", wires.len());
+        assert!(wires.len() > 2, "{} lanes", wires.len());
         program.world.hang_wire(wires[1 + seed as usize % (wires.len() - 1)]);
         let took = until_done(&mut program);
         let counters = program.world.nodes[0].engine.counters();
@@ -84,7 +84,7 @@ fn a_path_that_was_cut_is_used_as_soon_as_it_is_back() {
         }
         // Two round trips, and the pause between two attempts.
         let silent = program.world.now - mended;
-        assert!(silent < 2 * 24_200 + 130_000, "seed {seed}: {silent} us");
+        assert!(silent < 2 * 24_200 + 160_000, "seed {seed}: {silent} us");
         // What the old lanes were writing from is free when they are given up.
         let took = until_done(&mut program);
         let counters = program.world.nodes[0].engine.counters();
