@@ -1,7 +1,7 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
 //! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
-//! `carrier/mod.rs`, `carrier/tcp.rs`, `carrier/tls.rs` and `carrier/udp/lane.rs` only.
+//! `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and `carrier/udp/lane.rs` only.
 
 mod burst;
 mod carrier;
@@ -20,6 +20,7 @@ mod settings;
 mod shell;
 mod signals;
 
+pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
 pub use endpoint::{Endpoint, OpenError, PostError};

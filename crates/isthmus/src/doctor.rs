@@ -73,6 +73,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     findings.extend(windows(args.rate.0, args.rtt.to_duration()));
     findings.push(congestion_control());
     findings.push(open_files());
+    findings.push(shared_memory());
     match Settings::load() {
         Err(error) => {
             findings.push(finding(Verdict::Bad, "settings", error.to_string(), "correct the value named"))
@@ -206,6 +207,36 @@ fn open_files() -> Finding {
             format!("ulimit -n {WANTED}"),
         ),
         _ => good("open files", "enough descriptors for thousands of lanes"),
+    }
+}
+
+/// Can lanes between programs of this host go through memory, and with one copy?
+fn shared_memory() -> Finding {
+    const SUBJECT: &str = "memory";
+    /// From 1 on, Yama lets a process read only those that it started.
+    const YAMA: &str = "kernel.yama.ptrace_scope";
+    let scope = fs::read_to_string(PathBuf::from("/proc/sys").join(YAMA.replace('.', "/")));
+    let scope = scope.ok().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
+    match isthmus_io::try_shared_memory() {
+        Ok(true) if scope == 0 => good(SUBJECT, "within this host messages go through memory, copied once"),
+        Ok(true) => finding(
+            Verdict::Advice,
+            SUBJECT,
+            format!("{YAMA} is {scope}: long messages within this host are copied twice"),
+            format!("sysctl -w {YAMA}=0 lets a user's programs read each other's memory"),
+        ),
+        Ok(false) => finding(
+            Verdict::Advice,
+            SUBJECT,
+            "process_vm_readv is refused here: long messages within this host are copied twice",
+            "in a container: allow process_vm_readv in its seccomp profile",
+        ),
+        Err(error) => finding(
+            Verdict::Advice,
+            SUBJECT,
+            format!("messages within this host go by TCP: {error}"),
+            "lanes need memfd_create, and /proc to find each other's memory",
+        ),
     }
 }
 

@@ -36,6 +36,7 @@ use crate::settings::{Changes, Protocols, Transport};
 use fabric::FabricLane;
 use grounds::Grounds;
 use memory::Memory;
+pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY};
 use race::{RaceLane, Winner};
 use tcp::Paths;
