@@ -3,7 +3,8 @@
 //!
 //! First page: what the ends tell each other; each writes only its own half, so that nothing in
 //! it goes to and fro without need. Then a ring for each direction. All of it is memory only
-//! once it is written to.
+//! once it is written to. Where both ends are of one process it is mapped once, so that what looks for
+//! races between threads sees how the ends follow each other.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 
 use super::reach::Process;
@@ -68,13 +71,13 @@ impl Name {
 /// One end's view of it.
 #[derive(Debug)]
 pub(super) struct Segment {
-    base: NonNull<u8>,
+    memory: Arc<Mapping>,
     /// Which end this is.
     end: usize,
 }
 
-// SAFETY: memory that any thread may use, by atomic operations or by who has the ring's end.
-unsafe impl Send for Segment {}
+/// What this process has made and nobody has opened yet, by nonce.
+static OWN: Mutex<Vec<(u64, Weak<Mapping>)>> = Mutex::new(Vec::new());
 
 impl Segment {
     /// Makes one, and the file by which it is found while that is open.
@@ -83,10 +86,13 @@ impl Segment {
         let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, LEN as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let segment = Self { base: map(&file)?, end: 0 };
+        let segment = Self { memory: Arc::new(Mapping::new(&file)?), end: 0 };
         segment.word(AT_NONCE).store(nonce, Release);
         segment.word(AT_VERSION).store(VERSION, Release);
         segment.introduce();
+        let mut own = OWN.lock();
+        own.retain(|(_, memory)| memory.strong_count() > 0);
+        own.push((nonce, Arc::downgrade(&segment.memory)));
         let name = Name { pid: std::process::id(), fd: file.as_raw_fd() as u32, nonce };
         Ok((segment, file, name))
     }
@@ -114,7 +120,11 @@ impl Segment {
         {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let segment = Self { base: map(&file)?, end: 1 };
+        let memory = match own(name) {
+            Some(memory) => memory,
+            None => Arc::new(Mapping::new(&file)?),
+        };
+        let segment = Self { memory, end: 1 };
         if segment.word(AT_VERSION).load(Acquire) != VERSION
             || segment.word(AT_NONCE).load(Acquire) != name.nonce
         {
@@ -128,7 +138,7 @@ impl Segment {
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= PAGE && offset.is_multiple_of(8));
         // SAFETY: aligned, and within the mapping, which lives as long as this.
-        unsafe { self.base.byte_add(offset).cast().as_ref() }
+        unsafe { self.memory.base.byte_add(offset).cast().as_ref() }
     }
 
     fn own(&self, offset: usize) -> &AtomicU64 {
@@ -202,7 +212,7 @@ impl Segment {
     fn ring(&self, end: usize) -> Place {
         // SAFETY: within the mapping.
         let (data, head) =
-            unsafe { (self.base.byte_add(PAGE + end * RING), self.base.byte_add(half(1 - end) + AT_HEAD)) };
+            unsafe { (self.memory.base.byte_add(PAGE + end * RING), self.memory.base.byte_add(half(1 - end) + AT_HEAD)) };
         Place { data, capacity: RING as u64, head: head.cast() }
     }
 
@@ -211,7 +221,7 @@ impl Segment {
         // SAFETY: only this end writes there, and the pages are zero when they are next read.
         unsafe {
             libc::madvise(
-                self.base.as_ptr().wrapping_add(PAGE + self.end * RING).cast(),
+                self.memory.base.as_ptr().wrapping_add(PAGE + self.end * RING).cast(),
                 RING,
                 libc::MADV_REMOVE,
             )
@@ -219,27 +229,50 @@ impl Segment {
     }
 }
 
-fn map(file: impl AsFd) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new mapping, wherever there is room.
-    let base = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            LEN,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            file.as_fd().as_raw_fd(),
-            0,
-        )
-    };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+/// The mapping of what this process has made itself.
+fn own(name: Name) -> Option<Arc<Mapping>> {
+    if name.pid != std::process::id() {
+        return None;
     }
-    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    let mut own = OWN.lock();
+    let index = own.iter().position(|(nonce, _)| *nonce == name.nonce)?;
+    own.swap_remove(index).1.upgrade()
 }
 
-impl Drop for Segment {
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+}
+
+// SAFETY: memory that any thread may use, by atomic operations or by who has the ring's end.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: impl AsFd) -> io::Result<Self> {
+        // SAFETY: a new mapping, wherever there is room.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                LEN,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base })
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nothing that refers to it outlives this.
+        // SAFETY: mapped by `new`, and nothing that refers to it outlives this.
         unsafe { libc::munmap(self.base.as_ptr().cast(), LEN) };
     }
 }
