@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""What encryption costs lanes: one way, between two hosts that are joined by a cable.
+
+The hosts are network namespaces on one pair of Ethernet interfaces (veth), without an emulator, and each
+has one processor; as root. Messages of 1 MiB, 16 under way (isthmus bench stream), plain and encrypted
+runs in turn for each size of packets.
+"""
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+
+NEAR, FAR = "10.99.4.1", "10.99.4.2"
+AS = "1"
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+def hosts(mtu, stack):
+    """Two namespaces, `near` and `far`, that share a cable."""
+    names = [f"measure-{os.getpid()}-{end}" for end in ("near", "far")]
+    for name in names:
+        ip("netns", "add", name)
+        stack.callback(ip, "netns", "del", name)
+    near, far = names
+    ip("link", "add", "cable", "netns", near, "mtu", mtu, "type", "veth", "peer", "name", "cable", "netns", far, "mtu", mtu)
+    for name, address in zip(names, (NEAR, FAR)):
+        ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
+        for device in ("lo", "cable"):
+            ip("-n", name, "link", "set", device, "up")
+    return names
+
+
+def at(host, processor, keys, transport, tls):
+    """What a command on a host begins with."""
+    settings = {
+        "INTERFACE": "cable", "AS_ID": AS, "SUBNET": "1", "TRANSPORT": transport, "TLS": tls,
+        "TLS_CERTIFICATE": f"{keys}/router.pem", "TLS_KEY": f"{keys}/router.key",
+        "TLS_AUTHORITIES": f"{keys}/as{AS}.pem",
+    }
+    words = [f"FI_ISTHMUS_{name}={value}" for name, value in settings.items()]
+    return ["ip", "netns", "exec", host, "taskset", "-c", str(processor), "env", *words]
+
+
+def goodput_gbps(args, names, keys, transport, tls):
+    near, far = names
+    serve = [*at(far, args.processors[1], keys, transport, tls), args.isthmus, "bench", "serve", "--until-eof"]
+    with subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        to = server.stdout.readline().strip()
+        stream = ["bench", "stream", "--alone", "--level", "ro", "--size", "1MiB", "--count", str(args.count), "--to", to, "--json"]
+        command = [*at(near, args.processors[0], keys, transport, tls), args.isthmus, *stream]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+        server.stdin.close()
+    figures = json.loads(ran.stdout.splitlines()[-1])["figures"]
+    return figures["bytes"] * 8 / figures["seconds"] / 1e9
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--isthmus", default="build/bin/isthmus")
+    parser.add_argument("--transport", default="udp", choices=("udp", "tcp"))
+    parser.add_argument("--mtu", nargs="+", default=["9000", "1500"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=4000, help="messages of 1 MiB")
+    parser.add_argument("--processors", type=int, nargs=2, default=(0, 1), help="of the near and of the far host")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as keys:
+        keygen = [args.isthmus, "router", "keygen", "--as", AS, "--out", keys]
+        subprocess.run(keygen, check=True, stdout=subprocess.DEVNULL)
+        for mtu in args.mtu:
+            with contextlib.ExitStack() as stack:
+                names = hosts(mtu, stack)
+                pairs = [[goodput_gbps(args, names, keys, args.transport, tls) for tls in ("off", "required")]
+                         for _ in range(args.rounds)]
+            plain, sealed = ([pair[i] for pair in pairs] for i in (0, 1))
+            print(f"MTU {mtu}, {args.transport}: {statistics.median(plain):.1f} Gb/s plain, "
+                  f"{statistics.median(sealed):.1f} encrypted ({min(sealed):.1f} to {max(sealed):.1f}), "
+                  f"ratio {statistics.median(s / p for p, s in pairs):.2f} (median of {args.rounds} pairs)")
+
+
+main()
