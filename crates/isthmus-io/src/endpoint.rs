@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::{EthernetError, is_frames_only};
 use isthmus_proto::{
     AtomicRequest, Completion, Config, Counters, Engine, OpError, PeekRequest, PeerId, RecvRequest, Refusal,
-    RmaRequest, SendRequest,
+    RmaRequest, SHORT_FRAME_MAX, SendRequest,
 };
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
@@ -26,7 +26,7 @@ use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
-use crate::shell::{Core, Shell, Turned};
+use crate::shell::{Brief, Core, Shell, Turned};
 use crate::signals;
 use crate::{Credit, Protocols, RegionTable, Settings, TlsMode, carrier};
 
@@ -279,10 +279,30 @@ impl Endpoint {
     /// # Safety
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(total(iov), |core| {
+        let len = total(iov);
+        // SAFETY: the caller's promise.
+        if len <= SHORT_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
+            return Ok(());
+        }
+        self.post(len, |core| {
             let place = core.memory.lend(iov);
-            Ok(core.engine.send(request, place, total(iov), &mut core.memory)?)
+            Ok(core.engine.send(request, place, len, &mut core.memory)?)
         })
+    }
+
+    /// Sends a small message at once, if it may go now ([`Shell::send_short`]).
+    ///
+    /// # Safety
+    /// The buffers are readable during the call.
+    unsafe fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        let Some(mut shell) = self.shell.try_lock() else { return false };
+        // SAFETY: the caller's promise.
+        let sent = unsafe { shell.send_short(&self.core, request, iov, len) };
+        self.release(shell);
+        sent
     }
 
     /// Posts a receive buffer.
@@ -448,9 +468,20 @@ impl Endpoint {
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
             self.bell.silence();
         }
-        self.core.lock().engine.note_poll();
         if self.burst.end() {
             self.pump();
+        }
+        let brief = self.turn_briefly(out);
+        if let Brief::Yes { read, done } = brief {
+            if read || done > 0 {
+                courtesy::found();
+            } else {
+                courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
+            }
+            return done;
+        }
+        if brief == Brief::No {
+            self.core.lock().engine.note_poll();
         }
         let turned = self.turn(false);
         let done = turned.is_none_or(|turned| turned.done);
@@ -570,6 +601,17 @@ impl Endpoint {
         let turned = shell.turn(&self.core, fully);
         self.release(shell);
         Some(turned)
+    }
+
+    /// As [`Endpoint::turn`], as far as there is a short way ([`Shell::turn_briefly`]).
+    fn turn_briefly(&self, out: &mut Vec<Completion>) -> Brief {
+        let Some(mut shell) = self.shell.try_lock() else { return Brief::No };
+        if self.standby.load(Ordering::Relaxed) {
+            shell.rouse();
+        }
+        let brief = shell.turn_briefly(&self.core, out);
+        self.release(shell);
+        brief
     }
 
     /// Gives the shell up and does what came while it was held.
