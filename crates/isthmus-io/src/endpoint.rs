@@ -89,6 +89,9 @@ pub struct Endpoint {
     burst: Burst,
     /// How often the program polled.
     polls: AtomicU64,
+    /// The engine had nothing for the program or the shell when it was last let go; told with the engine locked, or
+    /// by whoever turns the shell.
+    idle: AtomicBool,
     /// Somebody sleeps on the bell.
     armed: AtomicBool,
     /// The I/O thread does not sleep on this endpoint's descriptor: whoever polls need not be woken.
@@ -162,6 +165,7 @@ impl Endpoint {
             pending: AtomicBool::new(false),
             burst: Burst::new(),
             polls: AtomicU64::new(0),
+            idle: AtomicBool::new(false),
             armed: AtomicBool::new(false),
             standby: AtomicBool::new(true),
             closed: AtomicBool::new(false),
@@ -250,6 +254,13 @@ impl Endpoint {
         self.core.lock().engine.call_one();
     }
 
+    /// The engine, for what may leave something to the next turn.
+    fn work(&self) -> MutexGuard<'_, Core> {
+        let guard = self.core.lock();
+        self.idle.store(false, Ordering::Relaxed);
+        guard
+    }
+
     /// Posts something of so many bytes that are to go.
     fn post<T>(
         &self,
@@ -261,7 +272,7 @@ impl Endpoint {
                 "the endpoint is closed, or belongs to the parent of this process",
             ));
         }
-        let mut guard = self.core.lock();
+        let mut guard = self.work();
         let posted = with(&mut guard);
         let busy = guard.engine.has_output();
         drop(guard);
@@ -299,6 +310,7 @@ impl Endpoint {
             return false;
         }
         let Some(mut shell) = self.shell.try_lock() else { return false };
+        self.idle.store(false, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         let sent = unsafe { shell.send_short(&self.core, request, iov, len) };
         self.release(shell);
@@ -327,6 +339,7 @@ impl Endpoint {
     /// [`PostError::Invalid`] on a closed endpoint.
     pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
         self.post(0, |core| {
+            core.engine.note_polls(self.polls());
             core.engine.peek(request, &mut core.memory);
             Ok(())
         })
@@ -418,14 +431,14 @@ impl Endpoint {
     /// Cancels the oldest posted receive with this context; it then completes with
     /// [`isthmus_proto::OpError::Cancelled`]. False where there is none to cancel.
     pub fn cancel(&self, context: u64) -> bool {
-        let mut guard = self.core.lock();
+        let mut guard = self.work();
         let Core { engine, memory, .. } = &mut *guard;
         engine.cancel(context, memory)
     }
 
     /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.
     pub fn watch_peers(&self) {
-        self.core.lock().engine.watch_peers();
+        self.work().engine.watch_peers();
     }
 
     /// The next peer that is gone for good, and why ([`Engine::poll_lost`]).
@@ -442,7 +455,7 @@ impl Endpoint {
     /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
     /// False while it is being written: try again later.
     pub fn disown(&self, context: u64) -> bool {
-        let mut guard = self.core.lock();
+        let mut guard = self.work();
         let Core { engine, memory, .. } = &mut *guard;
         engine.disown(context, memory)
     }
@@ -481,7 +494,7 @@ impl Endpoint {
             return done;
         }
         if brief == Brief::No {
-            self.core.lock().engine.note_poll();
+            self.core.lock().engine.note_polls(self.polls());
         }
         let turned = self.turn(false);
         let done = turned.is_none_or(|turned| turned.done);
@@ -542,9 +555,9 @@ impl Endpoint {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.core.lock().engine.begin_close();
+        self.work().engine.begin_close();
         self.turn_until(self.linger, |endpoint, _| endpoint.core.lock().engine.is_drained());
-        self.core.lock().engine.say_bye();
+        self.work().engine.say_bye();
         self.turn_until(PARTING, |_, shell| {
             shell.stop_listening();
             !shell.has_lanes()
@@ -582,6 +595,7 @@ impl Endpoint {
         self.pending.store(true, Ordering::SeqCst);
         while self.pending.load(Ordering::SeqCst) {
             let Some(mut shell) = self.shell.try_lock() else { return };
+            self.idle.store(false, Ordering::Relaxed);
             self.pending.store(false, Ordering::SeqCst);
             shell.put_out(&self.core);
         }
@@ -595,6 +609,7 @@ impl Endpoint {
     /// Turns the shell once, unless somebody else does; what became of that.
     fn turn(&self, fully: bool) -> Option<Turned> {
         let mut shell = self.shell.try_lock()?;
+        self.idle.store(false, Ordering::Relaxed);
         if self.standby.load(Ordering::Relaxed) {
             shell.rouse();
         }
@@ -609,7 +624,7 @@ impl Endpoint {
         if self.standby.load(Ordering::Relaxed) {
             shell.rouse();
         }
-        let brief = shell.turn_briefly(&self.core, out);
+        let brief = shell.turn_briefly(&self.core, &self.idle, self.polls(), out);
         self.release(shell);
         brief
     }

@@ -1,6 +1,7 @@
 //! The shell's short ways: small messages by shared memory, written and read under one lock of the engine each,
 //! without asking for events or the time. Whatever is not plain is left to a whole turn.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Completion, LaneId, SHORT_FRAME_MAX, SendRequest};
@@ -62,13 +63,23 @@ impl Shell {
     }
 
     /// Takes in what has come where all lanes go by shared memory, and moves what has finished to the end of `out`.
-    pub(crate) fn turn_briefly(&mut self, core: &Mutex<Core>, out: &mut Vec<Completion>) -> Brief {
+    /// `idle`: whether the engine has nothing to give; `polls`: how often the program has polled.
+    pub(crate) fn turn_briefly(
+        &mut self,
+        core: &Mutex<Core>,
+        idle: &AtomicBool,
+        polls: u64,
+        out: &mut Vec<Completion>,
+    ) -> Brief {
         if !self.all_memory || self.changed || self.is_whole_turn_due() {
             return Brief::No;
         }
         self.turns = self.turns.wrapping_add(1);
+        if idle.load(Ordering::Relaxed) && !self.is_stirred() {
+            return Brief::Yes { read: false, done: 0 };
+        }
         let mut guard = core.lock();
-        guard.engine.note_poll();
+        guard.engine.note_polls(polls);
         // What one peer had sent before it told another, and that one us, is there when these have been read.
         let rounds = if self.memory.len() > 1 { 2 } else { 1 };
         let mut read = false;
@@ -109,6 +120,7 @@ impl Shell {
         let before = out.len();
         out.extend(std::iter::from_fn(|| guard.engine.poll_completion()));
         let busy = guard.engine.has_output();
+        idle.store(!busy && !guard.engine.owes_acks(), Ordering::Relaxed);
         drop(guard);
         if busy {
             self.write_out(core);
