@@ -291,8 +291,7 @@ impl Endpoint {
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         let len = total(iov);
-        // SAFETY: the caller's promise.
-        if len <= SHORT_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
+        if len <= SHORT_FRAME_MAX as u64 && self.send_short(request, iov, len) {
             return Ok(());
         }
         self.post(len, |core| {
@@ -302,17 +301,13 @@ impl Endpoint {
     }
 
     /// Sends a small message at once, if it may go now ([`Shell::send_short`]).
-    ///
-    /// # Safety
-    /// The buffers are readable during the call.
-    unsafe fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
+    fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
         if self.is_closed() {
             return false;
         }
         let Some(mut shell) = self.shell.try_lock() else { return false };
         self.idle.store(false, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        let sent = unsafe { shell.send_short(&self.core, request, iov, len) };
+        let sent = shell.send_short(&self.core, request, iov, len);
         self.release(shell);
         sent
     }

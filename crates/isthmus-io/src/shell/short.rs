@@ -33,11 +33,9 @@ fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
 }
 
 impl Shell {
-    /// Writes a small message into shared memory, if it may go now. False where it has to be posted.
-    ///
-    /// # Safety
-    /// The pieces are valid for reading during the call.
-    pub(crate) unsafe fn send_short(
+    /// Writes a small message into shared memory, if it may go now. False where it has to be posted. Whoever calls
+    /// it vouches for the pieces, as for all that is lent to the engine.
+    pub(crate) fn send_short(
         &mut self,
         core: &Mutex<Core>,
         request: &SendRequest,

@@ -154,9 +154,9 @@ impl Engine {
         let lanes = &self.lanes;
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref() else { return false };
         let flows = |lane: &LaneId| {
-            lanes.get(lane.0 as usize).is_none_or(|lane| {
-                lane.stream.is_some() || lane.router.is_some() || lane.through_routers
-            })
+            lanes
+                .get(lane.0 as usize)
+                .is_none_or(|lane| lane.stream.is_some() || lane.router.is_some() || lane.through_routers)
         };
         let credit = connection.credit_to_advertise() - connection.taken;
         connection.warm

@@ -146,7 +146,9 @@ impl Link {
 
     /// Whether so many bytes can be written at once.
     pub(super) fn has_room(&mut self, len: usize) -> bool {
-        !self.finished && self.pushed == 0 && self.writer.room(len as u64).is_ok_and(|room| room >= len as u64)
+        !self.finished
+            && self.pushed == 0
+            && self.writer.room(len as u64).is_ok_and(|room| room >= len as u64)
     }
 
     /// Writes bytes for which there is room, in one record.
