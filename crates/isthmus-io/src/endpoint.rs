@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::{EthernetError, is_frames_only};
 use isthmus_proto::{
     AtomicRequest, Completion, Config, Counters, Engine, OpError, PeekRequest, PeerId, RecvRequest, Refusal,
-    RmaRequest, SendRequest,
+    RmaRequest, SHORT_FRAME_MAX, SendRequest,
 };
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
@@ -26,7 +26,7 @@ use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
-use crate::shell::{Core, Shell, Turned};
+use crate::shell::{Brief, Core, Shell, Turned};
 use crate::signals;
 use crate::{Credit, Protocols, RegionTable, Settings, TlsMode, carrier};
 
@@ -89,6 +89,9 @@ pub struct Endpoint {
     burst: Burst,
     /// How often the program polled.
     polls: AtomicU64,
+    /// The engine had nothing for the program or the shell when it was last let go; told with the engine locked, or
+    /// by whoever turns the shell.
+    idle: AtomicBool,
     /// Somebody sleeps on the bell.
     armed: AtomicBool,
     /// The I/O thread does not sleep on this endpoint's descriptor: whoever polls need not be woken.
@@ -162,6 +165,7 @@ impl Endpoint {
             pending: AtomicBool::new(false),
             burst: Burst::new(),
             polls: AtomicU64::new(0),
+            idle: AtomicBool::new(false),
             armed: AtomicBool::new(false),
             standby: AtomicBool::new(true),
             closed: AtomicBool::new(false),
@@ -250,6 +254,13 @@ impl Endpoint {
         self.core.lock().engine.call_one();
     }
 
+    /// The engine, for what may leave something to the next turn.
+    fn work(&self) -> MutexGuard<'_, Core> {
+        let guard = self.core.lock();
+        self.idle.store(false, Ordering::Relaxed);
+        guard
+    }
+
     /// Posts something of so many bytes that are to go.
     fn post<T>(
         &self,
@@ -261,7 +272,7 @@ impl Endpoint {
                 "the endpoint is closed, or belongs to the parent of this process",
             ));
         }
-        let mut guard = self.core.lock();
+        let mut guard = self.work();
         let posted = with(&mut guard);
         let busy = guard.engine.has_output();
         drop(guard);
@@ -279,10 +290,26 @@ impl Endpoint {
     /// # Safety
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(total(iov), |core| {
+        let len = total(iov);
+        if len <= SHORT_FRAME_MAX as u64 && self.send_short(request, iov, len) {
+            return Ok(());
+        }
+        self.post(len, |core| {
             let place = core.memory.lend(iov);
-            Ok(core.engine.send(request, place, total(iov), &mut core.memory)?)
+            Ok(core.engine.send(request, place, len, &mut core.memory)?)
         })
+    }
+
+    /// Sends a small message at once, if it may go now ([`Shell::send_short`]).
+    fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        let Some(mut shell) = self.shell.try_lock() else { return false };
+        self.idle.store(false, Ordering::Relaxed);
+        let sent = shell.send_short(&self.core, request, iov, len);
+        self.release(shell);
+        sent
     }
 
     /// Posts a receive buffer.
@@ -307,6 +334,7 @@ impl Endpoint {
     /// [`PostError::Invalid`] on a closed endpoint.
     pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
         self.post(0, |core| {
+            core.engine.note_polls(self.polls());
             core.engine.peek(request, &mut core.memory);
             Ok(())
         })
@@ -398,14 +426,14 @@ impl Endpoint {
     /// Cancels the oldest posted receive with this context; it then completes with
     /// [`isthmus_proto::OpError::Cancelled`]. False where there is none to cancel.
     pub fn cancel(&self, context: u64) -> bool {
-        let mut guard = self.core.lock();
+        let mut guard = self.work();
         let Core { engine, memory, .. } = &mut *guard;
         engine.cancel(context, memory)
     }
 
     /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.
     pub fn watch_peers(&self) {
-        self.core.lock().engine.watch_peers();
+        self.work().engine.watch_peers();
     }
 
     /// The next peer that is gone for good, and why ([`Engine::poll_lost`]).
@@ -422,7 +450,7 @@ impl Endpoint {
     /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
     /// False while it is being written: try again later.
     pub fn disown(&self, context: u64) -> bool {
-        let mut guard = self.core.lock();
+        let mut guard = self.work();
         let Core { engine, memory, .. } = &mut *guard;
         engine.disown(context, memory)
     }
@@ -448,9 +476,20 @@ impl Endpoint {
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
             self.bell.silence();
         }
-        self.core.lock().engine.note_poll();
         if self.burst.end() {
             self.pump();
+        }
+        let brief = self.turn_briefly(out);
+        if let Brief::Yes { read, done } = brief {
+            if read || done > 0 {
+                courtesy::found();
+            } else {
+                courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
+            }
+            return done;
+        }
+        if brief == Brief::No {
+            self.core.lock().engine.note_polls(self.polls());
         }
         let turned = self.turn(false);
         let done = turned.is_none_or(|turned| turned.done);
@@ -511,9 +550,9 @@ impl Endpoint {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        self.core.lock().engine.begin_close();
+        self.work().engine.begin_close();
         self.turn_until(self.linger, |endpoint, _| endpoint.core.lock().engine.is_drained());
-        self.core.lock().engine.say_bye();
+        self.work().engine.say_bye();
         self.turn_until(PARTING, |_, shell| {
             shell.stop_listening();
             !shell.has_lanes()
@@ -551,6 +590,7 @@ impl Endpoint {
         self.pending.store(true, Ordering::SeqCst);
         while self.pending.load(Ordering::SeqCst) {
             let Some(mut shell) = self.shell.try_lock() else { return };
+            self.idle.store(false, Ordering::Relaxed);
             self.pending.store(false, Ordering::SeqCst);
             shell.put_out(&self.core);
         }
@@ -564,12 +604,24 @@ impl Endpoint {
     /// Turns the shell once, unless somebody else does; what became of that.
     fn turn(&self, fully: bool) -> Option<Turned> {
         let mut shell = self.shell.try_lock()?;
+        self.idle.store(false, Ordering::Relaxed);
         if self.standby.load(Ordering::Relaxed) {
             shell.rouse();
         }
         let turned = shell.turn(&self.core, fully);
         self.release(shell);
         Some(turned)
+    }
+
+    /// As [`Endpoint::turn`], as far as there is a short way ([`Shell::turn_briefly`]).
+    fn turn_briefly(&self, out: &mut Vec<Completion>) -> Brief {
+        let Some(mut shell) = self.shell.try_lock() else { return Brief::No };
+        if self.standby.load(Ordering::Relaxed) {
+            shell.rouse();
+        }
+        let brief = shell.turn_briefly(&self.core, &self.idle, self.polls(), out);
+        self.release(shell);
+        brief
     }
 
     /// Gives the shell up and does what came while it was held.

@@ -280,6 +280,30 @@ pub(crate) fn read_some(
     }
 }
 
+/// Reads what has come by shared memory where that is no long payload, and gives it to the engine. False where
+/// something is left that asks for [`read_some`].
+pub(crate) fn read_short(
+    lane: &mut Lane,
+    id: LaneId,
+    core: &mut MutexGuard<'_, Core>,
+) -> Result<bool, LaneLoss> {
+    if lane.phase != Phase::Open || lane.streaming || lane.read_from != lane.read_to {
+        return Ok(false);
+    }
+    let Some(memory) = lane.carrier.memory() else { return Ok(false) };
+    let n = memory.read_short(&mut lane.staging).map_err(|error| loss_of(&error))?;
+    if n == 0 {
+        return Ok(false);
+    }
+    (lane.read_from, lane.read_to) = (0, n);
+    let Core { engine, memory, .. } = &mut **core;
+    let now = engine.clock();
+    understand(lane, id, now, engine, memory).map_err(fault)?;
+    let Some(memory) = lane.carrier.memory() else { return Ok(false) };
+    memory.tell();
+    Ok(lane.read_from == lane.read_to && !lane.streaming)
+}
+
 fn fault(fault: PeerFault) -> LaneLoss {
     info_log!("a lane is closed: {fault}");
     LaneLoss::Broken(fault.to_string())

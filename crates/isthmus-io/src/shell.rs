@@ -5,6 +5,7 @@
 //! system calls, never across them.
 
 mod memory;
+mod short;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::log::{debug_log, info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
+pub(crate) use short::Brief;
 
 /// The engine and the memory that it refers to.
 #[derive(Debug)]
@@ -92,6 +94,10 @@ pub(crate) struct Shell {
     rested: Instant,
     /// No lane's bytes come by its descriptor.
     all_turned: bool,
+    /// All lanes go by shared memory and are looked at.
+    all_memory: bool,
+    /// When descriptors were last looked at.
+    looked: Instant,
     /// `direct` is to be found out anew.
     changed: bool,
 }
@@ -139,6 +145,8 @@ impl Shell {
             fully: false,
             rested: Instant::now(),
             all_turned: false,
+            all_memory: false,
+            looked: Instant::now(),
             changed: false,
         })
     }
@@ -188,6 +196,7 @@ impl Shell {
             self.changed = false;
             let turned = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_turned()).count();
             self.all_turned = self.count > 0 && turned == self.count && self.asleep == 0;
+            self.all_memory = self.memory.len() == self.count && self.count > 0 && self.open == self.count;
             self.direct = self.open == self.count && (self.all_turned || core.lock().engine.talks_to_one());
         }
         if self.direct
@@ -198,6 +207,7 @@ impl Shell {
             return self.read_busy(core);
         }
         self.fully = true;
+        self.note_look();
         if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
             warn_log!("cannot ask for events: {error}");
             return false;

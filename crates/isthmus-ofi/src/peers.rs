@@ -1,5 +1,7 @@
 //! The two numberings of peers: the address vector's and the engine's.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use isthmus_io::Endpoint;
 use isthmus_proto::PeerId;
 use parking_lot::RwLock;
@@ -11,8 +13,32 @@ use crate::error::Error;
 use crate::flags::FI_ADDR_NOTAVAIL;
 
 /// What one endpoint has looked up; 12 bytes for each peer that it spoke with.
-#[derive(Debug, Default)]
-pub(crate) struct Peers(RwLock<Cache>);
+#[derive(Debug)]
+pub(crate) struct Peers {
+    cache: RwLock<Cache>,
+    /// Those that were asked for lately, each in one word: found without a lock.
+    lately: [AtomicU64; LATELY],
+}
+
+/// Words of [`Peers::lately`], and the bits of the number of removals, of the address vector's number and of the peer
+/// in each. Greater ones are not kept there.
+const LATELY: usize = 16;
+const NUMBER_BITS: u32 = 20;
+const PEER_BITS: u32 = 20;
+
+/// A word of [`Peers::lately`]; never 0.
+fn packed(removals: u64, number: fi_addr_t, peer: u32) -> Option<u64> {
+    let fits = removals < 1 << (64 - NUMBER_BITS - PEER_BITS)
+        && number < 1 << NUMBER_BITS
+        && u64::from(peer) < (1 << PEER_BITS) - 1;
+    fits.then(|| (removals << NUMBER_BITS | number) << PEER_BITS | (u64::from(peer) + 1))
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self { cache: RwLock::default(), lately: [const { AtomicU64::new(0) }; LATELY] }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Cache {
@@ -26,22 +52,30 @@ const UNKNOWN: u32 = u32::MAX;
 impl Peers {
     /// The engine's peer for a number of the address vector.
     pub(crate) fn peer(&self, engine: &Engine, av: &AvTable, number: fi_addr_t) -> Result<PeerId, Error> {
-        let cache = self.0.read();
-        if let (true, Some(&peer)) = (cache.removals == av.removals(), cache.by_number.get(number as usize))
+        let removals = av.removals();
+        let lately = &self.lately[number as usize % LATELY];
+        let word = lately.load(Ordering::Relaxed);
+        let peer = (word & ((1 << PEER_BITS) - 1)) as u32;
+        if peer > 0 && packed(removals, number, peer - 1) == Some(word) {
+            return Ok(PeerId(peer - 1));
+        }
+        let cache = self.cache.read();
+        if let (true, Some(&peer)) = (cache.removals == removals, cache.by_number.get(number as usize))
             && peer != UNKNOWN
         {
+            lately.store(packed(removals, number, peer).unwrap_or(0), Ordering::Relaxed);
             return Ok(PeerId(peer));
         }
         drop(cache);
         let address = av.address(number).ok_or(Error::Invalid("no address has this number"))?;
         let peer = engine.peer(&address)?;
-        self.0.write().learn(av.removals(), number, peer);
+        self.cache.write().learn(av.removals(), number, peer);
         Ok(peer)
     }
 
     /// The address vector's number of one of the engine's peers.
     pub(crate) fn number(&self, engine: &Endpoint, av: &AvTable, peer: PeerId) -> fi_addr_t {
-        let cache = self.0.read();
+        let cache = self.cache.read();
         if let (true, Some(&number)) = (cache.removals == av.removals(), cache.by_peer.get(peer.0 as usize))
             && number != FI_ADDR_NOTAVAIL
         {
@@ -49,7 +83,7 @@ impl Peers {
         }
         drop(cache);
         let Some(number) = av.number(&engine.peer_address(peer)) else { return FI_ADDR_NOTAVAIL };
-        self.0.write().learn(av.removals(), number, peer);
+        self.cache.write().learn(av.removals(), number, peer);
         number
     }
 }

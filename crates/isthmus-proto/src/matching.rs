@@ -80,9 +80,9 @@ pub(crate) struct Match {
 }
 
 impl Matcher {
-    /// The program polls: what has arrived until now can be peeked at.
-    pub(crate) fn note_poll(&mut self) {
-        self.polls += 1;
+    /// The program polls, this often by now: what has arrived until now can be peeked at.
+    pub(crate) fn note_polls(&mut self, polls: u64) {
+        self.polls = self.polls.max(polls);
     }
 
     fn queues(&mut self, channel: Channel) -> &mut Queues {

@@ -47,7 +47,8 @@ pub enum FrameError {
 /// A type that can be a field of a frame.
 trait Field: Sized {
     const LEN: usize;
-    fn put(&self, out: &mut Vec<u8>);
+    /// Fills `out`, of [`Field::LEN`] bytes.
+    fn put(&self, out: &mut [u8]);
     fn get(bytes: &[u8]) -> Result<Self, FrameError>;
 }
 
@@ -55,8 +56,8 @@ macro_rules! integer_field {
     ($($kind:ty),*) => {$(
         impl Field for $kind {
             const LEN: usize = size_of::<$kind>();
-            fn put(&self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_le_bytes());
+            fn put(&self, out: &mut [u8]) {
+                out.copy_from_slice(&self.to_le_bytes());
             }
             fn get(bytes: &[u8]) -> Result<Self, FrameError> {
                 let mut raw = [0; size_of::<$kind>()];
@@ -71,8 +72,8 @@ integer_field!(u8, u16, u32, u64);
 
 impl Field for Address {
     const LEN: usize = Address::LEN;
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_bytes());
+    fn put(&self, out: &mut [u8]) {
+        out.copy_from_slice(&self.to_bytes());
     }
     fn get(bytes: &[u8]) -> Result<Self, FrameError> {
         Address::from_bytes(bytes).map_err(|_| FrameError::Address)
@@ -81,8 +82,8 @@ impl Field for Address {
 
 impl Field for [u64; ACK_WORDS] {
     const LEN: usize = 8 * ACK_WORDS;
-    fn put(&self, out: &mut Vec<u8>) {
-        self.iter().for_each(|word| word.put(out));
+    fn put(&self, out: &mut [u8]) {
+        self.iter().zip(out.chunks_exact_mut(8)).for_each(|(word, out)| word.put(out));
     }
     fn get(bytes: &[u8]) -> Result<Self, FrameError> {
         let mut words = [0; ACK_WORDS];
@@ -120,11 +121,18 @@ macro_rules! frames {
                 pub const LEN: usize = 1 $(+ <$kind as Field>::LEN)*;
 
                 fn put(&self, out: &mut Vec<u8>) {
-                    out.push($tag);
-                    $(self.$field.put(out);)*
+                    let mut header = [$tag; Self::LEN];
+                    let mut at = 1;
+                    $(
+                        self.$field.put(&mut header[at..at + <$kind as Field>::LEN]);
+                        at += <$kind as Field>::LEN;
+                    )*
+                    let _ = at;
+                    out.extend_from_slice(&header);
                 }
 
                 fn get(bytes: &[u8]) -> Result<Self, FrameError> {
+                    let bytes = &bytes[..Self::LEN];
                     let mut at = 1;
                     $(
                         let $field = <$kind as Field>::get(&bytes[at..])?;

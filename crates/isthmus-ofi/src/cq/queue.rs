@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -18,6 +19,8 @@ use crate::wait::{Deadline, Sources, Waiter};
 #[derive(Debug)]
 pub(crate) struct Queue {
     entry_size: usize,
+    /// Whether there are entries: changed with `inner` locked, looked at without.
+    filled: AtomicBool,
     inner: Mutex<Inner>,
     sources: Sources,
     waiter: OnceLock<Waiter>,
@@ -46,6 +49,7 @@ impl Queue {
     pub(crate) fn new(format: fi_cq_format, size: usize, waits: bool) -> io::Result<Self> {
         let queue = Self {
             entry_size: entry::size_of_format(format),
+            filled: AtomicBool::new(false),
             inner: Mutex::default(),
             sources: Sources::default(),
             waiter: OnceLock::new(),
@@ -74,6 +78,7 @@ impl Queue {
     pub(crate) fn push(&self, entry: Entry) {
         let mut inner = self.inner.lock();
         inner.entries.push_back(entry);
+        self.filled.store(true, Ordering::Relaxed);
         let armed = std::mem::take(&mut inner.armed);
         drop(inner);
         if armed {
@@ -92,12 +97,13 @@ impl Queue {
         count: usize,
         sources: *mut fi_addr_t,
     ) -> Result<isize, Error> {
-        let mut inner = self.inner.lock();
-        if inner.entries.is_empty() || count == 0 {
-            drop(inner);
+        if !self.filled.load(Ordering::Relaxed) || count == 0 {
             self.sources.progress();
-            inner = self.inner.lock();
+            if !self.filled.load(Ordering::Relaxed) {
+                return Err(Error::Again);
+            }
         }
+        let mut inner = self.inner.lock();
         match inner.entries.front() {
             None => return Err(Error::Again),
             Some(first) if first.error.is_some() => return Err(Error::EntryFailed),
@@ -114,6 +120,7 @@ impl Queue {
             }
             moved += 1;
         }
+        self.filled.store(!inner.entries.is_empty(), Ordering::Relaxed);
         Ok(moved as isize)
     }
 
@@ -121,15 +128,17 @@ impl Queue {
     pub(crate) fn take_error(&self) -> Option<Entry> {
         let mut inner = self.inner.lock();
         inner.entries.front()?.error.as_ref()?;
-        inner.entries.pop_front()
+        let entry = inner.entries.pop_front();
+        self.filled.store(!inner.entries.is_empty(), Ordering::Relaxed);
+        entry
     }
 
     /// Whether anything waits, after turning the endpoints.
     pub(crate) fn has_news(&self) -> bool {
-        if self.inner.lock().entries.is_empty() {
+        if !self.filled.load(Ordering::Relaxed) {
             self.sources.progress();
         }
-        !self.inner.lock().entries.is_empty()
+        self.filled.load(Ordering::Relaxed)
     }
 
     /// As [`Queue::read`], sleeping until something comes.

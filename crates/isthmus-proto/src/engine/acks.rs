@@ -13,8 +13,10 @@ use super::Engine;
 use super::state::Micros;
 use crate::PeerId;
 
-/// Fragments after which an acknowledgement no longer waits for company.
-const ACK_EVERY: u32 = 16;
+/// Fragments after which an acknowledgement no longer waits for company: those that somebody waits for count
+/// as [`AWAITED`].
+const ACK_EVERY: u32 = 64;
+const AWAITED: u32 = 4;
 /// How long one that nobody waits for does: so long at least, and less than twice that.
 /// Microseconds.
 const PATIENCE_US: Micros = 200;
@@ -43,15 +45,16 @@ impl Engine {
     /// A fragment was received.
     pub(super) fn owe_ack(&mut self, peer: PeerId, frame: &Frame) {
         let now = self.clock;
+        let awaited = is_awaited(frame);
         let connection = self.connection(peer);
-        connection.unacked += 1;
+        connection.unacked += if awaited { AWAITED } else { 1 };
         if !std::mem::replace(&mut connection.ack_owed, true) {
             connection.owed_since = now;
         }
         if connection.unacked >= ACK_EVERY {
             connection.ack_due = true;
             self.kick(peer);
-        } else if is_awaited(frame) {
+        } else if awaited {
             if !std::mem::replace(&mut connection.owing, true) {
                 self.owed.soon.push(peer);
             }

@@ -86,6 +86,11 @@ impl Engine {
         self.clock = self.clock.max(now);
     }
 
+    /// The latest time that the shell told.
+    pub fn clock(&self) -> Micros {
+        self.clock
+    }
+
     /// A fragment that this lane sent at that time for the first time, or again, was acknowledged.
     pub(super) fn note_arrival(&mut self, peer: PeerId, lane: LaneId, sent_at: Micros, tries: u8) {
         let now = self.clock;

@@ -16,6 +16,7 @@ mod post;
 mod receive;
 mod remote;
 mod routed;
+mod short;
 mod sparse;
 mod state;
 mod streams;
@@ -41,6 +42,7 @@ pub use decisions::Decision;
 pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
 pub use receive::Sink;
+pub use short::SHORT_FRAME_MAX;
 pub use state::{LaneId, Micros};
 pub use streams::LaneSample;
 pub use transfer::Transfer;
@@ -326,13 +328,14 @@ impl Engine {
         self.completions.pop_front()
     }
 
-    /// The program polls its completion queue: what has arrived until now can be peeked at.
+    /// The program polls its completion queue, this often by now: what has arrived until now can be peeked at.
+    /// To be told before what a poll brings, and before a peek.
     ///
     /// MPICH looks for a message of any source first among those inside the host, then by a
     /// peek here, and moves the former between two polls only. What came just now must not
     /// overtake them, or its probe and its receive find different messages.
-    pub fn note_poll(&mut self) {
-        self.matcher.note_poll();
+    pub fn note_polls(&mut self, polls: u64) {
+        self.matcher.note_polls(polls);
     }
 
     /// Whether finished operations, or lost peers that the program watches, wait.

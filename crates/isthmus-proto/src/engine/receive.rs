@@ -37,6 +37,11 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
+        if let Frame::Message(message) = frame
+            && self.receive_short(now, lane, message, payload, mem)
+        {
+            return Ok(());
+        }
         let Some(peer) = self.speaker(now, lane, frame, mem)? else { return Ok(()) };
         let target = self.target(peer, frame, payload.len() as u64, true, mem)?;
         let len = payload.len() as u64;

@@ -433,6 +433,13 @@ impl Traffic {
     }
 }
 
+impl Traffic {
+    /// Whether no message of the peer is on its way in, or came too early.
+    pub(crate) fn expects_nothing(&self) -> bool {
+        self.early.is_empty() && self.incoming.is_empty()
+    }
+}
+
 impl Empty for Traffic {
     fn empty() -> &'static Self {
         static EMPTY: Traffic = Traffic {

@@ -67,3 +67,19 @@ fn who_wants_to_hear_of_the_delivery_does_at_once() {
     assert_eq!(alone(&program, 1), 2);
     program.expect_rest();
 }
+
+#[test]
+fn the_short_way_needs_few_acknowledgements() {
+    let mut program = two();
+    program.world.shorts = true;
+    for round in 0..1000u64 {
+        message(&mut program, (round % 2) as usize, Level::Transmit);
+        until_over(&mut program, 2 * round + 2);
+    }
+    assert!(program.world.went_short > 900, "{} went the short way", program.world.went_short);
+    // Messages are some 60 us apart here, so that the time of most acknowledgements comes.
+    let (alone, messages) = (alone(&program, 0) + alone(&program, 1), 1000);
+    assert!(alone < messages / 2, "{alone} acknowledgements");
+    program.settle();
+    program.expect_rest();
+}

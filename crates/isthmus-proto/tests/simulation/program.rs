@@ -217,8 +217,11 @@ impl Program {
         let place = mem.lend(content(id, len), false, how.listed);
         let context = self.enter(node, to, Kind::Send, (!how.inject).then_some(place), how.fence);
         let request = SendRequest { peer, channel, tag, data, options: Self::options(context, how) };
-        let Node { engine, mem, .. } = &mut self.world.nodes[node];
-        engine.send(&request, place, len, mem).expect("posted");
+        if !self.world.send_short(node, &request, place, len) {
+            let Node { engine, mem, .. } = &mut self.world.nodes[node];
+            engine.send(&request, place, len, mem).expect("posted");
+        }
+        let Node { mem, .. } = &mut self.world.nodes[node];
         if how.inject {
             mem.reclaim(place);
         }

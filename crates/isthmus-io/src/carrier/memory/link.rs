@@ -117,11 +117,46 @@ impl Link {
     pub(super) unsafe fn read(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         // SAFETY: the caller's promise.
         let came = unsafe { self.take(pieces) };
+        self.tell();
+        came
+    }
+
+    /// Reads what has come up to memory that is lent, as much as `to` holds; 0 where there is no such. The
+    /// neighbour is told by [`Link::tell`].
+    pub(super) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if !matches!(self.reader.record(), Ok(Some(Record::Bytes(_)))) {
+            return Ok(0);
+        }
+        let mut piece = [libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() }];
+        // SAFETY: the piece is `to`.
+        match unsafe { self.take(&mut piece) } {
+            Transfer::Bytes(n) => Ok(n),
+            Transfer::Blocked => Ok(0),
+            Transfer::Failed(error) => Err(error),
+        }
+    }
+
+    /// Tells the neighbour how far we have read.
+    pub(super) fn tell(&mut self) {
         if self.reader.tell() && self.segment.other_wait().load(SeqCst) != 0 {
             self.segment.other_wait().store(0, Relaxed);
             self.ring_if_asleep();
         }
-        came
+    }
+
+    /// Whether so many bytes can be written at once.
+    pub(super) fn has_room(&mut self, len: usize) -> bool {
+        !self.finished
+            && self.pushed == 0
+            && self.writer.room(len as u64).is_ok_and(|room| room >= len as u64)
+    }
+
+    /// Writes bytes for which there is room, in one record.
+    pub(super) fn write_short(&mut self, bytes: &[u8]) {
+        // SAFETY: a slice is valid for reading; the ring keeps within its bounds whatever its length.
+        unsafe { self.writer.push_bytes(&[(bytes.as_ptr(), bytes.len())]) };
+        self.used = true;
+        self.ring_if_asleep();
     }
 
     /// # Safety

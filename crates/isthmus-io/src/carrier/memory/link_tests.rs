@@ -212,3 +212,41 @@ fn only_what_was_made_for_it_is_taken() {
     assert_eq!(Name::from_bytes(&name.to_bytes()), Some(name));
     assert_eq!(Name::from_bytes(&[0; 15]), None);
 }
+
+#[test]
+fn what_is_written_at_once_is_read_in_order_with_the_rest() {
+    let (mut a, mut b) = pair(false);
+    let bytes = pattern(3 * FAIR);
+    let mut to = vec![0; bytes.len()];
+    let mut got = Vec::new();
+    for (i, part) in bytes.chunks(100).enumerate() {
+        assert!(a.has_room(part.len()));
+        if i % 3 == 0 {
+            // SAFETY: `bytes` lasts.
+            assert!(
+                matches!(unsafe { a.write(&[iovec(part)], &[true]) }, Transfer::Bytes(n) if n == part.len())
+            );
+        } else {
+            a.write_short(part);
+        }
+        if i % 7 == 0 {
+            let n = b.read_short(&mut to).expect("sound");
+            b.tell();
+            got.extend_from_slice(&to[..n]);
+        }
+    }
+    let n = b.read_short(&mut to).expect("sound");
+    got.extend_from_slice(&to[..n]);
+    assert!(got == bytes);
+    assert_eq!(b.read_short(&mut to).expect("sound"), 0);
+    // Until the reader tells, the room is not there again.
+    while a.has_room(FAIR) {
+        a.write_short(&bytes[..FAIR]);
+    }
+    while b.read_short(&mut to).expect("sound") > 0 {}
+    assert!(!a.has_room(FAIR));
+    b.tell();
+    assert!(a.has_room(FAIR));
+    a.finish();
+    assert!(!a.has_room(1), "nothing is written after the end");
+}

@@ -188,6 +188,27 @@ impl MemoryLane {
         done
     }
 
+    /// See [`Link::has_room`].
+    pub(crate) fn has_room(&mut self, len: usize) -> bool {
+        self.link.has_room(len)
+    }
+
+    /// See [`Link::write_short`]; to be followed by [`MemoryLane::ring`].
+    pub(crate) fn write_short(&mut self, bytes: &[u8]) {
+        self.link.write_short(bytes);
+    }
+
+    /// See [`Link::read_short`].
+    pub(crate) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.link.read_short(to)
+    }
+
+    /// See [`Link::tell`]. Whoever is to be woken for that is.
+    pub(crate) fn tell(&mut self) {
+        self.link.tell();
+        self.ring();
+    }
+
     pub(super) fn finish(&mut self) {
         self.link.finish();
         self.ring();
@@ -220,7 +241,8 @@ impl MemoryLane {
         self.link.rest();
     }
 
-    fn ring(&mut self) {
+    /// Wakes the other end if it sleeps and has to know of what was read or written.
+    pub(crate) fn ring(&mut self) {
         if self.link.take_ring() {
             // Full means that it already rings; where it has ended that shows by itself.
             let _ = self.tcp.send(&[IoSlice::new(&[0])]);

@@ -1,0 +1,174 @@
+//! The short way of a small message: at once into a frame where nothing waits and one near lane carries all,
+//! and from its frame to its receive where nothing is missing before it.
+//!
+//! Both ends do what the long way does (`post.rs`, `transmit.rs`; `receive.rs`, `messages.rs`), without the
+//! records that it keeps for what may still come. Where anything stands in the way, the long way is taken.
+
+use isthmus_wire::frame::{self, flags};
+
+use super::state::{Flight, LaneState, Load, Micros};
+use super::{Engine, LaneId, Summary};
+use crate::matching::Match;
+use crate::memory::{Memory, Place};
+use crate::{Channel, Completion, CompletionKind, Level, PeerId, SendRequest};
+
+/// Longest message that may go the short way. Bytes.
+const SHORT_MAX: u64 = 4 << 10;
+
+/// Room that the frame of such a message takes at most. Bytes.
+pub const SHORT_FRAME_MAX: usize = frame::Message::LEN + SHORT_MAX as usize;
+
+impl Engine {
+    /// The lane by which a message of `total` bytes may go the short way now; `None` where it has to be posted.
+    pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<LaneId> {
+        let options = &request.options;
+        if total > SHORT_MAX || options.fence || options.level != Level::Transmit || self.parted {
+            return None;
+        }
+        let peer = self.resolve(request.peer);
+        let connection = self.peers.get(peer.0 as usize)?.connection.as_deref()?;
+        let lane = *connection.lanes.first()?;
+        let record = self.lanes.get(lane.0 as usize)?;
+        let plain = connection.warm
+            && connection.carriers() == 1
+            && connection.late.is_none()
+            && connection.ways.is_none()
+            && connection.trouble.failed.is_none()
+            && record.state == LaneState::Open
+            && record.router.is_none()
+            && !record.through_routers;
+        let free = record.writable
+            && record.control.is_empty()
+            && !connection.has_output()
+            && connection.fence.is_none()
+            && connection.window.has_room()
+            && connection.credit_left() >= total;
+        (plain && free).then_some(lane)
+    }
+
+    /// Sends a message by the lane that [`Engine::short_lane`] just named; returns its frame, which is to be
+    /// written whole before anything else to that lane. The operation is over.
+    pub fn send_short(
+        &mut self,
+        lane: LaneId,
+        request: &SendRequest,
+        place: Place,
+        total: u64,
+        mem: &mut dyn Memory,
+    ) -> &[u8] {
+        let peer = self.resolve(request.peer);
+        let mut bytes = self.pool.take(0);
+        self.report(Completion {
+            context: request.options.context,
+            notify: request.options.notify,
+            kind: CompletionKind::Send(request.channel),
+            len: total,
+            buffer: 0,
+            data: None,
+            tag: 0,
+            peer: Some(peer),
+            released: false,
+            error: None,
+        });
+        self.counters.fragments_sent += 1;
+        self.counters.messages_eager += 1;
+        let sent_at = self.clock;
+        let connection = self.connection(peer);
+        let order = connection.next_order;
+        connection.next_order += 1;
+        connection.credit_used += total;
+        let tagged = if request.channel == Channel::Tagged { flags::TAGGED } else { 0 };
+        let with_data = if request.data.is_some() { flags::DATA } else { 0 };
+        let message = frame::Message {
+            flags: tagged | with_data | flags::LAZY,
+            connection: 0,
+            seq: connection.window.next_seq(),
+            order,
+            tag: request.tag,
+            data: request.data.unwrap_or_default(),
+            total,
+            eager: total,
+            payload: total as u32,
+        };
+        frame::Frame::from(message).encode(&mut bytes);
+        mem.load(place, 0, total as usize, &mut bytes);
+        mem.release(place);
+        let load = Load::Kept { bytes, operation: None };
+        connection.window.push(Flight { lane, load, sent_at, tries: 0 });
+        match connection.window.newest().map(|flight| &flight.load) {
+            Some(Load::Kept { bytes, .. }) => bytes,
+            _ => &[],
+        }
+    }
+
+    /// A message whose frame and payload are there: whether it went to its receive, so that nothing else is to be
+    /// done with the frame.
+    pub(super) fn receive_short(
+        &mut self,
+        now: Micros,
+        lane: LaneId,
+        message: &frame::Message,
+        payload: &[u8],
+        mem: &mut dyn Memory,
+    ) -> bool {
+        let total = payload.len() as u64;
+        let whole = (message.total, message.eager) == (total, total) && u64::from(message.payload) == total;
+        let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
+        let Some(peer) = record.peer.filter(|_| record.state == LaneState::Open) else { return false };
+        record.heard = true;
+        if total > SHORT_MAX || !whole || message.flags & flags::ACCEPT != 0 || !self.is_next(peer, message) {
+            return false;
+        }
+        let tagged = message.flags & flags::TAGGED != 0;
+        let channel = if tagged { Channel::Tagged } else { Channel::Untagged };
+        let mut released = Vec::new();
+        let found = self.matcher.find_posted(channel, peer, message.tag, total, &mut released);
+        for buffer in released {
+            self.fail_posted(channel, buffer, None, mem);
+        }
+        let Some(Match { posted, last }) = found else { return false };
+        if let Some(multi) = posted.multi {
+            self.multi_buffers[multi.buffer].users += 1;
+        }
+        let kept = total.min(posted.end - posted.offset) as usize;
+        if kept > 0 {
+            mem.store(posted.place, posted.offset, &payload[..kept]);
+        }
+        self.clock = now;
+        let connection = self.connection(peer);
+        connection.received.insert(message.seq);
+        connection.expected_order += 1;
+        connection.taken += total;
+        self.counters.fragments_received += 1;
+        self.owe_ack(peer, &frame::Frame::from(*message));
+        self.return_credit(peer, total);
+        let data = (message.flags & flags::DATA != 0).then_some(message.data);
+        let summary = Summary { data, tag: message.tag, total };
+        self.finish_receive(posted, last, &summary, channel, peer, None, mem);
+        true
+    }
+
+    /// Whether this message is the next of its peer in every respect, and nothing of that peer's is looked after
+    /// that messages have to be told to.
+    fn is_next(&mut self, peer: PeerId, message: &frame::Message) -> bool {
+        let lanes = &self.lanes;
+        let Some(connection) = self.peers[peer.0 as usize].connection.as_deref() else { return false };
+        let flows = |lane: &LaneId| {
+            lanes
+                .get(lane.0 as usize)
+                .is_none_or(|lane| lane.stream.is_some() || lane.router.is_some() || lane.through_routers)
+        };
+        let credit = connection.credit_to_advertise() - connection.taken;
+        connection.warm
+            && connection.received.upto() == message.seq
+            && !connection.received.has_gaps()
+            && connection.expected_order == message.order
+            && connection.trouble.failed.is_none()
+            && connection.late.is_none()
+            && connection.ways.is_none()
+            && !connection.is_far()
+            && message.total <= credit
+            && !connection.lanes.iter().any(flows)
+            && connection.traffic.expects_nothing()
+    }
+}
