@@ -107,6 +107,7 @@ settings! {
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: String = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
+    ledger: Switch = "on", "Whether endpoints of this user on this host tell each other which paths of 1 ms or more they use, how fast and how much, by a small file in /dev/shm/isthmus-UID, and so share a path as one would use it alone: \"on\" or \"off\". Default on.";
 }
 
 /// Most interfaces that [`Settings::rails`] names.
@@ -272,6 +273,28 @@ macro_rules! integer_value {
 
 integer_value!(u16, u32);
 
+/// Something that is done or left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// It is done.
+    #[default]
+    On,
+    /// It is left.
+    Off,
+}
+
+impl FromStr for Switch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err("expected on or off".to_owned()),
+        }
+    }
+}
+
 /// A number of TCP streams, 1..=64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams(pub u32);
@@ -432,6 +455,7 @@ macro_rules! text_value {
 
 text_value! {
     Streams, Self(1);
+    Switch, Self::On;
     Credit, Self::Auto;
     Transport, Self::Tcp;
     Routers, Self::default();

@@ -23,16 +23,17 @@ use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
+use isthmus_ledger::{Flow, Kind, Ledger, PathKey, PathUse};
 use isthmus_proto::LaneSample;
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
 use socket2::Socket;
 
-use crate::Settings;
 use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::{Changes, Protocols, Transport};
+use crate::{Settings, ledger};
 use fabric::FabricLane;
 use grounds::Grounds;
 use memory::Memory;
@@ -372,6 +373,8 @@ pub(crate) struct Carriers {
     udp: Option<Udp>,
     /// There if lanes that no router or fabric carries are encrypted.
     tls: Option<Tls>,
+    /// What endpoints of this host tell each other, where there is such a thing.
+    ledger: Option<Ledger>,
 }
 
 impl Carriers {
@@ -397,7 +400,23 @@ impl Carriers {
             news: Vec::new(),
             udp,
             tls,
+            ledger: ledger::open(settings),
         }
+    }
+
+    /// Who of this host uses the way to `host` now, at the ledger's time; of nobody where there is no
+    /// ledger.
+    #[expect(dead_code, reason = "for the number of connections")]
+    pub(crate) fn path_use(&self, host: IpAddr) -> PathUse {
+        let key = PathKey::new(Some(self.own), host);
+        self.ledger.as_ref().map_or_else(PathUse::default, |ledger| ledger.path_use(ledger::now(), key))
+    }
+
+    /// A flow, such as all connections with one peer, that is to be in the ledger while it has bulk.
+    #[expect(dead_code, reason = "for the number of connections")]
+    pub(crate) fn flow_to(&self, host: IpAddr) -> Option<Flow> {
+        let key = PathKey::new(Some(self.own), host);
+        self.ledger.as_ref().map(|ledger| ledger.flow(key, Kind::System))
     }
 
     /// The setting that says what lanes go by, for people.
