@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -92,7 +92,25 @@ fn folder(place: &Path) -> io::Result<OwnedFd> {
 /// The file's name: of this network, and this numbering of processes.
 fn name() -> io::Result<String> {
     let space = |name: &str| std::fs::metadata(format!("/proc/self/ns/{name}")).map(|space| space.ino());
-    Ok(format!("{PREFIX}{}-{}", space("net")?, space("pid")?))
+    let network = network_cookie().map_or_else(|| space("net"), Ok)?;
+    Ok(format!("{PREFIX}{network}-{}", space("pid")?))
+}
+
+/// The number of this network, which no later one gets again; `None` where the kernel tells none (before 5.14).
+fn network_cookie() -> Option<u64> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    let (mut cookie, mut len) = (0_u64, 8 as libc::socklen_t);
+    // SAFETY: it writes at most `len` bytes.
+    let told = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    (told == 0 && len == 8).then_some(cookie)
 }
 
 /// When a process started, as the system counts; `None` where there is none.
@@ -181,7 +199,6 @@ fn remove_others(folder: impl AsFd) {
 }
 
 fn map(file: impl AsFd) -> io::Result<NonNull<AtomicU64>> {
-    use std::os::fd::AsRawFd;
     // SAFETY: a new mapping, wherever there is room.
     let base = unsafe {
         libc::mmap(

@@ -8,6 +8,10 @@ use crate::{Kind, LEARNED_LIFE_US, Ledger, Micros, PathKey};
 /// What a flow that sends little may have beyond what it sends, before it takes from others.
 const LITTLE_MORE: f64 = 1.25;
 
+/// How long a plan holds that nobody has renewed. Microseconds.
+const PLAN_LIFE_US: Micros = 10_000_000;
+const MILLION: u64 = 1_000_000;
+
 /// What a flow tells of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -117,27 +121,32 @@ impl Flow {
         self.place.is_some()
     }
 
-    /// What is planned for the path, or was lately, whoever uses it now.
-    pub fn plan(&self, now: Micros) -> Option<Plan> {
-        let now = now + self.ledger.ahead_us;
+    /// What is planned for the path. What was planned longer ago is a hint only: a pace, and no window.
+    fn plan(&self, now: Micros) -> Plan {
         let shared = &self.ledger.shared;
-        let path = shared.path(shared.find(self.key.0)?);
-        let fresh = now < path.learned_at.load(Relaxed).saturating_add(LEARNED_LIFE_US);
-        fresh.then(|| Plan {
+        let Some(path) = shared.find(self.key.0).map(|path| shared.path(path)) else {
+            return Plan::default();
+        };
+        let age = now.saturating_sub(path.learned_at.load(Relaxed));
+        if age >= LEARNED_LIFE_US {
+            return Plan::default();
+        }
+        let plan = Plan {
             capacity: path.capacity.load(Relaxed),
             pace: path.pace.load(Relaxed),
             window: path.window.load(Relaxed),
-            loss: path.loss_ppm.load(Relaxed) as f64 / 1e6,
+            loss: path.loss_ppm.load(Relaxed).min(MILLION) as f64 / MILLION as f64,
             rtt_us: path.rtt_us.load(Relaxed),
-        })
+        };
+        if age < PLAN_LIFE_US { plan } else { Plan { capacity: 0, window: 0, ..plan } }
     }
 
     /// What this flow is to do among those that send; `None` where it has no place. Who sends all
     /// it may takes the lead where nobody has it.
     pub fn group(&mut self, now: Micros) -> Option<Group> {
-        let plan = self.plan(now).unwrap_or_default();
         let (path, own) = self.place?;
         let now = now + self.ledger.ahead_us;
+        let plan = self.plan(now);
         let (leads, is_led) = self.lead(now, path, own);
         let shared = &self.ledger.shared;
         let mut sum =
@@ -182,7 +191,7 @@ impl Flow {
         path.capacity.store(plan.capacity, Relaxed);
         path.pace.store(plan.pace, Relaxed);
         path.window.store(plan.window, Relaxed);
-        path.loss_ppm.store((plan.loss * 1e6) as u64, Relaxed);
+        path.loss_ppm.store((plan.loss * MILLION as f64) as u64, Relaxed);
         path.rtt_us.store(plan.rtt_us, Relaxed);
         path.learned_at.store(now, Release);
     }

@@ -64,6 +64,26 @@ fn one_leads_and_another_when_it_rests_or_sends_little() {
 }
 
 #[test]
+fn an_old_plan_is_a_hint_and_a_very_old_one_nothing() {
+    let ledger = ledger(&Arc::new(Heap::default()), 1);
+    let mut flow = ledger.flow(key(), Kind::Paced);
+    let mut plan_at = |now, teach: bool| {
+        assert!(flow.tell(now, MANY));
+        if teach {
+            flow.teach(now, &Plan { capacity: 800, pace: 1_000, window: 5, loss: 0.1, rtt_us: 9 });
+        }
+        flow.group(now).expect("a place").plan
+    };
+    assert_eq!(plan_at(1, true).capacity, 800);
+    assert_eq!(plan_at(9_000_000, false).window, 5);
+    let old = plan_at(11_000_000, false);
+    assert_eq!((old.capacity, old.window, old.pace, old.loss), (0, 0, 1_000, 0.1));
+    assert_eq!(ledger.path_use(11_000_000, key()).capacity, 800);
+    assert_eq!(plan_at(LEARNED_LIFE_US + 2, false), Plan::default());
+    assert_eq!(ledger.path_use(LEARNED_LIFE_US + 2, key()).capacity, 0);
+}
+
+#[test]
 fn slots_of_processes_that_have_ended_are_taken_when_there_are_no_others() {
     let heap = Arc::new(Heap::default());
     let dead = Arc::new(AtomicBool::new(false));

@@ -384,9 +384,13 @@ impl Carriers {
         settings: &Settings,
         own: IpAddr,
         from: Option<IpAddr>,
-        udp: Option<Udp>,
+        mut udp: Option<Udp>,
         tls: Option<Tls>,
     ) -> Self {
+        let ledger = ledger::open(settings);
+        if let (Some(udp), Some(ledger)) = (&mut udp, &ledger) {
+            udp.share(ledger, own);
+        }
         let memory = Memory::new(settings.by_memory());
         let hubs = Hubs::new(&settings.fabrics(), own, |what: Arguments<'_>| info_log!("{what}"));
         Self {
@@ -400,7 +404,7 @@ impl Carriers {
             news: Vec::new(),
             udp,
             tls,
-            ledger: ledger::open(settings),
+            ledger,
         }
     }
 
