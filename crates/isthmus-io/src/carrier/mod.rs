@@ -9,6 +9,7 @@ mod congestion;
 mod fabric;
 mod grounds;
 mod memory;
+mod neighbours;
 mod race;
 mod tcp;
 mod tls;
@@ -23,7 +24,6 @@ use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
-use isthmus_ledger::{Flow, Kind, Ledger, PathKey, PathUse};
 use isthmus_proto::LaneSample;
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
@@ -39,6 +39,7 @@ use grounds::Grounds;
 use memory::Memory;
 pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY};
+use neighbours::Neighbours;
 use race::{RaceLane, Winner};
 use tcp::Paths;
 pub(crate) use tcp::{TcpLane, listen};
@@ -373,8 +374,6 @@ pub(crate) struct Carriers {
     udp: Option<Udp>,
     /// There if lanes that no router or fabric carries are encrypted.
     tls: Option<Tls>,
-    /// What endpoints of this host tell each other, where there is such a thing.
-    ledger: Option<Ledger>,
 }
 
 impl Carriers {
@@ -398,29 +397,13 @@ impl Carriers {
             from,
             transport: settings.transport,
             routers: settings.routers.0.clone(),
-            paths: Paths::new(settings.congestion.clone()),
+            paths: Paths::new(settings.congestion.clone(), Neighbours::new(own, ledger)),
             hubs,
             memory,
             news: Vec::new(),
             udp,
             tls,
-            ledger,
         }
-    }
-
-    /// Who of this host uses the way to `host` now, at the ledger's time; of nobody where there is no
-    /// ledger.
-    #[expect(dead_code, reason = "for the number of connections")]
-    pub(crate) fn path_use(&self, host: IpAddr) -> PathUse {
-        let key = PathKey::new(Some(self.own), host);
-        self.ledger.as_ref().map_or_else(PathUse::default, |ledger| ledger.path_use(ledger::now(), key))
-    }
-
-    /// A flow, such as all connections with one peer, that is to be in the ledger while it has bulk.
-    #[expect(dead_code, reason = "for the number of connections")]
-    pub(crate) fn flow_to(&self, host: IpAddr) -> Option<Flow> {
-        let key = PathKey::new(Some(self.own), host);
-        self.ledger.as_ref().map(|ledger| ledger.flow(key, Kind::System))
     }
 
     /// The setting that says what lanes go by, for people.

@@ -78,11 +78,8 @@ impl Late {
     /// One of which a copy was sent is acknowledged so long after that.
     fn note_copy(&mut self, took: Micros, rtt_us: Micros) {
         let in_vain = took < rtt_us.max(self.usual_us / VAIN_PART);
-        let caution = if in_vain {
-            CAUTION_GROWTH * self.caution + CAUTION_STEP
-        } else {
-            CAUTION_DECAY * self.caution
-        };
+        let caution =
+            if in_vain { CAUTION_GROWTH * self.caution + CAUTION_STEP } else { CAUTION_DECAY * self.caution };
         self.caution = caution.min(CAUTION_MOST);
     }
 
