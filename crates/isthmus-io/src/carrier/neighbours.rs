@@ -21,7 +21,7 @@ const NEAR_US: u64 = 1_000;
 /// queue, if that holds for every second lane.
 const QUEUE_PART: u64 = 4;
 const QUEUE_US: u64 = 1_000;
-/// What arrived at best counts for so long, then half of the time more.
+/// What arrived at best counts for so long.
 const BEST_FOR: Duration = Duration::from_secs(5);
 /// While there is a queue, lanes have together so many times what arrives; without one, so many times
 /// more from look to look, until nothing holds them.
@@ -94,11 +94,12 @@ impl Neighbours {
         let (own, ledger) = (self.own, self.ledger.as_ref());
         let bulk = self.hosts.entry(host).or_insert_with(|| Bulk::new(ledger, own, host));
         bulk.note(seen);
-        let took = bulk.since.map(|since| since.elapsed());
+        let now = Instant::now();
+        let took = bulk.since.map(|since| now.saturating_duration_since(since));
         if took.is_none_or(|took| took.as_millis() >= u128::from(LOOK_MS)) {
             let rate = took.map_or(0.0, |took| bulk.acked as f64 / took.as_secs_f64());
             let (endpoints, all) = bulk.tell(ledger, rate);
-            bulk.conclude(endpoints, all);
+            bulk.conclude(now, endpoints, all);
         }
         bulk.part
     }
@@ -144,8 +145,7 @@ impl Bulk {
     }
 
     /// The end of a time in which lanes were looked at.
-    fn conclude(&mut self, endpoints: u32, all: f64) {
-        let now = Instant::now();
+    fn conclude(&mut self, now: Instant, endpoints: u32, all: f64) {
         if all >= self.best || self.best_until.is_none_or(|until| now > until) {
             self.best = all;
             self.best_until = Some(now + BEST_FOR);
@@ -162,5 +162,55 @@ impl Bulk {
         self.since = Some(now);
         self.lanes_before = self.lanes;
         (self.acked, self.in_flight, self.lanes, self.queued) = (0, 0, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 8, 7));
+    const RTT_US: u64 = 100_000;
+
+    fn seen(rtt_us: u64) -> Seen {
+        Seen { rtt_us, least_rtt_us: RTT_US, acked: 1 << 20, in_flight: 1 << 20 }
+    }
+
+    /// A time at whose end `all` bytes/s arrived by so many endpoints, of which this one has four lanes.
+    fn time(bulk: &mut Bulk, at: Instant, rtt_us: u64, endpoints: u32, all: f64) -> Part {
+        (0..4).for_each(|_| bulk.note(seen(rtt_us)));
+        bulk.conclude(at, endpoints, all);
+        bulk.part
+    }
+
+    #[test]
+    fn lanes_are_held_to_their_part_from_the_first_queue_on_and_let_go_without_one() {
+        let (mut bulk, at) = (Bulk::new(None, HOST, HOST), Instant::now());
+        assert_eq!(time(&mut bulk, at, RTT_US, 2, 80e6), Part { endpoints: 2, pace: None });
+        // What arrived best counts: this was before.
+        time(&mut bulk, at, 2 * RTT_US, 2, 120e6);
+        let held = time(&mut bulk, at, 2 * RTT_US, 2, 60e6);
+        assert_eq!(held, Part { endpoints: 2, pace: Some(15_000_000) });
+        let looser = time(&mut bulk, at, RTT_US, 2, 100e6).pace.expect("it is still held");
+        assert!((15_000_001..18_000_000).contains(&looser), "{looser}");
+        let free = (0..100).map(|_| time(&mut bulk, at, RTT_US, 2, 100e6).pace).last();
+        assert_eq!(free, Some(None));
+    }
+
+    #[test]
+    fn a_path_that_carries_less_than_it_did_is_known_to_after_a_while() {
+        let (mut bulk, at) = (Bulk::new(None, HOST, HOST), Instant::now());
+        assert_eq!(time(&mut bulk, at, 2 * RTT_US, 1, 120e6).pace, Some(30_000_000));
+        let later = at + BEST_FOR + Duration::from_millis(1);
+        assert_eq!(time(&mut bulk, later, 2 * RTT_US, 1, 40e6).pace, Some(10_000_000));
+    }
+
+    #[test]
+    fn near_hosts_are_not_told_of_and_alone_one_has_all() {
+        let mut neighbours = Neighbours::new(HOST, None);
+        let near = Seen { rtt_us: NEAR_US - 1, least_rtt_us: 100, ..seen(0) };
+        assert_eq!(neighbours.hear(HOST, near), Part { endpoints: 1, pace: None });
+        assert!(neighbours.hosts.is_empty());
+        assert_eq!(neighbours.hear(HOST, seen(RTT_US)).endpoints, 1);
     }
 }

@@ -255,3 +255,24 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_in_vain_make_the_next_wait_and_those_that_help_do_not() {
+        const RTT_US: Micros = 100_000;
+        let mut late = Late::default();
+        late.note(3 * RTT_US);
+        late.note_copy(4 * RTT_US, RTT_US);
+        assert_eq!(late.cautious(RTT_US), RTT_US, "it helped");
+        (0..10).for_each(|_| late.note_copy(RTT_US / 2, RTT_US));
+        let after = late.cautious(RTT_US);
+        assert!((8 * RTT_US..12 * RTT_US).contains(&after), "{after}");
+        (0..100).for_each(|_| late.note_copy(RTT_US / 2, RTT_US));
+        assert_eq!(late.cautious(RTT_US), 16 * RTT_US, "there is a most");
+        (0..40).for_each(|_| late.note_copy(4 * RTT_US, RTT_US));
+        assert!(late.cautious(RTT_US) < RTT_US + 1_000, "{}", late.cautious(RTT_US));
+    }
+}

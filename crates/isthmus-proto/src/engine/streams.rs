@@ -131,7 +131,7 @@ const FEWER: &str = "as much may arrive by fewer";
 const IN_VAIN: &str = "more brought no more";
 const MISSED: &str = "fewer brought less";
 const QUEUE: &str = "packets are lost from a full queue";
-const SHARED: &str = "as many endpoints of this host use the path";
+const SHARED: &str = "more or fewer endpoints of this host use the path than before";
 
 impl Streams {
     pub(crate) fn new(most: u32) -> Self {
@@ -161,11 +161,11 @@ impl Streams {
         let first = FIRST.iter().find(|(from, _)| rtt_us >= *from).map_or(SEVERAL, |(_, count)| *count);
         let worth = (waiting / WORTH).clamp(2, u64::from(first)) as u32;
         let count = worth.min(self.most);
-        let more = self.starting && count > self.count;
-        if more {
-            self.count = count;
+        let before = self.count();
+        if self.starting {
+            self.count = self.count.max(count);
         }
-        more
+        self.count() > before
     }
 
     /// Takes note of what a lane has done since the last sample of it; at the end of a period, what
@@ -343,6 +343,8 @@ mod tests {
                     resent: lost,
                     busy_us: 40_000,
                     crowded_us: (crowded * 40_000.0) as u64,
+                    rtt_us: RTT_US,
+                    sharers: 1,
                 };
                 streams.hear(now, RTT_US, sample);
             }
@@ -386,8 +388,13 @@ mod tests {
     fn what_the_program_does_not_send_tells_nothing() {
         let mut streams = started(32, 100_000, 1 << 30);
         for at in 0..1_000 {
-            let sample =
-                LaneSample { acked: 1_000, packets: 100, resent: 50, busy_us: 1_000, crowded_us: 1_000 };
+            let sample = LaneSample {
+                acked: 1_000,
+                packets: 100,
+                resent: 50,
+                busy_us: 1_000,
+                ..LaneSample::default()
+            };
             assert_eq!(streams.hear(40_000 * at, 100_000, sample), None);
         }
         assert_eq!(streams.count(), 4);
@@ -400,5 +407,39 @@ mod tests {
         let before = streams.count();
         run(&mut streams, now, 60, |lanes| 10.0 * f64::from(lanes), 100, 0.0);
         assert!(before < 16 && streams.count() == 32, "{before}, then {}", streams.count());
+    }
+    #[test]
+    fn endpoints_that_share_a_path_divide_what_it_needs() {
+        let mut streams = started(32, 24_000, 1 << 30);
+        let mut hear = |sharers| {
+            let told = streams.hear(0, 24_000, LaneSample { sharers, ..LaneSample::default() });
+            (streams.count(), told)
+        };
+        assert_eq!((hear(1), hear(4)), ((4, None), (2, Some(SHARED))));
+        assert_eq!((hear(16), hear(2)), ((2, None), (3, Some(SHARED))));
+        assert_eq!((hear(0), hear(1)), ((4, Some(SHARED)), (4, None)));
+        let mut streams = started(32, 366_000, 1 << 30);
+        streams.hear(0, 366_000, LaneSample { sharers: 4, ..LaneSample::default() });
+        assert_eq!(streams.count(), 9);
+    }
+
+    #[test]
+    fn losses_from_a_full_queue_are_no_reason_for_more() {
+        let mut streams = started(32, 24_000, 1 << 30);
+        for i in 1..2_000 {
+            let sample = LaneSample {
+                acked: 3_000_000 / u64::from(streams.count()),
+                packets: 1_000,
+                resent: 200,
+                busy_us: 40_000,
+                rtt_us: 47_000,
+                ..LaneSample::default()
+            };
+            for _ in 0..streams.count() {
+                streams.hear(40_000 * i, 24_000, sample);
+            }
+            assert!(streams.count() <= 4, "{} lanes", streams.count());
+        }
+        assert_eq!(streams.count(), LEAST, "as much arrives by fewer");
     }
 }
