@@ -1,6 +1,6 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
-//! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
+//! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `ledger.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
 //! `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and `carrier/udp/lane.rs` only.
 
 mod burst;
@@ -12,6 +12,7 @@ mod driver;
 mod endpoint;
 mod interface;
 mod lane;
+mod ledger;
 mod listen;
 pub mod log;
 mod memory;
@@ -29,6 +30,6 @@ pub use isthmus_udp::{Composition, Dropped};
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{
     Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, Protocols, Routers, Settings, SettingsError,
-    Streams, TlsMode, Transport, environment_name,
+    Streams, Switch, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};

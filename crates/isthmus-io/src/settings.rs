@@ -93,7 +93,7 @@ settings! {
     as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
     routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one of those that the peer uses least, at random. Default: none.";
-    streams: Streams = "32", "Most TCP streams to one peer that is 1 ms or more away; how many carry is chosen by round trip, by what waits, and by what the kernel says of them. Through `routers` and by `rails` at most 4. Count, 1..=64. Default 32.";
+    streams: Streams = "32", "Most TCP streams to one peer that is 1 ms or more away; how many carry is chosen by round trip, by what waits, by what the kernel says of them, and by how many endpoints of this host share the path. Through `routers` and by `rails` at most 4. Count, 1..=64. Default 32.";
     transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\", \"auto\", which takes UDP where the round trip is 150 ms or more, and goes over to it where TCP loses packets for no full queue on one of 5 ms or more, or \"ethernet\": frames of type 0x88b6, within a broadcast domain, which take the capability CAP_NET_RAW. All but tcp need it at both ends, and UDP firewalls that let it through at the port that TCP listens at; to a host that gives no answer, TCP. Default auto.";
     udp_protocols: Protocols = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given); of those left out, the first. After an IP address and =, for lanes with that host only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Where the file is changed, running programs take it up within a few seconds. Default: the first of each.";
     tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. Default off.";
@@ -107,6 +107,7 @@ settings! {
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: String = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
+    ledger: Switch = "on", "Whether endpoints of this user on this host tell each other which paths of 1 ms or more they use, how fast and how much, by a small file in /dev/shm/isthmus-UID, and so share a path as one would use it alone: \"on\" or \"off\". Default on.";
 }
 
 /// Most interfaces that [`Settings::rails`] names.
@@ -272,6 +273,28 @@ macro_rules! integer_value {
 
 integer_value!(u16, u32);
 
+/// Something that is done or left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// It is done.
+    #[default]
+    On,
+    /// It is left.
+    Off,
+}
+
+impl FromStr for Switch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err("expected on or off".to_owned()),
+        }
+    }
+}
+
 /// A number of TCP streams, 1..=64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams(pub u32);
@@ -432,6 +455,7 @@ macro_rules! text_value {
 
 text_value! {
     Streams, Self(1);
+    Switch, Self::On;
     Credit, Self::Auto;
     Transport, Self::Tcp;
     Routers, Self::default();

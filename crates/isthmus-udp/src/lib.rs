@@ -44,6 +44,7 @@ mod repeats;
 mod seen;
 mod sending;
 mod sent;
+mod sharing;
 mod spec;
 mod store;
 mod stream;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
+use isthmus_ledger::{Kind, Ledger, PathKey};
 use slab::Slab;
 
 use crate::Micros;
@@ -184,6 +185,8 @@ pub struct Port {
     buried: HashSet<(SocketAddr, ConnectionId)>,
     expected: HashMap<Token, Expected>,
     dropped: Dropped,
+    /// What this host's flows tell each other, and the address that ours leave by.
+    ledger: Option<(Ledger, IpAddr)>,
 }
 
 impl Port {
@@ -205,7 +208,14 @@ impl Port {
             buried: HashSet::new(),
             expected: HashMap::new(),
             dropped: Dropped::default(),
+            ledger: None,
         }
+    }
+
+    /// Streams from now on are planned for together with others of this host that use the same path, which
+    /// they find by this ledger; packets leave by the address `from`. The ledger is to go by the clock of this port.
+    pub fn share(&mut self, ledger: Ledger, from: IpAddr) {
+        self.ledger = Some((ledger, from));
     }
 
     /// Opens a stream; what is written to it goes with the first flight.
@@ -248,10 +258,19 @@ impl Port {
     }
 
     /// Takes up a stream; `origin` is the id by which the peer opened it, and its session's label.
-    fn enter(&mut self, now: Micros, stream: Stream, peer: SocketAddr, origin: (Option<ConnectionId>, u64)) {
+    fn enter(
+        &mut self,
+        now: Micros,
+        mut stream: Stream,
+        peer: SocketAddr,
+        origin: (Option<ConnectionId>, u64),
+    ) {
         let id = stream.local();
         let (opened_by, label) = origin;
         let stranger = !stream.is_proved();
+        if let Some((ledger, from)) = &self.ledger {
+            stream.share(ledger.flow(PathKey::new(Some(*from), peer.ip()), Kind::Paced));
+        }
         self.strangers += usize::from(stranger);
         let told_open = opened_by.is_some();
         let key = self.streams.insert(Entry {

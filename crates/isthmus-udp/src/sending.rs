@@ -71,6 +71,11 @@ impl Sending {
         self.written.saturating_sub(self.next)
     }
 
+    /// Bytes that wait to be sent, or to be sent again, as far as the first of those tells.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.unsent() + self.again.front().map_or(0, |again| again.range.end - again.range.start)
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         debug_assert!(!self.ended, "the stream has ended");
         self.store.write(self.written, bytes);

@@ -12,6 +12,8 @@ mod outgoing;
 
 pub(crate) use incoming::Incoming;
 
+use isthmus_ledger::Flow;
+
 use crate::Micros;
 use crate::congestion::{CongestionControl, Limits};
 use crate::detection::LossDetection;
@@ -25,6 +27,7 @@ use crate::redundancy::{Matter, Redundancy};
 use crate::repeats::Repeats;
 use crate::sending::Sending;
 use crate::sent::{Fates, Sent};
+use crate::sharing::{Load, Sharing};
 use crate::spec::Composition;
 use crate::wire::{ConnectionId, TOKEN_LEN, Token};
 
@@ -206,6 +209,8 @@ pub struct Stream {
     congestion: Box<dyn CongestionControl>,
     detection: Box<dyn LossDetection>,
     redundancy: Box<dyn Redundancy>,
+    /// Its part among the flows of this host.
+    sharing: Option<Sharing>,
     repeats: Repeats,
     parity: Parity,
     /// Since when nothing waits to be sent for the first time, and might.
@@ -303,6 +308,7 @@ impl Stream {
             congestion: composition.congestion(config.limits),
             detection: composition.detection(),
             redundancy: composition.redundancy(),
+            sharing: None,
             repeats: Repeats::default(),
             parity: Parity::default(),
             drained_at: None,
@@ -435,6 +441,25 @@ impl Stream {
         self.config.composition = composition;
     }
 
+    /// Is planned for together with other flows of this host from now on.
+    pub(crate) fn share(&mut self, flow: Flow) {
+        self.sharing = Some(Sharing::new(flow));
+    }
+
+    /// Looks at what other flows of this host do; `at_once` where something has happened.
+    fn look_around(&mut self, now: Micros, at_once: bool) {
+        let Some(sharing) = &mut self.sharing else { return };
+        // Until it has told something, what goes only for that counts as well.
+        let train = self.train.filter(|_| self.congestion.wants_train());
+        let train = train.map_or(0, |left| u64::from(left).max(u64::from(self.sent.open() > 0)));
+        let load = Load {
+            waiting: self.sending.waiting() + train,
+            in_flight: self.sent.in_flight(),
+            rtt_us: self.path.rtt_least_us(),
+        };
+        sharing.look(now, load, at_once, &mut *self.congestion);
+    }
+
     /// Seals packets. Both sides do so before the first.
     pub(crate) fn seal(&mut self, by: Sealed) {
         self.protection = Box::new(by);
@@ -527,12 +552,22 @@ impl Stream {
         let sending = (window && work).then(|| self.pacer.opens_at());
         let coding = coding.filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
         let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
+        let room = self.sharing.as_ref().filter(|_| work && !window).and_then(Sharing::wake_at);
         let quiet = self.heard_at + self.config.keepalive_us;
         let keepalive = Some(if self.awaits_answer() { self.patience_ends() } else { quiet });
-        [sending, copies, coding, self.receiving.ack_due(), self.probe_at, self.mtu.poll_timeout(), keepalive]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            sending,
+            room,
+            copies,
+            coding,
+            self.receiving.ack_due(),
+            self.probe_at,
+            self.mtu.poll_timeout(),
+            keepalive,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Whether the peer owes an acknowledgement, or room.

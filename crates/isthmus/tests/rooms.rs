@@ -27,6 +27,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/datagrams.rs",
     "isthmus-io/src/endpoint.rs",
     "isthmus-io/src/lane.rs",
+    "isthmus-io/src/ledger.rs",
     "isthmus-io/src/memory.rs",
     "isthmus-io/src/shell.rs",
     "isthmus-io/src/signals.rs",
@@ -52,8 +53,9 @@ const USES: &[(&str, &[&str])] = &[
     ("isthmus-wire", &[]),
     ("isthmus-proto", &["isthmus-wire"]),
     ("isthmus-trust", &["isthmus-wire"]),
+    ("isthmus-ledger", &[]),
     // Its simulation uses the lab's model of a link.
-    ("isthmus-udp", &["isthmus-lab"]),
+    ("isthmus-udp", &["isthmus-lab", "isthmus-ledger"]),
     ("isthmus-mux", &[]),
     ("isthmus-abi", &[]),
     ("isthmus-fabric", &["isthmus-abi", "isthmus-wire"]),
@@ -63,6 +65,7 @@ const USES: &[(&str, &[&str])] = &[
         &[
             "isthmus-datagram",
             "isthmus-fabric",
+            "isthmus-ledger",
             "isthmus-proto",
             "isthmus-trust",
             "isthmus-udp",

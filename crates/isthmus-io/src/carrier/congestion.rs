@@ -60,6 +60,12 @@ pub(super) struct Sample {
 pub(super) struct Look {
     pub(super) path: Sample,
     pub(super) lane: LaneSample,
+    /// What has arrived, in order or not. Bytes.
+    pub(super) arrived: u64,
+    /// Sent, and not known to have arrived. Bytes.
+    pub(super) in_flight: u64,
+    /// The least round trip. Microseconds.
+    pub(super) least_rtt_us: u64,
 }
 
 /// What was seen of a lane.

@@ -9,6 +9,7 @@ mod congestion;
 mod fabric;
 mod grounds;
 mod memory;
+mod neighbours;
 mod race;
 mod tcp;
 mod tls;
@@ -28,16 +29,17 @@ use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
 use socket2::Socket;
 
-use crate::Settings;
 use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::{Changes, Protocols, Transport};
+use crate::{Settings, ledger};
 use fabric::FabricLane;
 use grounds::Grounds;
 use memory::Memory;
 pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY};
+use neighbours::Neighbours;
 use race::{RaceLane, Winner};
 use tcp::Paths;
 pub(crate) use tcp::{TcpLane, listen};
@@ -381,9 +383,13 @@ impl Carriers {
         settings: &Settings,
         own: IpAddr,
         from: Option<IpAddr>,
-        udp: Option<Udp>,
+        mut udp: Option<Udp>,
         tls: Option<Tls>,
     ) -> Self {
+        let ledger = ledger::open(settings);
+        if let (Some(udp), Some(ledger)) = (&mut udp, &ledger) {
+            udp.share(ledger, own);
+        }
         let memory = Memory::new(settings.by_memory());
         let hubs = Hubs::new(&settings.fabrics(), own, |what: Arguments<'_>| info_log!("{what}"));
         Self {
@@ -391,7 +397,7 @@ impl Carriers {
             from,
             transport: settings.transport,
             routers: settings.routers.0.clone(),
-            paths: Paths::new(settings.congestion.clone()),
+            paths: Paths::new(settings.congestion.clone(), Neighbours::new(own, ledger)),
             hubs,
             memory,
             news: Vec::new(),

@@ -12,6 +12,7 @@ use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::congestion::{self, Judge, Look, Sample, Trace};
+use super::neighbours::{Neighbours, Seen};
 use super::{Settled, Transfer};
 use crate::log::info_log;
 
@@ -25,6 +26,8 @@ const LONG_WINDOW: i32 = 8 << 20;
 /// `tcp(7)`'s option for the longest pause before something is sent again, and the least that it takes.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 const RTO_LEAST_MS: u64 = 1_000;
+/// A lane's pace is another one from such a part of it on.
+const PACE_PART: u64 = 50;
 /// How long transmitted data, or an attempt to connect, may go unanswered.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Keepalive: silence before the first probe, and the pause between probes.
@@ -51,12 +54,13 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
 pub(crate) struct Paths {
     congestion: String,
     hosts: HashMap<IpAddr, Judge>,
+    neighbours: Neighbours,
 }
 
 impl Paths {
     /// `congestion` is the setting of that name.
-    pub(super) fn new(congestion: String) -> Self {
-        Self { congestion, hosts: HashMap::new() }
+    pub(super) fn new(congestion: String, neighbours: Neighbours) -> Self {
+        Self { congestion, hosts: HashMap::new(), neighbours }
     }
 }
 
@@ -69,12 +73,16 @@ pub(crate) struct TcpLane {
     trace: Option<Trace>,
     /// It runs what lossy paths want.
     lossy: bool,
-    looked: Instant,
+    looked: Option<Instant>,
+    /// Bytes that had arrived then.
+    acked: u64,
+    /// What it may send; `None` where nothing holds it. Bytes/s.
+    pace: Option<u64>,
 }
 
 impl TcpLane {
     fn new(socket: Socket) -> Self {
-        Self { socket, trace: Some(Trace::default()), lossy: false, looked: Instant::now() }
+        Self { socket, trace: Some(Trace::default()), lossy: false, looked: None, acked: 0, pace: None }
     }
 
     /// Starts to connect.
@@ -136,11 +144,19 @@ impl TcpLane {
     /// Asks the kernel about the lane now and then, and takes another congestion control where the path
     /// loses packets by itself.
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
-        if self.looked.elapsed() < Duration::from_millis(congestion::LOOK_MS) {
+        if self.looked.is_some_and(|at| at.elapsed() < Duration::from_millis(congestion::LOOK_MS)) {
             return None;
         }
-        self.looked = Instant::now();
-        let Look { path, lane } = look(&self.socket)?;
+        self.looked = Some(Instant::now());
+        let Look { path, mut lane, arrived, in_flight, least_rtt_us } = look(&self.socket)?;
+        let acked = arrived.saturating_sub(std::mem::replace(&mut self.acked, arrived));
+        if let Some(host) = peer_ip(&self.socket).filter(|_| !is_local(&self.socket)) {
+            let seen = Seen { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
+            let part = paths.neighbours.hear(host, seen);
+            lane.sharers = part.endpoints;
+            // Others than BBR do not fill the queue beyond what it holds.
+            self.pace(part.pace.filter(|_| self.lossy));
+        }
         Some(Looked { lane, lossy: self.judge(path, paths) })
     }
 
@@ -155,6 +171,18 @@ impl TcpLane {
             self.go_lossy("packets are lost without a queue");
         }
         congestion::is_slow_to_repair(sample).then_some(host)
+    }
+
+    /// Has the kernel send no faster, if it is another pace than before by some.
+    fn pace(&mut self, pace: Option<u64>) {
+        let same = match (pace, self.pace) {
+            (Some(pace), Some(before)) => pace.abs_diff(before) < before / PACE_PART,
+            (pace, before) => pace == before,
+        };
+        if !same {
+            self.pace = pace;
+            set_pace(&self.socket, pace.unwrap_or(u64::MAX));
+        }
     }
 
     fn go_lossy(&mut self, why: &str) {
@@ -301,6 +329,20 @@ fn widen(socket: &Socket) {
     }
 }
 
+/// Has the kernel send so fast at most. Bytes/s.
+fn set_pace(socket: &Socket, pace: u64) {
+    // SAFETY: the value is an integer of the length that is passed along.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const pace).cast(),
+            size_of::<u64>() as libc::socklen_t,
+        )
+    };
+}
+
 /// Has the kernel send again what is not acknowledged every second, or every fourth round trip, and not after
 /// pauses that grow: on a path that was cut for a while, it shows that soon that it is there again.
 /// Linux before 6.15 has no such option, and doubles its pauses up to two minutes.
@@ -374,6 +416,7 @@ fn look(socket: &Socket) -> Option<Look> {
     };
     // SAFETY: zeroed, and all of its fields are integers.
     let info = unsafe { info.assume_init() };
+    let bytes = |segments: u32| u64::from(segments) * u64::from(info.tcpi_snd_mss);
     let (packets, resent) = (u64::from(info.tcpi_data_segs_out), u64::from(info.tcpi_total_retrans));
     (status == 0 && info.tcpi_rtt > 0).then(|| Look {
         path: Sample { rtt_us: u64::from(info.tcpi_rtt), packets, retransmissions: resent },
@@ -383,6 +426,11 @@ fn look(socket: &Socket) -> Option<Look> {
             resent,
             busy_us: info.tcpi_busy_time,
             crowded_us: info.tcpi_rwnd_limited + info.tcpi_sndbuf_limited,
+            rtt_us: u64::from(info.tcpi_rtt),
+            sharers: 1,
         },
+        least_rtt_us: u64::from(info.tcpi_min_rtt),
+        arrived: info.tcpi_bytes_acked + bytes(info.tcpi_sacked),
+        in_flight: bytes(info.tcpi_unacked.saturating_sub(info.tcpi_sacked)),
     })
 }

@@ -22,6 +22,14 @@ const BEHIND_BESIDE: Micros = 2;
 /// round trip. Microseconds.
 const TIMES: Micros = 2;
 const SLACK_US: Micros = 20_000;
+/// A copy was in vain if the fragment is acknowledged sooner than a round trip after it, or than such a part of what
+/// others take: caution grows by so much then, and by such a share of what it is; and otherwise falls to such a share.
+/// What is late is so only after as many times more. At most so many.
+const VAIN_PART: Micros = 2;
+const CAUTION_STEP: f64 = 0.25;
+const CAUTION_GROWTH: f64 = 1.25;
+const CAUTION_DECAY: f64 = 0.8;
+const CAUTION_MOST: f64 = 15.0;
 /// Longest patience. Microseconds.
 const PATIENCE_MOST_US: Micros = 4_000_000;
 /// Fragments that are looked through for late ones.
@@ -51,6 +59,8 @@ pub(crate) struct Late {
     /// The lane by which something came last.
     pub(super) recent: Option<LaneId>,
     check_at: Option<Micros>,
+    /// How much longer than otherwise a fragment may take before it goes again, as copies were in vain. Times.
+    caution: f64,
     /// Nothing is late before.
     scan_at: Micros,
     probe: Option<LaneId>,
@@ -63,6 +73,19 @@ impl Late {
     fn note(&mut self, took: Micros) {
         let usual = if self.usual_us == 0 { took } else { (7 * self.usual_us + took) / 8 };
         self.usual_us = usual.min(PATIENCE_MOST_US);
+    }
+
+    /// One of which a copy was sent is acknowledged so long after that.
+    fn note_copy(&mut self, took: Micros, rtt_us: Micros) {
+        let in_vain = took < rtt_us.max(self.usual_us / VAIN_PART);
+        let caution =
+            if in_vain { CAUTION_GROWTH * self.caution + CAUTION_STEP } else { CAUTION_DECAY * self.caution };
+        self.caution = caution.min(CAUTION_MOST);
+    }
+
+    /// A time that a fragment may take, with the caution that is due.
+    fn cautious(&self, us: Micros) -> Micros {
+        ((1.0 + self.caution) * us as f64) as Micros
     }
 
     /// Whether this lane, which comes up, was made to see whether the peer can be reached.
@@ -97,11 +120,16 @@ impl Engine {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.moved_at = now;
         }
-        if let Some(late) = &mut self.connection(peer).late {
+        let connection = self.connection(peer);
+        let rtt_us = connection.rtt_us.unwrap_or(0);
+        if let Some(late) = &mut connection.late {
             late.heard_at = now;
+            let took = now.saturating_sub(sent_at);
             if tries == 0 {
                 late.newest = late.newest.max(sent_at);
-                late.note(now.saturating_sub(sent_at));
+                late.note(took);
+            } else {
+                late.note_copy(took, rtt_us);
             }
         }
     }
@@ -135,7 +163,8 @@ impl Engine {
         if now > moved_at + TIMES * patience {
             return None;
         }
-        let behind = SLACK_US + rtt_us * if beside { BEHIND_BESIDE } else { BEHIND };
+        let behind = late.cautious(SLACK_US + rtt_us * if beside { BEHIND_BESIDE } else { BEHIND });
+        let due = late.cautious(patience);
         let lanes = &connection.lanes;
         let express = lanes.len() > 1 && lanes.first() == Some(&lane);
         // What was sent before a lane that got through goes by that.
@@ -146,7 +175,7 @@ impl Engine {
                 Load::Piece { len, .. } => u64::from(len) <= FRAGMENT_EXPRESS,
             };
             let overtaken = newest > flight.sent_at + (behind << flight.tries);
-            let awaited = !beside && now > flight.sent_at + (patience << flight.tries);
+            let awaited = !beside && now > flight.sent_at + (due << flight.tries);
             flight.lane != lane
                 && (flight.sent_at < before || flight.tries < TRIES && (overtaken || awaited))
                 && (short || !express)
@@ -229,5 +258,26 @@ impl Engine {
         if let Some(late) = &mut self.connection(peer).late {
             late.probe = Some(lane);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_in_vain_make_the_next_wait_and_those_that_help_do_not() {
+        const RTT_US: Micros = 100_000;
+        let mut late = Late::default();
+        late.note(3 * RTT_US);
+        late.note_copy(4 * RTT_US, RTT_US);
+        assert_eq!(late.cautious(RTT_US), RTT_US, "it helped");
+        (0..10).for_each(|_| late.note_copy(RTT_US / 2, RTT_US));
+        let after = late.cautious(RTT_US);
+        assert!((8 * RTT_US..12 * RTT_US).contains(&after), "{after}");
+        (0..100).for_each(|_| late.note_copy(RTT_US / 2, RTT_US));
+        assert_eq!(late.cautious(RTT_US), 16 * RTT_US, "there is a most");
+        (0..40).for_each(|_| late.note_copy(4 * RTT_US, RTT_US));
+        assert!(late.cautious(RTT_US) < RTT_US + 1_000, "{}", late.cautious(RTT_US));
     }
 }

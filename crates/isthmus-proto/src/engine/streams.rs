@@ -5,7 +5,10 @@
 //! and a lossy one better. Each costs the processor and takes from others on the same path. So how many
 //! there are at first follows from the round trip and from how much waits; and from then on from what the
 //! kernel says of them ([`LaneSample`]): where losses, windows or buffers hold them up, more are
-//! tried, and kept if more arrives in all; where nothing does, fewer are, and kept if no less arrives.
+//! tried, and kept if more arrives in all; where nothing does, fewer are, and kept if no less arrives. Losses that
+//! come while the round trip tells of a full queue are the lanes' own, and no reason for more.
+//!
+//! What is counted is what a path needs in all. Endpoints of one host that use it at once divide that.
 
 use super::state::Micros;
 use super::{Decision, Engine, LaneId};
@@ -19,8 +22,8 @@ const LANES_MANY: usize = 512;
 const LEAST: u32 = 3;
 /// What a lane should have to carry at first. Bytes.
 const WORTH: u64 = 256 << 10;
-/// Round trips from which on so many lanes begin, where that takes time off the start; each rank of a program has as
-/// many, which together overfill the queue of a shorter path. Microseconds.
+/// Round trips from which on so many lanes begin, where that takes time off the start: on a shorter path they
+/// overfill the queue. Microseconds.
 const FIRST: [(u64, u32); 1] = [(150_000, 32)];
 /// What arrives is measured over so many round trips, and so long at least. Microseconds.
 const PERIOD_RTTS: Micros = 4;
@@ -40,6 +43,11 @@ const OTHER: f64 = 0.6;
 const BUSY: f64 = 0.5;
 const CROWDED: f64 = 0.2;
 const LOSSY: f64 = 0.04;
+/// A round trip above the least one by more than such a part, and by more than so many microseconds, tells of a
+/// queue, which is full if that holds for such a share of packets.
+const QUEUE_PART: Micros = 4;
+const QUEUE_US: Micros = 1_000;
+const FULL: f64 = 0.5;
 
 /// What the kernel says of a lane by TCP since it came up (`tcpi_bytes_acked`, `tcpi_data_segs_out`,
 /// `tcpi_total_retrans`, `tcpi_busy_time`, `tcpi_rwnd_limited` and `tcpi_sndbuf_limited` of `tcp(7)`).
@@ -55,6 +63,10 @@ pub struct LaneSample {
     pub busy_us: u64,
     /// Of that, time held up by the receiver's window or by the send buffer. Microseconds.
     pub crowded_us: u64,
+    /// The round trip now (`tcpi_rtt`); 0 where it is not known. Microseconds.
+    pub rtt_us: u64,
+    /// Endpoints of this host that have bulk on the same path, this one among them, as far as that is known.
+    pub sharers: u32,
 }
 
 impl LaneSample {
@@ -65,6 +77,7 @@ impl LaneSample {
             resent: self.resent.saturating_sub(before.resent),
             busy_us: self.busy_us.saturating_sub(before.busy_us),
             crowded_us: self.crowded_us.saturating_sub(before.crowded_us),
+            ..self
         }
     }
 
@@ -95,6 +108,10 @@ pub(crate) struct Streams {
     since: Option<Micros>,
     /// All that was heard in this period.
     heard: LaneSample,
+    /// Packets of these that were sent into a queue.
+    queued: u64,
+    /// Endpoints of this host on the path, this one among them.
+    sharers: u32,
     /// Bytes/s in the one before.
     last: f64,
     trial: Option<Trial>,
@@ -113,6 +130,8 @@ const WINDOWS: &str = "windows or buffers hold lanes up";
 const FEWER: &str = "as much may arrive by fewer";
 const IN_VAIN: &str = "more brought no more";
 const MISSED: &str = "fewer brought less";
+const QUEUE: &str = "packets are lost from a full queue";
+const SHARED: &str = "more or fewer endpoints of this host use the path than before";
 
 impl Streams {
     pub(crate) fn new(most: u32) -> Self {
@@ -121,6 +140,8 @@ impl Streams {
             count: most.min(2),
             since: None,
             heard: LaneSample::default(),
+            queued: 0,
+            sharers: 1,
             last: 0.0,
             trial: None,
             hold: 0,
@@ -130,9 +151,9 @@ impl Streams {
         }
     }
 
-    /// How many lanes carry.
+    /// How many lanes carry: of all but the one for small messages, this endpoint's part.
     pub(crate) fn count(&self) -> u32 {
-        self.count
+        1 + self.count.saturating_sub(1).div_ceil(self.sharers)
     }
 
     /// So many bytes wait: whether there are to be more lanes at once.
@@ -140,25 +161,38 @@ impl Streams {
         let first = FIRST.iter().find(|(from, _)| rtt_us >= *from).map_or(SEVERAL, |(_, count)| *count);
         let worth = (waiting / WORTH).clamp(2, u64::from(first)) as u32;
         let count = worth.min(self.most);
-        let more = self.starting && count > self.count;
-        if more {
-            self.count = count;
+        let before = self.count();
+        if self.starting {
+            self.count = self.count.max(count);
         }
-        more
+        self.count() > before
     }
 
     /// Takes note of what a lane has done since the last sample of it; at the end of a period, what
     /// follows from that.
     pub(crate) fn hear(&mut self, now: Micros, rtt_us: Micros, more: LaneSample) -> Option<&'static str> {
+        let before = self.count();
+        if more.sharers.max(1) != std::mem::replace(&mut self.sharers, more.sharers.max(1)) {
+            // Another part of the path is no measure of what was tried.
+            if let Some(trial) = self.trial.take() {
+                self.count = trial.count;
+            }
+            self.hold = self.hold.max(2);
+            return (self.count() != before).then_some(SHARED);
+        }
         let since = *self.since.get_or_insert(now);
         self.heard.add(more);
+        if more.rtt_us > rtt_us + (rtt_us / QUEUE_PART).max(QUEUE_US) {
+            self.queued += more.packets;
+        }
         let took = now.saturating_sub(since);
         if took < (PERIOD_RTTS * rtt_us).max(PERIOD_LEAST_US) {
             return None;
         }
         let heard = std::mem::take(&mut self.heard);
+        let full = std::mem::take(&mut self.queued) as f64 > FULL * heard.packets as f64;
         self.since = Some(now);
-        let carrying = self.count.saturating_sub(1).max(1);
+        let carrying = self.count().saturating_sub(1).max(1);
         if (heard.busy_us as f64) < BUSY * took as f64 * f64::from(carrying) {
             // The program sends too little to tell; what was tried is tried again some time.
             if let Some(trial) = self.trial.take() {
@@ -167,12 +201,12 @@ impl Streams {
             return None;
         }
         let rate = heard.acked as f64 * 1e6 / took as f64;
-        let change = self.judge(rate, heard);
+        let change = self.judge(rate, heard, full);
         self.last = rate;
         change
     }
 
-    fn judge(&mut self, rate: f64, heard: LaneSample) -> Option<&'static str> {
+    fn judge(&mut self, rate: f64, heard: LaneSample, full: bool) -> Option<&'static str> {
         if let Some(trial) = &mut self.trial {
             if !std::mem::replace(&mut trial.settled, true) {
                 return None;
@@ -193,7 +227,11 @@ impl Streams {
         }
         let lossy = heard.resent as f64 > LOSSY * heard.packets as f64;
         let crowded = heard.crowded_us as f64 > CROWDED * heard.busy_us as f64;
-        let (count, why) = if lossy || crowded {
+        let (count, why) = if full && lossy {
+            (self.count - self.count / 3, QUEUE)
+        } else if full && self.early > 0 {
+            return None;
+        } else if !full && (lossy || crowded) {
             (self.count + (self.count / 2).max(2), if lossy { LOSSES } else { WINDOWS })
         } else if self.early == 0 {
             (self.count - self.count / 4, FEWER)
@@ -305,6 +343,8 @@ mod tests {
                     resent: lost,
                     busy_us: 40_000,
                     crowded_us: (crowded * 40_000.0) as u64,
+                    rtt_us: RTT_US,
+                    sharers: 1,
                 };
                 streams.hear(now, RTT_US, sample);
             }
@@ -348,8 +388,13 @@ mod tests {
     fn what_the_program_does_not_send_tells_nothing() {
         let mut streams = started(32, 100_000, 1 << 30);
         for at in 0..1_000 {
-            let sample =
-                LaneSample { acked: 1_000, packets: 100, resent: 50, busy_us: 1_000, crowded_us: 1_000 };
+            let sample = LaneSample {
+                acked: 1_000,
+                packets: 100,
+                resent: 50,
+                busy_us: 1_000,
+                ..LaneSample::default()
+            };
             assert_eq!(streams.hear(40_000 * at, 100_000, sample), None);
         }
         assert_eq!(streams.count(), 4);
@@ -362,5 +407,39 @@ mod tests {
         let before = streams.count();
         run(&mut streams, now, 60, |lanes| 10.0 * f64::from(lanes), 100, 0.0);
         assert!(before < 16 && streams.count() == 32, "{before}, then {}", streams.count());
+    }
+    #[test]
+    fn endpoints_that_share_a_path_divide_what_it_needs() {
+        let mut streams = started(32, 24_000, 1 << 30);
+        let mut hear = |sharers| {
+            let told = streams.hear(0, 24_000, LaneSample { sharers, ..LaneSample::default() });
+            (streams.count(), told)
+        };
+        assert_eq!((hear(1), hear(4)), ((4, None), (2, Some(SHARED))));
+        assert_eq!((hear(16), hear(2)), ((2, None), (3, Some(SHARED))));
+        assert_eq!((hear(0), hear(1)), ((4, Some(SHARED)), (4, None)));
+        let mut streams = started(32, 366_000, 1 << 30);
+        streams.hear(0, 366_000, LaneSample { sharers: 4, ..LaneSample::default() });
+        assert_eq!(streams.count(), 9);
+    }
+
+    #[test]
+    fn losses_from_a_full_queue_are_no_reason_for_more() {
+        let mut streams = started(32, 24_000, 1 << 30);
+        for i in 1..2_000 {
+            let sample = LaneSample {
+                acked: 3_000_000 / u64::from(streams.count()),
+                packets: 1_000,
+                resent: 200,
+                busy_us: 40_000,
+                rtt_us: 47_000,
+                ..LaneSample::default()
+            };
+            for _ in 0..streams.count() {
+                streams.hear(40_000 * i, 24_000, sample);
+            }
+            assert!(streams.count() <= 4, "{} lanes", streams.count());
+        }
+        assert_eq!(streams.count(), LEAST, "as much arrives by fewer");
     }
 }

@@ -6,6 +6,8 @@ mod rate;
 pub use classic::{Cubic, Reno};
 pub use rate::Rate;
 
+use isthmus_ledger::{Group, Plan};
+
 use crate::Micros;
 
 /// What an acknowledgement brought. All bytes are as on the wire.
@@ -60,6 +62,14 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     }
     /// Capacity of the path, if known. Bytes/s (wire).
     fn capacity(&self) -> Option<u64>;
+    /// What it is to do among the flows of this host that use its path, which are planned for together;
+    /// `None`: it goes by itself.
+    fn on_group(&mut self, _now: Micros, _group: Option<&Group>) {}
+    /// What it plans for all of them, with so many bytes (wire) of its own under way; `None` where it knows of no
+    /// others.
+    fn plan(&self, _in_flight: u64) -> Option<Plan> {
+        None
+    }
     /// Begins with a capacity that was known lately. Bytes/s (wire).
     fn recall(&mut self, capacity: u64, rtt_us: Micros);
     /// Whether it knows nothing yet, and would know its path from a train of packets.

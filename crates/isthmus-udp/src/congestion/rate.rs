@@ -12,9 +12,16 @@
 //! path is shared with somebody who fills queues; then it does as CUBIC does, except that it
 //! passes over losses up to what is known to be chance, until the queue has gone.
 //!
+//! Flows of one host that use one path are planned for together (RFC 3124): one of them leads, judges
+//! by what all deliver, and says how fast all send and how much is under way; each has its share of
+//! the pace, and of the window what the others leave, but at least its share. So who begins starts from that,
+//! who ends leaves it to the others at once, and one alone tries for more.
+//!
 //! A new path is measured by the dispersion of the first flight: a queue that grows while it
 //! passes tells the bottleneck's rate within one round trip. Model-based controls are in
 //! Cardwell et al., "BBR" (2016); small standing queues in Wei et al., "FAST TCP" (2006).
+
+use isthmus_ledger::{Group, Plan};
 
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
@@ -73,6 +80,12 @@ const LINE_KEPT: f64 = 0.99;
 const ROOM_MOST: f64 = 64.0;
 /// Packets under way at which the queue has its nominal length.
 const EVEN_PACKETS: f64 = 100.0;
+/// Packets under way of a flow for whose path another one is finding out what it carries.
+const PACKETS_WAITING: u64 = 4;
+/// Packets that what was told of chance losses counts for.
+const ADOPTED_PACKETS: f64 = 2_000.0;
+/// Most that others are held to deliver, of what their part is.
+const OTHERS_MOST: f64 = 1.1;
 /// Packets that the ratio of chance losses remembers.
 const MEMORY_PACKETS: f64 = 20_000.0;
 
@@ -86,6 +99,18 @@ enum Phase {
     Shared(Cubic),
     /// As `Drain`, to see whether the queue is somebody else's.
     AmIAlone(Cubic),
+}
+
+/// Whose plan counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Role {
+    /// One's own, for oneself.
+    #[default]
+    Alone,
+    /// One's own, for all.
+    Leads,
+    /// Another's.
+    Follows,
 }
 
 /// What one round trip brought.
@@ -205,6 +230,9 @@ pub struct Rate {
     round_at: Micros,
     /// Rounds that say nothing: what they bring left under other circumstances.
     skip: u32,
+    role: Role,
+    /// The flows of this host that use the path, where it is not alone.
+    group: Option<Group>,
 }
 
 impl Rate {
@@ -233,7 +261,90 @@ impl Rate {
             beginning: Losses::default(),
             round_at: 0,
             skip: 0,
+            role: Role::Alone,
+            group: None,
         }
+    }
+
+    /// This flow's part of what is planned for all.
+    fn own_share(&self) -> f64 {
+        self.group.map_or(1.0, |group| group.share)
+    }
+
+    /// What the others have under way. Bytes (wire).
+    fn others_in_flight(&self) -> u64 {
+        self.group.map_or(0, |group| group.others_in_flight)
+    }
+
+    /// What all deliver where this flow delivers so much. Bytes/s (wire).
+    fn of_all(&self, rate: f64) -> f64 {
+        let Some(group) = self.group else { return rate };
+        // They told so a little ago: it is hardly more than their part.
+        let most = OTHERS_MOST * self.capacity * (1.0 - group.share);
+        rate + if self.capacity > 0.0 {
+            (group.others_rate as f64).min(most)
+        } else {
+            group.others_rate as f64
+        }
+    }
+
+    /// Takes over what is known of the path.
+    fn adopt(&mut self, now: Micros, plan: &Plan) {
+        self.recall(plan.capacity, plan.rtt_us);
+        self.chance = (plan.loss * ADOPTED_PACKETS, ADOPTED_PACKETS);
+        self.rates = [0.0; 3];
+        self.trial = None;
+        self.round = Round::default();
+        self.skip = FLIGHT_ROUNDS;
+        self.phase_since = now;
+    }
+
+    /// This flow plans for all from now on, whatever it did before.
+    fn begin_to_lead(&mut self, now: Micros, plan: &Plan) {
+        let own = self.role == Role::Alone && matches!(self.phase, Phase::Shared(_) | Phase::AmIAlone(_));
+        if plan.capacity == 0 || own {
+            self.hint = self.hint.max(plan.pace as f64);
+            return;
+        }
+        if self.role == Role::Follows || matches!(self.phase, Phase::Start) {
+            self.adopt(now, plan);
+        } else {
+            // Others may have found out more meanwhile.
+            self.capacity = plan.capacity as f64;
+            (self.known, self.line) = (self.known.max(self.capacity), self.line.max(self.capacity));
+        }
+    }
+
+    /// What all together may have under way. Bytes (wire).
+    fn window_of_all(&self) -> f64 {
+        let round_us = self.rtt_least_us + SLACK_US;
+        match self.phase {
+            Phase::Start => {
+                let hinted = self.hint * round_us as f64 / 1e6;
+                self.path_bytes(2 * round_us).max(hinted).max(self.limits.first_window as f64)
+            }
+            Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
+            Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
+            Phase::Shared(cubic) => cubic.window_bytes() as f64,
+            Phase::AmIAlone(cubic) => cubic.window_bytes() as f64 / 2.0,
+        }
+    }
+
+    /// How fast all together send. Bytes/s (wire).
+    fn pace_of_all(&self) -> f64 {
+        match self.phase {
+            Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
+            Phase::Start => 2.0 * self.capacity,
+            Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
+            Phase::Shared(cubic) | Phase::AmIAlone(cubic) => cubic.pace() as f64,
+        }
+    }
+
+    /// The part that this flow has of a window for all. Bytes (wire).
+    fn part_of_window(&self, all: f64) -> u64 {
+        let left = all - self.others_in_flight() as f64;
+        (left.max(all * self.own_share()) as u64).max(PACKETS_MORE * self.packet_bytes)
+            + PACKETS_MORE * self.packet_bytes
     }
 
     /// How many flows such as this one the path has room for, as far as is known.
@@ -390,11 +501,13 @@ impl Rate {
             return;
         };
         // What arrives faster than it left has waited together.
-        let rate = per_second(round.bytes, round.span_us).min(2.0 * self.pace() as f64);
+        let own = per_second(round.bytes, round.span_us).min(2.0 * self.pace() as f64);
+        let rate = self.of_all(own);
         if self.skip > 0 {
             self.skip -= 1;
             // However it left: where a long queue stands all the time, no more than arrives gets through.
-            if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() {
+            let steady = self.group.is_none_or(|group| group.count == 1);
+            if steady && matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() {
                 self.capacity = self.capacity.min(rate / (1.0 - self.chance()));
                 self.note_known();
             }
@@ -538,9 +651,17 @@ impl Rate {
 
     /// Tells the loss-based control of the shared path: losses only if they are congestion.
     fn feed(&mut self, sample: &AckSample, congestion: bool) {
+        // The others get as much for theirs.
+        let acked_bytes = (sample.acked_bytes as f64 / self.own_share()) as u64;
         if let Phase::Shared(cubic) = &mut self.phase {
-            cubic.on_ack(&AckSample { lost_packets: u64::from(congestion), ..*sample });
+            cubic.on_ack(&AckSample { lost_packets: u64::from(congestion), acked_bytes, ..*sample });
         }
+    }
+
+    /// Whether, in start-up, the burst that is to tell the rate has gone.
+    fn is_past_burst(&self, in_flight: u64) -> bool {
+        let hinted = matches!(self.phase, Phase::Start) && self.hint > self.capacity;
+        hinted && in_flight > self.limits.first_window
     }
 
     fn path_bytes(&self, us: Micros) -> f64 {
@@ -558,6 +679,10 @@ impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
         self.rtt_least_us = sample.rtt_least_us;
         self.packet_bytes = sample.packet_bytes;
+        if self.role == Role::Follows {
+            return;
+        }
+        let sample = &AckSample { in_flight: sample.in_flight + self.others_in_flight(), ..*sample };
         self.round.note(sample, 3 * self.queue_us());
         if sample.round_ended {
             self.round_at = sample.now;
@@ -579,38 +704,82 @@ impl CongestionControl for Rate {
     }
 
     fn window_bytes(&self) -> u64 {
-        let round_us = self.rtt_least_us + SLACK_US;
-        let bytes = match self.phase {
-            Phase::Start => {
-                let hinted = self.hint * round_us as f64 / 1e6;
-                return (self.path_bytes(2 * round_us).max(hinted) as u64).max(self.limits.first_window);
+        match (self.role, &self.group) {
+            (Role::Follows, Some(group)) if group.plan.window == 0 => {
+                // Somebody is finding out what there is.
+                PACKETS_WAITING * self.packet_bytes
             }
-            Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
-            Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
-            Phase::Shared(cubic) => cubic.window_bytes() as f64,
-            Phase::AmIAlone(cubic) => cubic.window_bytes() as f64 / 2.0,
-        };
-        (bytes as u64).max(PACKETS_MORE * self.packet_bytes) + PACKETS_MORE * self.packet_bytes
+            (Role::Follows, Some(group)) => self.part_of_window(group.plan.window as f64),
+            _ if matches!(self.phase, Phase::Start) => self.window_of_all() as u64,
+            _ => self.part_of_window(self.window_of_all()),
+        }
     }
 
     fn pace(&self) -> u64 {
-        let pace = match self.phase {
-            Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
-            Phase::Start => 2.0 * self.capacity,
-            Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
-            Phase::Shared(cubic) | Phase::AmIAlone(cubic) => cubic.pace() as f64,
+        let all = match (self.role, &self.group) {
+            (Role::Follows, Some(group)) if group.plan.pace > 0 => group.plan.pace as f64,
+            (Role::Follows, Some(_)) => self.limits.first_pace as f64,
+            _ => self.pace_of_all(),
         };
-        (pace as u64).max(self.packet_bytes * 10).min(self.limits.cap).max(1)
+        let own = if matches!(self.phase, Phase::Start) && self.role != Role::Follows {
+            all
+        } else {
+            all * self.own_share()
+        };
+        (own as u64).max(self.packet_bytes * 10).min(self.limits.cap).max(1)
     }
 
     fn pace_after(&self, in_flight: u64) -> u64 {
         // The burst that tells the rate goes first; what follows is not to overflow a queue.
-        let hinted = matches!(self.phase, Phase::Start) && self.hint > self.capacity;
-        if hinted && in_flight > self.limits.first_window {
-            (self.hint as u64).min(self.pace()).max(1)
+        if self.role != Role::Follows && self.is_past_burst(in_flight) {
+            ((self.hint * self.own_share()) as u64).min(self.pace()).max(1)
         } else {
             self.pace()
         }
+    }
+
+    fn on_group(&mut self, now: Micros, group: Option<&Group>) {
+        let role = match group {
+            None => Role::Alone,
+            Some(group) if group.leads => Role::Leads,
+            // Nobody can, at the moment: what was planned holds.
+            Some(group) if !group.is_led && group.plan.window == 0 => Role::Alone,
+            Some(_) => Role::Follows,
+        };
+        let plan = group.or(self.group.as_ref()).map(|group| group.plan).unwrap_or_default();
+        let before = self.group.map(|group| group.count);
+        if role == Role::Leads && self.role != Role::Leads {
+            self.begin_to_lead(now, &plan);
+        } else if role == Role::Leads
+            && before != group.map(|group| group.count)
+            && !matches!(self.phase, Phase::Start)
+        {
+            self.skip = self.skip.max(FLIGHT_ROUNDS);
+            self.rates = [0.0; 3];
+        } else if self.role == Role::Follows && role == Role::Alone && plan.capacity > 0 {
+            self.adopt(now, &plan);
+        }
+        (self.role, self.group) = (role, group.copied());
+    }
+
+    fn plan(&self, in_flight: u64) -> Option<Plan> {
+        if self.role != Role::Leads {
+            return None;
+        }
+        let (loss, rtt_us) = (self.chance(), self.rtt_least_us);
+        if matches!(self.phase, Phase::Start) {
+            let (pace, window) = match self.is_past_burst(in_flight) {
+                true => (self.hint as u64, self.window_of_all() as u64),
+                false => (self.hint as u64, 0),
+            };
+            return Some(Plan { capacity: 0, pace, window, loss, rtt_us });
+        }
+        let (pace, window) = (self.pace_of_all() as u64, self.window_of_all() as u64);
+        let capacity = match self.phase {
+            Phase::Shared(_) | Phase::AmIAlone(_) => pace,
+            _ => self.capacity as u64,
+        };
+        Some(Plan { capacity, pace, window, loss, rtt_us })
     }
 
     fn capacity(&self) -> Option<u64> {
@@ -625,7 +794,8 @@ impl CongestionControl for Rate {
     }
 
     fn wants_train(&self) -> bool {
-        matches!(self.phase, Phase::Start) && self.capacity == 0.0 && self.hint == 0.0
+        let unknown = matches!(self.phase, Phase::Start) && self.capacity == 0.0 && self.hint == 0.0;
+        unknown && self.role != Role::Follows
     }
 
     fn name(&self) -> &'static str {
@@ -634,6 +804,7 @@ impl CongestionControl for Rate {
 
     fn phase(&self) -> &'static str {
         match self.phase {
+            _ if self.role == Role::Follows => "follows",
             Phase::Start => "start",
             Phase::Cruise => "cruise",
             Phase::Drain => "drain",

@@ -173,7 +173,10 @@ impl Stream {
             self.detection.on_round();
         }
         if sample.rtt_us > 0 {
+            self.look_around(now, true);
             self.congestion.on_ack(&sample);
+            self.sharing.iter_mut().for_each(|sharing| sharing.note(&sample));
+            self.look_around(now, true);
         }
     }
 

@@ -68,6 +68,7 @@ impl Stream {
             return None;
         }
         let size = self.payload().min(most.unwrap_or(usize::MAX));
+        self.look_around(now, false);
         let load = self.next_load(now, size, most.is_none())?;
         let start = out.len();
         self.build(now, size, load, out);

@@ -14,4 +14,5 @@ mod sealed;
 mod seeds;
 mod stalls;
 mod tails;
+mod together;
 mod trickle;

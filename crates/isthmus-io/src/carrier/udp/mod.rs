@@ -16,11 +16,13 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
+use isthmus_ledger::Ledger;
 use isthmus_udp::{
     Composition, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
 };
 use isthmus_wire::AsId;
 
+use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
 use crate::settings::{Changes, Protocols, Settings, TlsMode};
@@ -158,6 +160,13 @@ impl Udp {
             changes: None,
             chosen: Vec::new(),
         })
+    }
+
+    /// Lanes from now on, whose packets leave by the address `from`, are planned for together with others of this
+    /// host.
+    pub(super) fn share(&mut self, ledger: &Ledger, from: IpAddr) {
+        let ahead_us = ledger::now().saturating_sub(self.now());
+        self.port.share(ledger.ahead_by(ahead_us), from);
     }
 
     /// What packets go by, for people.

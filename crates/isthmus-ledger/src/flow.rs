@@ -1,0 +1,236 @@
+//! A flow's part in the ledger.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::table::{PACED, RESTS, SENDS, SENDS_LITTLE, Slot};
+use crate::{Kind, LEARNED_LIFE_US, Ledger, Micros, PathKey};
+
+/// What a flow that sends little may have beyond what it sends, before it takes from others.
+const LITTLE_MORE: f64 = 1.25;
+
+/// How long a plan holds that nobody has renewed. Microseconds.
+const PLAN_LIFE_US: Micros = 10_000_000;
+const MILLION: u64 = 1_000_000;
+
+/// What a flow tells of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What it delivers. Bytes/s.
+    pub rate: u64,
+    /// What it has under way. Bytes.
+    pub in_flight: u64,
+    /// Streams or connections that it consists of.
+    pub flows: u32,
+    /// Its program gives it less to send than it might.
+    pub sends_little: bool,
+}
+
+/// What the leader of a path plans for all flows of it together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// What the path carries. Bytes/s (wire); 0 if it is not known.
+    pub capacity: u64,
+    /// How fast all send. Bytes/s (wire); 0 if nothing is planned.
+    pub pace: u64,
+    /// Most that is under way. Bytes (wire).
+    pub window: u64,
+    /// Share of packets that are lost by chance.
+    pub loss: f64,
+    /// The least round trip. Microseconds.
+    pub rtt_us: Micros,
+}
+
+/// What a flow is to do among those that use its path now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Group {
+    /// It is this one that plans for all.
+    pub leads: bool,
+    /// Somebody does.
+    pub is_led: bool,
+    /// Flows that send, this one among them.
+    pub count: u32,
+    /// What part of the pace is this flow's; above 0, at most 1.
+    pub share: f64,
+    /// What the others deliver. Bytes/s.
+    pub others_rate: u64,
+    /// What they have under way. Bytes.
+    pub others_in_flight: u64,
+    /// What is planned, if it is known.
+    pub plan: Plan,
+}
+
+/// A flow's part in the ledger. Where there is no room for it, it goes by itself.
+#[derive(Debug)]
+pub struct Flow {
+    ledger: Ledger,
+    key: PathKey,
+    kind: Kind,
+    /// Path and slot.
+    place: Option<(usize, usize)>,
+    /// There was no room, until when not to look again.
+    none_until: Micros,
+}
+
+/// How long a flow for which there is no room goes by itself. Microseconds.
+const ALONE_US: Micros = 1_000_000;
+
+impl Flow {
+    pub(crate) fn new(ledger: Ledger, key: PathKey, kind: Kind) -> Self {
+        Self { ledger, key, kind, place: None, none_until: 0 }
+    }
+
+    /// Bulk is under way. False where there is no room for the flow.
+    pub fn tell(&mut self, now: Micros, report: Report) -> bool {
+        let now = now + self.ledger.ahead_us;
+        let Some((path, place)) = self.take_place(now) else { return false };
+        let shared = &self.ledger.shared;
+        let slot = shared.slot(path, place);
+        let kind = if self.kind == Kind::Paced { PACED } else { 0 };
+        slot.endpoint.store(self.ledger.endpoint, Relaxed);
+        slot.flows.store(u64::from(report.flows) | kind, Relaxed);
+        slot.rate.store(report.rate, Relaxed);
+        slot.in_flight.store(report.in_flight, Relaxed);
+        slot.heard.store(now, Relaxed);
+        slot.state.store(if report.sends_little { SENDS_LITTLE } else { SENDS }, Release);
+        shared.path(path).touched.fetch_max(now, Relaxed);
+        true
+    }
+
+    fn take_place(&mut self, now: Micros) -> Option<(usize, usize)> {
+        let shared = &self.ledger.shared;
+        // The path may have given its place to another while this flow rested.
+        self.place = self.place.filter(|(path, _)| shared.path(*path).key.load(Acquire) == self.key.0);
+        if self.place.is_none() && now >= self.none_until {
+            let path = shared.enter(now, self.key.0);
+            self.place = path.and_then(|path| shared.claim(now, path).map(|slot| (path, slot)));
+            self.none_until = now + ALONE_US;
+        }
+        self.place
+    }
+
+    /// Nothing is under way: what it had is the others'.
+    pub fn rest(&mut self) {
+        if let Some((path, slot)) = self.place.take() {
+            self.ledger.shared.release(path, slot);
+        }
+        self.none_until = 0;
+    }
+
+    /// Whether it has a place.
+    pub fn has_place(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// What is planned for the path. What was planned longer ago is a hint only: a pace, and no window.
+    fn plan(&self, now: Micros) -> Plan {
+        let shared = &self.ledger.shared;
+        let Some(path) = shared.find(self.key.0).map(|path| shared.path(path)) else {
+            return Plan::default();
+        };
+        let age = now.saturating_sub(path.learned_at.load(Relaxed));
+        if age >= LEARNED_LIFE_US {
+            return Plan::default();
+        }
+        let plan = Plan {
+            capacity: path.capacity.load(Relaxed),
+            pace: path.pace.load(Relaxed),
+            window: path.window.load(Relaxed),
+            loss: path.loss_ppm.load(Relaxed).min(MILLION) as f64 / MILLION as f64,
+            rtt_us: path.rtt_us.load(Relaxed),
+        };
+        if age < PLAN_LIFE_US { plan } else { Plan { capacity: 0, window: 0, ..plan } }
+    }
+
+    /// What this flow is to do among those that send; `None` where it has no place. Who sends all
+    /// it may takes the lead where nobody has it.
+    pub fn group(&mut self, now: Micros) -> Option<Group> {
+        let (path, own) = self.place?;
+        let now = now + self.ledger.ahead_us;
+        let plan = self.plan(now);
+        let (leads, is_led) = self.lead(now, path, own);
+        let shared = &self.ledger.shared;
+        let mut sum =
+            Group { leads, is_led, count: 1, share: 1.0, others_rate: 0, others_in_flight: 0, plan };
+        let others = shared.slots(path).enumerate().filter(|(slot, _)| *slot != own);
+        let busy = |slot: &Slot<'_>| slot.is_busy(now) && slot.is_paced();
+        for (_, slot) in others.clone().filter(|(_, slot)| busy(slot)) {
+            sum.count += 1;
+            sum.others_rate = sum.others_rate.saturating_add(slot.rate.load(Relaxed));
+            sum.others_in_flight = sum.others_in_flight.saturating_add(slot.in_flight.load(Relaxed));
+        }
+        let little = |slot: &Slot<'_>| slot.state.load(Relaxed) == SENDS_LITTLE;
+        let needs = others.filter(|(_, slot)| busy(slot) && little(slot));
+        sum.share = share(plan.pace as f64, sum.count, || {
+            needs.clone().map(|(_, slot)| LITTLE_MORE * slot.rate.load(Relaxed) as f64)
+        });
+        Some(sum)
+    }
+
+    /// Whether this flow leads, and whether any does.
+    fn lead(&self, now: Micros, path: usize, own: usize) -> (bool, bool) {
+        let shared = &self.ledger.shared;
+        let leader = shared.path(path).leader;
+        let is = leader.load(Acquire);
+        let me = own as u64 + 1;
+        let may = shared.slot(path, own).state.load(Relaxed) == SENDS;
+        let is_good =
+            |slot: &Slot<'_>| slot.is_busy(now) && slot.is_paced() && slot.state.load(Relaxed) == SENDS;
+        let good = is > 0 && shared.slots(path).nth(is as usize - 1).is_some_and(|slot| is_good(&slot));
+        if is == me || good || !may {
+            return (is == me, good);
+        }
+        let took = leader.compare_exchange(is, me, AcqRel, Acquire).is_ok();
+        (took, true)
+    }
+
+    /// Says what is planned for all; for the leader.
+    pub fn teach(&self, now: Micros, plan: &Plan) {
+        let now = now + self.ledger.ahead_us;
+        let Some((path, _)) = self.place else { return };
+        let path = self.ledger.shared.path(path);
+        path.capacity.store(plan.capacity, Relaxed);
+        path.pace.store(plan.pace, Relaxed);
+        path.window.store(plan.window, Relaxed);
+        path.loss_ppm.store((plan.loss * MILLION as f64) as u64, Relaxed);
+        path.rtt_us.store(plan.rtt_us, Relaxed);
+        path.learned_at.store(now, Release);
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.rest();
+    }
+}
+
+/// The part of `pace` that each of `count` flows has, of which some need less than that.
+fn share<I: Iterator<Item = f64>>(pace: f64, count: u32, needs: impl Fn() -> I) -> f64 {
+    let mut each = 1.0 / f64::from(count.max(1));
+    if pace <= 0.0 {
+        return each;
+    }
+    // Of what those leave the others have more, and then some more of them need less than that.
+    for _ in 0..4 {
+        let less = needs().filter(|need| *need < each * pace);
+        let (little, sum) = less.fold((0, 0.0), |(count, sum), need| (count + 1, sum + need));
+        each = (1.0 - sum / pace).max(0.0) / f64::from(count.saturating_sub(little).max(1));
+    }
+    each.clamp(1.0 / (4.0 * f64::from(count.max(1))), 1.0)
+}
+
+const _: () = assert!(RESTS == 0, "zeroed words are flows at rest");
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn what_some_do_not_need_is_the_others() {
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        near(share(100.0, 4, || [].into_iter()), 0.25);
+        near(share(100.0, 4, || [10.0].into_iter()), 0.3);
+        near(share(100.0, 4, || [10.0, 28.0].into_iter()), 0.31);
+        near(share(100.0, 2, || [90.0].into_iter()), 0.5);
+        near(share(0.0, 4, || [10.0].into_iter()), 0.25);
+    }
+}
