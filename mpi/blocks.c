@@ -99,12 +99,18 @@ void slot_job(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
     if (t->sends) {
-        if (by_posix(t) && !slot->trouble.code)
+        slot->record.hole = by_posix(t) && store_is_hole(&t->store, slot->length, slot->offset);
+        if (slot->record.hole)
+            memset(slot->memory, 0, (size_t)slot->length);
+        else if (by_posix(t) && !slot->trouble.code)
             store_read(&t->store, slot->memory, slot->length, slot->offset, &slot->trouble);
         if (!slot->trouble.code)
             digest_of(t, slot, slot->record.digests);
-    } else if (is_as_sent(t, slot) && by_posix(t)) {
-        write_by_posix(t, slot);
+    } else {
+        if (slot->record.hole)
+            memset(slot->memory, 0, (size_t)slot->length);
+        if (is_as_sent(t, slot) && by_posix(t))
+            write_by_posix(t, slot);
     }
 }
 
@@ -126,6 +132,7 @@ static void use(struct transfer *t, struct slot *slot, struct stream *stream)
     slot->stream = stream;
     slot->number = stream->number++;
     slot->trouble.code = 0;
+    slot->record.hole = 0;
     stream->posted++;
     t->active++;
 }
@@ -190,7 +197,7 @@ static void send_slot(struct transfer *t, int index)
         t->stopped = 1;
     sign(t, &slot->trouble);
     slot->record.length = slot->length;
-    send_both(t, index, slot->trouble.code ? 0 : slot->length, slot->trouble.code ? 0 : blocks);
+    send_both(t, index, slot->trouble.code || slot->record.hole ? 0 : slot->length, slot->trouble.code ? 0 : blocks);
 }
 
 // After a failure what is left of an array goes without its data: the receivers have asked for it.
@@ -272,7 +279,7 @@ static int fits(const struct transfer *t, const struct slot *slot)
 {
     const struct record *record = &slot->record;
     int64_t end = record->offset + record->length;
-    if (record->serial != t->c->serial || record->length != slot->received)
+    if (record->serial != t->c->serial || slot->received != (record->hole ? 0 : record->length))
         return 0;
     if (t->what == KIND_ARRAY)
         return record->offset == slot->offset && record->length == slot->length;
@@ -305,9 +312,21 @@ static void take_piece(struct transfer *t, int index)
     }
 }
 
+static void has_been_written(struct transfer *t, int index)
+{
+    struct slot *slot = &t->slots[index];
+    remember_piece(t, slot);
+    keep_digests(t, slot->offset, slot->length, slot->record.digests);
+    slot_done(t, index);
+}
+
 static void write_by_mpiio(struct transfer *t, int index)
 {
     struct slot *slot = &t->slots[index];
+    if (t->store.holes == HOLES_NEW && is_zero(slot->memory, slot->length)) {
+        has_been_written(t, index);
+        return;
+    }
     int64_t base = t->store.base > 0 ? t->store.base : 0;
     int error = MPI_File_iwrite_at(t->store.file, base + slot->offset, slot->memory, (int)slot->length, MPI_BYTE,
                                    &t->requests[2 * t->count + index]);
@@ -357,13 +376,10 @@ static void on_file(struct transfer *t, int index, const MPI_Status *status, int
         pool_put(&t->pool, index);
     else if (t->sends)
         send_slot(t, index);
+    else if (!slot->trouble.code)
+        has_been_written(t, index);
     else {
-        if (slot->trouble.code) {
-            fail_here(t, &slot->trouble);
-        } else {
-            remember_piece(t, slot);
-            keep_digests(t, slot->offset, slot->length, slot->record.digests);
-        }
+        fail_here(t, &slot->trouble);
         slot_done(t, index);
     }
 }

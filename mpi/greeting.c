@@ -34,6 +34,7 @@ static struct word first_word(const struct transfer *t)
     word.fixed = t->options.block != 0;
     if (t->sends && t->what == KIND_FILE && !t->trouble.code)
         source_of(t, word.source);
+    word.holes = t->sends && has_holes(&t->store);
     if (!t->sends && t->what == KIND_FILE && t->store.had_blocks) {
         word.resumable = 1;
         word.block = t->store.noted_block;

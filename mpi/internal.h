@@ -5,7 +5,7 @@
 //   transfer.c  a transfer, from the opening to the report; greeting.c what both sides say first
 //   blocks.c    the loop that moves blocks; words.c what is said meanwhile
 //   plan.c      which rank sends what to which, and with how much memory; deal.c who of a sender's ranks takes which piece of a file
-//   store.c     files, by POSIX and MPI-IO; pool.c the disk threads
+//   store.c     files, by POSIX and MPI-IO; holes.c those with holes; pool.c the disk threads
 //   journal.c   what is there of a file that is not whole; resume.c how both sides go on with it
 #ifndef ISTHMUS_MPI_INTERNAL_H
 #define ISTHMUS_MPI_INTERNAL_H
@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-enum { PROTOCOL = 0x49534d33, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000, REST_MOST_NS = 400000, MAX_BLOCKS = 64 };
+enum { PROTOCOL = 0x49534d34, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000, REST_MOST_NS = 400000, MAX_BLOCKS = 64 };
 enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS, TAG_HAD, TAG_ASK, TAG_GRANT };
 enum { KIND_FILE = 1, KIND_ARRAY };
 // Of a block that is sent without its data, since something failed elsewhere.
@@ -77,6 +77,7 @@ struct word {
     // Of an offer: the piece is as the caller wants it. Of who is ready: there is a part of a file, of
     // this source, length and block.
     int32_t fixed, resumable;
+    int32_t holes; // of an offer: the file has some
     int64_t bytes, block, piece;
     double seconds, sent_seconds;
     uint8_t source[DIGEST_LEN];
@@ -87,6 +88,7 @@ struct word {
 // Beside each piece: the digests of its blocks.
 struct record {
     int64_t serial, offset, length; // length NO_MORE: the stream ends
+    int64_t hole;                   // all of it is zero, and does not come
     struct trouble trouble;
     uint8_t digests[MAX_BLOCKS][DIGEST_LEN];
 };
@@ -141,6 +143,10 @@ int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t byt
 
 // --- store ---------------------------------------------------------------------
 
+// What a receiver's file has of holes: none, or what is zero is not written, for the file is new; or a
+// hole is made of it, for an earlier call may have left something else.
+enum { HOLES_NONE, HOLES_NEW, HOLES_AGAIN };
+
 struct store {
     int is_file, writes, io;
     int fd, direct; // -1: none
@@ -149,6 +155,7 @@ struct store {
     int64_t base;   // of the range in the file
     char path[PATH_MAX], temporary[PATH_MAX]; // temporary "": in place
     struct stat first;
+    int holes;
     char journal[PATH_MAX]; // "": none
     int lock, log;          // of the journal, -1: none; the lock is rank 0's
     int had_blocks;         // rank 0: of a call before
@@ -165,7 +172,13 @@ void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble);
 // What the file system calls a good size to read, a stripe; 0: nothing.
 int64_t store_size(const struct store *store);
 void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+void store_write_all(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+// The same, where a file with holes gets no zeros.
 void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+// Whether what is sent has holes, and whether these bytes of it are one.
+int has_holes(const struct store *store);
+int store_is_hole(const struct store *store, int64_t length, int64_t offset);
+int is_zero(const char *memory, int64_t length);
 // Whether the source is what it was.
 void store_unchanged(const struct store *store, struct trouble *trouble);
 // Every rank; collective.

@@ -137,7 +137,7 @@ void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble)
         return;
     }
     int64_t more = end - (int64_t)about.st_blocks * 512;
-    if (statvfs(path, &system) == 0 && system.f_blocks && more > 0 &&
+    if (statvfs(path, &system) == 0 && system.f_blocks && more > 0 && !store->holes &&
         (uint64_t)more / (system.f_frsize ? system.f_frsize : 1) > system.f_bavail)
         note(trouble, ISTHMUS_MPI_SPACE,
              "cannot write %.200s: it needs %" PRId64 " bytes, and %" PRIu64 " are free; free some space", store->path, more, (uint64_t)system.f_bavail * system.f_frsize);
@@ -171,7 +171,7 @@ void store_read(const struct store *store, char *memory, int64_t length, int64_t
     }
 }
 
-void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
+void store_write_all(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
 {
     int64_t base = store->base > 0 ? store->base : 0;
     for (int64_t done = 0; done < length;) {

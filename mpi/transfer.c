@@ -221,6 +221,9 @@ static void release(struct transfer *t)
 static void begin_file(struct transfer *t, int anew, struct trouble *trouble)
 {
     journal_is_of(&t->store, t->block, t->bytes, t->offer.source);
+    // What is there of another file in place stays as far as it is not written.
+    if (t->offer.holes && t->store.temporary[0])
+        t->store.holes = anew ? HOLES_NEW : HOLES_AGAIN;
     if (t->c->rank != 0)
         return;
     if (anew && t->store.journal[0]) {

@@ -152,6 +152,48 @@ static void files(void)
     whole(0, 26, (struct isthmus_mpi_options){.io = ISTHMUS_MPI_MPIIO});
 }
 
+// A file with holes: its bytes, and the blocks that it takes.
+static void holes(void)
+{
+    enum { LENGTH = 24 << 20, DATA = 70000 };
+    static const off_t at[] = {3000, 9 << 20, LENGTH - DATA};
+    static const int ios[] = {ISTHMUS_MPI_POSIX, ISTHMUS_MPI_MPIIO};
+    for (size_t i = 0; i < sizeof ios / sizeof *ios; i++) {
+        const char *from = path_of("source", number), *to = path_of("copy", number);
+        struct isthmus_mpi_options options = {.io = ios[i], .block = 1 << 18};
+        unsigned char *wanted = allocate(LENGTH), *data = allocate(LENGTH + 1);
+        memset(wanted, 0, LENGTH);
+        for (size_t part = 0; part < sizeof at / sizeof *at; part++)
+            fill(wanted + at[part], DATA, 80 + part);
+        if (sends && rank == 0) {
+            FILE *out = fopen(from, "w");
+            CHECK(out, "cannot make %s", from);
+            for (size_t part = 0; part < sizeof at / sizeof *at; part++)
+                CHECK(fseek(out, at[part], SEEK_SET) == 0 && fwrite(wanted + at[part], 1, DATA, out) == DATA, "cannot write %s", from);
+            CHECK(fclose(out) == 0, "cannot write %s", from);
+        }
+        MPI_Barrier(side);
+        if (sends)
+            expect(isthmus_mpi_send_file(coupling, from, 0, -1, &options, NULL), 0, "");
+        else
+            expect(isthmus_mpi_receive_file(coupling, to, -1, &options, NULL), 0, "");
+        if (!sends && rank == 0) {
+            struct stat about;
+            FILE *in = fopen(to, "r");
+            CHECK(in && fread(data, 1, LENGTH + 1, in) == LENGTH && fclose(in) == 0, "no %s of that length", to);
+            CHECK(memcmp(wanted, data, LENGTH) == 0, "%s has other contents", to);
+            // Three parts of 70,000 bytes; by MPI-IO the pieces that they lie in.
+            CHECK(stat(to, &about) == 0 && about.st_blocks <= 4 << 11, "%s takes %ld blocks", to, (long)about.st_blocks);
+            check_clean();
+        }
+        if (rank == 0)
+            unlink(sends ? from : to);
+        free(wanted);
+        free(data);
+        number++;
+    }
+}
+
 static void ranges(void)
 {
     const char *from = path_of("source", number), *to = path_of("copy", number);
@@ -521,6 +563,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(side, &ranks);
     int remote = isthmus_mpi_remote_ranks(coupling);
     files();
+    holes();
     ranges();
     arrays();
     files_that_fail();

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::journal::Head;
 use crate::target::{Target, Wanted, boot, unique};
-use crate::wire::{Answer, Entry, Kind, Outcome, Rules, Share, Time};
+use crate::wire::{Answer, Entry, Kind, Outcome, Rules, Time};
 use crate::{confine, meta, names};
 
 /// Most folders that are kept open.
@@ -192,7 +192,7 @@ impl Landing {
             return Err(io::Error::other("no file"));
         };
         let blocks = if size > self.block { size.div_ceil(self.block) } else { 1 };
-        if !share.is_sound(blocks) || (share != Share::default() && sparse) {
+        if !share.is_sound(blocks) {
             return Err(io::Error::other("a share that no such file has"));
         }
         if let Some(stat) = there {

@@ -20,10 +20,10 @@ use crate::walk::{Filter, Found, Item, Root, walk};
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Status, Verdict};
 
-/// What is sent before the first answer: about what a path carries in its first round trip, if
-/// that is so long, and as many times more on a longer one. Bytes.
+/// What is sent before the first answer: more than a path of 1 Gb/s carries in two round trips, if they are so
+/// long, and as many times more on a longer one: the answer may be lost at first. Bytes.
 const AHEAD: u64 = 4 << 20;
-const AHEAD_TRIP: Duration = Duration::from_millis(24);
+const AHEAD_TRIP: Duration = Duration::from_millis(12);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
 /// Files of several blocks among them: each costs the receiver two descriptors.

@@ -299,3 +299,43 @@ impl Drop for Wire {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use isthmus_io::Settings;
+
+    use super::*;
+
+    /// The message of this number, as it comes in one of the receives.
+    fn take(wire: &mut Wire, number: u64, heard: &mut Vec<Control>) -> Result<(), MoverError> {
+        let mut channel = Channel::plain();
+        channel.say(&Control::Walked { files: number, bytes: 0 })?;
+        let buffer = [&[BYTES][..], &number.to_le_bytes(), &channel.output()].concat();
+        let operation = *wire.receives.iter().next().expect("a receive is posted");
+        let (len, key) = (buffer.len(), key::CONTROL_IN);
+        wire.take(News { operation, key, buffer, len, tag: 0, peer: None, error: None }, heard).map(drop)
+    }
+
+    /// What one that is being repaired holds up keeps its receives, or still later ones would come than
+    /// a session takes.
+    #[test]
+    fn control_messages_that_overtake_one_keep_their_receives() {
+        let settings = Settings { interface: "lo".to_owned(), ..Settings::default() };
+        let port = Arc::new(Port::open(&settings).expect("opened"));
+        let peer = port.peer(&port.address()).expect("itself");
+        let mut wire = Wire::new(port, peer, None, 1, Channel::plain()).expect("made");
+        for round in 0..3 {
+            let (first, mut heard) = (round * RECEIVES as u64, Vec::new());
+            for ahead in 1..RECEIVES {
+                take(&mut wire, first + ahead as u64, &mut heard).expect("it waits");
+                assert_eq!((heard.len(), wire.receives.len()), (0, RECEIVES - ahead));
+            }
+            take(&mut wire, first, &mut heard).expect("taken");
+            let all = first..first + RECEIVES as u64;
+            assert_eq!(heard, all.map(|files| Control::Walked { files, bytes: 0 }).collect::<Vec<_>>());
+            assert_eq!(wire.receives.len(), RECEIVES);
+        }
+        // No honest side is so far ahead.
+        assert!(take(&mut wire, 4 * RECEIVES as u64, &mut Vec::new()).is_err());
+    }
+}

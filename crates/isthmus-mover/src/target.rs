@@ -19,11 +19,11 @@ use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
 use crate::wire::{Meta, Outcome, Piece, Share, Verdict};
 use crate::{meta, names};
+use zeros::{Zeros, put, put_hole};
 
 mod shared;
+mod zeros;
 
-/// Zeros of a sparse file are left out in steps of this. Bytes.
-const HOLE_STEP: usize = 4096;
 /// Most blocks of a file: each costs a receiver 33 bytes of memory while the file grows.
 const BLOCKS_MAX: u64 = 1 << 24;
 /// Longest journal that is read: some blocks may be in it twice. Bytes.
@@ -93,6 +93,7 @@ struct Growing {
 struct Partial {
     file: OwnedFd,
     journal: OwnedFd,
+    zeros: Zeros,
     growing: Mutex<Growing>,
 }
 
@@ -147,6 +148,8 @@ impl Target {
             lock(&journal, FlockOperation::NonBlockingLockExclusive)?;
         }
         let blocks = resume(&wanted, &file, &journal, alive)?;
+        let is_new = fstat(&file)?.st_size == 0;
+        let zeros = Zeros::of(wanted.sparse, is_new);
         if let Err(error) = make_room(&wanted, &file) {
             if blocks.iter().all(Option::is_none) && !shared {
                 discard(&wanted);
@@ -156,7 +159,7 @@ impl Target {
         let left = blocks.iter().filter(|block| block.is_none()).count() as u64;
         let have = ranges(&blocks, wanted.range().start);
         let growing = Mutex::new(Growing { blocks, left, confirmed: false, over: false });
-        let target = Self { wanted, partial: Some(Partial { file, journal, growing }) };
+        let target = Self { wanted, partial: Some(Partial { file, journal, zeros, growing }) };
         Ok(Begun { target, have })
     }
 
@@ -243,8 +246,10 @@ impl Target {
             return Ok(None);
         }
         drop(growing);
-        if !piece.hole {
-            put(&partial.file, bytes, piece.offset, self.wanted.sparse)?;
+        if piece.hole {
+            put_hole(&partial.file, piece.offset, u64::from(piece.len), partial.zeros)?;
+        } else {
+            put(&partial.file, bytes, piece.offset, partial.zeros)?;
         }
         let record = head.record(index, &piece.digest);
         // One write that appends: whole or torn at a crash, never mixed with another's.
@@ -364,7 +369,7 @@ fn fill(file: impl AsFd, piece: &Piece, bytes: &[u8], sparse: bool) -> io::Resul
     if piece.hole || sparse {
         ftruncate(&file, u64::from(piece.len))?;
     }
-    if !piece.hole { put(&file, bytes, 0, sparse) } else { Ok(()) }
+    if !piece.hole { put(&file, bytes, 0, Zeros::of(sparse, true)) } else { Ok(()) }
 }
 
 /// A new file in `parent` that has no name; none where the file system cannot.
@@ -428,20 +433,6 @@ fn make_room(wanted: &Wanted, file: &OwnedFd) -> io::Result<()> {
         return Err(Errno::NOSPC.into());
     }
     Ok(ftruncate(file, size)?)
-}
-
-fn put(file: impl AsFd, bytes: &[u8], offset: u64, sparse: bool) -> io::Result<()> {
-    if !sparse {
-        return put_all(&file, bytes, offset);
-    }
-    let mut at = 0;
-    for run in bytes.chunks(HOLE_STEP) {
-        if run.iter().any(|byte| *byte != 0) {
-            put_all(&file, run, offset + at)?;
-        }
-        at += run.len() as u64;
-    }
-    Ok(())
 }
 
 fn put_all(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {

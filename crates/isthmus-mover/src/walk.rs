@@ -198,7 +198,7 @@ impl Walker<'_> {
     /// Whose blocks of a file are copied: all, or this process's of a long one.
     fn share_of(&self, stat: &Stat) -> Share {
         let Filter { share, block, .. } = self.filter;
-        if share.splits(stat.st_size as u64, *block, sparse(stat)) { *share } else { Share::default() }
+        if share.splits(stat.st_size as u64, *block) { *share } else { Share::default() }
     }
 
     fn file(&self, file: &OwnedFd, at: &[u8], path: &[u8]) -> Result<(), Gone> {

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -123,9 +123,9 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Whether a file is so long that each process takes some of it. Those with holes are not cut.
-    pub fn splits(self, size: u64, block: u64, sparse: bool) -> bool {
-        self.ranks > 1 && !sparse && size.div_ceil(block) / u64::from(self.ranks) >= SPLIT_BLOCKS
+    /// Whether a file is so long that each process takes some of it.
+    pub fn splits(self, size: u64, block: u64) -> bool {
+        self.ranks > 1 && size.div_ceil(block) / u64::from(self.ranks) >= SPLIT_BLOCKS
     }
 
     /// Whether it is one that a file of so many blocks can be cut into.
@@ -416,9 +416,8 @@ mod tests {
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
             assert_eq!((ranges[0].start, ranges[ranks as usize - 1].end), (0, 1001));
             assert_eq!(shares.iter().map(|share| share.bytes(size, block)).sum::<u64>(), size);
-            assert_eq!(shares[0].splits(size, block, false), (2..=62).contains(&ranks));
+            assert_eq!(shares[0].splits(size, block), (2..=62).contains(&ranks));
         }
-        assert!(!Share { rank: 0, ranks: 2 }.splits(size, block, true));
         assert!(Share::default().is_sound(0) && Share { rank: 1, ranks: 2 }.is_sound(2));
         for bad in [Share { rank: 2, ranks: 2 }, Share { rank: 0, ranks: 0 }, Share { rank: 0, ranks: 3 }] {
             assert!(!bad.is_sound(2), "{bad:?}");

@@ -286,3 +286,40 @@ fn several_processes_share_a_long_file() {
     assert_eq!(files, 1, "one of them gave it its name");
     assert_eq!(tree(&place.here("back/tree")), tree(&place.here("tree")));
 }
+
+#[test]
+fn several_processes_share_a_long_file_with_holes_and_keep_them() {
+    let place = Place::writable();
+    let (ranks, len) = (3, 300 * BLOCK);
+    fs::create_dir(place.here("tree")).expect("made");
+    let file = File::create(place.here("tree/long")).expect("made");
+    file.set_len(len).expect("set");
+    // In the first share and the last, and across a block's end; of the second there is nothing.
+    for at in [5, 17 * BLOCK - 4000, 299 * BLOCK] {
+        file.write_all_at(&pattern(9000, 5), at).expect("written");
+    }
+    drop(file);
+    let share = |mut transfer: Transfer, rank| {
+        transfer.choice.share = Share { rank, ranks };
+        transfer
+    };
+    let same = |one: &Path, other: &Path| {
+        assert!(fs::read(one).expect("one") == fs::read(other).expect("the other"));
+        let blocks = [one, other].map(|path| path.metadata().expect("there").blocks());
+        assert!(blocks[1] <= blocks[0] + 64, "{blocks:?}");
+    };
+    // One after the other, so each brings its own share, whether it has data or none.
+    for (rank, files) in [(1, 0), (2, 0), (0, 1)] {
+        let (summary, _) = complete(&share(place.put(&["tree"], ""), rank));
+        assert_eq!((summary.files, summary.bytes), (files, 100 * BLOCK));
+    }
+    same(&place.here("tree/long"), &place.export("tree/long"));
+    fs::create_dir(place.here("back")).expect("made");
+    let files: u64 = std::thread::scope(|scope| {
+        let get = |rank| share(place.get(&["tree"], "back/"), rank);
+        let runs: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || complete(&get(rank)).0.files)).collect();
+        runs.into_iter().map(|run| run.join().expect("no panic")).sum()
+    });
+    assert_eq!(files, 1, "one of them gave it its name");
+    same(&place.export("tree/long"), &place.here("back/tree/long"));
+}

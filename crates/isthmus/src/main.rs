@@ -16,6 +16,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use isthmus_io::log::Severity;
 use tracing::level_filters::LevelFilter;
 
 /// MPI across far-apart sites.
@@ -85,4 +86,10 @@ fn log_to_stderr(default: LevelFilter) {
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .init();
+    // What the engine decides, and why (docs/decisions.md).
+    isthmus_io::log::set_hook(|severity, text| match severity {
+        Severity::Warn => tracing::warn!(target: "isthmus_io", "{text}"),
+        Severity::Info => tracing::info!(target: "isthmus_io", "{text}"),
+        Severity::Debug => tracing::debug!(target: "isthmus_io", "{text}"),
+    });
 }

@@ -85,6 +85,30 @@ fn what_a_journal_says_is_believed_after_a_crash_and_checked_after_a_reboot() {
     assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
 }
 
+/// What an earlier transfer left where the source has a hole does not stay.
+#[test]
+fn holes_are_made_where_the_disk_has_something_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let sparse = || Wanted { sparse: true, ..wanted(folder.path(), 1) };
+    let begin = || Target::begin(sparse(), &mut || ()).expect("there is room").target;
+    drop(begin());
+    fs::write(folder.path().join(names::partial(b"file").0), vec![7; SIZE as usize]).expect("written");
+    let target = begin();
+    // A hole as such, zeros among data, and data.
+    let digest = digest::hole(BLOCK, 0, SIZE, BLOCK);
+    let hole = Piece { id: 0, offset: 0, len: BLOCK as u32, hole: true, digest };
+    let mut all = bytes();
+    all[..2 * BLOCK as usize].fill(0);
+    assert_eq!(target.write(&hole, &[]), None);
+    let zeros = all[BLOCK as usize..2 * BLOCK as usize].to_vec();
+    let digest = digest::piece(&zeros, BLOCK, SIZE, BLOCK);
+    assert_eq!(target.write(&Piece { offset: BLOCK, hole: false, digest, ..hole }, &zeros), None);
+    assert_eq!(write(&target, 2), None);
+    let done = target.close(&Verdict::Unchanged);
+    assert_eq!(done, Some(Outcome::Done(Some(*blake3::hash(&all).as_bytes()))));
+    assert_eq!(fs::read(folder.path().join("file")).expect("there"), all);
+}
+
 #[test]
 fn two_transfers_do_not_write_one_file() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -415,7 +415,7 @@ impl Engine {
         if operation.allowed == operation.limit && operation.limit <= COPY_MAX {
             return self.put_kept(peer, lane, index, seq, batch, mem);
         }
-        let len = operation.allowed.min(longest) as u32;
+        let len = piece_len(operation.allowed, longest);
         operation.sent = u64::from(len);
         operation.pieces += 1;
         let more = operation.sent < operation.allowed;
@@ -472,7 +472,7 @@ impl Engine {
         let Some(&index) = connection.traffic.bulk.front() else { return false };
         let operation = &mut self.operations[index];
         let offset = operation.sent;
-        let len = (operation.allowed - offset).min(longest) as u32;
+        let len = piece_len(operation.allowed - offset, longest);
         operation.sent += u64::from(len);
         operation.pieces += 1;
         let done = operation.sent >= operation.allowed;
@@ -547,6 +547,12 @@ impl Engine {
 }
 
 /// The frame of an operation's first fragment, or of any fragment of a write or reply.
+/// Length of the next piece of `left` bytes. A little more than fits goes along: as a piece of its own it would
+/// wait behind the beginnings of all messages that were posted since, and those messages end together.
+fn piece_len(left: u64, longest: u64) -> u32 {
+    if left <= longest + longest / 8 { left as u32 } else { longest as u32 }
+}
+
 fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) -> Frame {
     let token = operation.token();
     match operation.kind {

@@ -46,6 +46,21 @@ fn a_dead_lane_moves_its_data_to_the_others() {
     program.expect_rest();
 }
 
+/// What a message has beyond a fragment would wait behind the beginnings of all that are posted.
+#[test]
+fn a_little_more_than_a_fragment_is_one() {
+    // Beyond what goes to a peer that is not known yet.
+    let whole = (64 << 10) + (1 << 20);
+    for (len, fragments) in [(whole, 2), (whole + 100, 2), (whole + (1 << 18), 3)] {
+        let mut program = calm(2);
+        program.recv(1, Some(0), TAGGED, Some(1), len);
+        program.send(0, 1, TAGGED, 1, len, How::default());
+        program.settle();
+        assert_eq!(program.world.nodes[0].engine.counters().fragments_sent, fragments, "{len} bytes");
+        program.expect_rest();
+    }
+}
+
 #[test]
 fn long_messages_with_a_short_one_after_each_open_lanes_too() {
     let mut program = program(2, far(), |config| config);

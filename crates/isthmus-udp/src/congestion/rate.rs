@@ -36,6 +36,9 @@ const TRAIN_US: Micros = 1_000;
 const TRAIN_PACKETS: u64 = 8;
 /// Packets of the first: of few, one that is lost is a large share.
 const START_PACKETS: u64 = 32;
+/// Flights in start-up that may have arrived at less than half of what a train has shown: the sender may
+/// have paused within them.
+const DOUBTS_MOST: u32 = 8;
 /// Loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
 /// Loss in start-up beyond which it is hardly chance alone.
@@ -226,6 +229,8 @@ pub struct Rate {
     /// What arrived in start-up since a queue stands, and what became of what went before.
     train: Round,
     beginning: Losses,
+    /// Flights that were doubted.
+    doubts: u32,
     /// When a round last ended.
     round_at: Micros,
     /// Rounds that say nothing: what they bring left under other circumstances.
@@ -259,6 +264,7 @@ impl Rate {
             queued: 0,
             train: Round::default(),
             beginning: Losses::default(),
+            doubts: 0,
             round_at: 0,
             skip: 0,
             role: Role::Alone,
@@ -442,6 +448,11 @@ impl Rate {
                 self.hint = self.hint.max(rate);
                 self.train = Round::default();
                 self.queued = 0;
+                return;
+            }
+            if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MOST {
+                self.doubts += 1;
+                self.train = Round::default();
                 return;
             }
             // Who comes while another's queue overflows sees next to nothing arrive.
@@ -845,5 +856,33 @@ mod tests {
             assert!(rate.pace() <= 5 * 1_000 * arrives_per_ms, "{} bytes/s after {ms} ms", rate.pace());
         }
         assert!(rate.pace() >= 1_000 * arrives_per_ms, "{} bytes/s", rate.pace());
+    }
+
+    /// A sender that pauses within its first flight, its processor being busy elsewhere.
+    #[test]
+    fn a_pause_in_the_first_flight_is_not_the_path() {
+        let mut rate = Rate::new(Limits::default());
+        let mut now = 0;
+        let mut arrive = |rate: &mut Rate, span_us, is_train| {
+            now += span_us;
+            rate.on_ack(&AckSample {
+                now,
+                acked_bytes: 18 * 9_038,
+                acked_packets: 18,
+                loss_run: 1.0,
+                rtt_us: 366_000,
+                rtt_least_us: 366_000,
+                queue_us: Some(2_000),
+                span_us,
+                packet_bytes: 9_038,
+                is_train,
+                ..AckSample::default()
+            });
+        };
+        (0..3).for_each(|_| arrive(&mut rate, 1_300, true));
+        for span_us in [1_300, 1_300, 16_000, 1_300, 1_300, 1_300] {
+            arrive(&mut rate, span_us, false);
+        }
+        assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
     }
 }
