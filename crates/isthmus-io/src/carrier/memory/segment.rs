@@ -211,8 +211,9 @@ impl Segment {
     /// The ring that this end writes.
     fn ring(&self, end: usize) -> Place {
         // SAFETY: within the mapping.
-        let (data, head) =
-            unsafe { (self.memory.base.byte_add(PAGE + end * RING), self.memory.base.byte_add(half(1 - end) + AT_HEAD)) };
+        let (data, head) = unsafe {
+            (self.memory.base.byte_add(PAGE + end * RING), self.memory.base.byte_add(half(1 - end) + AT_HEAD))
+        };
         Place { data, capacity: RING as u64, head: head.cast() }
     }
 
