@@ -4,7 +4,8 @@
 //! loss soon enough. Where it is long, UDP, if it gets through; and also where lanes by TCP have
 //! found since that the path loses packets by itself (`congestion.rs`). What was found out holds
 //! for further lanes to that host. Plain lanes are dialled by both at once; of encrypted ones UDP
-//! takes its keys from the session on the TCP connection, and so comes after it.
+//! takes its keys from the session on the TCP connection, and so comes after it, which pays on
+//! long paths only.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +17,12 @@ use super::tls::{Tls, TlsLane};
 use super::udp::{Known, Udp, UdpLane};
 use super::{Carrier, Settled};
 
-/// From this round trip on UDP carries. On shorter paths without loss the kernel's TCP does as well,
-/// and where many ranks share few processors it is less disturbed by them.
-const LONG: Duration = Duration::from_millis(150);
+/// From this round trip on UDP carries: endpoints of one host plan for a path together, and lose
+/// nothing to a queue that they overfill. On shorter paths TCP does about as well, and costs less of the
+/// processor where links are fast.
+const LONG: Duration = Duration::from_millis(50);
+/// The same of encrypted lanes, whose UDP comes up a round trip later.
+const LONG_SEALED: Duration = Duration::from_millis(150);
 /// How long UDP may take beyond TCP: so many times what that took, and at least so long.
 /// Either may have lost its first packet.
 const GRACE_TIMES: u32 = 2;
@@ -136,7 +140,8 @@ impl RaceLane {
             return Ok(Winner::NotYet { until_writable });
         };
         let host = self.to.ip();
-        let by_udp = self.prefers_udp || rtt >= LONG;
+        let long = if matches!(self.base, Some(Base::Tls(_))) { LONG_SEALED } else { LONG };
+        let by_udp = self.prefers_udp || rtt >= long;
         if by_udp && answered {
             if !self.prefers_udp {
                 udp.learn(host, Known::Udp, format_args!("the round trip is {} ms", rtt.as_millis()));
@@ -149,7 +154,7 @@ impl RaceLane {
         if !by_udp {
             // Others may have found more out since this one began.
             if udp.known(host).is_none() {
-                udp.learn(host, Known::Tcp, format_args!("the round trip is below {} ms", LONG.as_millis()));
+                udp.learn(host, Known::Tcp, format_args!("the round trip is below {} ms", long.as_millis()));
             }
             return Ok(Winner::Tcp);
         }

@@ -25,6 +25,9 @@ const WORTH: u64 = 256 << 10;
 /// Round trips from which on so many lanes begin, where that takes time off the start: on a shorter path they
 /// overfill the queue. Microseconds.
 const FIRST: [(u64, u32); 1] = [(150_000, 32)];
+/// On a path shorter than this the lanes are not divided among endpoints: few round trips wear a cold
+/// start off, and fewer lanes take longer over it. Microseconds.
+const DIVIDED_US: Micros = 50_000;
 /// What arrives is measured over so many round trips, and so long at least. Microseconds.
 const PERIOD_RTTS: Micros = 4;
 const PERIOD_LEAST_US: Micros = 400_000;
@@ -172,7 +175,8 @@ impl Streams {
     /// follows from that.
     pub(crate) fn hear(&mut self, now: Micros, rtt_us: Micros, more: LaneSample) -> Option<&'static str> {
         let before = self.count();
-        if more.sharers.max(1) != std::mem::replace(&mut self.sharers, more.sharers.max(1)) {
+        let sharers = if rtt_us < DIVIDED_US { 1 } else { more.sharers.max(1) };
+        if sharers != std::mem::replace(&mut self.sharers, sharers) {
             // Another part of the path is no measure of what was tried.
             if let Some(trial) = self.trial.take() {
                 self.count = trial.count;
@@ -408,19 +412,22 @@ mod tests {
         run(&mut streams, now, 60, |lanes| 10.0 * f64::from(lanes), 100, 0.0);
         assert!(before < 16 && streams.count() == 32, "{before}, then {}", streams.count());
     }
+
     #[test]
-    fn endpoints_that_share_a_path_divide_what_it_needs() {
-        let mut streams = started(32, 24_000, 1 << 30);
-        let mut hear = |sharers| {
-            let told = streams.hear(0, 24_000, LaneSample { sharers, ..LaneSample::default() });
+    fn endpoints_that_share_a_long_path_divide_what_it_needs() {
+        let hear = |streams: &mut Streams, rtt_us, sharers| {
+            let told = streams.hear(0, rtt_us, LaneSample { sharers, ..LaneSample::default() });
             (streams.count(), told)
         };
-        assert_eq!((hear(1), hear(4)), ((4, None), (2, Some(SHARED))));
-        assert_eq!((hear(16), hear(2)), ((2, None), (3, Some(SHARED))));
-        assert_eq!((hear(0), hear(1)), ((4, Some(SHARED)), (4, None)));
+        let mut streams = started(32, 100_000, 1 << 30);
+        let mut at_100 = |sharers| hear(&mut streams, 100_000, sharers);
+        assert_eq!((at_100(1), at_100(4)), ((4, None), (2, Some(SHARED))));
+        assert_eq!((at_100(16), at_100(2)), ((2, None), (3, Some(SHARED))));
+        assert_eq!((at_100(0), at_100(1)), ((4, Some(SHARED)), (4, None)));
         let mut streams = started(32, 366_000, 1 << 30);
-        streams.hear(0, 366_000, LaneSample { sharers: 4, ..LaneSample::default() });
-        assert_eq!(streams.count(), 9);
+        assert_eq!(hear(&mut streams, 366_000, 4).0, 9);
+        let mut streams = started(32, 24_000, 1 << 30);
+        assert_eq!(hear(&mut streams, 24_000, 4), (4, None));
     }
 
     #[test]

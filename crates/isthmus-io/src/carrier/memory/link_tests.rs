@@ -223,9 +223,8 @@ fn what_is_written_at_once_is_read_in_order_with_the_rest() {
         assert!(a.has_room(part.len()));
         if i % 3 == 0 {
             // SAFETY: `bytes` lasts.
-            assert!(
-                matches!(unsafe { a.write(&[iovec(part)], &[true]) }, Transfer::Bytes(n) if n == part.len())
-            );
+            let written = unsafe { a.write(&[iovec(part)], &[true]) };
+            assert!(matches!(written, Transfer::Bytes(n) if n == part.len()));
         } else {
             a.write_short(part);
         }
