@@ -181,6 +181,17 @@ pub enum AtomicKind {
     Compare,
 }
 
+impl AtomicKind {
+    /// Its number in frames.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Update => 0,
+            Self::Fetch => 1,
+            Self::Compare => 2,
+        }
+    }
+}
+
 /// An atomic operation on a peer's registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicRequest {

@@ -68,10 +68,13 @@ impl Engine {
             op: request.op,
             datatype: request.datatype,
         };
+        let place = if request.kind == AtomicKind::Update { Place::default() } else { result };
+        if self.atomic_here(request, operands, place, mem) {
+            return Ok(());
+        }
         let options = Options { inject: false, ..request.options };
         let mut owned = self.pool.take(operands.len());
         owned.extend_from_slice(operands);
-        let place = if request.kind == AtomicKind::Update { Place::default() } else { result };
         self.start(request.peer, kind, options, place, request.remote.len, true, mem)?;
         // `start` put it last in line and cannot have sent it yet.
         let peer = self.resolve(request.peer);

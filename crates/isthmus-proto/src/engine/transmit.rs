@@ -8,7 +8,7 @@ use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
 use crate::memory::{Memory, Place};
-use crate::{AtomicKind, Level, PeerId};
+use crate::{Level, PeerId};
 
 /// Payloads up to this are copied: the operation ends at once and the frame is kept for
 /// sending again. Bytes.
@@ -592,11 +592,7 @@ fn first_frame(operation: &super::Operation, seq: u64, offset: u64, len: u32) ->
             key,
             addr,
             len: operation.total,
-            kind: match kind {
-                AtomicKind::Update => 0,
-                AtomicKind::Fetch => 1,
-                AtomicKind::Compare => 2,
-            },
+            kind: kind.code(),
             op: op as u8,
             datatype: datatype as u8,
             payload: len,

@@ -423,6 +423,25 @@ fn atomics_and_messages_keep_their_order() {
 }
 
 #[test]
+fn atomics_on_own_memory_are_done_when_they_are_posted() {
+    let mut program = calm(1);
+    for round in 0..20u64 {
+        program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[round, 1, 2], &[], round % 3 == 0);
+        program.atomic(0, 0, AtomicKind::Compare, AtomicOp::Cswap, &[7], &[round], false);
+        program.count(0, 0);
+    }
+    program.settle();
+    assert_eq!((program.world.now, program.world.dials), (0, 0));
+    // What was posted to oneself before, and is on its way, goes first.
+    program.recv(0, None, TAGGED, Some(1), 100);
+    program.send(0, 0, TAGGED, 1, 100, How::default());
+    program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[1, 1, 2], &[], false);
+    program.settle();
+    assert!(program.world.dials > 0);
+    program.expect_rest();
+}
+
+#[test]
 fn lanes_that_cannot_be_added_are_not_tried_in_a_tight_loop() {
     let mut program = program(2, far(), |config| config);
     program.recv(1, None, TAGGED, Some(1), 100);
