@@ -21,10 +21,15 @@
 //! passes tells the bottleneck's rate within one round trip. Model-based controls are in
 //! Cardwell et al., "BBR" (2016); small standing queues in Wei et al., "FAST TCP" (2006).
 
+mod group;
+mod round;
+
 use isthmus_ledger::{Group, Plan};
 
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
+use group::Role;
+use round::{Losses, Round};
 
 /// Least time over which a round is judged. Microseconds.
 const ROUND_US: Micros = 4_000;
@@ -102,93 +107,6 @@ enum Phase {
     Shared(Cubic),
     /// As `Drain`, to see whether the queue is somebody else's.
     AmIAlone(Cubic),
-}
-
-/// Whose plan counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Role {
-    /// One's own, for oneself.
-    #[default]
-    Alone,
-    /// One's own, for all.
-    Leads,
-    /// Another's.
-    Follows,
-}
-
-/// What one round trip brought.
-#[derive(Clone, Copy, Debug, Default)]
-struct Round {
-    since: Option<Micros>,
-    bytes: u64,
-    span_us: Micros,
-    acked: u64,
-    lost: u64,
-    /// Of these, those of which was heard while no long queue stood.
-    calm: Losses,
-    /// The newest that arrived had waited long.
-    queued: bool,
-    queue_least_us: Option<Micros>,
-    /// The same of its second half.
-    late_least_us: Option<Micros>,
-    app_limited: bool,
-}
-
-/// Packets, and how many of them were lost.
-#[derive(Clone, Copy, Debug, Default)]
-struct Losses {
-    all: u64,
-    lost: u64,
-}
-
-impl Losses {
-    fn ratio(&self) -> f64 {
-        self.lost as f64 / self.all.max(1) as f64
-    }
-}
-
-impl Round {
-    /// Takes in an acknowledgement; a queue from `long_us` on is a long one.
-    fn note(&mut self, sample: &AckSample, long_us: Micros) {
-        self.since.get_or_insert(sample.now);
-        if !sample.resumed {
-            self.bytes += sample.acked_bytes;
-            self.span_us += sample.span_us;
-        }
-        self.acked += sample.acked_packets;
-        self.lost += sample.lost_packets;
-        self.app_limited |= sample.app_limited;
-        if let Some(queue) = sample.queue_us {
-            let least = |before: Option<Micros>| Some(before.map_or(queue, |least| least.min(queue)));
-            self.queue_least_us = least(self.queue_least_us);
-            if self.since.is_some_and(|since| sample.now - since >= sample.rtt_us / 2) {
-                self.late_least_us = least(self.late_least_us);
-            }
-            self.queued = queue >= long_us;
-        }
-        if !self.queued {
-            self.calm.all += sample.acked_packets + sample.lost_packets;
-            self.calm.lost += sample.lost_packets;
-        }
-    }
-
-    /// Losses that no long queue accounts for, unless one stood for most of the time.
-    fn calm(&self) -> Option<Losses> {
-        Some(self.calm).filter(|calm| 2 * calm.all >= self.acked + self.lost)
-    }
-
-    fn losses(&self) -> Losses {
-        Losses { all: self.acked + self.lost, lost: self.lost }
-    }
-
-    /// Whether enough has arrived, over enough time, for a rate.
-    fn tells_rate(&self) -> bool {
-        self.span_us >= TRAIN_US && self.acked >= TRAIN_PACKETS
-    }
-
-    fn loss(&self) -> f64 {
-        self.losses().ratio()
-    }
 }
 
 /// See the module's text.
@@ -272,55 +190,6 @@ impl Rate {
         }
     }
 
-    /// This flow's part of what is planned for all.
-    fn own_share(&self) -> f64 {
-        self.group.map_or(1.0, |group| group.share)
-    }
-
-    /// What the others have under way. Bytes (wire).
-    fn others_in_flight(&self) -> u64 {
-        self.group.map_or(0, |group| group.others_in_flight)
-    }
-
-    /// What all deliver where this flow delivers so much. Bytes/s (wire).
-    fn of_all(&self, rate: f64) -> f64 {
-        let Some(group) = self.group else { return rate };
-        // They told so a little ago: it is hardly more than their part.
-        let most = OTHERS_MOST * self.capacity * (1.0 - group.share);
-        rate + if self.capacity > 0.0 {
-            (group.others_rate as f64).min(most)
-        } else {
-            group.others_rate as f64
-        }
-    }
-
-    /// Takes over what is known of the path.
-    fn adopt(&mut self, now: Micros, plan: &Plan) {
-        self.recall(plan.capacity, plan.rtt_us);
-        self.chance = (plan.loss * ADOPTED_PACKETS, ADOPTED_PACKETS);
-        self.rates = [0.0; 3];
-        self.trial = None;
-        self.round = Round::default();
-        self.skip = FLIGHT_ROUNDS;
-        self.phase_since = now;
-    }
-
-    /// This flow plans for all from now on, whatever it did before.
-    fn begin_to_lead(&mut self, now: Micros, plan: &Plan) {
-        let own = self.role == Role::Alone && matches!(self.phase, Phase::Shared(_) | Phase::AmIAlone(_));
-        if plan.capacity == 0 || own {
-            self.hint = self.hint.max(plan.pace as f64);
-            return;
-        }
-        if self.role == Role::Follows || matches!(self.phase, Phase::Start) {
-            self.adopt(now, plan);
-        } else {
-            // Others may have found out more meanwhile.
-            self.capacity = plan.capacity as f64;
-            (self.known, self.line) = (self.known.max(self.capacity), self.line.max(self.capacity));
-        }
-    }
-
     /// What all together may have under way. Bytes (wire).
     fn window_of_all(&self) -> f64 {
         let round_us = self.rtt_least_us + SLACK_US;
@@ -344,13 +213,6 @@ impl Rate {
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
             Phase::Shared(cubic) | Phase::AmIAlone(cubic) => cubic.pace() as f64,
         }
-    }
-
-    /// The part that this flow has of a window for all. Bytes (wire).
-    fn part_of_window(&self, all: f64) -> u64 {
-        let left = all - self.others_in_flight() as f64;
-        (left.max(all * self.own_share()) as u64).max(PACKETS_MORE * self.packet_bytes)
-            + PACKETS_MORE * self.packet_bytes
     }
 
     /// How many flows such as this one the path has room for, as far as is known.
@@ -750,47 +612,11 @@ impl CongestionControl for Rate {
     }
 
     fn on_group(&mut self, now: Micros, group: Option<&Group>) {
-        let role = match group {
-            None => Role::Alone,
-            Some(group) if group.leads => Role::Leads,
-            // Nobody can, at the moment: what was planned holds.
-            Some(group) if !group.is_led && group.plan.window == 0 => Role::Alone,
-            Some(_) => Role::Follows,
-        };
-        let plan = group.or(self.group.as_ref()).map(|group| group.plan).unwrap_or_default();
-        let before = self.group.map(|group| group.count);
-        if role == Role::Leads && self.role != Role::Leads {
-            self.begin_to_lead(now, &plan);
-        } else if role == Role::Leads
-            && before != group.map(|group| group.count)
-            && !matches!(self.phase, Phase::Start)
-        {
-            self.skip = self.skip.max(FLIGHT_ROUNDS);
-            self.rates = [0.0; 3];
-        } else if self.role == Role::Follows && role == Role::Alone && plan.capacity > 0 {
-            self.adopt(now, &plan);
-        }
-        (self.role, self.group) = (role, group.copied());
+        self.join(now, group);
     }
 
     fn plan(&self, in_flight: u64) -> Option<Plan> {
-        if self.role != Role::Leads {
-            return None;
-        }
-        let (loss, rtt_us) = (self.chance(), self.rtt_least_us);
-        if matches!(self.phase, Phase::Start) {
-            let (pace, window) = match self.is_past_burst(in_flight) {
-                true => (self.hint as u64, self.window_of_all() as u64),
-                false => (self.hint as u64, 0),
-            };
-            return Some(Plan { capacity: 0, pace, window, loss, rtt_us });
-        }
-        let (pace, window) = (self.pace_of_all() as u64, self.window_of_all() as u64);
-        let capacity = match self.phase {
-            Phase::Shared(_) | Phase::AmIAlone(_) => pace,
-            _ => self.capacity as u64,
-        };
-        Some(Plan { capacity, pace, window, loss, rtt_us })
+        self.plan_for_all(in_flight)
     }
 
     fn capacity(&self) -> Option<u64> {
@@ -826,63 +652,4 @@ impl CongestionControl for Rate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A sender whose processor is the bottleneck: no queue, and never at the end of its data.
-    #[test]
-    fn a_guess_does_not_run_away_from_what_arrives() {
-        let mut rate = Rate::new(Limits::default());
-        rate.recall(10_000_000, 24_000);
-        let arrives_per_ms = 100_000;
-        for ms in 0..10_000 {
-            rate.on_ack(&AckSample {
-                now: ms * 1_000,
-                acked_bytes: arrives_per_ms,
-                acked_packets: 11,
-                lost_packets: 0,
-                loss_run: 1.0,
-                in_flight: 24 * arrives_per_ms,
-                rtt_us: 24_000,
-                rtt_least_us: 24_000,
-                queue_us: Some(0),
-                span_us: 1_000,
-                resumed: false,
-                round_ended: ms % 24 == 0,
-                app_limited: false,
-                packet_bytes: 9_038,
-                is_train: false,
-            });
-            assert!(rate.pace() <= 5 * 1_000 * arrives_per_ms, "{} bytes/s after {ms} ms", rate.pace());
-        }
-        assert!(rate.pace() >= 1_000 * arrives_per_ms, "{} bytes/s", rate.pace());
-    }
-
-    /// A sender that pauses within its first flight, its processor being busy elsewhere.
-    #[test]
-    fn a_pause_in_the_first_flight_is_not_the_path() {
-        let mut rate = Rate::new(Limits::default());
-        let mut now = 0;
-        let mut arrive = |rate: &mut Rate, span_us, is_train| {
-            now += span_us;
-            rate.on_ack(&AckSample {
-                now,
-                acked_bytes: 18 * 9_038,
-                acked_packets: 18,
-                loss_run: 1.0,
-                rtt_us: 366_000,
-                rtt_least_us: 366_000,
-                queue_us: Some(2_000),
-                span_us,
-                packet_bytes: 9_038,
-                is_train,
-                ..AckSample::default()
-            });
-        };
-        (0..3).for_each(|_| arrive(&mut rate, 1_300, true));
-        for span_us in [1_300, 1_300, 16_000, 1_300, 1_300, 1_300] {
-            arrive(&mut rate, span_us, false);
-        }
-        assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
-    }
-}
+mod tests;

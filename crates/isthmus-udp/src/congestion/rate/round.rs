@@ -1,0 +1,80 @@
+//! What one round trip tells a rate control.
+
+use super::{TRAIN_PACKETS, TRAIN_US};
+use crate::Micros;
+use crate::congestion::AckSample;
+
+/// What one round trip brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Round {
+    pub(super) since: Option<Micros>,
+    pub(super) bytes: u64,
+    pub(super) span_us: Micros,
+    pub(super) acked: u64,
+    pub(super) lost: u64,
+    /// Of these, those of which was heard while no long queue stood.
+    pub(super) calm: Losses,
+    /// The newest that arrived had waited long.
+    pub(super) queued: bool,
+    pub(super) queue_least_us: Option<Micros>,
+    /// The same of its second half.
+    pub(super) late_least_us: Option<Micros>,
+    pub(super) app_limited: bool,
+}
+
+/// Packets, and how many of them were lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    pub(super) all: u64,
+    pub(super) lost: u64,
+}
+
+impl Losses {
+    pub(super) fn ratio(&self) -> f64 {
+        self.lost as f64 / self.all.max(1) as f64
+    }
+}
+
+impl Round {
+    /// Takes in an acknowledgement; a queue from `long_us` on is a long one.
+    pub(super) fn note(&mut self, sample: &AckSample, long_us: Micros) {
+        self.since.get_or_insert(sample.now);
+        if !sample.resumed {
+            self.bytes += sample.acked_bytes;
+            self.span_us += sample.span_us;
+        }
+        self.acked += sample.acked_packets;
+        self.lost += sample.lost_packets;
+        self.app_limited |= sample.app_limited;
+        if let Some(queue) = sample.queue_us {
+            let least = |before: Option<Micros>| Some(before.map_or(queue, |least| least.min(queue)));
+            self.queue_least_us = least(self.queue_least_us);
+            if self.since.is_some_and(|since| sample.now - since >= sample.rtt_us / 2) {
+                self.late_least_us = least(self.late_least_us);
+            }
+            self.queued = queue >= long_us;
+        }
+        if !self.queued {
+            self.calm.all += sample.acked_packets + sample.lost_packets;
+            self.calm.lost += sample.lost_packets;
+        }
+    }
+
+    /// Losses that no long queue accounts for, unless one stood for most of the time.
+    pub(super) fn calm(&self) -> Option<Losses> {
+        Some(self.calm).filter(|calm| 2 * calm.all >= self.acked + self.lost)
+    }
+
+    pub(super) fn losses(&self) -> Losses {
+        Losses { all: self.acked + self.lost, lost: self.lost }
+    }
+
+    /// Whether enough has arrived, over enough time, for a rate.
+    pub(super) fn tells_rate(&self) -> bool {
+        self.span_us >= TRAIN_US && self.acked >= TRAIN_PACKETS
+    }
+
+    pub(super) fn loss(&self) -> f64 {
+        self.losses().ratio()
+    }
+}
