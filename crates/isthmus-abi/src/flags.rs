@@ -32,6 +32,7 @@ pub const FI_LOCAL_COMM: u64 = 1 << 51;
 pub const FI_REMOTE_COMM: u64 = 1 << 52;
 pub const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
 pub const FI_NUMERICHOST: u64 = 1 << 55;
+pub const FI_RMA_EVENT: u64 = 1 << 56;
 pub const FI_SOURCE: u64 = 1 << 57;
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
 
@@ -97,6 +98,9 @@ pub const FI_SETOPSFLAG: i32 = 3;
 pub const FI_ALIAS: i32 = 4;
 pub const FI_GETWAIT: i32 = 5;
 pub const FI_ENABLE: i32 = 6;
+pub const FI_QUEUE_WORK: i32 = 11;
+pub const FI_CANCEL_WORK: i32 = 12;
+pub const FI_FLUSH_WORK: i32 = 13;
 pub const FI_GETWAITOBJ: i32 = 16;
 
 pub const FI_EAGAIN: i32 = 11;

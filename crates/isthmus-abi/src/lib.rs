@@ -3,3 +3,4 @@
 
 pub mod abi;
 pub mod flags;
+pub mod trigger;

@@ -55,6 +55,10 @@ struct Inner {
     sources: Vec<Address>,
     /// Somebody sleeps on the descriptor.
     armed: bool,
+    /// Threads that sleep: polls by others do not disarm the bell for them.
+    sleepers: usize,
+    /// The bell was rung and not silenced since.
+    rung: bool,
     /// The poller looks at the socket.
     watched: bool,
     closed: bool,
@@ -284,9 +288,10 @@ impl Datagrams {
             self.receive();
         }
         let mut inner = self.inner.lock();
-        if std::mem::take(&mut inner.armed) {
+        if std::mem::take(&mut inner.rung) {
             self.bell.silence();
         }
+        inner.armed &= inner.sleepers > 0;
         let Inner { done, sources, .. } = &mut *inner;
         sources.clear();
         let moved = done.len();
@@ -371,6 +376,7 @@ impl Datagrams {
         inner.done.push_back((completion, source));
         if inner.armed {
             self.bell.ring();
+            inner.rung = true;
         }
     }
 
@@ -387,6 +393,17 @@ impl Datagrams {
         // What nobody has posted a buffer for must not wake anybody.
         self.watch(&mut inner);
         inner.done.is_empty()
+    }
+
+    /// As [`Endpoint::fall_asleep`].
+    pub fn fall_asleep(&self) -> bool {
+        self.inner.lock().sleepers += 1;
+        self.arm()
+    }
+
+    /// As [`Endpoint::wake_up`].
+    pub fn wake_up(&self) {
+        self.inner.lock().sleepers -= 1;
     }
 
     fn watch(&self, inner: &mut Inner) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{EthernetError, is_frames_only};
@@ -92,8 +92,12 @@ pub struct Endpoint {
     /// The engine had nothing for the program or the shell when it was last let go; told with the engine locked, or
     /// by whoever turns the shell.
     idle: AtomicBool,
-    /// Somebody sleeps on the bell.
+    /// Somebody sleeps on the bell, or is about to.
     armed: AtomicBool,
+    /// Threads that sleep until something is delivered: polls by others do not disarm the bell for them.
+    sleepers: AtomicUsize,
+    /// The bell was rung and not silenced since.
+    rung: AtomicBool,
     /// The I/O thread does not sleep on this endpoint's descriptor: whoever polls need not be woken.
     standby: AtomicBool,
     closed: AtomicBool,
@@ -167,6 +171,8 @@ impl Endpoint {
             polls: AtomicU64::new(0),
             idle: AtomicBool::new(false),
             armed: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            rung: AtomicBool::new(false),
             standby: AtomicBool::new(true),
             closed: AtomicBool::new(false),
             bell: Bell::new()?,
@@ -473,8 +479,8 @@ impl Endpoint {
         }
         // That of two threads one is not counted is no harm.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
-            self.bell.silence();
+        if self.armed.load(Ordering::Relaxed) {
+            self.disarm();
         }
         if self.burst.end() {
             self.pump();
@@ -531,6 +537,33 @@ impl Endpoint {
         }
         self.driver.wake();
         true
+    }
+
+    /// As [`Endpoint::arm`], for a thread that sleeps while others may poll: until it says
+    /// [`Endpoint::wake_up`], their polls leave the bell armed. To be undone either way.
+    pub fn fall_asleep(&self) -> bool {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.arm()
+    }
+
+    /// The end of [`Endpoint::fall_asleep`].
+    pub fn wake_up(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The program polls, and needs no bell unless another thread of its sleeps.
+    fn disarm(&self) {
+        // Whoever polls takes all that there is, and wakes those for whom some of it is.
+        if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst) {
+            self.bell.silence();
+        }
+        if self.sleepers.load(Ordering::SeqCst) > 0 || !self.armed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        // One that fell asleep between the two looks counted itself before it armed.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.armed.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Sleeps until completions wait or `timeout` has passed (`None`: no limit). False
@@ -632,6 +665,8 @@ impl Endpoint {
         }
         if self.armed.load(Ordering::Relaxed) && self.core.lock().engine.has_completions() {
             self.bell.ring();
+            // After it: what is silenced has been rung.
+            self.rung.store(true, Ordering::SeqCst);
         }
     }
 

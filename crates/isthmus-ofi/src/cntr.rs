@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_CLASS_CNTR, FI_GETWAIT, FI_GETWAITOBJ};
 use crate::live::Live;
+use crate::trigger::Board;
 use crate::wait::{Deadline, Sources, Waiter};
 use crate::waitset::{self, SetState};
 
@@ -33,6 +34,9 @@ pub(crate) struct Counter {
     sleepers: AtomicUsize,
     sources: Sources,
     waiter: OnceLock<Waiter>,
+    /// How many operations wait for it, on the domain's board.
+    awaited: AtomicUsize,
+    board: Arc<Board>,
 }
 
 impl Counter {
@@ -41,7 +45,30 @@ impl Counter {
         let step = if self.bytes { len } else { 1 };
         let (counter, step) = if failed { (&self.errors, 1) } else { (&self.value, step) };
         counter.fetch_add(step, Ordering::SeqCst);
-        self.wake();
+        self.changed();
+    }
+
+    pub(crate) fn add(&self, value: u64) {
+        self.value.fetch_add(value, Ordering::SeqCst);
+        self.changed();
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.value.store(value, Ordering::SeqCst);
+        self.changed();
+    }
+
+    /// Successes and errors together, by which triggers go (`fi_trigger(3)`).
+    pub(crate) fn reached(&self) -> u64 {
+        self.value().saturating_add(self.errors())
+    }
+
+    pub(crate) fn await_more(&self, count: usize) {
+        self.awaited.fetch_add(count, Ordering::SeqCst);
+    }
+
+    pub(crate) fn await_fewer(&self, count: usize) {
+        self.awaited.fetch_sub(count, Ordering::SeqCst);
     }
 
     pub(crate) fn add_source(&self, live: &Arc<Live>) -> Result<(), Error> {
@@ -77,12 +104,11 @@ impl Counter {
         self.value().wrapping_add(self.errors()) != self.seen.load(Ordering::SeqCst)
     }
 
-    fn change(&self, change: impl FnOnce(&Self)) {
-        change(self);
-        self.wake();
-    }
-
-    fn wake(&self) {
+    /// Wakes who sleeps for it, and starts what waits for it.
+    fn changed(&self) {
+        if self.awaited.load(Ordering::SeqCst) > 0 {
+            self.board.release(self);
+        }
         if self.sleepers.load(Ordering::SeqCst) > 0
             && let Some(waiter) = self.waiter.get()
         {
@@ -116,6 +142,7 @@ impl Counter {
     fn wait(&self, threshold: u64, deadline: Deadline) -> Result<(), Error> {
         let waiter = self.waiter()?;
         let errors = self.errors();
+        let sleeper = waiter.enter()?;
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let result = loop {
             self.progress();
@@ -129,9 +156,8 @@ impl Counter {
             if deadline.has_passed() {
                 break Err(Error::TimedOut);
             }
-            if self.sources.arm() {
-                waiter.sleep(deadline);
-                waiter.clear();
+            if let Some(_asleep) = self.sources.fall_asleep() {
+                sleeper.sleep(deadline);
             }
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -181,7 +207,7 @@ pub(crate) unsafe fn open(
         FI_CNTR_EVENTS_BYTES => true,
         _ => return Err(Error::Invalid("an unknown kind of counted event")),
     };
-    let counter = Arc::new(Counter { bytes, ..Counter::default() });
+    let counter = Arc::new(Counter { bytes, board: domain.board.clone(), ..Counter::default() });
     // SAFETY: by this function's contract.
     let set = unsafe { waitset::named(attr.wait_obj, attr.wait_set) }?;
     match &set {
@@ -226,22 +252,24 @@ entries! {
     }
 
     fn add(cntr: Cntr as fid_cntr, value: u64) -> c_int {
-        cntr.counter.change(|counter| { counter.value.fetch_add(value, Ordering::SeqCst); });
+        cntr.counter.add(value);
         Ok(0)
     }
 
     fn set(cntr: Cntr as fid_cntr, value: u64) -> c_int {
-        cntr.counter.change(|counter| counter.value.store(value, Ordering::SeqCst));
+        cntr.counter.set(value);
         Ok(0)
     }
 
     fn adderr(cntr: Cntr as fid_cntr, value: u64) -> c_int {
-        cntr.counter.change(|counter| { counter.errors.fetch_add(value, Ordering::SeqCst); });
+        cntr.counter.errors.fetch_add(value, Ordering::SeqCst);
+        cntr.counter.changed();
         Ok(0)
     }
 
     fn seterr(cntr: Cntr as fid_cntr, value: u64) -> c_int {
-        cntr.counter.change(|counter| counter.errors.store(value, Ordering::SeqCst));
+        cntr.counter.errors.store(value, Ordering::SeqCst);
+        cntr.counter.changed();
         Ok(0)
     }
 
@@ -271,7 +299,9 @@ entries! {
 unsafe extern "C" fn close_cntr(raw: *mut fid) -> c_int {
     let unused = |cntr: &Cntr| match Arc::strong_count(&cntr.counter) {
         1 => Ok(()),
-        _ => Err(Error::Busy("the counter is bound to an endpoint or poll set")),
+        _ => Err(Error::Busy(
+            "the counter is bound to an endpoint, memory region or poll set, or something waits for it",
+        )),
     };
     // SAFETY: libfabric passes what `open` gave.
     unsafe { close(raw, unused) }

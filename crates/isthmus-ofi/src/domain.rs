@@ -11,12 +11,14 @@ use crate::abi::{
     fi_domain_attr, fi_info, fi_op, fi_ops, fi_ops_domain, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr,
     fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_poll, fid_stx, fid_xpu_ctx,
 };
+use crate::access::Observers;
 use crate::convert::copy_prefix;
 use crate::door::{Guard, Object, close, entries, give, refusals};
 use crate::error::Error;
 use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_CLASS_DOMAIN, FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+use crate::trigger::{self, Board};
 use crate::{atomic, av, cntr, cq, ep, mr, poll};
 
 /// What outlives the C object as long as its children do.
@@ -25,6 +27,10 @@ pub(crate) struct DomainState {
     pub(crate) fabric: Arc<FabricState>,
     pub(crate) settings: Settings,
     pub(crate) regions: Arc<RegionTable>,
+    /// Who counts the accesses to single regions.
+    pub(crate) observers: Arc<Observers>,
+    /// What waits for counters.
+    pub(crate) board: Arc<Board>,
     /// Addresses look like the system's (`FI_SOCKADDR_IN`), not like ours.
     pub(crate) socket_addresses: bool,
     /// Peers name bytes by virtual address (`FI_MR_VIRT_ADDR`), else by offset.
@@ -67,6 +73,8 @@ pub(crate) unsafe fn open(
         fabric,
         settings,
         regions: Arc::default(),
+        observers: Arc::default(),
+        board: Arc::default(),
         socket_addresses: info.addr_format != FI_FORMAT_UNSPEC,
         virtual_addressing: mr_mode & (FI_MR_BASIC | FI_MR_VIRT_ADDR) != 0,
         provider_keys: mr_mode & (FI_MR_BASIC | FI_MR_PROV_KEY) != 0,
@@ -78,7 +86,7 @@ pub(crate) unsafe fn open(
     Ok(0)
 }
 
-static FID_OPS: fi_ops = ops(close_domain, Some(bind), None);
+static FID_OPS: fi_ops = ops(close_domain, Some(bind), Some(control));
 
 static OPS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
@@ -98,7 +106,10 @@ static OPS: fi_ops_domain = fi_ops_domain {
 
 unsafe extern "C" fn close_domain(raw: *mut fid) -> c_int {
     let unused = |domain: &Domain| match Arc::strong_count(&domain.state) {
-        1 => Ok(()),
+        1 => {
+            domain.state.board.close();
+            Ok(())
+        }
         _ => Err(Error::Busy("the domain has open objects")),
     };
     // SAFETY: libfabric passes what `open` gave.
@@ -111,6 +122,11 @@ entries! {
         // when the call returns.
         let _ = (domain, other);
         if flags == 0 { Ok(0) } else { Err(Error::BadFlags(flags)) }
+    }
+
+    fn control(domain: Domain as fid, command: c_int, arg: *mut c_void) -> c_int {
+        // SAFETY: the caller passes what the command takes.
+        unsafe { trigger::control(&domain.state.board, command, arg) }
     }
 
     fn open_av(

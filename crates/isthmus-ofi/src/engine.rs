@@ -94,6 +94,20 @@ impl Engine {
         }
     }
 
+    pub(crate) fn fall_asleep(&self) -> bool {
+        match self {
+            Self::Reliable(endpoint) => endpoint.fall_asleep(),
+            Self::Datagrams(datagrams) => datagrams.fall_asleep(),
+        }
+    }
+
+    pub(crate) fn wake_up(&self) {
+        match self {
+            Self::Reliable(endpoint) => endpoint.wake_up(),
+            Self::Datagrams(datagrams) => datagrams.wake_up(),
+        }
+    }
+
     pub(crate) fn close(&self) {
         match self {
             Self::Reliable(endpoint) => endpoint.close(),

@@ -15,6 +15,7 @@ use crate::abi::{
     fi_addr_t, fi_alias, fi_ep_attr, fi_info, fi_ops, fi_ops_collective, fi_rx_attr, fi_tx_attr, fid, fid_ep,
 };
 use crate::av::Av;
+use crate::call::Call;
 use crate::cntr::Cntr;
 use crate::convert::{copy_prefix, zeroed};
 use crate::cq::Cq;
@@ -26,6 +27,7 @@ use crate::fid::{head, ops, table};
 use crate::flags::*;
 use crate::info::{Kind, MSG_SIZE_MAX, MULTI_RECV_MIN};
 use crate::live::{Bindings, Live, QueueBinding};
+use crate::trigger::When;
 use crate::{atomic, cm, info, msg, options, rma, stubs, tagged};
 
 /// What an endpoint and its aliases share.
@@ -150,7 +152,7 @@ impl EpState {
         }
         let engine = self.engine()?;
         let bound = std::mem::take(&mut *self.bindings.lock());
-        let live = Live::start(engine, bound, self.caps)?;
+        let live = Live::start(engine, bound, self.caps, &self.domain)?;
         self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
     }
 
@@ -185,27 +187,58 @@ impl Ep {
     }
 
     /// The endpoint at work.
-    pub(crate) fn live(&self) -> Result<&Live, Error> {
-        self.state.live.get().map(|live| &**live).ok_or(Error::BadState("the endpoint is not enabled"))
+    pub(crate) fn live(&self) -> Result<&Arc<Live>, Error> {
+        self.state.live.get().ok_or(Error::BadState("the endpoint is not enabled"))
     }
 
-    /// Options of a call without flags that transmits.
-    pub(crate) fn tx(&self, live: &Live, context: *mut c_void) -> Options {
-        self.tx_options(live, self.tx_flags.load(Ordering::Relaxed), context)
+    /// A call without flags that transmits.
+    ///
+    /// # Safety
+    /// `context` is a `fi_triggered_context` if the endpoint's flags have `FI_TRIGGER`.
+    pub(crate) unsafe fn tx(&self, context: *mut c_void) -> Result<Call<'_>, Error> {
+        let (live, flags) = (self.live()?, self.tx_flags.load(Ordering::Relaxed));
+        // SAFETY: by this function's contract.
+        let when = unsafe { self.when(flags, context) }?;
+        Ok(Call { live, options: self.tx_options(live, flags, context), when })
     }
 
-    /// Options of a `*msg` call that transmits, whose flags replace the defaults.
-    pub(crate) fn tx_msg(&self, live: &Live, flags: u64, context: *mut c_void) -> Result<Options, Error> {
+    /// A `*msg` call that transmits, whose flags replace the defaults.
+    ///
+    /// # Safety
+    /// `context` is a `fi_triggered_context` if the flags have `FI_TRIGGER`.
+    pub(crate) unsafe fn tx_msg(&self, flags: u64, context: *mut c_void) -> Result<Call<'_>, Error> {
         let unknown = flags & !self.state.kind.tx_flags();
         if unknown != 0 {
             return Err(Error::BadFlags(unknown));
         }
-        Ok(self.tx_options(live, flags, context))
+        let live = self.live()?;
+        // SAFETY: by this function's contract.
+        let when = unsafe { self.when(flags, context) }?;
+        Ok(Call { live, options: self.tx_options(live, flags, context), when })
     }
 
-    /// Options of an inject call: no entry in the queue, the buffer free at once.
-    pub(crate) fn tx_inject(&self) -> Options {
-        Options { inject: true, context: self.own_context(), ..Options::default() }
+    /// An inject call: no entry in the queue, the buffer free at once.
+    pub(crate) fn tx_inject(&self) -> Result<Call<'_>, Error> {
+        if self.tx_flags.load(Ordering::Relaxed) & FI_TRIGGER != 0 {
+            return Err(Error::Unsupported("an injected operation that waits for a counter"));
+        }
+        let options = Options { inject: true, context: self.own_context(), ..Options::default() };
+        Ok(Call { live: self.live()?, options, when: None })
+    }
+
+    /// What an operation with these flags waits for.
+    ///
+    /// # Safety
+    /// `context` is a `fi_triggered_context` if the flags have `FI_TRIGGER`.
+    unsafe fn when(&self, flags: u64, context: *mut c_void) -> Result<Option<When>, Error> {
+        if flags & FI_TRIGGER == 0 {
+            return Ok(None);
+        }
+        if self.state.caps & FI_TRIGGER == 0 {
+            return Err(Error::BadFlags(FI_TRIGGER));
+        }
+        // SAFETY: by this function's contract.
+        unsafe { When::of(context) }.map(Some)
     }
 
     /// What failures are reported under whose operation has no context of its own (fi_endpoint(3)).
@@ -213,7 +246,7 @@ impl Ep {
         self.raw.fid.context.expose_provenance() as u64
     }
 
-    fn tx_options(&self, live: &Live, flags: u64, context: *mut c_void) -> Options {
+    pub(crate) fn tx_options(&self, live: &Live, flags: u64, context: *mut c_void) -> Options {
         let selective = live.tx.as_ref().is_some_and(|binding| binding.selective);
         let notify = !selective || flags & FI_COMPLETION != 0;
         let level = if flags & FI_MATCH_COMPLETE != 0 {
@@ -233,14 +266,24 @@ impl Ep {
         }
     }
 
-    /// Options of a receive.
-    pub(crate) fn rx(&self, live: &Live, context: *mut c_void) -> Options {
-        rx_options(live, self.rx_flags.load(Ordering::Relaxed), context)
+    /// A receive without flags.
+    ///
+    /// # Safety
+    /// As for [`Ep::tx`].
+    pub(crate) unsafe fn rx(&self, context: *mut c_void) -> Result<Call<'_>, Error> {
+        // SAFETY: by this function's contract.
+        unsafe { self.rx_msg(self.rx_flags.load(Ordering::Relaxed), context) }
     }
 
-    /// Options of a `*msg` receive, whose flags replace the defaults.
-    pub(crate) fn rx_msg(&self, live: &Live, flags: u64, context: *mut c_void) -> Options {
-        rx_options(live, flags, context)
+    /// A `*msg` receive, whose flags replace the defaults.
+    ///
+    /// # Safety
+    /// As for [`Ep::tx_msg`].
+    pub(crate) unsafe fn rx_msg(&self, flags: u64, context: *mut c_void) -> Result<Call<'_>, Error> {
+        let live = self.live()?;
+        // SAFETY: by this function's contract.
+        let when = unsafe { self.when(flags, context) }?;
+        Ok(Call { live, options: rx_options(live, flags, context), when })
     }
 
     /// Whether receives without flags are multi-receives.

@@ -175,10 +175,11 @@ entries! {
         eq: Eq as fid_eq, kind: *mut u32, out: *mut c_void, len: usize, timeout: c_int, flags: u64,
     ) -> isize {
         let deadline = Deadline::after(timeout);
+        let sleeper = eq.queue.waiter.enter()?;
         loop {
             // SAFETY: the caller passes places for the event and `len` bytes.
             match unsafe { eq.queue.read(kind, out, len, flags) } {
-                Err(Error::Again) if !deadline.has_passed() => eq.queue.waiter.sleep(deadline),
+                Err(Error::Again) if !deadline.has_passed() => sleeper.sleep(deadline),
                 other => return other,
             }
         }

@@ -1,8 +1,10 @@
 //! The libfabric provider `isthmus`: one thin file per libfabric object, one door for
 //! panics and errors, nothing imported from libfabric. It exports `fi_prov_ini` only.
 
+mod access;
 mod atomic;
 mod av;
+mod call;
 mod cm;
 mod cntr;
 mod convert;
@@ -30,6 +32,7 @@ mod rma;
 mod send;
 mod stubs;
 mod tagged;
+mod trigger;
 mod wait;
 mod waitset;
 

@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
+use isthmus_proto::CompletionKind::{RemoteAccess, RemoteWrite};
 use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId};
 use parking_lot::Mutex;
 
 use crate::abi::fi_addr_t;
+use crate::access::Observers;
 use crate::av::AvTable;
 use crate::cntr::Counter;
 use crate::cq::{Entry, Queue};
+use crate::domain::DomainState;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::*;
 use crate::log::{self, Level};
 use crate::peers::Peers;
+use crate::trigger::{Board, Tickets};
 
 /// One direction's completion queue.
 #[derive(Debug)]
@@ -33,6 +37,9 @@ pub(crate) struct Live {
     pub(crate) rx: Option<QueueBinding>,
     counters: Vec<(Arc<Counter>, u64)>,
     caps: u64,
+    observers: Arc<Observers>,
+    board: Arc<Board>,
+    tickets: Tickets,
     /// Completions on their way to the queues; its lock is held by whoever turns the engine.
     scratch: Mutex<Vec<Completion>>,
 }
@@ -48,7 +55,12 @@ pub(crate) struct Bindings {
 
 impl Live {
     /// Starts the flow of completions.
-    pub(crate) fn start(engine: Engine, bound: Bindings, caps: u64) -> Result<Arc<Self>, Error> {
+    pub(crate) fn start(
+        engine: Engine,
+        bound: Bindings,
+        caps: u64,
+        domain: &DomainState,
+    ) -> Result<Arc<Self>, Error> {
         let av = bound.av.ok_or(Error::NoAv)?;
         if bound.tx.is_none() && bound.rx.is_none() && bound.counters.is_empty() {
             return Err(Error::NoCq);
@@ -61,6 +73,9 @@ impl Live {
             rx: bound.rx,
             counters: bound.counters,
             caps,
+            observers: domain.observers.clone(),
+            board: domain.board.clone(),
+            tickets: Tickets::default(),
             scratch: Mutex::default(),
         });
         for queue in live.queues() {
@@ -68,6 +83,12 @@ impl Live {
         }
         for (counter, _) in &live.counters {
             counter.add_source(&live)?;
+        }
+        if caps & FI_RMA_EVENT != 0 {
+            live.observers.add_endpoint(&live)?;
+        }
+        if caps & FI_TRIGGER != 0 {
+            live.board.add_endpoint(&live)?;
         }
         Ok(live)
     }
@@ -80,6 +101,9 @@ impl Live {
         for (counter, _) in &self.counters {
             counter.remove_source(self);
         }
+        self.observers.forget_endpoint(self);
+        self.board.forget_endpoint(self);
+        self.tickets.close(self);
         self.engine.close();
     }
 
@@ -89,6 +113,14 @@ impl Live {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    pub(crate) fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    pub(crate) fn tickets(&self) -> &Tickets {
+        &self.tickets
     }
 
     /// The peer to send to.
@@ -114,9 +146,18 @@ impl Live {
         for completion in scratch.drain(..) {
             self.deliver(completion);
         }
+        // What was ready may have waited for room.
+        self.board.start();
     }
 
-    fn deliver(&self, completion: Completion) {
+    pub(crate) fn deliver(&self, mut completion: Completion) {
+        if !self.tickets.settle(&mut completion) {
+            return;
+        }
+        if let RemoteAccess { .. } | RemoteWrite = completion.kind {
+            let key = std::mem::take(&mut completion.tag);
+            self.observers.count(key, counted_as(completion.kind).unwrap_or(0), completion.len);
+        }
         if !self.counters.is_empty() {
             self.count(&completion);
         }

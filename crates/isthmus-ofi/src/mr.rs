@@ -8,13 +8,15 @@ use isthmus_io::Access;
 use libc::iovec;
 
 use crate::abi::{fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr};
+use crate::cntr::Cntr;
 use crate::convert::{Plain, copy_prefix, piece, pieces};
 use crate::domain::{Domain, DomainState};
 use crate::door::{Guard, Object, close, entries, give};
 use crate::error::Error;
 use crate::fid::{head, ops};
 use crate::flags::{
-    FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+    FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_RMA_EVENT, FI_SEND, FI_WRITE,
 };
 use crate::info::MR_IOV_LIMIT;
 
@@ -51,8 +53,9 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn check(&self) -> Result<(), Error> {
-        if self.flags != 0 {
-            return Err(Error::BadFlags(self.flags));
+        // Regions of which accesses are counted need no preparation.
+        if self.flags & !FI_RMA_EVENT != 0 {
+            return Err(Error::BadFlags(self.flags & !FI_RMA_EVENT));
         }
         if self.iov.len() > MR_IOV_LIMIT {
             return Err(Error::Invalid("a registration of more pieces than mr_iov_limit"));
@@ -139,11 +142,22 @@ entries! {
     }
 
     fn bind(mr: Mr as fid, other: *mut fid, flags: u64) -> c_int {
-        let _ = (mr, flags);
         // SAFETY: the caller passes null or an object.
-        let class = unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass;
-        // Every endpoint of the domain reaches its regions.
-        if class == FI_CLASS_EP { Ok(0) } else { Err(Error::Unsupported("a counter of one memory region")) }
+        match unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass {
+            // Every endpoint of the domain reaches its regions.
+            FI_CLASS_EP => {}
+            FI_CLASS_CNTR if !mr.shared => return Err(Error::Invalid("peers have no access to this memory")),
+            FI_CLASS_CNTR if flags & !(FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 || flags == 0 => {
+                return Err(Error::BadFlags(flags));
+            }
+            FI_CLASS_CNTR => {
+                // SAFETY: the class says what it is.
+                let counter = unsafe { &*other.cast::<Cntr>() }.counter.clone();
+                mr.domain.observers.bind(mr.raw.key, counter, flags)?;
+            }
+            _ => return Err(Error::Unsupported("binding this kind of object to a memory region")),
+        }
+        Ok(0)
     }
 
     fn control(mr: Mr as fid, command: c_int, arg: *mut c_void) -> c_int {
@@ -156,6 +170,7 @@ unsafe extern "C" fn close_mr(raw: *mut fid) -> c_int {
     let end = |mr: &Mr| {
         if mr.shared {
             mr.domain.regions.deregister(mr.raw.key);
+            mr.domain.observers.forget_region(mr.raw.key);
         }
         Ok(())
     };

@@ -2,15 +2,15 @@
 
 use std::ffi::c_void;
 
-use isthmus_proto::{Channel, Options, RecvRequest};
+use isthmus_proto::{Channel, RecvRequest};
 use libc::iovec;
 
 use crate::abi::{fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
+use crate::call::Call;
 use crate::convert::{piece, pieces};
 use crate::door::entries;
 use crate::ep::Ep;
 use crate::error::Error;
-use crate::live::Live;
 use crate::send::{Outgoing, post_recv};
 
 pub(crate) static OPS: fi_ops_msg = fi_ops_msg {
@@ -26,13 +26,8 @@ pub(crate) static OPS: fi_ops_msg = fi_ops_msg {
     injectdata: Some(injectdata),
 };
 
-fn incoming(
-    live: &Live,
-    source: fi_addr_t,
-    multi: Option<u64>,
-    options: Options,
-) -> Result<RecvRequest, Error> {
-    let source = live.source(source)?;
+pub(crate) fn incoming(call: &Call<'_>, source: fi_addr_t, multi: Option<u64>) -> Result<RecvRequest, Error> {
+    let (source, options) = (call.live.source(source)?, call.options);
     Ok(RecvRequest { source, channel: Channel::Untagged, tag: 0, ignore: 0, multi, options })
 }
 
@@ -41,22 +36,24 @@ entries! {
         ep: Ep as fid_ep, buf: *mut c_void, len: usize, _desc: *mut c_void, source: fi_addr_t,
         context: *mut c_void,
     ) -> isize {
-        let live = ep.live()?;
-        let request = incoming(live, source, ep.default_multi(), ep.rx(live, context))?;
+        // SAFETY: the caller passes the context that its flags ask for.
+        let call = unsafe { ep.rx(context) }?;
+        let request = incoming(&call, source, ep.default_multi())?;
         // SAFETY: the caller lends the buffer until the completion is read.
-        unsafe { post_recv(live, &request, &piece(buf, len)) }
+        unsafe { post_recv(call, request, &piece(buf, len)) }
     }
 
     fn recvv(
         ep: Ep as fid_ep, iov: *const iovec, _desc: *mut *mut c_void, count: usize, source: fi_addr_t,
         context: *mut c_void,
     ) -> isize {
-        let live = ep.live()?;
-        let request = incoming(live, source, ep.default_multi(), ep.rx(live, context))?;
+        // SAFETY: the caller passes the context that its flags ask for.
+        let call = unsafe { ep.rx(context) }?;
+        let request = incoming(&call, source, ep.default_multi())?;
         // SAFETY: the caller passes `count` pieces.
         let iov = unsafe { pieces(iov, count) }?;
         // SAFETY: the caller lends the buffers until the completion is read.
-        unsafe { post_recv(live, &request, iov) }
+        unsafe { post_recv(call, request, iov) }
     }
 
     fn recvmsg(ep: Ep as fid_ep, msg: *const fi_msg, flags: u64) -> isize {
@@ -66,12 +63,13 @@ entries! {
         if unknown != 0 {
             return Err(Error::BadFlags(unknown));
         }
-        let live = ep.live()?;
-        let request = incoming(live, msg.addr, ep.multi(flags), ep.rx_msg(live, flags, msg.context))?;
+        // SAFETY: the caller passes the context that its flags ask for.
+        let call = unsafe { ep.rx_msg(flags, msg.context) }?;
+        let request = incoming(&call, msg.addr, ep.multi(flags))?;
         // SAFETY: the message has as many pieces as it says.
         let iov = unsafe { pieces(msg.msg_iov, msg.iov_count) }?;
         // SAFETY: the caller lends the buffers until the completion is read.
-        unsafe { post_recv(live, &request, iov) }
+        unsafe { post_recv(call, request, iov) }
     }
 
     fn send(

@@ -44,7 +44,9 @@ pub(crate) static OPS: fi_ops_ep = fi_ops_ep {
 
 entries! {
     fn cancel(ep: Ep as fid, context: *mut c_void) -> isize {
-        let found = ep.live()?.engine().cancel(context.expose_provenance() as u64);
+        let live = ep.live()?;
+        let found = live.board().cancel(live, context.addr())
+            || live.engine().cancel(context.expose_provenance() as u64);
         // Not an error worth a line in the log: the receive may just have completed.
         Ok(if found { 0 } else { -(libc::ENOENT as isize) })
     }

@@ -3,15 +3,15 @@
 use std::ffi::c_void;
 
 use isthmus_io::Endpoint;
-use isthmus_proto::{Channel, Options, RecvRequest, SendRequest};
+use isthmus_proto::{Channel, CompletionKind, Options, RecvRequest, SendRequest};
 use libc::iovec;
 
 use crate::abi::fi_addr_t;
+use crate::call::Call;
 use crate::convert::length;
 use crate::ep::{Ep, target};
 use crate::error::Error;
 use crate::flags::FI_REMOTE_CQ_DATA;
-use crate::live::Live;
 
 /// A message on its way out.
 #[derive(Clone, Copy)]
@@ -45,9 +45,8 @@ impl Outgoing {
     /// # Safety
     /// The buffers stay valid and unchanged until the completion is read.
     pub(crate) unsafe fn send(self, ep: &Ep, iov: &[iovec], context: *mut c_void) -> Result<isize, Error> {
-        let live = ep.live()?;
         // SAFETY: by this function's contract.
-        unsafe { self.post(live, ep.tx(live, context), iov) }
+        unsafe { self.post(ep.tx(context)?, iov) }
     }
 
     /// Sends with the flags of a `*msg` call.
@@ -61,10 +60,8 @@ impl Outgoing {
         flags: u64,
         context: *mut c_void,
     ) -> Result<isize, Error> {
-        let live = ep.live()?;
-        let options = ep.tx_msg(live, flags, context)?;
         // SAFETY: by this function's contract.
-        unsafe { self.post(live, options, iov) }
+        unsafe { self.post(ep.tx_msg(flags, context)?, iov) }
     }
 
     /// Sends a copy, without a completion.
@@ -73,18 +70,19 @@ impl Outgoing {
     /// The buffers are readable during the call.
     pub(crate) unsafe fn inject(self, ep: &Ep, iov: &[iovec]) -> Result<isize, Error> {
         // SAFETY: by this function's contract; injected buffers are copied.
-        unsafe { self.post(ep.live()?, ep.tx_inject(), iov) }
+        unsafe { self.post(ep.tx_inject()?, iov) }
     }
 
     /// # Safety
     /// As for [`Outgoing::send`].
-    unsafe fn post(self, live: &Live, options: Options, iov: &[iovec]) -> Result<isize, Error> {
-        check_inject(options, iov)?;
+    pub(crate) unsafe fn post(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
+        check_inject(call.options, iov)?;
         let Self { channel, tag, dest, data } = self;
-        let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
-        // SAFETY: by this function's contract.
-        unsafe { live.engine().send(&request, iov) }?;
-        Ok(0)
+        call.post(CompletionKind::Send(channel), iov, move |live, options, iov| {
+            let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
+            // SAFETY: by this function's contract.
+            unsafe { live.engine().send(&request, iov) }
+        })
     }
 }
 
@@ -100,8 +98,12 @@ pub(crate) fn check_inject(options: Options, iov: &[iovec]) -> Result<(), Error>
 ///
 /// # Safety
 /// The buffers stay valid and untouched until the completion is read.
-pub(crate) unsafe fn post_recv(live: &Live, request: &RecvRequest, iov: &[iovec]) -> Result<isize, Error> {
-    // SAFETY: by this function's contract.
-    unsafe { live.engine().recv(request, iov) }?;
-    Ok(0)
+pub(crate) unsafe fn post_recv(call: Call<'_>, request: RecvRequest, iov: &[iovec]) -> Result<isize, Error> {
+    if call.when.is_some() && request.multi.is_some() {
+        return Err(Error::Unsupported("a multi-receive that waits for a counter"));
+    }
+    call.post(CompletionKind::Recv(request.channel), iov, move |live, _, iov| {
+        // SAFETY: by this function's contract.
+        unsafe { live.engine().recv(&request, iov) }
+    })
 }

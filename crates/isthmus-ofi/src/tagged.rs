@@ -2,19 +2,19 @@
 
 use std::ffi::c_void;
 
-use isthmus_proto::{Channel, Options, PeekAction, PeekRequest, RecvRequest};
+use isthmus_proto::{Channel, PeekAction, PeekRequest, RecvRequest};
 use libc::iovec;
 
 use crate::abi::{fi_addr_t, fi_msg_tagged, fi_ops_tagged, fid_ep};
+use crate::call::Call;
 use crate::convert::{piece, pieces};
 use crate::door::entries;
 use crate::ep::Ep;
 use crate::error::Error;
-use crate::flags::{FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MORE, FI_PEEK};
-use crate::live::Live;
+use crate::flags::{FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MORE, FI_PEEK, FI_TRIGGER};
 use crate::send::{Outgoing, post_recv};
 
-const FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD;
+const FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD | FI_TRIGGER;
 
 pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),
@@ -29,14 +29,13 @@ pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     injectdata: Some(injectdata),
 };
 
-fn incoming(
-    live: &Live,
+pub(crate) fn incoming(
+    call: &Call<'_>,
     source: fi_addr_t,
     tag: u64,
     ignore: u64,
-    options: Options,
 ) -> Result<RecvRequest, Error> {
-    let source = live.source(source)?;
+    let (source, options) = (call.live.source(source)?, call.options);
     Ok(RecvRequest { source, channel: Channel::Tagged, tag, ignore, multi: None, options })
 }
 
@@ -45,21 +44,25 @@ fn incoming(
 /// # Safety
 /// As for [`post_recv`].
 unsafe fn recv_flagged(
-    live: &Live,
-    request: &RecvRequest,
+    call: Call<'_>,
+    request: RecvRequest,
     iov: &[iovec],
     flags: u64,
 ) -> Result<isize, Error> {
-    let RecvRequest { source, tag, ignore, options, .. } = *request;
+    let RecvRequest { source, tag, ignore, options, .. } = request;
+    if call.when.is_some() && flags & (FI_PEEK | FI_CLAIM) != 0 {
+        return Err(Error::Unsupported("a search that waits for a counter"));
+    }
+    let live = call.live;
     let look = |action| PeekRequest { source, tag, ignore, action, options };
     match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
         // SAFETY: by this function's contract.
-        (false, false, false) => return unsafe { post_recv(live, request, iov) },
+        (false, false, false) => return unsafe { post_recv(call, request, iov) },
         (true, false, false) => live.engine().reliable()?.peek(&look(PeekAction::Look))?,
         (true, true, false) => live.engine().reliable()?.peek(&look(PeekAction::Claim))?,
         (true, false, true) => live.engine().reliable()?.peek(&look(PeekAction::Discard))?,
         // SAFETY: by this function's contract.
-        (false, true, discard) => unsafe { live.engine().reliable()?.claim(request, iov, discard) }?,
+        (false, true, discard) => unsafe { live.engine().reliable()?.claim(&request, iov, discard) }?,
         _ => return Err(Error::Invalid("FI_DISCARD goes with either FI_PEEK or FI_CLAIM")),
     }
     Ok(0)
@@ -70,22 +73,24 @@ entries! {
         ep: Ep as fid_ep, buf: *mut c_void, len: usize, _desc: *mut c_void, source: fi_addr_t, tag: u64,
         ignore: u64, context: *mut c_void,
     ) -> isize {
-        let live = ep.live()?;
-        let request = incoming(live, source, tag, ignore, ep.rx(live, context))?;
+        // SAFETY: the caller passes the context that its flags ask for.
+        let call = unsafe { ep.rx(context) }?;
+        let request = incoming(&call, source, tag, ignore)?;
         // SAFETY: the caller lends the buffer until the completion is read.
-        unsafe { post_recv(live, &request, &piece(buf, len)) }
+        unsafe { post_recv(call, request, &piece(buf, len)) }
     }
 
     fn recvv(
         ep: Ep as fid_ep, iov: *const iovec, _desc: *mut *mut c_void, count: usize, source: fi_addr_t,
         tag: u64, ignore: u64, context: *mut c_void,
     ) -> isize {
-        let live = ep.live()?;
-        let request = incoming(live, source, tag, ignore, ep.rx(live, context))?;
+        // SAFETY: the caller passes the context that its flags ask for.
+        let call = unsafe { ep.rx(context) }?;
+        let request = incoming(&call, source, tag, ignore)?;
         // SAFETY: the caller passes `count` pieces.
         let iov = unsafe { pieces(iov, count) }?;
         // SAFETY: the caller lends the buffers until the completion is read.
-        unsafe { post_recv(live, &request, iov) }
+        unsafe { post_recv(call, request, iov) }
     }
 
     fn recvmsg(ep: Ep as fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
@@ -94,13 +99,13 @@ entries! {
         if flags & !FLAGS != 0 {
             return Err(Error::BadFlags(flags & !FLAGS));
         }
-        let live = ep.live()?;
-        let options = ep.rx_msg(live, flags, msg.context);
-        let request = incoming(live, msg.addr, msg.tag, msg.ignore, options)?;
+        // SAFETY: the caller passes the context that its flags ask for.
+        let call = unsafe { ep.rx_msg(flags, msg.context) }?;
+        let request = incoming(&call, msg.addr, msg.tag, msg.ignore)?;
         // SAFETY: the message has as many pieces as it says.
         let iov = unsafe { pieces(msg.msg_iov, msg.iov_count) }?;
         // SAFETY: the caller lends the buffers until the completion is read.
-        unsafe { recv_flagged(live, &request, iov, flags) }
+        unsafe { recv_flagged(call, request, iov, flags) }
     }
 
     fn send(

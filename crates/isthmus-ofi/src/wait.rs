@@ -5,10 +5,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error::Error;
 use crate::live::Live;
@@ -16,18 +16,23 @@ use crate::live::Live;
 /// A descriptor to sleep on.
 #[derive(Debug)]
 pub(crate) struct Waiter {
+    /// For the program: the event and all that is watched.
     epoll: OwnedFd,
+    /// What is watched, alone.
+    watched: OwnedFd,
     event: OwnedFd,
+    /// The event descriptors of threads that sleep in calls of ours: each has its own, so that none takes
+    /// another's wake away.
+    sleepers: Mutex<Vec<RawFd>>,
 }
 
 impl Waiter {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: no pointers.
-        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: no pointers.
-        let event = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let waiter = Self { epoll, event };
-        waiter.watch(waiter.event.as_raw_fd())?;
+        let (epoll, watched) = (new_epoll()?, new_epoll()?);
+        let waiter = Self { epoll, watched, event: new_event()?, sleepers: Mutex::default() };
+        for fd in [&waiter.event, &waiter.watched] {
+            epoll_ctl(&waiter.epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd())?;
+        }
         Ok(waiter)
     }
 
@@ -38,41 +43,86 @@ impl Waiter {
 
     /// Also wakes when `fd` is readable.
     pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
-        self.epoll_ctl(libc::EPOLL_CTL_ADD, fd)
+        epoll_ctl(&self.watched, libc::EPOLL_CTL_ADD, fd)
     }
 
     /// No longer wakes because of `fd`.
     pub(crate) fn forget(&self, fd: RawFd) {
         // A descriptor that was closed already is gone from the set by itself.
-        let _ = self.epoll_ctl(libc::EPOLL_CTL_DEL, fd);
-    }
-
-    fn epoll_ctl(&self, operation: i32, fd: RawFd) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: `event` lives during the call.
-        let failed = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
-        if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let _ = epoll_ctl(&self.watched, libc::EPOLL_CTL_DEL, fd);
     }
 
     /// Wakes whoever sleeps.
     pub(crate) fn wake(&self) {
-        // SAFETY: no pointers. A full counter is as readable as one of 1.
-        unsafe { libc::eventfd_write(self.event.as_raw_fd(), 1) };
+        write_event(self.event.as_raw_fd());
+        self.sleepers.lock().iter().for_each(|&fd| write_event(fd));
     }
 
-    /// Takes back earlier [`Waiter::wake`]s.
+    /// Takes back earlier [`Waiter::wake`]s, for a program that sleeps on the descriptor.
     pub(crate) fn clear(&self) {
-        let mut count = 0;
-        // SAFETY: `count` lives during the call.
-        unsafe { libc::eventfd_read(self.event.as_raw_fd(), &raw mut count) };
+        read_event(self.event.as_raw_fd());
     }
 
+    /// Enters this thread among the sleepers: wakes from here on end its next sleep.
+    pub(crate) fn enter(&self) -> io::Result<Sleeper<'_>> {
+        let event = new_event()?;
+        self.sleepers.lock().push(event.as_raw_fd());
+        Ok(Sleeper { waiter: self, event })
+    }
+}
+
+/// A thread that sleeps now and then until something has happened.
+pub(crate) struct Sleeper<'a> {
+    waiter: &'a Waiter,
+    event: OwnedFd,
+}
+
+impl Sleeper<'_> {
     /// Sleeps until woken or until the deadline.
     pub(crate) fn sleep(&self, deadline: Deadline) {
-        let mut entry = libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `entry` lives during the call. Interrupted is as good as woken.
-        unsafe { libc::poll(&raw mut entry, 1, deadline.millis()) };
+        let entry = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut entries = [entry(&self.event), entry(&self.waiter.watched)];
+        // SAFETY: `entries` lives during the call. Interrupted is as good as woken.
+        unsafe { libc::poll(entries.as_mut_ptr(), 2, deadline.millis()) };
+        if entries[0].revents != 0 {
+            read_event(self.event.as_raw_fd());
+        }
     }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        let mine = self.event.as_raw_fd();
+        self.waiter.sleepers.lock().retain(|&fd| fd != mine);
+    }
+}
+
+fn new_epoll() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+fn new_event() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+fn epoll_ctl(epoll: &OwnedFd, operation: i32, fd: RawFd) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: `event` lives during the call.
+    let failed = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd, &raw mut event) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn write_event(fd: RawFd) {
+    // SAFETY: no pointers. A full counter is as readable as one of 1.
+    unsafe { libc::eventfd_write(fd, 1) };
+}
+
+fn read_event(fd: RawFd) {
+    let mut count = 0;
+    // SAFETY: `count` lives during the call.
+    unsafe { libc::eventfd_read(fd, &raw mut count) };
 }
 
 fn owned(fd: RawFd) -> io::Result<OwnedFd> {
@@ -154,8 +204,30 @@ impl Sources {
         self.0.read().iter().all(|live| live.engine().arm())
     }
 
+    /// As [`Sources::arm`] for a thread that sleeps while others may poll, until the guard is dropped;
+    /// `None` where one has news.
+    pub(crate) fn fall_asleep(&self) -> Option<Asleep> {
+        let mut asleep = Asleep(Vec::new());
+        for live in self.0.read().iter() {
+            asleep.0.push(Arc::downgrade(live));
+            if !live.engine().fall_asleep() {
+                return None;
+            }
+        }
+        Some(asleep)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.read().is_empty()
+    }
+}
+
+/// Endpoints that wake a sleeping thread, unless they end meanwhile.
+pub(crate) struct Asleep(Vec<Weak<Live>>);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        self.0.iter().filter_map(Weak::upgrade).for_each(|live| live.engine().wake_up());
     }
 }
 
@@ -166,11 +238,13 @@ mod tests {
     #[test]
     fn a_wake_is_seen_and_taken_back() {
         let waiter = Waiter::new().expect("descriptors");
+        let (one, other) = (waiter.enter().expect("a descriptor"), waiter.enter().expect("a descriptor"));
         waiter.wake();
-        waiter.sleep(Deadline::after(-1));
-        waiter.clear();
+        // A wake is for all.
+        one.sleep(Deadline::after(-1));
+        other.sleep(Deadline::after(-1));
         let start = Instant::now();
-        waiter.sleep(Deadline::after(20));
+        one.sleep(Deadline::after(20));
         assert!(start.elapsed() >= Duration::from_millis(20));
     }
 

@@ -75,6 +75,7 @@ impl SetState {
 
     /// Sleeps until a member has something, or the deadline.
     fn wait(&self, deadline: Deadline) -> Result<(), Error> {
+        let sleeper = self.waiter.enter()?;
         loop {
             match self.try_wait() {
                 Err(Error::Again) => return Ok(()),
@@ -83,7 +84,7 @@ impl SetState {
             if deadline.has_passed() {
                 return Err(Error::TimedOut);
             }
-            self.waiter.sleep(deadline);
+            sleeper.sleep(deadline);
         }
     }
 }

@@ -41,7 +41,7 @@ static void want_refused(struct fi_info *hints)
 
 static void what_is_not_there_is_not_offered(void)
 {
-	uint64_t caps[] = { FI_TRIGGER, FI_RMA_EVENT, FI_RMA_PMEM, FI_SHARED_AV, FI_NAMED_RX_CTX,
+	uint64_t caps[] = { FI_XPU_TRIGGER, FI_RMA_PMEM, FI_SHARED_AV, FI_NAMED_RX_CTX,
 			    FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_VARIABLE_MSG };
 	uint64_t orders[] = { FI_ORDER_RAW, FI_ORDER_WAW, FI_ORDER_RMA_RAR, FI_ORDER_SAR };
 	struct fi_info *hints;
@@ -171,14 +171,12 @@ static void every_level_completes_and_fences_are_taken(void)
 
 static void what_was_not_offered_is_refused_when_used(void)
 {
-	struct fi_deferred_work work = { .op_type = FI_OP_SEND };
 	struct iovec iov = { hello, 6 };
 	struct fi_msg message = { .msg_iov = &iov, .iov_count = 1, .addr = self };
 	struct fid_ep *none;
 
 	WANT(fi_sendmsg(ep, &message, FI_TRIGGER), -FI_EBADFLAGS);
 	WANT(fi_sendmsg(ep, &message, 1ULL << 62), -FI_EBADFLAGS);
-	WANT(fi_control(&domain->fid, FI_QUEUE_WORK, &work), -FI_ENOSYS);
 	WANT(fi_scalable_ep(domain, info, &none, NULL) < 0, 1);
 	WANT(fi_stx_context(domain, NULL, (struct fid_stx **)&none, NULL) < 0, 1);
 	WANT(fi_srx_context(domain, NULL, &none, NULL) < 0, 1);

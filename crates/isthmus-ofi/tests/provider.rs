@@ -63,8 +63,18 @@ fn what_is_claimed_is_there_and_the_rest_is_refused() {
 }
 
 #[test]
+fn operations_wait_for_counters_and_regions_count_accesses() {
+    run("triggers", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn datagrams_are_what_they_claim_and_no_more() {
     run("datagrams", &[], LONG_ENOUGH);
+}
+
+#[test]
+fn threads_that_sleep_are_woken_whoever_polls() {
+    run("sleepers", &[], LONG_ENOUGH);
 }
 
 #[test]

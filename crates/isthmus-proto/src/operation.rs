@@ -279,7 +279,7 @@ pub struct Completion {
     pub buffer: u64,
     /// Data that came with the message or write.
     pub data: Option<u64>,
-    /// Tag of the message received.
+    /// Tag of the message received; key of the memory that a peer accessed.
     pub tag: u64,
     /// The peer at the other end.
     pub peer: Option<PeerId>,

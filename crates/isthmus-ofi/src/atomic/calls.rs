@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use isthmus_proto::AtomicKind::{self, Compare, Fetch, Update};
 
 use super::valid::{count_max, op_of, type_of};
-use super::{Atomic, Buffers, Iocs, NONE, parts};
+use super::{Atomic, Buffers, Iocs, NONE, post_call};
 use crate::abi::{
     FI_ATOMIC_READ, fi_addr_t, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_ops_atomic, fid_ep,
 };
@@ -42,12 +42,11 @@ unsafe fn post(
     result: Iocs,
     context: *mut c_void,
 ) -> Result<isize, Error> {
-    let live = ep.live()?;
     let operand = if atomic.op == FI_ATOMIC_READ { NONE } else { operand };
     // SAFETY: by this function's contract.
     let buffers = unsafe { Buffers::of(atomic.element()?, operand, compare, result) }?;
     // SAFETY: by this function's contract.
-    unsafe { atomic.post(live, ep.tx(live, context), &buffers) }
+    unsafe { atomic.post(ep.tx(context)?, &buffers) }
 }
 
 /// Posts with the flags of a `*msg` call.
@@ -62,14 +61,10 @@ unsafe fn post_msg(
     result: Iocs,
     flags: u64,
 ) -> Result<isize, Error> {
-    let live = ep.live()?;
     // SAFETY: by this function's contract.
-    let (atomic, operand, msg) = unsafe { parts(kind, msg) }?;
-    let options = ep.tx_msg(live, flags, msg.context)?;
+    let context = unsafe { msg.as_ref() }.ok_or(Error::Null)?.context;
     // SAFETY: by this function's contract.
-    let buffers = unsafe { Buffers::of(atomic.element()?, operand, compare, result) }?;
-    // SAFETY: by this function's contract.
-    unsafe { atomic.post(live, options, &buffers) }
+    unsafe { post_call(ep.tx_msg(flags, context)?, kind, msg, compare, result) }
 }
 
 fn ioc(addr: *const c_void, count: usize) -> fi_ioc {
@@ -124,7 +119,7 @@ entries! {
         // SAFETY: one piece.
         let buffers = unsafe { Buffers::of(atomic.element()?, (&ioc(buf, count), 1), NONE, NONE) }?;
         // SAFETY: the buffer is readable during the call; nothing comes back.
-        unsafe { atomic.post(ep.live()?, ep.tx_inject(), &buffers) }
+        unsafe { atomic.post(ep.tx_inject()?, &buffers) }
     }
 
     fn readwrite(

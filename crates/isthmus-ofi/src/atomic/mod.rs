@@ -5,9 +5,10 @@ mod valid;
 
 use std::ffi::c_int;
 
-use isthmus_proto::{AtomicKind, AtomicRequest, AtomicType, Options, RemoteRange};
+use isthmus_proto::{AtomicKind, AtomicRequest, AtomicType, CompletionKind, Options, RemoteRange};
 
 use crate::abi::{fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op};
+use crate::call::Call;
 use crate::convert::{Elements, array, length};
 use crate::ep::target;
 use crate::error::Error;
@@ -29,6 +30,7 @@ struct Atomic {
 }
 
 /// The local buffers, counted in bytes. Those that a call has not are empty.
+#[derive(Clone)]
 struct Buffers {
     operand: Elements,
     compare: Elements,
@@ -39,7 +41,16 @@ impl Atomic {
     /// # Safety
     /// The result buffers stay valid and untouched until the completion is read; the
     /// others are readable during the call.
-    unsafe fn post(self, live: &Live, options: Options, buffers: &Buffers) -> Result<isize, Error> {
+    unsafe fn post(self, call: Call<'_>, buffers: &Buffers) -> Result<isize, Error> {
+        call.post(CompletionKind::Atomic(self.kind), buffers, move |live, options, buffers| {
+            // SAFETY: by this function's contract.
+            unsafe { self.post_now(live, options, buffers) }
+        })
+    }
+
+    /// # Safety
+    /// As for [`Atomic::post`].
+    unsafe fn post_now(self, live: &Live, options: Options, buffers: &Buffers) -> Result<(), Error> {
         let (op, datatype) = (op_of(self.op)?, type_of(self.datatype)?);
         let count = count_max(self.kind, op, datatype)?;
         let len = buffers.len();
@@ -59,7 +70,7 @@ impl Atomic {
                 result.as_slice(),
             )
         }?;
-        Ok(0)
+        Ok(())
     }
 
     /// Size of an element. Bytes.
@@ -90,18 +101,15 @@ impl Buffers {
 }
 
 /// A C array of pieces and its length.
-type Iocs = (*const fi_ioc, usize);
+pub(crate) type Iocs = (*const fi_ioc, usize);
 /// No pieces.
-const NONE: Iocs = (std::ptr::null(), 0);
+pub(crate) const NONE: Iocs = (std::ptr::null(), 0);
 
 /// The parts of a `*msg` call.
 ///
 /// # Safety
-/// `msg` is valid for `'a`, with as many pieces as it says.
-unsafe fn parts<'a>(
-    kind: AtomicKind,
-    msg: *const fi_msg_atomic,
-) -> Result<(Atomic, Iocs, &'a fi_msg_atomic), Error> {
+/// `msg` is null or valid, with as many pieces as it says.
+unsafe fn parts(kind: AtomicKind, msg: *const fi_msg_atomic) -> Result<(Atomic, Iocs), Error> {
     // SAFETY: by this function's contract.
     let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
     // SAFETY: by this function's contract.
@@ -113,7 +121,27 @@ unsafe fn parts<'a>(
     let atomic = Atomic { kind, peer, addr: remote.addr, key: remote.key, datatype, op };
     // A read's operand is ignored, so that it may be anything.
     let operand = if op == crate::abi::FI_ATOMIC_READ { NONE } else { (msg.msg_iov, msg.iov_count) };
-    Ok((atomic, operand, msg))
+    Ok((atomic, operand))
+}
+
+/// Posts what a message describes.
+///
+/// # Safety
+/// `msg` is null or valid, with as many pieces as it says; the arrays are as long as their
+/// counts; the buffers behind as [`Atomic::post`] says.
+pub(crate) unsafe fn post_call(
+    call: Call<'_>,
+    kind: AtomicKind,
+    msg: *const fi_msg_atomic,
+    compare: Iocs,
+    result: Iocs,
+) -> Result<isize, Error> {
+    // SAFETY: by this function's contract.
+    let (atomic, operand) = unsafe { parts(kind, msg) }?;
+    // SAFETY: by this function's contract.
+    let buffers = unsafe { Buffers::of(atomic.element()?, operand, compare, result) }?;
+    // SAFETY: by this function's contract.
+    unsafe { atomic.post(call, &buffers) }
 }
 
 /// `fi_query_atomic`.

@@ -153,6 +153,7 @@ impl Queue {
         deadline: Deadline,
     ) -> Result<isize, Error> {
         let waiter = self.waiter()?;
+        let mut sleeper = None;
         loop {
             // SAFETY: by this function's contract.
             match unsafe { self.read(out, count, sources) } {
@@ -162,9 +163,14 @@ impl Queue {
             if std::mem::take(&mut self.inner.lock().signalled) || deadline.has_passed() {
                 return Err(Error::Again);
             }
-            if self.arm() {
-                waiter.sleep(deadline);
-                waiter.clear();
+            let sleeper = match &mut sleeper {
+                Some(sleeper) => sleeper,
+                none => none.insert(waiter.enter()?),
+            };
+            if self.arm()
+                && let Some(_asleep) = self.sources.fall_asleep()
+            {
+                sleeper.sleep(deadline);
             }
         }
     }

@@ -13,15 +13,15 @@ pub(super) const MESSAGE_DIRECTIONS: u64 = FI_SEND | FI_RECV;
 /// The directions of RMA and atomics.
 pub(super) const MEMORY_DIRECTIONS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const DIRECTIONS: u64 = MESSAGE_DIRECTIONS | MEMORY_DIRECTIONS;
-const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_FENCE;
+const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_FENCE | FI_RMA_EVENT | FI_TRIGGER;
 /// What a domain may promise.
 pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// The part of the capabilities that concerns transmitting.
-pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
+pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
 /// The part of the capabilities that concerns receiving.
-pub(super) const RX_CAPS: u64 =
-    OPERATIONS | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
+pub(super) const RX_CAPS: u64 = OPERATIONS | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | RX_EXTRAS;
+const RX_EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT | FI_TRIGGER;
 
 /// Flags that transmitting operations take.
 pub(super) const TX_FLAGS: u64 = FI_COMPLETION
@@ -32,9 +32,10 @@ pub(super) const TX_FLAGS: u64 = FI_COMPLETION
     | FI_MATCH_COMPLETE
     | FI_FENCE
     | FI_MORE
-    | FI_REMOTE_CQ_DATA;
+    | FI_REMOTE_CQ_DATA
+    | FI_TRIGGER;
 /// Flags that receives take by default.
-pub(super) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
+pub(super) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE | FI_TRIGGER;
 
 /// Order among atomics to one peer.
 pub(super) const ATOMIC_ORDERS: u64 =

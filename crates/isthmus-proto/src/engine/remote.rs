@@ -113,13 +113,13 @@ impl Engine {
         self.push_done(peer, write.token, status)?;
         if status == 0 {
             let data = (write.flags & flags::DATA != 0).then_some(write.data);
-            self.report_access(peer, write.total, true, data);
+            self.report_access(peer, (write.key, write.total), true, data);
         }
         Ok(())
     }
 
-    /// The target's own view of an access by a peer.
-    pub(super) fn report_access(&mut self, peer: PeerId, len: u64, wrote: bool, data: Option<u64>) {
+    /// The target's own view of an access by a peer to so many bytes of the memory with this key.
+    fn report_access(&mut self, peer: PeerId, (key, len): (u64, u64), wrote: bool, data: Option<u64>) {
         self.report(Completion {
             context: 0,
             notify: data.is_some(),
@@ -130,7 +130,7 @@ impl Engine {
             len,
             buffer: 0,
             data,
-            tag: 0,
+            tag: key,
             peer: Some(peer),
             released: false,
             error: None,
@@ -147,7 +147,7 @@ impl Engine {
         match mem.locate(range, Access::Read) {
             Ok(place) => {
                 self.push_reply(peer, read.token, place, None, read.len)?;
-                self.report_access(peer, read.len, false, None);
+                self.report_access(peer, (read.key, read.len), false, None);
                 Ok(())
             }
             Err(status) => self.refuse_reply(peer, read.token, status),
@@ -268,7 +268,7 @@ impl Engine {
                     mem.store(result, 0, &earlier);
                 }
                 let changed = request.op != AtomicOp::AtomicRead;
-                self.report_access(peer, atomic.len, changed, None);
+                self.report_access(peer, (atomic.key, atomic.len), changed, None);
             }
         }
         self.finish(index, mem);
@@ -287,7 +287,7 @@ impl Engine {
             Err(status) => self.refuse_reply(peer, atomic.token, status),
             Ok(earlier) => {
                 let changed = AtomicOp::from_code(atomic.op) != Some(AtomicOp::AtomicRead);
-                self.report_access(peer, atomic.len, changed, None);
+                self.report_access(peer, (atomic.key, atomic.len), changed, None);
                 if atomic.kind == 0 {
                     self.push_done(peer, atomic.token, 0)
                 } else {

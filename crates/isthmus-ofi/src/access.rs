@@ -1,0 +1,79 @@
+//! Counters of the accesses to single memory regions (`fi_mr_bind`, `FI_RMA_EVENT`).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::cntr::Counter;
+use crate::error::Error;
+use crate::live::Live;
+
+/// A domain's counters of accesses, and the endpoints through which peers come.
+#[derive(Debug, Default)]
+pub(crate) struct Observers {
+    /// Whether there ever was one, so that others need not look.
+    any: AtomicBool,
+    bound: Mutex<Bound>,
+}
+
+#[derive(Debug, Default)]
+struct Bound {
+    /// By the region's key: counters, and the events that they count.
+    regions: HashMap<u64, Vec<(Arc<Counter>, u64)>>,
+    /// All that were ever bound: endpoints feed them until they are closed.
+    fed: Vec<Weak<Counter>>,
+    endpoints: Vec<Arc<Live>>,
+}
+
+impl Observers {
+    /// From now on the counter counts these accesses to the region.
+    pub(crate) fn bind(&self, key: u64, counter: Arc<Counter>, events: u64) -> Result<(), Error> {
+        let mut bound = self.bound.lock();
+        for live in &bound.endpoints {
+            counter.add_source(live)?;
+        }
+        bound.fed.retain(|fed| fed.strong_count() > 0);
+        bound.fed.push(Arc::downgrade(&counter));
+        bound.regions.entry(key).or_default().push((counter, events));
+        self.any.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(crate) fn forget_region(&self, key: u64) {
+        self.bound.lock().regions.remove(&key);
+    }
+
+    /// Peers come through this endpoint too.
+    pub(crate) fn add_endpoint(&self, live: &Arc<Live>) -> Result<(), Error> {
+        let mut bound = self.bound.lock();
+        for counter in bound.fed.iter().filter_map(Weak::upgrade) {
+            counter.add_source(live)?;
+        }
+        bound.endpoints.push(live.clone());
+        Ok(())
+    }
+
+    pub(crate) fn forget_endpoint(&self, live: &Arc<Live>) {
+        let mut bound = self.bound.lock();
+        for counter in bound.fed.iter().filter_map(Weak::upgrade) {
+            counter.remove_source(live);
+        }
+        bound.endpoints.retain(|known| !Arc::ptr_eq(known, live));
+    }
+
+    /// Counts an access (`FI_REMOTE_READ` or `FI_REMOTE_WRITE`) of so many bytes.
+    pub(crate) fn count(&self, key: u64, event: u64, len: u64) {
+        if !self.any.load(Ordering::SeqCst) {
+            return;
+        }
+        // Counting may start what waits for the counter, which must not find the lock held.
+        let counters: Vec<_> = {
+            let bound = self.bound.lock();
+            let counters = bound.regions.get(&key).into_iter().flatten();
+            counters.filter(|(_, events)| events & event != 0).map(|(counter, _)| counter.clone()).collect()
+        };
+        counters.iter().for_each(|counter| counter.count(false, len));
+    }
+}

@@ -1,0 +1,70 @@
+//! What all calls that post an operation have in common.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use isthmus_proto::{CompletionKind, Options};
+
+use crate::error::Error;
+use crate::live::Live;
+use crate::trigger::{Job, When};
+
+/// A call that posts an operation: the endpoint at work, the operation's options, and the counter that
+/// it waits for, if any.
+pub(crate) struct Call<'a> {
+    pub(crate) live: &'a Arc<Live>,
+    pub(crate) options: Options,
+    pub(crate) when: Option<When>,
+}
+
+impl Call<'_> {
+    /// Posts by `post`, now or once the counter is there.
+    pub(crate) fn post<B, F>(self, kind: CompletionKind, buffers: &B, post: F) -> Result<isize, Error>
+    where
+        B: ToOwned + ?Sized,
+        B::Owned: 'static,
+        F: Fn(&Live, Options, &B) -> Result<(), Error> + Send + 'static,
+    {
+        match self.when {
+            None => post(self.live, self.options, buffers)?,
+            Some(when) => Self::defer(self.live, self.options, when, kind, buffers, post)?,
+        }
+        Ok(0)
+    }
+
+    #[cold]
+    fn defer<B, F>(
+        live: &Arc<Live>,
+        options: Options,
+        when: When,
+        kind: CompletionKind,
+        buffers: &B,
+        post: F,
+    ) -> Result<(), Error>
+    where
+        B: ToOwned + ?Sized,
+        B::Owned: 'static,
+        F: Fn(&Live, Options, &B) -> Result<(), Error> + Send + 'static,
+    {
+        if options.inject {
+            return Err(Error::Unsupported("an injected operation that waits for a counter"));
+        }
+        let buffers = Lent(buffers.to_owned());
+        let start = move |live: &Live| post(live, options, buffers.get().borrow());
+        let job = Job::operation(live.clone(), options.context, kind, Box::new(start));
+        live.board().defer(when, job);
+        Ok(())
+    }
+}
+
+/// Pointers that a program lends until the operation's end.
+struct Lent<T>(T);
+
+// SAFETY: the buffers are the library's until the operation completes, whichever thread posts it.
+unsafe impl<T> Send for Lent<T> {}
+
+impl<T> Lent<T> {
+    fn get(&self) -> &T {
+        &self.0
+    }
+}

@@ -1,0 +1,108 @@
+//! The thread that starts what waits for counters while the program computes (`FI_PROGRESS_AUTO`).
+//! There is one only while something waits.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use super::Board;
+use crate::error::Error;
+use crate::live::Live;
+use crate::log::{self, Level};
+use crate::wait::{Deadline, Sources, Waiter};
+
+/// Longest sleep, should a waking be missed. Milliseconds.
+const SLEEP_MS: i32 = 100;
+
+#[derive(Debug, Default)]
+pub(super) struct Attendant {
+    /// The domain's endpoints that may have triggers.
+    sources: Sources,
+    waiter: OnceLock<Waiter>,
+    /// Set by the thread when it ends of itself, under the lock of `thread`.
+    idle: AtomicBool,
+    stop: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Attendant {
+    pub(super) fn watch(&self, live: &Arc<Live>) -> Result<(), Error> {
+        self.sources.add(live, self.waiter.get())
+    }
+
+    pub(super) fn forget(&self, live: &Arc<Live>) {
+        self.sources.remove(live, self.waiter.get());
+    }
+
+    /// Sees to it that the thread runs.
+    pub(super) fn begin(&self, board: &Arc<Board>) {
+        let mut thread = self.thread.lock();
+        if thread.is_some() && !self.idle.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Some(ended) = thread.take() {
+            let _ = ended.join();
+        }
+        if let Err(error) = self.prepare() {
+            return untended(&error);
+        }
+        self.idle.store(false, Ordering::SeqCst);
+        let board = board.clone();
+        // Signals are the program's.
+        let _restored = isthmus_io::block_signals();
+        let spawned =
+            std::thread::Builder::new().name("isthmus-trigger".into()).spawn(move || attend(&board));
+        match spawned {
+            Ok(handle) => *thread = Some(handle),
+            Err(error) => untended(&error.into()),
+        }
+    }
+
+    fn prepare(&self) -> Result<(), Error> {
+        if self.waiter.get().is_none() {
+            let waiter = Waiter::new()?;
+            self.sources.watched_by(&waiter)?;
+            self.waiter.get_or_init(|| waiter);
+        }
+        Ok(())
+    }
+
+    /// Ends the thread.
+    pub(super) fn end(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(waiter) = self.waiter.get() {
+            waiter.wake();
+        }
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Without the thread, what waits starts when the program reads a queue or counter.
+fn untended(error: &Error) {
+    log::write(Level::Warn, format_args!("triggered operations go on only in calls of the program: {error}"));
+}
+
+fn attend(board: &Board) {
+    let this = &board.attendant;
+    let Some(Ok(sleeper)) = this.waiter.get().map(Waiter::enter) else { return };
+    while !this.stop.load(Ordering::SeqCst) {
+        this.sources.progress();
+        board.start();
+        if board.is_empty() {
+            // `begin` is called after a job was put in line, and takes this lock: one of the two sees the other.
+            let Some(_held) = this.thread.try_lock() else { continue };
+            if board.is_empty() {
+                this.idle.store(true, Ordering::SeqCst);
+                return;
+            }
+        }
+        if let Some(_asleep) = this.sources.fall_asleep() {
+            sleeper.sleep(Deadline::after(SLEEP_MS));
+        }
+    }
+}

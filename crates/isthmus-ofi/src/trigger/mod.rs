@@ -1,0 +1,269 @@
+//! Operations that wait for a counter (`fi_trigger(3)`): those with the flag `FI_TRIGGER`, and the
+//! work that a domain puts off (`deferred.rs`).
+
+mod attendant;
+mod deferred;
+mod ticket;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use isthmus_abi::trigger::{FI_TRIGGER_THRESHOLD, fi_triggered_context};
+use isthmus_proto::{Completion, CompletionKind, OpError};
+use parking_lot::Mutex;
+
+use crate::abi::fid_cntr;
+use crate::cntr::{Cntr, Counter};
+use crate::error::Error;
+use crate::flags::FI_CLASS_CNTR;
+use crate::live::Live;
+
+use attendant::Attendant;
+pub(crate) use deferred::control;
+pub(crate) use ticket::Tickets;
+
+/// What an operation waits for: a counter's successes and errors together reach the threshold.
+#[derive(Debug)]
+pub(crate) struct When {
+    counter: Arc<Counter>,
+    threshold: u64,
+    /// Address of the program's structure, by which it can take the operation back.
+    name: usize,
+}
+
+impl When {
+    /// As the context of an operation with `FI_TRIGGER` says.
+    ///
+    /// # Safety
+    /// `context` is null or a `fi_triggered_context`.
+    pub(crate) unsafe fn of(context: *mut c_void) -> Result<Self, Error> {
+        // SAFETY: by this function's contract.
+        let trigger = unsafe { context.cast::<fi_triggered_context>().as_ref() }.ok_or(Error::Null)?;
+        if trigger.event_type != FI_TRIGGER_THRESHOLD {
+            return Err(Error::Unsupported("a trigger other than a counter's threshold"));
+        }
+        // SAFETY: by this function's contract.
+        let counter = unsafe { counter(trigger.cntr) }?;
+        Ok(Self { counter, threshold: trigger.threshold as u64, name: context.addr() })
+    }
+}
+
+/// The counter behind a C object.
+///
+/// # Safety
+/// `raw` is null or an object of libfabric.
+unsafe fn counter(raw: *mut fid_cntr) -> Result<Arc<Counter>, Error> {
+    // SAFETY: by this function's contract; every object starts with its class.
+    let object = unsafe { raw.as_ref() }.ok_or(Error::Null)?;
+    if object.fid.fclass != FI_CLASS_CNTR {
+        return Err(Error::Invalid("a trigger's counter is not a counter"));
+    }
+    // SAFETY: the class says what it is.
+    Ok(unsafe { &*raw.cast::<Cntr>() }.counter.clone())
+}
+
+type Start = Box<dyn Fn(&Live) -> Result<(), Error> + Send>;
+
+/// What is done once a counter is there.
+pub(crate) enum Job {
+    Operation { live: Arc<Live>, context: u64, kind: CompletionKind, start: Start },
+    Set { counter: Arc<Counter>, value: u64 },
+    Add { counter: Arc<Counter>, value: u64 },
+}
+
+impl Job {
+    /// An operation that `start` posts; `context` is what its end is reported under.
+    pub(crate) fn operation(live: Arc<Live>, context: u64, kind: CompletionKind, start: Start) -> Self {
+        Self::Operation { live, context, kind, start }
+    }
+
+    /// Does it; false if there is no room for it now.
+    fn start(&self) -> bool {
+        match self {
+            Self::Operation { live, start, .. } => match start(live) {
+                Ok(()) => {}
+                Err(Error::Again) => return false,
+                Err(Error::Unreachable(text)) => self.end(OpError::Unreachable(text)),
+                Err(error) => self.end(OpError::Protocol(error.to_string())),
+            },
+            Self::Set { counter, value } => counter.set(*value),
+            Self::Add { counter, value } => counter.add(*value),
+        }
+        true
+    }
+
+    /// Reports that it will not be done.
+    fn end(&self, error: OpError) {
+        let Self::Operation { live, context, kind, .. } = self else { return };
+        live.deliver(Completion {
+            context: *context,
+            notify: true,
+            kind: *kind,
+            len: 0,
+            buffer: 0,
+            data: None,
+            tag: 0,
+            peer: None,
+            released: false,
+            error: Some(error),
+        });
+    }
+
+    /// Whether it is a domain's deferred work, and no operation with `FI_TRIGGER`.
+    fn is_work(&self) -> bool {
+        match self {
+            Self::Operation { live, context, .. } => live.tickets().knows(*context),
+            Self::Set { .. } | Self::Add { .. } => true,
+        }
+    }
+
+    /// Forgets who wanted to know of its end.
+    fn abandon(&self) {
+        if let Self::Operation { live, context, .. } = self {
+            live.tickets().withdraw(*context);
+        }
+    }
+
+    fn is_of(&self, endpoint: &Live) -> bool {
+        matches!(self, Self::Operation { live, .. } if std::ptr::eq(&raw const **live, endpoint))
+    }
+}
+
+/// A job in line, with what keeps its counter open.
+struct Waiting {
+    job: Job,
+    name: usize,
+    counter: Arc<Counter>,
+}
+
+/// A place in line: by counter, threshold, and the order of posting.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    counter: usize,
+    threshold: u64,
+    order: u64,
+}
+
+/// A domain's operations that wait for counters.
+#[derive(Default)]
+pub(crate) struct Board {
+    waiting: Mutex<BTreeMap<Place, Waiting>>,
+    /// Those whose time has come, in order.
+    ready: Mutex<VecDeque<Job>>,
+    ready_len: AtomicUsize,
+    /// Held by the thread that starts them: one, so that they start in order.
+    starting: Mutex<()>,
+    posted: AtomicU64,
+    attendant: Attendant,
+}
+
+impl std::fmt::Debug for Board {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Board({} waiting)", self.waiting.lock().len())
+    }
+}
+
+impl Board {
+    /// Puts a job in line; it may start at once.
+    pub(crate) fn defer(self: &Arc<Self>, when: When, job: Job) {
+        let When { counter, threshold, name } = when;
+        let order = self.posted.fetch_add(1, Ordering::Relaxed);
+        let place = Place { counter: Arc::as_ptr(&counter).addr(), threshold, order };
+        counter.await_more(1);
+        self.waiting.lock().insert(place, Waiting { job, name, counter: counter.clone() });
+        self.release(&counter);
+        if !self.is_empty() {
+            self.attendant.begin(self);
+        }
+    }
+
+    /// Starts what a counter that has changed releases, in the order of the thresholds.
+    pub(crate) fn release(&self, counter: &Counter) {
+        let (id, reached) = (std::ptr::from_ref(counter).addr(), counter.reached());
+        let first = Place { counter: id, threshold: 0, order: 0 };
+        let last = Place { counter: id, threshold: reached, order: u64::MAX };
+        {
+            let mut waiting = self.waiting.lock();
+            let mut ready = self.ready.lock();
+            while let Some(place) = waiting.range(first..=last).next().map(|(&place, _)| place) {
+                let Some(due) = waiting.remove(&place) else { break };
+                due.counter.await_fewer(1);
+                ready.push_back(due.job);
+            }
+            self.ready_len.store(ready.len(), Ordering::SeqCst);
+        }
+        self.start();
+    }
+
+    /// Starts what is ready, as far as there is room.
+    pub(crate) fn start(&self) {
+        // Who finds another thread at it may go: that one looks again after it has let go.
+        while self.ready_len.load(Ordering::SeqCst) > 0 {
+            let Some(_turn) = self.starting.try_lock() else { return };
+            while let Some(job) = self.next() {
+                if !job.start() {
+                    self.put_back(job);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut ready = self.ready.lock();
+        let job = ready.pop_front();
+        self.ready_len.store(ready.len(), Ordering::SeqCst);
+        job
+    }
+
+    fn put_back(&self, job: Job) {
+        let mut ready = self.ready.lock();
+        ready.push_front(job);
+        self.ready_len.store(ready.len(), Ordering::SeqCst);
+    }
+
+    /// Takes back an operation of an endpoint. False where there is none of this name in line.
+    pub(crate) fn cancel(&self, endpoint: &Live, name: usize) -> bool {
+        let gone = self.remove(|entry| entry.name == name && entry.job.is_of(endpoint), 1);
+        gone.iter().for_each(|job| job.end(OpError::Cancelled));
+        !gone.is_empty()
+    }
+
+    /// Operations may be triggered by what this endpoint finishes.
+    pub(crate) fn add_endpoint(&self, live: &Arc<Live>) -> Result<(), Error> {
+        self.attendant.watch(live)
+    }
+
+    /// Drops what an endpoint has in line, which ends.
+    pub(crate) fn forget_endpoint(&self, live: &Arc<Live>) {
+        self.attendant.forget(live);
+        self.remove(|entry| entry.job.is_of(live), usize::MAX);
+        let mut ready = self.ready.lock();
+        ready.retain(|job| !job.is_of(live));
+        self.ready_len.store(ready.len(), Ordering::SeqCst);
+    }
+
+    /// Takes jobs out of the line.
+    fn remove(&self, wanted: impl Fn(&Waiting) -> bool, most: usize) -> Vec<Job> {
+        let mut waiting = self.waiting.lock();
+        let places: Vec<Place> =
+            waiting.iter().filter(|(_, entry)| wanted(entry)).map(|(&place, _)| place).take(most).collect();
+        let entries = places.iter().filter_map(|place| waiting.remove(place));
+        entries.inspect(|entry| entry.counter.await_fewer(1)).map(|entry| entry.job).collect()
+    }
+
+    /// Whether nothing waits.
+    fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty() && self.ready_len.load(Ordering::SeqCst) == 0
+    }
+
+    /// Ends the thread that attends to it, and drops what waits.
+    pub(crate) fn close(&self) {
+        self.remove(|_| true, usize::MAX);
+        self.ready.lock().clear();
+        self.ready_len.store(0, Ordering::SeqCst);
+        self.attendant.end();
+    }
+}
