@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::abi::fi_addr_t;
 use crate::av::AvTable;
 use crate::cntr::Counter;
-use crate::cq::{Entry, Queue};
+use crate::cq::{Entry, Filling, Queue};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::*;
@@ -111,12 +111,15 @@ impl Live {
         if self.engine.poll(&mut scratch) == 0 && scratch.is_empty() {
             return;
         }
+        // Most go to the same queue, which is locked once for all of them.
+        let mut open = None;
         for completion in scratch.drain(..) {
-            self.deliver(completion);
+            self.deliver(completion, &mut open);
         }
     }
 
-    fn deliver(&self, completion: Completion) {
+    /// Hands out a completion; `open` is the queue that has got the last one.
+    fn deliver<'a>(&'a self, completion: Completion, open: &mut Option<Filling<'a>>) {
         if !self.counters.is_empty() {
             self.count(&completion);
         }
@@ -125,10 +128,10 @@ impl Live {
         if completion.notify || completion.error.is_some() {
             report(&completion);
             let source = self.source_number(&completion);
-            binding.queue.push(Entry::new(completion, source));
+            filling(open, &binding.queue).push(Entry::new(completion, source));
         } else if completion.released || completion.kind == CompletionKind::BufferReleased {
             // The end of a multi-receive buffer is told even where its messages are not.
-            binding.queue.push(Entry::released(completion.context));
+            filling(open, &binding.queue).push(Entry::released(completion.context));
         }
     }
 
@@ -151,6 +154,15 @@ impl Live {
             }
         }
     }
+}
+
+/// Opens a queue, in place of another that was.
+fn filling<'a, 'b>(open: &'b mut Option<Filling<'a>>, queue: &'a Queue) -> &'b mut Filling<'a> {
+    if !open.as_ref().is_some_and(|open| open.is_of(queue)) {
+        // One at a time: two that are held could wait for each other.
+        *open = None;
+    }
+    open.get_or_insert_with(|| queue.filling())
 }
 
 /// Leaves a line about a failure: many programs print the errno only.
