@@ -173,6 +173,7 @@ impl Endpoint {
             linger: settings.linger.to_duration(),
         });
         endpoint.driver.adopt(&endpoint);
+        courtesy::prepare();
         Ok(endpoint)
     }
 
