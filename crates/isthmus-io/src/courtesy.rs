@@ -108,6 +108,11 @@ fn now_us() -> u64 {
     EPOCH.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1
 }
 
+/// Opens what is looked at later: endpoints take no descriptor in the middle of a poll.
+pub(crate) fn prepare() {
+    running_threads();
+}
+
 fn is_crowded(now: u64) -> bool {
     // When it was last found out, times two, plus the answer.
     static CROWD: AtomicU64 = AtomicU64::new(0);
@@ -122,8 +127,14 @@ fn is_crowded(now: u64) -> bool {
 
 /// Threads of the machine that run or want to (the fourth field of `proc_loadavg(5)`).
 fn running_threads() -> Option<u64> {
-    static FILE: OnceLock<Option<File>> = OnceLock::new();
-    let file = FILE.get_or_init(|| File::open("/proc/loadavg").ok()).as_ref()?;
+    static FILE: OnceLock<File> = OnceLock::new();
+    let file = match FILE.get() {
+        Some(file) => file,
+        None => {
+            let opened = File::open("/proc/loadavg").ok()?;
+            FILE.get_or_init(|| opened)
+        }
+    };
     let mut text = [0; 64];
     let len = file.read_at(&mut text, 0).ok()?;
     running_in(std::str::from_utf8(&text[..len]).ok()?)

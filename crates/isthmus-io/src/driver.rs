@@ -4,18 +4,23 @@
 //! has polled for a tick, or somebody sleeps on the endpoint's descriptor, the thread
 //! waits for the endpoint's events and turns it, so that acknowledgements, credits and
 //! large transfers go on while the program computes.
+//!
+//! While a program polls its only endpoint without a pause, it puts the thread's alarm off itself: a thread that
+//! wakes where all processors are busy has the system move programs from one to another.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::endpoint::Endpoint;
 use crate::log::warn_log;
-use crate::poller::{Bell, Events, Poller};
+use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
+use crate::watch::POLLS_A_LOOK;
 
 /// How long a program may go without polling before the thread takes over: at first, and
 /// after it has polled without a break for a while.
@@ -24,13 +29,23 @@ const TICK_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep while endpoints exist.
 const REST: Duration = Duration::from_secs(1);
 
+/// How often the alarm is put off at most.
+const PUT_OFF_EVERY: Duration = Duration::from_millis(1);
+
 const BELL: u64 = u64::MAX;
+const ALARM: u64 = u64::MAX - 1;
 
 /// The process's I/O thread.
 #[derive(Debug)]
 pub(crate) struct Driver {
     poller: Poller,
     bell: Bell,
+    alarm: Alarm,
+    /// The thread waits for its alarm only, which whoever polls the only endpoint may put off.
+    patient: AtomicBool,
+    /// When that was last done. Microseconds since `epoch`.
+    put_off_us: AtomicU64,
+    epoch: Instant,
     newcomers: Mutex<Vec<Weak<Endpoint>>>,
 }
 
@@ -56,9 +71,17 @@ impl Driver {
         {
             return Ok(driver.clone());
         }
-        let driver =
-            Arc::new(Self { poller: Poller::new()?, bell: Bell::new()?, newcomers: Mutex::default() });
+        let driver = Arc::new(Self {
+            poller: Poller::new()?,
+            bell: Bell::new()?,
+            alarm: Alarm::new()?,
+            patient: AtomicBool::new(false),
+            put_off_us: AtomicU64::new(0),
+            epoch: Instant::now(),
+            newcomers: Mutex::default(),
+        });
         driver.poller.add(&driver.bell, BELL, false)?;
+        driver.poller.add(&driver.alarm, ALARM, false)?;
         start(driver.clone())?;
         *slot = Some((process, driver.clone()));
         Ok(driver)
@@ -75,6 +98,29 @@ impl Driver {
         self.bell.ring();
     }
 
+    /// An endpoint is polled by its program, which asks for this every few polls: the thread need not look whether
+    /// that is so.
+    pub(crate) fn put_off(&self) {
+        if !self.patient.load(Ordering::Relaxed) {
+            return;
+        }
+        let now_us = self.epoch.elapsed().as_micros() as u64;
+        let last_us = self.put_off_us.load(Ordering::Relaxed);
+        if now_us.saturating_sub(last_us) >= PUT_OFF_EVERY.as_micros() as u64 {
+            self.put_off_us.store(now_us, Ordering::Relaxed);
+            // What fails leaves the thread to wake as it was going to.
+            let _ = self.alarm.set(TICK_MAX);
+        }
+    }
+
+    /// How long the thread may sleep; for the sake of an only endpoint that polls by itself, until its alarm.
+    fn plan(&self, charges: &[Charge]) -> Option<Duration> {
+        let patient = matches!(charges, [only] if only.standby && only.tick == TICK_MAX);
+        let patient = patient && self.alarm.set(TICK_MAX).is_ok();
+        self.patient.store(patient, Ordering::Relaxed);
+        if patient { None } else { charges.iter().map(rest).min() }
+    }
+
     fn run(&self) {
         let mut charges: Vec<Charge> = Vec::new();
         let mut events = Events::with_capacity(16);
@@ -85,15 +131,19 @@ impl Driver {
                 warn_log!("the I/O thread cannot wait for events: {error}");
                 thread::sleep(TICK);
             }
-            if (0..).map_while(|i| events.get(i)).any(|ready| ready.key == BELL) {
-                self.bell.silence();
+            for ready in (0..).map_while(|i| events.get(i)) {
+                match ready.key {
+                    BELL => self.bell.silence(),
+                    ALARM => self.alarm.silence(),
+                    _ => {}
+                }
             }
             for endpoint in self.newcomers.lock().drain(..) {
                 charges.push(Charge { endpoint, polls: u64::MAX, standby: true, tick: TICK, key: next_key });
                 next_key += 1;
             }
             charges.retain_mut(|charge| self.look_after(charge));
-            timeout = charges.iter().map(rest).min();
+            timeout = self.plan(&charges);
         }
     }
 
@@ -101,7 +151,8 @@ impl Driver {
     fn look_after(&self, charge: &mut Charge) -> bool {
         let Some(endpoint) = charge.endpoint.upgrade() else { return false };
         let polls = endpoint.polls();
-        let active = polls != std::mem::replace(&mut charge.polls, polls) && !endpoint.is_armed();
+        let made = polls.wrapping_sub(std::mem::replace(&mut charge.polls, polls));
+        let active = made > 0 && !endpoint.is_armed();
         if active != charge.standby {
             charge.standby = active;
             endpoint.set_standby(active);
@@ -119,6 +170,9 @@ impl Driver {
         if !active {
             endpoint.drive();
             endpoint.doze();
+        } else if made < POLLS_A_LOOK {
+            // Most polls look at shared memory only: so few of them have not looked further.
+            endpoint.drive();
         }
         true
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{EthernetError, is_frames_only};
@@ -28,6 +28,7 @@ use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Brief, Core, Shell, Turned};
 use crate::signals;
+use crate::watch::{POLLS_A_LOOK, Watch};
 use crate::{Credit, Protocols, RegionTable, Settings, TlsMode, carrier};
 
 /// Why an endpoint cannot be opened.
@@ -87,11 +88,8 @@ pub struct Endpoint {
     /// The engine has news for the shell that its present owner may have missed.
     pending: AtomicBool,
     burst: Burst,
-    /// How often the program polled.
-    polls: AtomicU64,
-    /// The engine had nothing for the program or the shell when it was last let go; told with the engine locked, or
-    /// by whoever turns the shell.
-    idle: AtomicBool,
+    /// What polls look at first; told with the engine locked, or by whoever turns the shell.
+    watch: Arc<Watch>,
     /// Somebody sleeps on the bell, or is about to.
     armed: AtomicBool,
     /// Threads that sleep until something is delivered: polls by others do not disarm the bell for them.
@@ -168,8 +166,7 @@ impl Endpoint {
             shell: Mutex::new(shell),
             pending: AtomicBool::new(false),
             burst: Burst::new(),
-            polls: AtomicU64::new(0),
-            idle: AtomicBool::new(false),
+            watch: Arc::new(Watch::new()),
             armed: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             rung: AtomicBool::new(false),
@@ -182,6 +179,7 @@ impl Endpoint {
             linger: settings.linger.to_duration(),
         });
         endpoint.driver.adopt(&endpoint);
+        courtesy::prepare();
         Ok(endpoint)
     }
 
@@ -263,7 +261,7 @@ impl Endpoint {
     /// The engine, for what may leave something to the next turn.
     fn work(&self) -> MutexGuard<'_, Core> {
         let guard = self.core.lock();
-        self.idle.store(false, Ordering::Relaxed);
+        self.watch.stir();
         guard
     }
 
@@ -297,7 +295,8 @@ impl Endpoint {
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         let len = total(iov);
-        if len <= SHORT_FRAME_MAX as u64 && self.send_short(request, iov, len) {
+        // SAFETY: the caller's promise.
+        if len <= SHORT_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
             return Ok(());
         }
         self.post(len, |core| {
@@ -307,13 +306,17 @@ impl Endpoint {
     }
 
     /// Sends a small message at once, if it may go now ([`Shell::send_short`]).
-    fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
+    ///
+    /// # Safety
+    /// The pieces are valid for reading.
+    unsafe fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
         if self.is_closed() {
             return false;
         }
         let Some(mut shell) = self.shell.try_lock() else { return false };
-        self.idle.store(false, Ordering::Relaxed);
-        let sent = shell.send_short(&self.core, request, iov, len);
+        self.watch.stir();
+        // SAFETY: the caller's promise.
+        let sent = unsafe { shell.send_short(&self.core, request, iov, len) };
         self.release(shell);
         sent
     }
@@ -477,8 +480,9 @@ impl Endpoint {
         if self.is_closed() {
             return 0;
         }
-        // That of two threads one is not counted is no harm.
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.watch.count_poll().is_multiple_of(POLLS_A_LOOK) {
+            self.driver.put_off();
+        }
         if self.armed.load(Ordering::Relaxed) {
             self.disarm();
         }
@@ -499,7 +503,7 @@ impl Endpoint {
         }
         let turned = self.turn(false);
         let done = turned.is_none_or(|turned| turned.done);
-        let moved = if done { take_completions(&mut self.core.lock().engine, out) } else { 0 };
+        let moved = if done { self.core.lock().engine.take_completions(out) } else { 0 };
         if turned.is_some_and(|turned| turned.read) || moved > 0 {
             courtesy::found();
         } else if turned.is_some() {
@@ -509,6 +513,11 @@ impl Endpoint {
             courtesy::found_busy(|| self.shell.try_lock_for(NAP).map_or((), drop));
         }
         moved
+    }
+
+    /// What tells without a lock whether a poll would be in vain.
+    pub fn watch(&self) -> Arc<Watch> {
+        self.watch.clone()
     }
 
     /// The program found something by a descriptor of its own: its polls are not in vain.
@@ -532,6 +541,7 @@ impl Endpoint {
     /// engine. False where completions are already waiting.
     pub fn arm(&self) -> bool {
         self.armed.store(true, Ordering::SeqCst);
+        self.watch.stir();
         if self.core.lock().engine.has_completions() {
             return false;
         }
@@ -623,7 +633,7 @@ impl Endpoint {
         self.pending.store(true, Ordering::SeqCst);
         while self.pending.load(Ordering::SeqCst) {
             let Some(mut shell) = self.shell.try_lock() else { return };
-            self.idle.store(false, Ordering::Relaxed);
+            self.watch.stir();
             self.pending.store(false, Ordering::SeqCst);
             shell.put_out(&self.core);
         }
@@ -631,13 +641,15 @@ impl Endpoint {
 
     /// Whether there is nothing to do, and whatever comes will show at the descriptor.
     fn is_quiet(&self) -> bool {
+        // Whoever was to be woken is roused by the next poll.
+        self.watch.stir();
         self.shell.try_lock().is_none_or(|mut shell| shell.doze())
     }
 
     /// Turns the shell once, unless somebody else does; what became of that.
     fn turn(&self, fully: bool) -> Option<Turned> {
         let mut shell = self.shell.try_lock()?;
-        self.idle.store(false, Ordering::Relaxed);
+        self.watch.stir();
         if self.standby.load(Ordering::Relaxed) {
             shell.rouse();
         }
@@ -652,7 +664,7 @@ impl Endpoint {
         if self.standby.load(Ordering::Relaxed) {
             shell.rouse();
         }
-        let brief = shell.turn_briefly(&self.core, &self.idle, self.polls(), out);
+        let brief = shell.turn_briefly(&self.core, &self.watch, out);
         self.release(shell);
         brief
     }
@@ -673,7 +685,7 @@ impl Endpoint {
     // What follows is for the I/O thread.
 
     pub(crate) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed)
+        self.watch.polls()
     }
 
     pub(crate) fn is_armed(&self) -> bool {
@@ -711,7 +723,9 @@ impl Endpoint {
     pub(crate) fn doze(&self) {
         if !self.is_closed() {
             // Who holds it now may not come again.
-            self.shell.lock().doze();
+            let mut shell = self.shell.lock();
+            self.watch.stir();
+            shell.doze();
         }
     }
 
@@ -735,13 +749,6 @@ impl Drop for Endpoint {
 pub(crate) fn random_incarnation() -> io::Result<u32> {
     let random = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(random.max(1))
-}
-
-/// Moves the finished operations to the end of `out`; how many there were.
-fn take_completions(engine: &mut Engine, out: &mut Vec<Completion>) -> usize {
-    let before = out.len();
-    out.extend(std::iter::from_fn(|| engine.poll_completion()));
-    out.len() - before
 }
 
 pub(crate) fn total(iov: &[libc::iovec]) -> u64 {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
 use isthmus_wire::Frame;
+use isthmus_wire::frame::Message;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::carrier::{Carrier, Carriers, Transfer};
@@ -19,6 +20,8 @@ const STAGING: usize = 64 << 10;
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
 /// Payloads up to this are awaited whole in the staging room. Bytes.
 const WHOLE_MAX: usize = 16 << 10;
+/// Most short messages that are taken from one lane before others get their turn.
+const SHORT_READS: usize = 1 << 10;
 /// Direct reads in vain after which a lane counts as idle.
 pub(crate) const IDLE_READS: u32 = 256;
 
@@ -290,17 +293,23 @@ pub(crate) fn read_short(
     if lane.phase != Phase::Open || lane.streaming || lane.read_from != lane.read_to {
         return Ok(false);
     }
+    let Core { engine, memory: program, .. } = &mut **core;
+    let now = engine.clock();
     let Some(memory) = lane.carrier.memory() else { return Ok(false) };
-    let n = memory.read_short(&mut lane.staging).map_err(|error| loss_of(&error))?;
-    if n == 0 {
-        return Ok(false);
+    let mut came = false;
+    for _ in 0..SHORT_READS {
+        let Some(message) = memory.take_short(&mut lane.staging) else { break };
+        let payload = &lane.staging[..message.payload as usize];
+        engine.handle_message(now, id, &message, payload, program).map_err(fault)?;
+        came = true;
+    }
+    let n = if came { 0 } else { memory.read_short(&mut lane.staging).map_err(|error| loss_of(&error))? };
+    memory.tell();
+    if came || n == 0 {
+        return Ok(came);
     }
     (lane.read_from, lane.read_to) = (0, n);
-    let Core { engine, memory, .. } = &mut **core;
-    let now = engine.clock();
-    understand(lane, id, now, engine, memory).map_err(fault)?;
-    let Some(memory) = lane.carrier.memory() else { return Ok(false) };
-    memory.tell();
+    understand(lane, id, now, engine, program).map_err(fault)?;
     Ok(lane.read_from == lane.read_to && !lane.streaming)
 }
 
@@ -326,6 +335,13 @@ fn understand(
             }
         }
         let bytes = &lane.staging[lane.read_from..lane.read_to];
+        if let Some(message) = Message::decode(bytes)?
+            && let Some(payload) = bytes[Message::LEN..].get(..message.payload as usize)
+        {
+            engine.handle_message(now, id, &message, payload, memory)?;
+            lane.read_from += Message::LEN + payload.len();
+            continue;
+        }
         let Some(frame) = Frame::decode(bytes)? else { return Ok(()) };
         let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
         if let Some(payload) = bytes.get(header..header + payload) {

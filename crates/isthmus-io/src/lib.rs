@@ -1,7 +1,8 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
-//! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `ledger.rs`, `memory.rs`, `shell.rs`, `signals.rs` and in
-//! `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and `carrier/udp/lane.rs` only.
+//! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `ledger.rs`, `memory.rs`, `shell.rs`, `shell/down.rs`,
+//! `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
+//! `carrier/udp/lane.rs` only.
 
 mod burst;
 mod carrier;
@@ -20,6 +21,7 @@ mod poller;
 mod settings;
 mod shell;
 mod signals;
+mod watch;
 
 pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
@@ -33,3 +35,4 @@ pub use settings::{
     Streams, Switch, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};
+pub use watch::Watch;

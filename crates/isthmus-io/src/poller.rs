@@ -1,4 +1,4 @@
-//! epoll and eventfd.
+//! epoll, eventfd and timerfd.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -7,6 +7,9 @@ use std::time::Duration;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 /// Events of descriptors, each under a number of the caller's.
 #[derive(Debug)]
@@ -116,5 +119,57 @@ impl Bell {
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Wakes whoever polls its descriptor when its time has come, which any thread may put off.
+#[derive(Debug)]
+pub(crate) struct Alarm(OwnedFd);
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
+    }
+
+    /// It rings once, so much later than now, and not when it was to.
+    pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let at = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: i64::from(after.subsec_nanos()) };
+        let once = Itimerspec { it_interval: never, it_value: at };
+        timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
+        Ok(())
+    }
+
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_rings_once_and_can_be_put_off() {
+        let (poller, alarm) = (Poller::new().expect("epoll"), Alarm::new().expect("a timer"));
+        poller.add(&alarm, 7, false).expect("added");
+        let mut events = Events::with_capacity(1);
+        alarm.set(Duration::from_millis(1)).expect("set");
+        alarm.set(Duration::from_secs(3600)).expect("put off");
+        poller.wait(&mut events, Some(Duration::from_millis(20))).expect("waited");
+        assert!(events.get(0).is_none(), "it was put off");
+        alarm.set(Duration::from_millis(1)).expect("set");
+        poller.wait(&mut events, Some(Duration::from_secs(60))).expect("waited");
+        assert_eq!(events.get(0).map(|ready| ready.key), Some(7));
+        alarm.silence();
+        poller.wait(&mut events, Some(Duration::ZERO)).expect("waited");
+        assert!(events.get(0).is_none(), "once");
     }
 }

@@ -4,11 +4,12 @@
 //! Whoever turns the shell owns it for that time; the engine is locked only between
 //! system calls, never across them.
 
+mod down;
 mod memory;
 mod short;
+mod up;
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
@@ -16,9 +17,9 @@ use isthmus_udp::{Composition, Dropped};
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use crate::carrier::{Carrier, Carriers, Neighbour, Settled, Transfer, Untrusted};
+use crate::carrier::{Carriers, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
-use crate::log::{debug_log, info_log, warn_log};
+use crate::log::{info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 pub(crate) use short::Brief;
@@ -45,14 +46,6 @@ impl Core {
 const READS_PER_TURN: usize = 8;
 /// Batches written in one turn.
 const WRITES_PER_TURN: usize = 64;
-/// Lanes accepted in one turn.
-const ACCEPTS_PER_TURN: usize = 64;
-/// Lanes that may be connected without having said who they are.
-const UNGREETED_MAX: usize = 1024;
-/// How long a lane may take to be connected, to say who it is, or to write its last.
-const SETTLE_TIME: Duration = Duration::from_secs(10);
-/// How long a lane that was closed waits for its peer to close it too.
-const PARTING_TIME: Duration = Duration::from_secs(1);
 /// Up to so many busy lanes are read without asking first which are readable.
 const DIRECT_LANES: usize = 2;
 /// Turns between asking for events while lanes are read directly.
@@ -98,6 +91,8 @@ pub(crate) struct Shell {
     all_memory: bool,
     /// When descriptors were last looked at.
     looked: Instant,
+    /// The endpoint's watch shows what comes on all lanes, none of which waits to write.
+    watched: bool,
     /// `direct` is to be found out anew.
     changed: bool,
 }
@@ -147,6 +142,7 @@ impl Shell {
             all_turned: false,
             all_memory: false,
             looked: Instant::now(),
+            watched: false,
             changed: false,
         })
     }
@@ -161,6 +157,7 @@ impl Shell {
     /// lost by that.
     pub(crate) fn turn(&mut self, core: &Mutex<Core>, fully: bool) -> Turned {
         self.fully = fully;
+        self.watched = false;
         let read = self.take_in(core);
         let mut guard = core.lock();
         if self.fully && guard.engine.poll_timeout().is_some() {
@@ -295,140 +292,6 @@ impl Shell {
         }
     }
 
-    fn accept(&mut self, core: &Mutex<Core>) {
-        (0..self.listeners.len()).for_each(|index| self.accept_at(index, core));
-    }
-
-    fn accept_at(&mut self, index: usize, core: &Mutex<Core>) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let socket = match self.listeners[index].accept() {
-                Ok((socket, _)) => socket,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    warn_log!("cannot accept a lane: {error}; raise the limit of open files if it is that");
-                    return;
-                }
-            };
-            if self.ungreeted >= UNGREETED_MAX {
-                continue; // dropped, and so closed
-            }
-            if let Ok(carrier) = self.carriers.accept(socket) {
-                self.take_up(carrier, core);
-            }
-        }
-    }
-
-    /// Accepts lanes that are not connections of their own; true where there were any.
-    fn accept_turned(&mut self, core: &Mutex<Core>) -> bool {
-        let mut any = false;
-        while let Some(mut carrier) = self.carriers.accept_turned() {
-            if self.ungreeted >= UNGREETED_MAX {
-                carrier.release(&mut self.carriers);
-                continue;
-            }
-            any = true;
-            let index = self.take_up(carrier, core);
-            self.receive(index, core);
-        }
-        any
-    }
-
-    /// Takes up a lane that came in. Returns its index.
-    fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
-        let id = core.lock().engine.lane_accepted();
-        self.ungreeted += 1;
-        if self.install(id, Lane::new(carrier, false), core) {
-            self.settle(id.0 as usize, core);
-        }
-        id.0 as usize
-    }
-
-    /// Takes up a lane; false where that fails.
-    fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) -> bool {
-        let index = id.0 as usize;
-        if self.lanes.len() <= index {
-            self.lanes.resize_with(index + 1, || None);
-        }
-        let added = match lane.carrier.fd() {
-            Some(fd) => self.poller.add(fd, u64::from(id.0), lane.waits_to_write),
-            None => Ok(()),
-        };
-        self.lanes[index] = Some(lane);
-        self.count += 1;
-        self.changed = true;
-        if let Err(error) = &added {
-            self.lose(index, &LaneLoss::Broken(error.to_string()), core);
-        }
-        added.is_ok()
-    }
-
-    fn dial(&mut self, id: LaneId, locator: SocketAddr, core: &Mutex<Core>) {
-        match self.carriers.dial(locator) {
-            Ok(carrier) => {
-                if self.install(id, Lane::new(carrier, true), core) {
-                    self.settle(id.0 as usize, core);
-                }
-            }
-            Err(error) => {
-                let loss = loss_of(&error);
-                let mut guard = core.lock();
-                let now = guard.now();
-                let Core { engine, memory, .. } = &mut *guard;
-                engine.lane_lost(now, id, &loss, memory);
-            }
-        }
-    }
-
-    /// Goes on with bringing a lane up; true once it can carry.
-    fn settle(&mut self, index: usize, core: &Mutex<Core>) -> bool {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return false };
-        match lane.carrier.settle(index, &mut self.carriers) {
-            Ok(Settled::Yes) => {}
-            Ok(Settled::Not { until_writable }) => {
-                self.wait_to_write(index, until_writable);
-                return false;
-            }
-            Err(error) => {
-                self.lose(index, &loss_of(&error), core);
-                return false;
-            }
-        }
-        let id = LaneId(index as u32);
-        let rtt_us = lane.carrier.rtt_us(&self.carriers);
-        let fills_path = lane.carrier.fills_path();
-        let neighbour = lane.carrier.neighbour(&self.carriers);
-        let name = lane.carrier.name(&self.carriers);
-        let (how, rtt) = (if lane.dialled { "dialled" } else { "accepted" }, rtt_us.unwrap_or(0));
-        info_log!(
-            "lane {index}, {how}, goes by {name}: round trip {rtt} us; transport {}",
-            self.carriers.transport()
-        );
-        let mut guard = core.lock();
-        match neighbour {
-            Neighbour::Of(as_id) => guard.engine.lane_is_of(id, as_id),
-            Neighbour::Router => guard.engine.lane_is_trusted(id),
-            Neighbour::Unknown => {}
-        }
-        if fills_path {
-            guard.engine.lane_fills_path(id);
-        }
-        if let Some(rtt_us) = rtt_us {
-            guard.engine.path_rtt(id, rtt_us);
-        }
-        self.changed = true;
-        if lane.dialled {
-            lane.phase = Phase::Open;
-            self.open += 1;
-            let now = guard.now();
-            guard.engine.lane_connected(now, id);
-        } else {
-            lane.phase = Phase::Ungreeted;
-        }
-        drop(guard);
-        self.look_at(index);
-        true
-    }
-
     /// A lane can be written to again, or has been connected.
     fn resume(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
@@ -529,6 +392,7 @@ impl Shell {
                 }
             }
             if outgoing.is_unwritten() {
+                self.watched = false;
                 self.wait_to_write(index, true);
                 return more;
             }
@@ -543,32 +407,6 @@ impl Shell {
             more = true;
         }
         more
-    }
-
-    /// Closes our side of a lane once all is written.
-    fn flush(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        if lane.phase == Phase::Parting {
-            return;
-        }
-        if lane.phase == Phase::Open {
-            self.open -= 1;
-            self.changed = true;
-        }
-        if lane.is_ungreeted() {
-            self.ungreeted -= 1;
-        }
-        lane.enter(Phase::Flushing);
-        if !lane.has_unwritten() {
-            self.spares.lend_outgoing(lane);
-            fill(lane, LaneId(index as u32), &mut core.lock());
-            if lane.has_unwritten() {
-                self.write(index, core);
-                return;
-            }
-            lane.enter(Phase::Parting);
-            lane.carrier.finish(&mut self.carriers);
-        }
     }
 
     /// Reads from a lane; true where something came.
@@ -621,77 +459,6 @@ impl Shell {
             self.open += 1;
             self.ungreeted -= 1;
             self.changed = true;
-        }
-    }
-
-    /// Reads and drops what still comes on a lane that is being closed.
-    fn discard(&mut self, index: usize, core: &Mutex<Core>) {
-        let Some(lane) = self.lanes[index].as_mut() else { return };
-        self.spares.lend_staging(lane);
-        let room = &mut lane.staging;
-        let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
-        for _ in 0..READS_PER_TURN {
-            // SAFETY: the piece is the lane's own staging buffer.
-            match unsafe { lane.carrier.read(&mut piece, &mut self.carriers) } {
-                Transfer::Bytes(n) if n > 0 => {}
-                Transfer::Blocked => return,
-                Transfer::Bytes(_) | Transfer::Failed(_) => return self.lose(index, &LaneLoss::Closed, core),
-            }
-        }
-    }
-
-    /// A lane is over.
-    fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
-        let Some(mut lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
-        lane.carrier.release(&mut self.carriers);
-        self.count -= 1;
-        self.changed = true;
-        self.busy.retain(|busy| *busy != index);
-        self.memory.retain(|other| *other != index);
-        self.asleep -= usize::from(lane.asleep);
-        if lane.phase == Phase::Open {
-            self.open -= 1;
-        } else if lane.is_ungreeted() {
-            self.ungreeted -= 1;
-        }
-        debug_log!("lane {index} ended: {loss:?}");
-        if let Some(fd) = lane.carrier.fd() {
-            let _ = self.poller.remove(fd);
-        }
-        let mut guard = core.lock();
-        let now = guard.now();
-        let Core { engine, memory, .. } = &mut *guard;
-        engine.lane_lost(now, LaneId(index as u32), loss, memory);
-    }
-
-    /// Lanes that are on their way up or down.
-    fn unsettled(&self) -> usize {
-        self.count - self.open
-    }
-
-    /// Ends lanes that took too long on their way up or down.
-    fn sweep(&mut self, core: &Mutex<Core>) {
-        if self.unsettled() == 0 || self.swept.elapsed() < Duration::from_millis(100) {
-            return;
-        }
-        self.swept = Instant::now();
-        for index in 0..self.lanes.len() {
-            if self.lanes[index].as_ref().is_some_and(|lane| lane.phase == Phase::Settling) {
-                self.settle(index, core);
-            }
-            let Some(lane) = &self.lanes[index] else { continue };
-            let loss = match lane.phase {
-                Phase::Settling if lane.dialled => LaneLoss::Broken("no answer within 10 s".to_owned()),
-                _ => LaneLoss::Closed,
-            };
-            let limit = match lane.phase {
-                Phase::Open => continue,
-                Phase::Parting => PARTING_TIME,
-                Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
-            };
-            if lane.since.elapsed() > limit {
-                self.lose(index, &loss, core);
-            }
         }
     }
 

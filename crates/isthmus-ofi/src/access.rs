@@ -63,9 +63,14 @@ impl Observers {
         bound.endpoints.retain(|known| !Arc::ptr_eq(known, live));
     }
 
+    /// Whether there ever was a counter.
+    pub(crate) fn are_bound(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// Counts an access (`FI_REMOTE_READ` or `FI_REMOTE_WRITE`) of so many bytes.
     pub(crate) fn count(&self, key: u64, event: u64, len: u64) {
-        if !self.any.load(Ordering::SeqCst) {
+        if !self.are_bound() {
             return;
         }
         // Counting may start what waits for the counter, which must not find the lock held.

@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use isthmus_io::{Datagrams, Endpoint};
+use isthmus_io::{Datagrams, Endpoint, Watch};
 use isthmus_proto::{Completion, PeerId, RecvRequest, SendRequest};
 use isthmus_wire::Address;
 use libc::iovec;
@@ -77,6 +77,14 @@ impl Engine {
         match self {
             Self::Reliable(endpoint) => endpoint.poll(out),
             Self::Datagrams(datagrams) => datagrams.poll(out),
+        }
+    }
+
+    /// What tells without a lock whether a poll would be in vain, where there is such.
+    pub(crate) fn watch(&self) -> Option<Arc<Watch>> {
+        match self {
+            Self::Reliable(endpoint) => Some(endpoint.watch()),
+            Self::Datagrams(_) => None,
         }
     }
 

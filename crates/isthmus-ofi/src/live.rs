@@ -10,7 +10,7 @@ use crate::abi::fi_addr_t;
 use crate::access::Observers;
 use crate::av::AvTable;
 use crate::cntr::Counter;
-use crate::cq::{Entry, Queue};
+use crate::cq::{Entry, Filling, Queue};
 use crate::domain::DomainState;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -143,16 +143,29 @@ impl Live {
         if self.engine.poll(&mut scratch) == 0 && scratch.is_empty() {
             return;
         }
+        // Most go to the same queue, which is locked once for all of them.
+        let mut open = None;
         for completion in scratch.drain(..) {
-            self.deliver(completion);
+            self.deliver_by(completion, &mut open);
         }
+        drop(open);
         // What was ready may have waited for room.
         self.board.start();
     }
 
-    pub(crate) fn deliver(&self, mut completion: Completion) {
-        if !self.tickets.settle(&mut completion) {
-            return;
+    /// Hands out a completion.
+    pub(crate) fn deliver(&self, completion: Completion) {
+        self.deliver_by(completion, &mut None);
+    }
+
+    /// Hands out a completion; `open` is the queue that has got the last one.
+    fn deliver_by<'a>(&'a self, mut completion: Completion, open: &mut Option<Filling<'a>>) {
+        if !self.counters.is_empty() || self.tickets.are_open() || self.observers.are_bound() {
+            // To count may start what waits for it, which may fail and be told to the same queue.
+            *open = None;
+            if !self.tickets.settle(&mut completion) {
+                return;
+            }
         }
         if let RemoteAccess { .. } | RemoteWrite = completion.kind {
             let key = std::mem::take(&mut completion.tag);
@@ -166,10 +179,10 @@ impl Live {
         if completion.notify || completion.error.is_some() {
             report(&completion);
             let source = self.source_number(&completion);
-            binding.queue.push(Entry::new(completion, source));
+            filling(open, &binding.queue).push(Entry::new(completion, source));
         } else if completion.released || completion.kind == CompletionKind::BufferReleased {
             // The end of a multi-receive buffer is told even where its messages are not.
-            binding.queue.push(Entry::released(completion.context));
+            filling(open, &binding.queue).push(Entry::released(completion.context));
         }
     }
 
@@ -192,6 +205,15 @@ impl Live {
             }
         }
     }
+}
+
+/// Opens a queue, in place of another that was.
+fn filling<'a, 'b>(open: &'b mut Option<Filling<'a>>, queue: &'a Queue) -> &'b mut Filling<'a> {
+    if !open.as_ref().is_some_and(|open| open.is_of(queue)) {
+        // One at a time: two that are held could wait for each other.
+        *open = None;
+    }
+    open.get_or_insert_with(|| queue.filling())
 }
 
 /// Leaves a line about a failure: many programs print the errno only.

@@ -5,9 +5,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use isthmus_io::Watch;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::Error;
@@ -158,12 +160,18 @@ impl Deadline {
 
 /// The endpoints that feed a queue or counter.
 #[derive(Debug, Default)]
-pub(crate) struct Sources(RwLock<Vec<Arc<Live>>>);
+pub(crate) struct Sources {
+    all: RwLock<Vec<Arc<Live>>>,
+    /// What tells without a lock whether polling the first endpoint is in vain.
+    watch: OnceLock<Arc<Watch>>,
+    /// That endpoint is the only one.
+    watched: AtomicBool,
+}
 
 impl Sources {
     /// Adds an endpoint, once.
     pub(crate) fn add(&self, live: &Arc<Live>, waiter: Option<&Waiter>) -> Result<(), Error> {
-        let mut all = self.0.write();
+        let mut all = self.all.write();
         if all.iter().any(|known| Arc::ptr_eq(known, live)) {
             return Ok(());
         }
@@ -171,22 +179,34 @@ impl Sources {
             waiter.watch(live.engine().wait_fd())?;
         }
         all.push(live.clone());
+        self.note(&all);
         Ok(())
     }
 
     /// Removes an endpoint.
     pub(crate) fn remove(&self, live: &Arc<Live>, waiter: Option<&Waiter>) {
-        let mut all = self.0.write();
+        let mut all = self.all.write();
         let before = all.len();
         all.retain(|known| !Arc::ptr_eq(known, live));
+        self.note(&all);
         if let (true, Some(waiter)) = (all.len() < before, waiter) {
             waiter.forget(live.engine().wait_fd());
         }
     }
 
+    /// These are the endpoints now.
+    fn note(&self, all: &[Arc<Live>]) {
+        let only = match all {
+            [only] => only.engine().watch(),
+            _ => None,
+        };
+        let watched = only.is_some_and(|only| Arc::ptr_eq(self.watch.get_or_init(|| only.clone()), &only));
+        self.watched.store(watched, Ordering::Release);
+    }
+
     /// Lets a waiter that is made late watch what is here already.
     pub(crate) fn watched_by(&self, waiter: &Waiter) -> Result<(), Error> {
-        for live in self.0.read().iter() {
+        for live in self.all.read().iter() {
             waiter.watch(live.engine().wait_fd())?;
         }
         Ok(())
@@ -194,21 +214,25 @@ impl Sources {
 
     /// Turns the endpoints and hands out what they finished.
     pub(crate) fn progress(&self) {
-        for live in self.0.read().iter() {
+        if self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.is_poll_vain())
+        {
+            return;
+        }
+        for live in self.all.read().iter() {
             live.progress();
         }
     }
 
     /// Prepares all for sleeping; false where one has news.
     pub(crate) fn arm(&self) -> bool {
-        self.0.read().iter().all(|live| live.engine().arm())
+        self.all.read().iter().all(|live| live.engine().arm())
     }
 
     /// As [`Sources::arm`] for a thread that sleeps while others may poll, until the guard is dropped;
     /// `None` where one has news.
     pub(crate) fn fall_asleep(&self) -> Option<Asleep> {
         let mut asleep = Asleep(Vec::new());
-        for live in self.0.read().iter() {
+        for live in self.all.read().iter() {
             asleep.0.push(Arc::downgrade(live));
             if !live.engine().fall_asleep() {
                 return None;
@@ -218,7 +242,7 @@ impl Sources {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.read().is_empty()
+        self.all.read().is_empty()
     }
 }
 

@@ -40,11 +40,6 @@ impl<T> SendWindow<T> {
         seq
     }
 
-    /// The item that was pushed last.
-    pub(crate) fn newest(&self) -> Option<&T> {
-        self.slots.back()?.as_ref()
-    }
-
     pub(crate) fn get_mut(&mut self, seq: u64) -> Option<&mut T> {
         let index = seq.checked_sub(self.base)?;
         self.slots.get_mut(usize::try_from(index).ok()?)?.as_mut()

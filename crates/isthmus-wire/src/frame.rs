@@ -120,7 +120,8 @@ macro_rules! frames {
                 /// Length of the header, tag included. Bytes.
                 pub const LEN: usize = 1 $(+ <$kind as Field>::LEN)*;
 
-                fn put(&self, out: &mut Vec<u8>) {
+                /// The header.
+                pub fn to_bytes(&self) -> [u8; Self::LEN] {
                     let mut header = [$tag; Self::LEN];
                     let mut at = 1;
                     $(
@@ -128,7 +129,7 @@ macro_rules! frames {
                         at += <$kind as Field>::LEN;
                     )*
                     let _ = at;
-                    out.extend_from_slice(&header);
+                    header
                 }
 
                 fn get(bytes: &[u8]) -> Result<Self, FrameError> {
@@ -140,6 +141,16 @@ macro_rules! frames {
                     )*
                     let _ = at;
                     Ok(Self { $($field),* })
+                }
+            }
+
+            impl $name {
+                /// As [`Frame::decode`]; `None` also where another frame is at the front.
+                pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
+                    if bytes.len() < Self::LEN || bytes[0] != $tag {
+                        return Ok(None);
+                    }
+                    Self::get(bytes).map(Some)
                 }
             }
 
@@ -165,7 +176,7 @@ macro_rules! frames {
 
             /// Appends the header.
             pub fn encode(&self, out: &mut Vec<u8>) {
-                match self { $(Self::$name(frame) => frame.put(out),)+ }
+                match self { $(Self::$name(frame) => out.extend_from_slice(&frame.to_bytes()),)+ }
             }
 
             /// Decodes the header at the front of `bytes`; `None` where more bytes are needed.

@@ -30,6 +30,8 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/ledger.rs",
     "isthmus-io/src/memory.rs",
     "isthmus-io/src/shell.rs",
+    "isthmus-io/src/shell/down.rs",
+    "isthmus-io/src/shell/short.rs",
     "isthmus-io/src/signals.rs",
     "isthmus-lab/src/sys.rs",
     "isthmus-mover/src/disk.rs",

@@ -7,10 +7,11 @@ use parking_lot::Mutex;
 
 use super::{Core, Shell};
 use crate::carrier::MemoryLane;
+use crate::watch::{WATCHED_MAX, Watch};
 
 /// Lanes by shared memory beyond this are looked at only while something comes: those on which nothing
 /// has come in [`MEMORY_TURNS`] turns wait to be woken.
-const MEMORY_LANES: usize = 32;
+const MEMORY_LANES: usize = WATCHED_MAX;
 const MEMORY_TURNS: u32 = 1 << 12;
 /// Lanes by shared memory that were silent for so long give memory back; whoever polls without a pause looks
 /// after that every [`REST_TURNS`].
@@ -99,6 +100,19 @@ impl Shell {
             }
         }
         self.rested = Instant::now();
+    }
+
+    /// Has the endpoint's watch show what comes on all lanes; false where more than that is to be looked at.
+    pub(super) fn show(&mut self, watch: &Watch) -> bool {
+        if !self.watched {
+            self.watched = !self.changed && self.memory.len() <= WATCHED_MAX;
+            for (at, index) in self.memory.iter().enumerate() {
+                let lane = self.lanes.get_mut(*index).and_then(Option::as_mut);
+                let memory = lane.and_then(|lane| lane.carrier.memory());
+                self.watched &= memory.zip(watch.spot(at)).is_some_and(|(memory, spot)| memory.show(spot));
+            }
+        }
+        self.watched
     }
 
     /// A lane by shared memory is to be looked at in every turn.

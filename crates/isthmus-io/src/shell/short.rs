@@ -1,18 +1,18 @@
 //! The shell's short ways: small messages by shared memory, written and read under one lock of the engine each,
 //! without asking for events or the time. Whatever is not plain is left to a whole turn.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use isthmus_proto::{Completion, LaneId, SHORT_FRAME_MAX, SendRequest};
-use parking_lot::Mutex;
+use isthmus_proto::{Completion, Engine, LaneId, LaneLoss, SHORT_FRAME_MAX, SendRequest};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Core, DIRECT_TURNS, Shell};
 use crate::carrier::MemoryLane;
 use crate::lane::{Lane, Phase, read_short};
+use crate::watch::Watch;
 
 /// Whole turns need not be closer than this.
-const WHOLE_TURNS: Duration = Duration::from_micros(20);
+const WHOLE_TURNS: Duration = Duration::from_micros(200);
 
 /// What a short turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,14 @@ pub(crate) enum Brief {
     Yes { read: bool, done: usize },
 }
 
+/// Why a short turn ends without doing all there was to do.
+enum Left {
+    /// The rest is a whole turn's.
+    Whole,
+    /// This lane is over.
+    Lost(usize, LaneLoss),
+}
+
 /// The lane by shared memory, if this one is that, open, and in the middle of nothing.
 fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
     let lane = lane.as_mut()?;
@@ -33,9 +41,11 @@ fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
 }
 
 impl Shell {
-    /// Writes a small message into shared memory, if it may go now. False where it has to be posted. Whoever calls
-    /// it vouches for the pieces, as for all that is lent to the engine.
-    pub(crate) fn send_short(
+    /// Writes a small message into shared memory, if it may go now. False where it has to be posted.
+    ///
+    /// # Safety
+    /// The pieces are valid for reading.
+    pub(crate) unsafe fn send_short(
         &mut self,
         core: &Mutex<Core>,
         request: &SendRequest,
@@ -47,78 +57,49 @@ impl Shell {
         }
         let mut guard = core.lock();
         let Core { engine, memory, .. } = &mut *guard;
-        let Some(id) = engine.short_lane(request, len) else { return false };
+        let Some((id, message)) = engine.short_lane(request, len) else { return false };
         let Some(lane) = self.lanes.get_mut(id.0 as usize).and_then(plain) else { return false };
         if !lane.has_room(SHORT_FRAME_MAX) {
             return false;
         }
+        // The other end need not wait for what we note of it.
+        // SAFETY: the caller's promise.
+        unsafe { lane.write_short(&message, iov) };
         let place = memory.lend(iov);
-        let frame = engine.send_short(id, request, place, len, memory);
-        lane.write_short(frame);
+        engine.note_short(id, request, &message, place, memory);
         drop(guard);
-        lane.ring();
+        lane.ring_after_short();
         true
     }
 
     /// Takes in what has come where all lanes go by shared memory, and moves what has finished to the end of `out`.
-    /// `idle`: whether the engine has nothing to give; `polls`: how often the program has polled.
     pub(crate) fn turn_briefly(
         &mut self,
         core: &Mutex<Core>,
-        idle: &AtomicBool,
-        polls: u64,
+        watch: &Watch,
         out: &mut Vec<Completion>,
     ) -> Brief {
-        if !self.all_memory || self.changed || self.is_whole_turn_due() {
+        let idle = watch.is_idle();
+        if !self.all_memory || self.changed || self.is_whole_turn_due(idle) {
             return Brief::No;
         }
         self.turns = self.turns.wrapping_add(1);
-        if idle.load(Ordering::Relaxed) && !self.is_stirred() {
+        if idle && !watch.has_news() {
             return Brief::Yes { read: false, done: 0 };
         }
         let mut guard = core.lock();
-        guard.engine.note_polls(polls);
-        // What one peer had sent before it told another, and that one us, is there when these have been read.
-        let rounds = if self.memory.len() > 1 { 2 } else { 1 };
-        let mut read = false;
-        for _ in 0..rounds {
-            let mut any = false;
-            for &index in &self.memory {
-                let Some(Some(lane)) = self.lanes.get_mut(index) else { return Brief::Partly };
-                let Some(memory) = lane.carrier.memory() else { return Brief::Partly };
-                if memory.is_writable() {
-                    return Brief::Partly;
-                }
-                if !memory.is_readable() {
-                    continue;
-                }
-                lane.heard_in = self.turns;
-                self.spares.lend_staging(lane);
-                let came = read_short(lane, LaneId(index as u32), &mut guard);
-                self.spares.take_staging(lane);
-                any = true;
-                match came {
-                    Ok(true) => {}
-                    Ok(false) => return Brief::Partly,
-                    Err(loss) => {
-                        drop(guard);
-                        self.lose(index, &loss, core);
-                        return Brief::Partly;
-                    }
-                }
+        guard.engine.note_polls(watch.polls());
+        let read = match self.read_all_briefly(&mut guard, watch) {
+            Ok(read) => read,
+            Err(Left::Whole) => return Brief::Partly,
+            Err(Left::Lost(index, loss)) => {
+                drop(guard);
+                self.lose(index, &loss, core);
+                return Brief::Partly;
             }
-            read |= any;
-            if !any {
-                break;
-            }
-        }
-        if !read && guard.engine.owes_acks() {
-            guard.engine.flush_acks();
-        }
+        };
         let before = out.len();
-        out.extend(std::iter::from_fn(|| guard.engine.poll_completion()));
-        let busy = guard.engine.has_output();
-        idle.store(!busy && !guard.engine.owes_acks(), Ordering::Relaxed);
+        let busy = self.conclude(&mut guard.engine, watch, read, out);
         drop(guard);
         if busy {
             self.write_out(core);
@@ -126,9 +107,84 @@ impl Shell {
         Brief::Yes { read, done: out.len() - before }
     }
 
-    /// Whether descriptors and the clock are to be looked at: every few turns, unless those follow one another fast.
-    fn is_whole_turn_due(&mut self) -> bool {
-        self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS) && self.looked.elapsed() >= WHOLE_TURNS
+    /// Reads what has come by all lanes; whether anything had.
+    fn read_all_briefly(&mut self, core: &mut MutexGuard<'_, Core>, watch: &Watch) -> Result<bool, Left> {
+        // What one peer had sent before it told another, and that one us, is there when these have been read.
+        let rounds = if self.memory.len() > 1 { 2 } else { 1 };
+        let mut read = false;
+        for _ in 0..rounds {
+            let mut any = false;
+            for at in 0..self.memory.len() {
+                any |= self.read_briefly(at, core, watch)?;
+            }
+            read |= any;
+            if !any {
+                break;
+            }
+        }
+        Ok(read)
+    }
+
+    /// Reads what has come by the lane at this place of the list; whether anything had.
+    fn read_briefly(
+        &mut self,
+        at: usize,
+        core: &mut MutexGuard<'_, Core>,
+        watch: &Watch,
+    ) -> Result<bool, Left> {
+        let spot = watch.spot(at).filter(|_| self.watched);
+        if spot.is_some_and(|spot| !spot.has_news()) {
+            return Ok(false);
+        }
+        let index = self.memory[at];
+        let lane = self.lanes.get_mut(index).and_then(Option::as_mut).ok_or(Left::Whole)?;
+        let memory = lane.carrier.memory().ok_or(Left::Whole)?;
+        if memory.is_writable() {
+            return Err(Left::Whole);
+        }
+        if !memory.is_readable() {
+            return Ok(false);
+        }
+        lane.heard_in = self.turns;
+        self.spares.lend_staging(lane);
+        let came = read_short(lane, LaneId(index as u32), core);
+        self.spares.take_staging(lane);
+        if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
+            self.watched &= memory.show(spot);
+        }
+        match came {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(Left::Whole),
+            Err(loss) => Err(Left::Lost(index, loss)),
+        }
+    }
+
+    /// Moves what has finished to the end of `out`, and says where nothing is left for the next poll; whether there is
+    /// something to write.
+    fn conclude(
+        &mut self,
+        engine: &mut Engine,
+        watch: &Watch,
+        read: bool,
+        out: &mut Vec<Completion>,
+    ) -> bool {
+        if !read && engine.owes_acks() {
+            engine.flush_acks();
+        }
+        engine.take_completions(out);
+        let busy = engine.has_output();
+        if !busy && !engine.owes_acks() && self.show(watch) {
+            watch.settle(self.memory.len());
+        } else {
+            watch.stir();
+        }
+        busy
+    }
+
+    /// Whether descriptors and the clock are to be looked at: of turns that follow one another fast a few do.
+    fn is_whole_turn_due(&mut self, idle: bool) -> bool {
+        let asks = idle || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
+        asks && self.looked.elapsed() >= WHOLE_TURNS
     }
 
     /// Descriptors are looked at now.

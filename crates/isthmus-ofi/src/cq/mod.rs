@@ -22,7 +22,7 @@ use crate::wait::Deadline;
 use crate::waitset::{self, SetState};
 
 pub(crate) use entry::Entry;
-pub(crate) use queue::Queue;
+pub(crate) use queue::{Filling, Queue};
 
 #[repr(C)]
 pub(crate) struct Cq {

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::entry::{self, Entry};
 use crate::abi::{fi_addr_t, fi_cq_format};
@@ -34,6 +34,40 @@ struct Inner {
     armed: bool,
     /// `fi_cq_signal` was called.
     signalled: bool,
+}
+
+/// A queue that is locked to take in finished operations.
+pub(crate) struct Filling<'a> {
+    queue: &'a Queue,
+    /// Until this ends.
+    inner: Option<MutexGuard<'a, Inner>>,
+}
+
+impl Filling<'_> {
+    /// Adds a finished operation.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        if let Some(inner) = &mut self.inner {
+            inner.entries.push_back(entry);
+        }
+    }
+
+    /// Whether it is this queue.
+    pub(crate) fn is_of(&self, queue: &Queue) -> bool {
+        std::ptr::eq(self.queue, queue)
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take() else { return };
+        let filled = !inner.entries.is_empty();
+        self.queue.filled.store(filled, Ordering::Relaxed);
+        let wake = filled && std::mem::take(&mut inner.armed);
+        drop(inner);
+        if wake {
+            self.queue.wake();
+        }
+    }
 }
 
 /// Texts of the latest errors, found again by their number.
@@ -74,16 +108,9 @@ impl Queue {
         !self.sources.is_empty()
     }
 
-    /// Adds a finished operation.
-    pub(crate) fn push(&self, entry: Entry) {
-        let mut inner = self.inner.lock();
-        inner.entries.push_back(entry);
-        self.filled.store(true, Ordering::Relaxed);
-        let armed = std::mem::take(&mut inner.armed);
-        drop(inner);
-        if armed {
-            self.wake();
-        }
+    /// Takes in finished operations, as long as what is returned is held.
+    pub(crate) fn filling(&self) -> Filling<'_> {
+        Filling { queue: self, inner: Some(self.inner.lock()) }
     }
 
     /// Moves up to `count` finished operations to the program.

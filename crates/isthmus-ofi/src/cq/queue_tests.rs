@@ -42,7 +42,7 @@ fn every_format_is_a_beginning_of_the_longest() {
         [(FI_CQ_FORMAT_CONTEXT, 1), (FI_CQ_FORMAT_MSG, 3), (FI_CQ_FORMAT_DATA, 5), (FI_CQ_FORMAT_TAGGED, 6)];
     for (format, length) in lengths {
         let queue = queue(format);
-        queue.push(Entry::new(received(9), FI_ADDR_NOTAVAIL));
+        queue.filling().push(Entry::new(received(9), FI_ADDR_NOTAVAIL));
         let (result, out) = read(&queue, 1);
         assert_eq!((result.expect("an entry"), out.as_slice()), (1, &words[..length]));
     }
@@ -51,9 +51,9 @@ fn every_format_is_a_beginning_of_the_longest() {
 #[test]
 fn reading_stops_before_an_error_and_then_asks_to_read_that() {
     let queue = queue(FI_CQ_FORMAT_CONTEXT);
-    queue.push(Entry::new(received(1), 0));
-    queue.push(Entry::new(Completion { error: Some(OpError::Cancelled), ..received(2) }, 0));
-    queue.push(Entry::new(received(3), 0));
+    queue.filling().push(Entry::new(received(1), 0));
+    queue.filling().push(Entry::new(Completion { error: Some(OpError::Cancelled), ..received(2) }, 0));
+    queue.filling().push(Entry::new(received(3), 0));
     assert_eq!(read(&queue, 10).1, [1]);
     assert!(matches!(read(&queue, 10).0, Err(Error::EntryFailed)));
     let failed = queue.take_error().expect("an error");
@@ -66,7 +66,7 @@ fn reading_stops_before_an_error_and_then_asks_to_read_that() {
 #[test]
 fn sources_are_told_beside_the_entries() {
     let queue = queue(FI_CQ_FORMAT_CONTEXT);
-    queue.push(Entry::new(received(1), 4));
+    queue.filling().push(Entry::new(received(1), 4));
     let (mut out, mut source) = (0u64, 0);
     // SAFETY: room for one entry and one number.
     let result = unsafe { queue.read((&raw mut out).cast(), 1, &raw mut source) };
@@ -76,7 +76,7 @@ fn sources_are_told_beside_the_entries() {
 #[test]
 fn the_end_of_a_shared_buffer_carries_no_message() {
     let queue = queue(FI_CQ_FORMAT_MSG);
-    queue.push(Entry::released(6));
+    queue.filling().push(Entry::released(6));
     assert_eq!(read(&queue, 1).1, [6, FI_MULTI_RECV, 0]);
 }
 
@@ -92,7 +92,7 @@ fn a_sleeper_is_woken_by_news_by_a_signal_and_by_time() {
     assert!(matches!(sleep(&queue, 5), Err(Error::Again)));
     let other = queue.clone();
     let sleeper = std::thread::spawn(move || sleep(&other, -1));
-    queue.push(Entry::new(received(1), 0));
+    queue.filling().push(Entry::new(received(1), 0));
     assert_eq!(sleeper.join().expect("no panic").expect("an entry"), 1);
     let other = queue.clone();
     let sleeper = std::thread::spawn(move || sleep(&other, -1));

@@ -79,11 +79,12 @@ impl Tickets {
         ticket
     }
 
+    pub(crate) fn are_open(&self) -> bool {
+        self.len.load(Ordering::SeqCst) > 0
+    }
+
     /// Counts the end of deferred work. False where that is all, and nobody else is to be told.
     pub(crate) fn settle(&self, completion: &mut Completion) -> bool {
-        if self.len.load(Ordering::SeqCst) == 0 {
-            return true;
-        }
         let Some(ticket) = self.take(completion.context) else { return true };
         if let Some(error) = &completion.error {
             log::write(Level::Info, format_args!("deferred {:?} failed: {error}", completion.kind));

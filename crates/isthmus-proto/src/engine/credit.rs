@@ -127,7 +127,11 @@ impl Engine {
     /// Data that the peer was granted credit for has found its receive: grants as much anew, or less
     /// where others need it.
     pub(super) fn return_credit(&mut self, peer: PeerId, bytes: u64) {
-        let fair = self.fair_credit(peer).max(CREDIT_FIRST);
+        let (all, usual, peers) = (self.config.credit_total, self.config.credit, self.credit_peers.max(1));
+        let granted = self.connection(peer).granted;
+        // Nobody is granted less than this: the usual case, which need not be reckoned out.
+        let plain = granted <= usual && granted.checked_mul(peers).is_some_and(|granted| granted <= all);
+        let fair = if plain { granted } else { self.fair_credit(peer).max(CREDIT_FIRST) };
         let connection = self.connection(peer);
         let less = connection.granted.saturating_sub(fair).min(bytes).min(connection.reserved());
         connection.returned += bytes;

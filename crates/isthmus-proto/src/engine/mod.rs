@@ -328,6 +328,13 @@ impl Engine {
         self.completions.pop_front()
     }
 
+    /// Moves the finished operations to the end of `out`; how many there were.
+    pub fn take_completions(&mut self, out: &mut Vec<Completion>) -> usize {
+        let count = self.completions.len();
+        out.extend(self.completions.drain(..));
+        count
+    }
+
     /// The program polls its completion queue, this often by now: what has arrived until now can be peeked at.
     /// To be told before what a poll brings, and before a peek.
     ///

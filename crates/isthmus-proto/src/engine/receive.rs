@@ -37,11 +37,35 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        if let Frame::Message(message) = frame
-            && self.receive_short(now, lane, message, payload, mem)
-        {
+        match frame {
+            Frame::Message(message) => self.handle_message(now, lane, message, payload, mem),
+            _ => self.handle_at_length(now, lane, frame, payload, mem),
+        }
+    }
+
+    /// As [`Engine::handle`], of a message's first fragment.
+    pub fn handle_message(
+        &mut self,
+        now: Micros,
+        lane: LaneId,
+        message: &frame::Message,
+        payload: &[u8],
+        mem: &mut dyn Memory,
+    ) -> Result<(), PeerFault> {
+        if self.receive_short(now, lane, message, payload, mem) {
             return Ok(());
         }
+        self.handle_at_length(now, lane, &Frame::from(*message), payload, mem)
+    }
+
+    fn handle_at_length(
+        &mut self,
+        now: Micros,
+        lane: LaneId,
+        frame: &Frame,
+        payload: &[u8],
+        mem: &mut dyn Memory,
+    ) -> Result<(), PeerFault> {
         let Some(peer) = self.speaker(now, lane, frame, mem)? else { return Ok(()) };
         let target = self.target(peer, frame, payload.len() as u64, true, mem)?;
         let len = payload.len() as u64;

@@ -19,8 +19,9 @@ const SHORT_MAX: u64 = 4 << 10;
 pub const SHORT_FRAME_MAX: usize = frame::Message::LEN + SHORT_MAX as usize;
 
 impl Engine {
-    /// The lane by which a message of `total` bytes may go the short way now; `None` where it has to be posted.
-    pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<LaneId> {
+    /// The lane by which a message of `total` bytes may go the short way now, and its header; `None` where it has to be
+    /// posted.
+    pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
         let options = &request.options;
         if total > SHORT_MAX || options.fence || options.level != Level::Transmit || self.parted {
             return None;
@@ -43,19 +44,36 @@ impl Engine {
             && connection.fence.is_none()
             && connection.window.has_room()
             && connection.credit_left() >= total;
-        (plain && free).then_some(lane)
+        if !(plain && free) {
+            return None;
+        }
+        let tagged = if request.channel == Channel::Tagged { flags::TAGGED } else { 0 };
+        let with_data = if request.data.is_some() { flags::DATA } else { 0 };
+        let message = frame::Message {
+            flags: tagged | with_data | flags::LAZY,
+            connection: 0,
+            seq: connection.window.next_seq(),
+            order: connection.next_order,
+            tag: request.tag,
+            data: request.data.unwrap_or_default(),
+            total,
+            eager: total,
+            payload: total as u32,
+        };
+        Some((lane, message))
     }
 
-    /// Sends a message by the lane that [`Engine::short_lane`] just named; returns its frame, which is to be
-    /// written whole before anything else to that lane. The operation is over.
-    pub fn send_short(
+    /// A message has gone, or goes before anything else, by the lane and with the header that [`Engine::short_lane`]
+    /// just named. The operation is over.
+    pub fn note_short(
         &mut self,
         lane: LaneId,
         request: &SendRequest,
+        message: &frame::Message,
         place: Place,
-        total: u64,
         mem: &mut dyn Memory,
-    ) -> &[u8] {
+    ) {
+        let total = message.total;
         let peer = self.resolve(request.peer);
         let mut bytes = self.pool.take(0);
         self.report(Completion {
@@ -74,31 +92,13 @@ impl Engine {
         self.counters.messages_eager += 1;
         let sent_at = self.clock;
         let connection = self.connection(peer);
-        let order = connection.next_order;
         connection.next_order += 1;
         connection.credit_used += total;
-        let tagged = if request.channel == Channel::Tagged { flags::TAGGED } else { 0 };
-        let with_data = if request.data.is_some() { flags::DATA } else { 0 };
-        let message = frame::Message {
-            flags: tagged | with_data | flags::LAZY,
-            connection: 0,
-            seq: connection.window.next_seq(),
-            order,
-            tag: request.tag,
-            data: request.data.unwrap_or_default(),
-            total,
-            eager: total,
-            payload: total as u32,
-        };
-        frame::Frame::from(message).encode(&mut bytes);
+        bytes.extend_from_slice(&message.to_bytes());
         mem.load(place, 0, total as usize, &mut bytes);
         mem.release(place);
         let load = Load::Kept { bytes, operation: None };
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });
-        match connection.window.newest().map(|flight| &flight.load) {
-            Some(Load::Kept { bytes, .. }) => bytes,
-            _ => &[],
-        }
     }
 
     /// A message whose frame and payload are there: whether it went to its receive, so that nothing else is to be

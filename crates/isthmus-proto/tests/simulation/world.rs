@@ -481,16 +481,17 @@ impl World {
 
     /// Sends a message the short way, if it may go so and its lane takes all of it now.
     pub(crate) fn send_short(&mut self, node: usize, request: &SendRequest, place: Place, len: u64) -> bool {
-        let Some(lane) = self.nodes[node].engine.short_lane(request, len).filter(|_| self.shorts) else {
-            return false;
-        };
+        let short = self.nodes[node].engine.short_lane(request, len).filter(|_| self.shorts);
+        let Some((lane, message)) = short else { return false };
         let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) else { return false };
         let (state, waits) = (&self.wires[wire].sides[side], self.wires[wire].dirs[side].bytes);
         if state.pending || state.over || state.closing || waits + SHORT_FRAME_MAX > self.net.buffer {
             return false;
         }
         let Node { engine, mem, .. } = &mut self.nodes[node];
-        let frame = engine.send_short(lane, request, place, len, mem);
+        let mut frame = message.to_bytes().to_vec();
+        mem.load(place, 0, len as usize, &mut frame);
+        engine.note_short(lane, request, &message, place, mem);
         let cut = frame.len() / 2;
         let parts = [frame[..cut].to_vec(), frame[cut..].to_vec()];
         for part in parts {

@@ -4,9 +4,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+use isthmus_wire::frame::Message;
 
 use super::reach::Process;
-use super::ring::{Broken, RECORD_MAX, Reader, Record, Writer};
+use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
 use super::segment::Segment;
 use crate::carrier::Transfer;
 
@@ -97,6 +100,12 @@ impl Link {
         self.reader.has_news() || self.parted
     }
 
+    /// Has `spot` show what comes next; false where more than that is to be looked at.
+    pub(super) fn show(&self, spot: &Spot) -> bool {
+        spot.set(&self.reader);
+        !self.waits && !self.parted && !self.reader.is_within()
+    }
+
     /// Whether a write that could not take all would get on.
     pub(super) fn is_writable(&mut self) -> bool {
         if !self.waits {
@@ -121,8 +130,8 @@ impl Link {
         came
     }
 
-    /// Reads what has come up to memory that is lent, as much as `to` holds; 0 where there is no such. The
-    /// neighbour is told by [`Link::tell`].
+    /// Reads what has come up to memory that is lent or a short message, as much as `to` holds; 0 where there is no
+    /// such. The neighbour is told by [`Link::tell`].
     pub(super) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if !matches!(self.reader.record(), Ok(Some(Record::Bytes(_)))) {
             return Ok(0);
@@ -134,6 +143,17 @@ impl Link {
             Transfer::Blocked => Ok(0),
             Transfer::Failed(error) => Err(error),
         }
+    }
+
+    /// Takes the short message that comes next, if it is one: its bytes are put to the beginning of `to`, which has room
+    /// for any.
+    pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
+        let Ok(Some(Record::Short(len))) = self.reader.record() else { return None };
+        let message = message_of(self.reader.words(), len);
+        let to = to.get_mut(..len as usize)?;
+        // SAFETY: a slice is valid for writing, and as long as the record.
+        unsafe { self.reader.copy(to.as_mut_ptr(), to.len()) };
+        Some(message)
     }
 
     /// Tells the neighbour how far we have read.
@@ -151,11 +171,22 @@ impl Link {
             && self.writer.room(len as u64).is_ok_and(|room| room >= len as u64)
     }
 
-    /// Writes bytes for which there is room, in one record.
-    pub(super) fn write_short(&mut self, bytes: &[u8]) {
-        // SAFETY: a slice is valid for reading; the ring keeps within its bounds whatever its length.
-        unsafe { self.writer.push_bytes(&[(bytes.as_ptr(), bytes.len())]) };
+    /// Writes a message whole, for which there is room; to be followed by [`Link::check_sleep`].
+    ///
+    /// # Safety
+    /// The pieces are valid for reading.
+    pub(super) unsafe fn write_short(&mut self, message: &Message, pieces: &[libc::iovec]) {
+        let words = [message.seq, message.order, message.tag, message.data];
+        let pieces = pieces.iter().map(|piece| (piece.iov_base.cast::<u8>().cast_const(), piece.iov_len));
+        // SAFETY: the caller's promise; the ring keeps within its bounds whatever their length.
+        unsafe { self.writer.push_short(message.flags, words, pieces) };
         self.used = true;
+    }
+
+    /// After [`Link::write_short`]: whether the neighbour has to be woken.
+    pub(super) fn check_sleep(&mut self) {
+        // What was written comes before what is read now.
+        fence(SeqCst);
         self.ring_if_asleep();
     }
 
@@ -179,6 +210,20 @@ impl Link {
                     let to = piece.iov_base.cast::<u8>().wrapping_add(filled);
                     // SAFETY: the caller vouches for the piece, of which `filled + n` bytes exist.
                     unsafe { self.reader.copy(to, n) };
+                    (filled, total) = (filled + n, total + n);
+                }
+                // It becomes what it is by any other way.
+                Record::Short(len) => {
+                    let to = piece.iov_base.cast::<u8>().wrapping_add(filled);
+                    let n = Message::LEN + len as usize;
+                    if piece.iov_len - filled < n {
+                        return if total > 0 { Transfer::Bytes(total) } else { broken() };
+                    }
+                    let header = message_of(self.reader.words(), len).to_bytes();
+                    // SAFETY: the caller vouches for the piece, of which `filled + n` bytes exist.
+                    unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to, header.len()) };
+                    // SAFETY: as above.
+                    unsafe { self.reader.copy(to.wrapping_add(header.len()), len as usize) };
                     (filled, total) = (filled + n, total + n);
                 }
                 Record::End => {
@@ -375,6 +420,11 @@ impl Link {
             self.rings = true;
         }
     }
+}
+
+/// The message that a record says in a few words: whole, and sent without waiting for its receive.
+fn message_of((flags, [seq, order, tag, data]): (u8, [u64; WORDS]), len: u64) -> Message {
+    Message { flags, connection: 0, seq, order, tag, data, total: len, eager: len, payload: len as u32 }
 }
 
 fn broken() -> Transfer {

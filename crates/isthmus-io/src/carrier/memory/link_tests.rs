@@ -213,39 +213,99 @@ fn only_what_was_made_for_it_is_taken() {
     assert_eq!(Name::from_bytes(&[0; 15]), None);
 }
 
+fn short(seq: u64, payload: &[u8]) -> Message {
+    let len = payload.len() as u64;
+    message_of((3, [seq, seq * 5, !seq, seq << 60]), len)
+}
+
+/// Writes a short message, and what it is by other ways to the end of `out`.
+fn write_short(link: &mut Link, seq: u64, payload: &[u8], out: &mut Vec<u8>) {
+    let message = short(seq, payload);
+    // SAFETY: the piece is `payload`.
+    unsafe { link.write_short(&message, &[iovec(payload)]) };
+    link.check_sleep();
+    out.extend_from_slice(&message.to_bytes());
+    out.extend_from_slice(payload);
+}
+
 #[test]
-fn what_is_written_at_once_is_read_in_order_with_the_rest() {
-    let (mut a, mut b) = pair(false);
+fn short_messages_are_read_in_order_with_the_rest_one_way_or_the_other() {
     let bytes = pattern(3 * FAIR);
-    let mut to = vec![0; bytes.len()];
-    let mut got = Vec::new();
-    for (i, part) in bytes.chunks(100).enumerate() {
-        assert!(a.has_room(part.len()));
-        if i % 3 == 0 {
-            // SAFETY: `bytes` lasts.
-            let written = unsafe { a.write(&[iovec(part)], &[true]) };
-            assert!(matches!(written, Transfer::Bytes(n) if n == part.len()));
-        } else {
-            a.write_short(part);
-        }
-        if i % 7 == 0 {
-            let n = b.read_short(&mut to).expect("sound");
+    for plainly in [false, true] {
+        let (mut a, mut b) = pair(false);
+        let mut to = vec![0; 2 * FAIR];
+        let (mut sent, mut got) = (Vec::new(), Vec::new());
+        let mut take = |b: &mut Link, got: &mut Vec<u8>| {
+            if let Some(message) = (!plainly).then(|| b.take_short(&mut to)).flatten() {
+                got.extend_from_slice(&message.to_bytes());
+                got.extend_from_slice(&to[..message.payload as usize]);
+            } else if plainly {
+                let Transfer::Bytes(n) = read(b, &mut to, 0) else { return false };
+                got.extend_from_slice(&to[..n]);
+            } else {
+                let n = b.read_short(&mut to).expect("sound");
+                got.extend_from_slice(&to[..n]);
+                b.tell();
+                return n > 0;
+            }
             b.tell();
-            got.extend_from_slice(&to[..n]);
+            true
+        };
+        for (i, part) in bytes.chunks(100).enumerate() {
+            if i % 3 == 0 {
+                sent.extend_from_slice(part);
+                // SAFETY: `bytes` lasts.
+                let written = unsafe { a.write(&[iovec(part)], &[true]) };
+                assert!(matches!(written, Transfer::Bytes(n) if n == part.len()));
+            } else {
+                write_short(&mut a, i as u64, part, &mut sent);
+            }
+            if i % 7 == 0 {
+                take(&mut b, &mut got);
+            }
         }
+        write_short(&mut a, 1, b"", &mut sent);
+        while take(&mut b, &mut got) {}
+        assert!(got == sent, "plainly: {plainly}");
     }
-    let n = b.read_short(&mut to).expect("sound");
-    got.extend_from_slice(&to[..n]);
-    assert!(got == bytes);
-    assert_eq!(b.read_short(&mut to).expect("sound"), 0);
-    // Until the reader tells, the room is not there again.
-    while a.has_room(FAIR) {
-        a.write_short(&bytes[..FAIR]);
+}
+
+#[test]
+fn there_is_room_for_a_short_message_once_the_reader_has_told() {
+    let (mut a, mut b) = pair(false);
+    let bytes = pattern(FAIR);
+    let mut to = vec![0; 2 * FAIR];
+    while a.has_room(FAIR + Message::LEN) {
+        write_short(&mut a, 1, &bytes, &mut Vec::new());
     }
-    while b.read_short(&mut to).expect("sound") > 0 {}
-    assert!(!a.has_room(FAIR));
+    while b.take_short(&mut to).is_some() {}
+    assert!(!a.has_room(FAIR + Message::LEN));
     b.tell();
-    assert!(a.has_room(FAIR));
+    assert!(a.has_room(FAIR + Message::LEN));
     a.finish();
     assert!(!a.has_room(1), "nothing is written after the end");
+}
+
+#[test]
+fn a_short_message_where_there_is_no_room_for_one_breaks_the_lane() {
+    let (mut a, mut b) = pair(false);
+    write_short(&mut a, 1, b"eight by", &mut Vec::new());
+    assert!(matches!(read(&mut b, &mut [0; 20], 0), Transfer::Failed(_)));
+}
+
+#[test]
+fn a_spot_shows_what_comes() {
+    let (mut a, mut b) = pair(false);
+    let (spot, mut to) = (Spot::default(), [0; 100]);
+    assert!(!spot.has_news());
+    for seq in 0..3 {
+        assert!(b.show(&spot) && !spot.has_news());
+        write_short(&mut a, seq, b"word", &mut Vec::new());
+        assert!(spot.has_news());
+        assert!(b.take_short(&mut to).is_some());
+    }
+    // SAFETY: a constant.
+    unsafe { a.write(&[iovec(b"a part")], &[true]) };
+    assert_eq!(b.read_short(&mut to[..2]).expect("sound"), 2);
+    assert!(!b.show(&spot), "the rest of it does not show");
 }

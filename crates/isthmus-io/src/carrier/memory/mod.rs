@@ -19,12 +19,14 @@ use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use isthmus_fabric::Way;
+use isthmus_wire::frame::Message;
 use slab::Slab;
 
 use super::Transfer;
 use super::tcp::TcpLane;
 use crate::log::{debug_log, info_log};
 use link::Link;
+pub(crate) use ring::Spot;
 use segment::{Name, Segment};
 
 /// What the way is called in offers and in the setting `fabric`.
@@ -157,6 +159,11 @@ impl MemoryLane {
         self.link.is_readable()
     }
 
+    /// See [`Link::show`].
+    pub(crate) fn show(&self, spot: &Spot) -> bool {
+        self.link.show(spot)
+    }
+
     /// Whether a write that could not take all would get on.
     pub(crate) fn is_writable(&mut self) -> bool {
         self.link.is_writable()
@@ -193,14 +200,29 @@ impl MemoryLane {
         self.link.has_room(len)
     }
 
-    /// See [`Link::write_short`]; to be followed by [`MemoryLane::ring`].
-    pub(crate) fn write_short(&mut self, bytes: &[u8]) {
-        self.link.write_short(bytes);
+    /// See [`Link::write_short`]; to be followed by [`MemoryLane::ring_after_short`].
+    ///
+    /// # Safety
+    /// The pieces are valid for reading.
+    pub(crate) unsafe fn write_short(&mut self, message: &Message, pieces: &[libc::iovec]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.link.write_short(message, pieces) };
+    }
+
+    /// Wakes the other end if it sleeps.
+    pub(crate) fn ring_after_short(&mut self) {
+        self.link.check_sleep();
+        self.ring();
     }
 
     /// See [`Link::read_short`].
     pub(crate) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.link.read_short(to)
+    }
+
+    /// See [`Link::take_short`].
+    pub(crate) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
+        self.link.take_short(to)
     }
 
     /// See [`Link::tell`]. Whoever is to be woken for that is.

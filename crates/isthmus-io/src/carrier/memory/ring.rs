@@ -10,7 +10,7 @@
 //! a copy stays within the ring whatever they say.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Bytes before a record's payload.
 const HEAD: u64 = 8;
@@ -28,6 +28,8 @@ pub(super) struct Broken;
 pub(super) enum Record {
     /// So many bytes follow.
     Bytes(u64),
+    /// A message in a few words ([`Words`]), and so many bytes of it.
+    Short(u64),
     /// So many bytes lie at this address of the process that writes.
     Lent { address: u64, len: u64 },
     /// Nothing will follow.
@@ -37,6 +39,10 @@ pub(super) enum Record {
 const BYTES: u64 = 1;
 const LENT: u64 = 2;
 const END: u64 = 3;
+const SHORT: u64 = 4;
+/// What a record of [`SHORT`] says before its bytes: eight bits in the head, and so many words.
+pub(super) const WORDS: usize = 4;
+const WORDS_LEN: u64 = 8 * WORDS as u64;
 /// Payload of a record of [`LENT`].
 const LENT_LEN: u64 = 16;
 
@@ -130,16 +136,52 @@ impl Writer {
     pub(super) unsafe fn push_bytes(&mut self, pieces: &[(*const u8, usize)]) {
         let mut position = self.tail + HEAD;
         for &(from, len) in pieces {
-            let [(first, n), (second, m)] = self.place.stretches(position, len);
-            // SAFETY: the caller's promise, and `stretches` lie within the ring; what the
-            // other end does there meanwhile changes only what it gets.
-            unsafe {
-                std::ptr::copy_nonoverlapping(from, first, n);
-                std::ptr::copy_nonoverlapping(from.wrapping_add(n), second, m);
-            }
+            // SAFETY: the caller's promise.
+            unsafe { self.put(position, from, len) };
             position += len as u64;
         }
         self.publish(BYTES, position - self.tail - HEAD);
+    }
+
+    /// Writes a message in a few words, and its bytes; there is room for all of it. Whoever looks afterwards whether the
+    /// reader sleeps has a fence between.
+    ///
+    /// # Safety
+    /// As for [`Writer::push_bytes`].
+    pub(super) unsafe fn push_short(
+        &mut self,
+        bits: u8,
+        words: [u64; WORDS],
+        pieces: impl Iterator<Item = (*const u8, usize)>,
+    ) {
+        for (index, word) in (1..).zip(words) {
+            self.place.word(self.tail + index * HEAD).store(word, Ordering::Relaxed);
+        }
+        let begin = self.tail + HEAD + WORDS_LEN;
+        let mut position = begin;
+        for (from, len) in pieces {
+            // SAFETY: the caller's promise.
+            unsafe { self.put(position, from, len) };
+            position += len as u64;
+        }
+        let len = position - begin;
+        let next = begin + padded(len);
+        self.place.word(next).store(0, Ordering::Relaxed);
+        let head = u64::from(bits) << 40 | SHORT << 32 | len;
+        self.place.word(self.tail).store(head, Ordering::Release);
+        self.tail = next;
+    }
+
+    /// # Safety
+    /// `from` is valid for reading `len` bytes.
+    unsafe fn put(&self, position: u64, from: *const u8, len: usize) {
+        let [(first, n), (second, m)] = self.place.stretches(position, len);
+        // SAFETY: the caller's promise, and `stretches` lie within the ring; what the
+        // other end does there meanwhile changes only what it gets.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, first, n);
+            std::ptr::copy_nonoverlapping(from.wrapping_add(n), second, m);
+        }
     }
 
     /// Writes a record that lends memory; false where there is no room.
@@ -172,6 +214,23 @@ impl Writer {
     }
 }
 
+/// Where the next record of a ring will show: to look at without being who reads there. At first of no ring.
+#[derive(Debug, Default)]
+pub(crate) struct Spot(AtomicPtr<AtomicU64>);
+
+impl Spot {
+    pub(super) fn set(&self, reader: &Reader) {
+        self.0.store(std::ptr::from_ref(reader.place.word(reader.at)).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Whether a record is there. Of a ring that is given up any answer may come.
+    pub(crate) fn has_news(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        // SAFETY: null, or a word of a ring: its memory stays mapped whatever became of the ring (`segment.rs`).
+        unsafe { word.as_ref() }.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+    }
+}
+
 /// The end that reads.
 #[derive(Debug)]
 pub(super) struct Reader {
@@ -183,6 +242,9 @@ pub(super) struct Reader {
     current: Option<(Record, u64)>,
     /// Position of the bytes that are next of it.
     from: u64,
+    /// What it says, if it is a short message.
+    bits: u8,
+    words: [u64; WORDS],
 }
 
 // SAFETY: as for the writer.
@@ -192,12 +254,17 @@ impl Reader {
     /// # Safety
     /// As for [`Writer::new`], of readers.
     pub(super) unsafe fn new(place: Place) -> Self {
-        Self { place, at: 0, told: 0, current: None, from: 0 }
+        Self { place, at: 0, told: 0, current: None, from: 0, bits: 0, words: [0; WORDS] }
     }
 
     /// Whether there is anything to read.
     pub(super) fn has_news(&self) -> bool {
         self.current.is_some() || self.place.word(self.at).load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether a part of a record was read.
+    pub(super) fn is_within(&self) -> bool {
+        self.current.is_some()
     }
 
     /// The present record as far as it is not read; `None` while none has come.
@@ -210,6 +277,16 @@ impl Reader {
             return Ok(None);
         }
         let (kind, len) = (head >> 32, head & u64::from(u32::MAX));
+        if kind & 0xff == SHORT && kind >> 16 == 0 && len <= RECORD_MAX - WORDS_LEN {
+            let record = Record::Short(len);
+            self.bits = (kind >> 8) as u8;
+            self.words = std::array::from_fn(|i| {
+                self.place.word(self.at + (1 + i as u64) * HEAD).load(Ordering::Relaxed)
+            });
+            self.from = self.at + HEAD + WORDS_LEN;
+            self.current = Some((record, self.from + padded(len)));
+            return Ok(Some(record));
+        }
         let record = match kind {
             BYTES if (1..=RECORD_MAX).contains(&len) => Record::Bytes(len),
             LENT if len == LENT_LEN => {
@@ -228,7 +305,12 @@ impl Reader {
         Ok(Some(record))
     }
 
-    /// Copies the next `n` bytes of a record of bytes; it has as many.
+    /// What the present record of [`Record::Short`] says.
+    pub(super) fn words(&self) -> (u8, [u64; WORDS]) {
+        (self.bits, self.words)
+    }
+
+    /// Copies the next `n` bytes of a record of bytes, or all of a short one's; it has as many.
     ///
     /// # Safety
     /// `to` is valid for writing `n` bytes.
@@ -256,7 +338,7 @@ impl Reader {
                 *len = len.saturating_sub(n);
                 *len
             }
-            Record::End => 0,
+            Record::End | Record::Short(_) => 0,
         };
         if left == 0 {
             self.at = *next;

@@ -44,6 +44,18 @@ fn push(writer: &mut Writer, from: u64, len: usize, cut: usize) {
     unsafe { writer.push_bytes(&[(a.as_ptr(), a.len()), (b.as_ptr(), b.len())]) };
 }
 
+/// What a short record of so many bytes at this position says.
+fn words_at(from: u64, len: usize) -> (u8, [u64; WORDS]) {
+    (byte_at(from), [from, len as u64, 0, u64::MAX - from])
+}
+
+fn push_short(writer: &mut Writer, from: u64, len: usize) {
+    let bytes: Vec<u8> = (from..from + len as u64).map(byte_at).collect();
+    let (bits, words) = words_at(from, len);
+    // SAFETY: the piece is `bytes`.
+    unsafe { writer.push_short(bits, words, [(bytes.as_ptr(), bytes.len())].into_iter()) };
+}
+
 /// Reads up to `most` bytes of the present record and compares them; how many.
 fn pull(reader: &mut Reader, from: u64, most: u64) -> u64 {
     match reader.record().expect("sound") {
@@ -57,6 +69,14 @@ fn pull(reader: &mut Reader, from: u64, most: u64) -> u64 {
                 assert_eq!(*byte, byte_at(position), "at {position}");
             }
             n as u64
+        }
+        Some(Record::Short(len)) => {
+            assert_eq!(reader.words(), words_at(from, len as usize));
+            let mut bytes = vec![0; len as usize];
+            // SAFETY: room for as many as the record has.
+            unsafe { reader.copy(bytes.as_mut_ptr(), bytes.len()) };
+            assert!((from..).zip(&bytes).all(|(position, byte)| *byte == byte_at(position)), "at {from}");
+            len
         }
         Some(Record::Lent { address, len }) => {
             assert_eq!(address, from, "what was lent at this point of the stream");
@@ -77,7 +97,14 @@ fn whatever_the_steps_the_stream_is_the_same() {
         let (mut writer, mut reader) = area.ends();
         let (mut sent, mut got) = (0, 0);
         for _ in 0..2000 {
-            match dice.below(4) {
+            match dice.below(5) {
+                4 => {
+                    let len = dice.below(100);
+                    if writer.room(len + WORDS_LEN).expect("sound") >= len + WORDS_LEN {
+                        push_short(&mut writer, sent, len as usize);
+                        sent += len;
+                    }
+                }
                 0 => {
                     let wanted = 1 + dice.below(capacity);
                     let room = writer.room(wanted).expect("sound");
@@ -101,10 +128,12 @@ fn whatever_the_steps_the_stream_is_the_same() {
             assert!(writer.tail() - writer.read_to().expect("sound") <= capacity - RESERVE);
         }
         writer.push_end();
-        while got < sent {
+        let mut steps = 0;
+        while got < sent || matches!(reader.record(), Ok(Some(Record::Short(0)))) {
             let n = pull(&mut reader, got, u64::MAX);
-            assert!(n > 0, "seed {seed}: {got} of {sent} bytes");
             got += n;
+            steps += 1;
+            assert!(steps < 100_000, "seed {seed}: {got} of {sent} bytes");
         }
         assert_eq!(reader.record(), Ok(Some(Record::End)));
         reader.took(0);
@@ -152,16 +181,16 @@ fn nonsense_is_noticed_and_read_within_the_ring() {
         let mut dice = Dice(seed);
         let area = Area::new(256);
         for word in &area.words {
-            let (kind, len) = (dice.below(5), dice.below(400));
+            let (bits, kind, len) = (dice.below(2), dice.below(6), dice.below(400));
             word.store(
-                if dice.below(8) == 0 { dice.below(u64::MAX) } else { kind << 32 | len },
+                if dice.below(8) == 0 { dice.below(u64::MAX) } else { bits << 40 | kind << 32 | len },
                 Ordering::Relaxed,
             );
         }
         let (mut writer, mut reader) = area.ends();
         for _ in 0..50 {
             let Ok(Some(record)) = reader.record() else { break };
-            if let Record::Bytes(len) = record {
+            if let Record::Bytes(len) | Record::Short(len) = record {
                 // As a ring may be shorter than what a record says that it has.
                 let n = len.min(256) as usize;
                 let mut bytes = vec![0; n];

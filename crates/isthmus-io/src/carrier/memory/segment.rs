@@ -3,12 +3,13 @@
 //!
 //! First page: what the ends tell each other; each writes only its own half, so that nothing in
 //! it goes to and fro without need. Then a ring for each direction. All of it is memory only
-//! once it is written to. Where both ends are of one process it is mapped once, so that what looks for
+//! once it is written to. Its addresses stay mapped once it is given up, to nothing, and are those of the next: who
+//! looks at a ring without a lock (`watch.rs`) finds memory there whatever became of the lane. Where both ends are of one process it is mapped once, so that what looks for
 //! races between threads sees how the ends follow each other.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -27,7 +28,7 @@ const LEN: usize = PAGE + 2 * RING;
 /// What the file is called by those who list a process's files.
 const NAME: &str = "isthmus-lane";
 /// Changes with what the memory looks like.
-const VERSION: u64 = 0x6973_7468_6d75_0001;
+const VERSION: u64 = 0x6973_7468_6d75_0002;
 
 /// Where in the first page: for both ends.
 const AT_VERSION: usize = 0;
@@ -245,6 +246,9 @@ struct Mapping {
     base: NonNull<u8>,
 }
 
+/// Addresses of [`LEN`] bytes each that are mapped to nothing.
+static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
 // SAFETY: memory that any thread may use, by atomic operations or by who has the ring's end.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
@@ -252,28 +256,57 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: impl AsFd) -> io::Result<Self> {
-        // SAFETY: a new mapping, wherever there is room.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                LEN,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+        let spare = SPARE.lock().pop();
+        let made = map(spare, Some(file.as_fd().as_raw_fd()));
+        if let (Err(_), Some(at)) = (&made, spare) {
+            SPARE.lock().push(at);
         }
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base })
+        Ok(Self { base: made? })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nothing that refers to it outlives this.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), LEN) };
+        let at = self.base.as_ptr() as usize;
+        // Where the system refuses, the memory stays as it is, and is not used again.
+        if map(Some(at), None).is_ok() {
+            SPARE.lock().push(at);
+        }
+    }
+}
+
+/// Maps a file, or nothing: in place of what was mapped at `at`, or wherever there is room.
+fn map(at: Option<usize>, file: Option<RawFd>) -> io::Result<NonNull<u8>> {
+    let (protection, kind) = match file {
+        Some(_) => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),
+        None => (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE),
+    };
+    let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
+    let address = std::ptr::with_exposed_provenance_mut(at.unwrap_or(0));
+    // SAFETY: a new mapping, wherever there is room or in place of one of ours that nothing writes to any more.
+    let base = unsafe { libc::mmap(address, LEN, protection, kind | fixed, file.unwrap_or(-1), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_what_was_given_up_stay_mapped_and_are_used_again() {
+        let (segment, _file, _) = Segment::create().expect("shared memory");
+        segment.own(AT_TAKEN).store(7, Release);
+        let base = segment.memory.base;
+        drop(segment);
+        // SAFETY: mapped, by what this test is about.
+        let word: &AtomicU64 = unsafe { base.byte_add(half(0) + AT_TAKEN).cast().as_ref() };
+        // Another test may have taken the addresses meanwhile, whose file holds nothing there.
+        assert_eq!(word.load(Acquire), 0);
+        let many: Vec<_> = (0..20).map(|_| Segment::create().expect("shared memory")).collect();
+        let bases: std::collections::BTreeSet<_> = many.iter().map(|(made, ..)| made.memory.base).collect();
+        assert_eq!(bases.len(), many.len());
     }
 }

@@ -1,0 +1,115 @@
+//! How lanes end: closed from here, by the other end, or because they took too long.
+
+use std::time::{Duration, Instant};
+
+use isthmus_proto::{LaneId, LaneLoss};
+use parking_lot::Mutex;
+
+use super::{Core, READS_PER_TURN, Shell};
+use crate::carrier::Transfer;
+use crate::lane::{Phase, fill};
+use crate::log::debug_log;
+
+/// How long a lane may take to be connected, to say who it is, or to write its last.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
+/// How long a lane that was closed waits for its peer to close it too.
+const PARTING_TIME: Duration = Duration::from_secs(1);
+
+impl Shell {
+    /// Closes our side of a lane once all is written.
+    pub(super) fn flush(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
+        if lane.phase == Phase::Parting {
+            return;
+        }
+        if lane.phase == Phase::Open {
+            self.open -= 1;
+            self.changed = true;
+        }
+        if lane.is_ungreeted() {
+            self.ungreeted -= 1;
+        }
+        lane.enter(Phase::Flushing);
+        if !lane.has_unwritten() {
+            self.spares.lend_outgoing(lane);
+            fill(lane, LaneId(index as u32), &mut core.lock());
+            if lane.has_unwritten() {
+                self.write(index, core);
+                return;
+            }
+            lane.enter(Phase::Parting);
+            lane.carrier.finish(&mut self.carriers);
+        }
+    }
+
+    /// Reads and drops what still comes on a lane that is being closed.
+    pub(super) fn discard(&mut self, index: usize, core: &Mutex<Core>) {
+        let Some(lane) = self.lanes[index].as_mut() else { return };
+        self.spares.lend_staging(lane);
+        let room = &mut lane.staging;
+        let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
+        for _ in 0..READS_PER_TURN {
+            // SAFETY: the piece is the lane's own staging buffer.
+            match unsafe { lane.carrier.read(&mut piece, &mut self.carriers) } {
+                Transfer::Bytes(n) if n > 0 => {}
+                Transfer::Blocked => return,
+                Transfer::Bytes(_) | Transfer::Failed(_) => return self.lose(index, &LaneLoss::Closed, core),
+            }
+        }
+    }
+
+    /// A lane is over.
+    pub(super) fn lose(&mut self, index: usize, loss: &LaneLoss, core: &Mutex<Core>) {
+        let Some(mut lane) = self.lanes.get_mut(index).and_then(Option::take) else { return };
+        lane.carrier.release(&mut self.carriers);
+        self.count -= 1;
+        self.changed = true;
+        self.busy.retain(|busy| *busy != index);
+        self.memory.retain(|other| *other != index);
+        self.asleep -= usize::from(lane.asleep);
+        if lane.phase == Phase::Open {
+            self.open -= 1;
+        } else if lane.is_ungreeted() {
+            self.ungreeted -= 1;
+        }
+        debug_log!("lane {index} ended: {loss:?}");
+        if let Some(fd) = lane.carrier.fd() {
+            let _ = self.poller.remove(fd);
+        }
+        let mut guard = core.lock();
+        let now = guard.now();
+        let Core { engine, memory, .. } = &mut *guard;
+        engine.lane_lost(now, LaneId(index as u32), loss, memory);
+    }
+
+    /// Lanes that are on their way up or down.
+    pub(super) fn unsettled(&self) -> usize {
+        self.count - self.open
+    }
+
+    /// Ends lanes that took too long on their way up or down.
+    pub(super) fn sweep(&mut self, core: &Mutex<Core>) {
+        if self.unsettled() == 0 || self.swept.elapsed() < Duration::from_millis(100) {
+            return;
+        }
+        self.swept = Instant::now();
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].as_ref().is_some_and(|lane| lane.phase == Phase::Settling) {
+                self.settle(index, core);
+            }
+            let Some(lane) = &self.lanes[index] else { continue };
+            let loss = match lane.phase {
+                Phase::Settling if lane.dialled => LaneLoss::Broken("no answer within 10 s".to_owned()),
+                _ => LaneLoss::Closed,
+            };
+            let limit = match lane.phase {
+                Phase::Open => continue,
+                Phase::Parting => PARTING_TIME,
+                Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
+            };
+            if lane.since.elapsed() > limit {
+                self.lose(index, &loss, core);
+            }
+        }
+    }
+}

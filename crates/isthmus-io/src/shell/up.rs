@@ -1,0 +1,153 @@
+//! How lanes come up: accepted or dialled, until each can carry.
+
+use std::io;
+use std::net::SocketAddr;
+
+use isthmus_proto::{LaneId, LaneLoss};
+use parking_lot::Mutex;
+
+use super::{Core, Shell, loss_of};
+use crate::carrier::{Carrier, Neighbour, Settled};
+use crate::lane::{Lane, Phase};
+use crate::log::{info_log, warn_log};
+
+/// Lanes accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Lanes that may be connected without having said who they are.
+const UNGREETED_MAX: usize = 1024;
+
+impl Shell {
+    pub(super) fn accept(&mut self, core: &Mutex<Core>) {
+        (0..self.listeners.len()).for_each(|index| self.accept_at(index, core));
+    }
+
+    fn accept_at(&mut self, index: usize, core: &Mutex<Core>) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let socket = match self.listeners[index].accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    warn_log!("cannot accept a lane: {error}; raise the limit of open files if it is that");
+                    return;
+                }
+            };
+            if self.ungreeted >= UNGREETED_MAX {
+                continue; // dropped, and so closed
+            }
+            if let Ok(carrier) = self.carriers.accept(socket) {
+                self.take_up(carrier, core);
+            }
+        }
+    }
+
+    /// Accepts lanes that are not connections of their own; true where there were any.
+    pub(super) fn accept_turned(&mut self, core: &Mutex<Core>) -> bool {
+        let mut any = false;
+        while let Some(mut carrier) = self.carriers.accept_turned() {
+            if self.ungreeted >= UNGREETED_MAX {
+                carrier.release(&mut self.carriers);
+                continue;
+            }
+            any = true;
+            let index = self.take_up(carrier, core);
+            self.receive(index, core);
+        }
+        any
+    }
+
+    /// Takes up a lane that came in. Returns its index.
+    fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
+        let id = core.lock().engine.lane_accepted();
+        self.ungreeted += 1;
+        if self.install(id, Lane::new(carrier, false), core) {
+            self.settle(id.0 as usize, core);
+        }
+        id.0 as usize
+    }
+
+    /// Takes up a lane; false where that fails.
+    fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) -> bool {
+        let index = id.0 as usize;
+        if self.lanes.len() <= index {
+            self.lanes.resize_with(index + 1, || None);
+        }
+        let added = match lane.carrier.fd() {
+            Some(fd) => self.poller.add(fd, u64::from(id.0), lane.waits_to_write),
+            None => Ok(()),
+        };
+        self.lanes[index] = Some(lane);
+        self.count += 1;
+        self.changed = true;
+        if let Err(error) = &added {
+            self.lose(index, &LaneLoss::Broken(error.to_string()), core);
+        }
+        added.is_ok()
+    }
+
+    pub(super) fn dial(&mut self, id: LaneId, locator: SocketAddr, core: &Mutex<Core>) {
+        match self.carriers.dial(locator) {
+            Ok(carrier) => {
+                if self.install(id, Lane::new(carrier, true), core) {
+                    self.settle(id.0 as usize, core);
+                }
+            }
+            Err(error) => {
+                let loss = loss_of(&error);
+                let mut guard = core.lock();
+                let now = guard.now();
+                let Core { engine, memory, .. } = &mut *guard;
+                engine.lane_lost(now, id, &loss, memory);
+            }
+        }
+    }
+
+    /// Goes on with bringing a lane up; true once it can carry.
+    pub(super) fn settle(&mut self, index: usize, core: &Mutex<Core>) -> bool {
+        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return false };
+        match lane.carrier.settle(index, &mut self.carriers) {
+            Ok(Settled::Yes) => {}
+            Ok(Settled::Not { until_writable }) => {
+                self.wait_to_write(index, until_writable);
+                return false;
+            }
+            Err(error) => {
+                self.lose(index, &loss_of(&error), core);
+                return false;
+            }
+        }
+        let id = LaneId(index as u32);
+        let rtt_us = lane.carrier.rtt_us(&self.carriers);
+        let fills_path = lane.carrier.fills_path();
+        let neighbour = lane.carrier.neighbour(&self.carriers);
+        let name = lane.carrier.name(&self.carriers);
+        let (how, rtt) = (if lane.dialled { "dialled" } else { "accepted" }, rtt_us.unwrap_or(0));
+        info_log!(
+            "lane {index}, {how}, goes by {name}: round trip {rtt} us; transport {}",
+            self.carriers.transport()
+        );
+        let mut guard = core.lock();
+        match neighbour {
+            Neighbour::Of(as_id) => guard.engine.lane_is_of(id, as_id),
+            Neighbour::Router => guard.engine.lane_is_trusted(id),
+            Neighbour::Unknown => {}
+        }
+        if fills_path {
+            guard.engine.lane_fills_path(id);
+        }
+        if let Some(rtt_us) = rtt_us {
+            guard.engine.path_rtt(id, rtt_us);
+        }
+        self.changed = true;
+        if lane.dialled {
+            lane.phase = Phase::Open;
+            self.open += 1;
+            let now = guard.now();
+            guard.engine.lane_connected(now, id);
+        } else {
+            lane.phase = Phase::Ungreeted;
+        }
+        drop(guard);
+        self.look_at(index);
+        true
+    }
+}
