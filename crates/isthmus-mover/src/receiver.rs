@@ -75,9 +75,11 @@ pub(crate) struct ReceivingSide<'a> {
 }
 
 impl<'a> ReceivingSide<'a> {
+    /// Makes ready; what comes is sealed by `seal`, or as both sides agree once they know each other.
     pub(crate) fn start(
         receiving: Receiving,
         landing: Landing,
+        seal: Option<Seal>,
         wire: &'a mut Wire,
         watch: &'a mut Watch<'a>,
     ) -> Result<Self, MoverError> {
@@ -86,7 +88,7 @@ impl<'a> ReceivingSide<'a> {
             receiving,
             landing,
             pool,
-            seal: None,
+            seal: seal.map(Arc::new),
             targets: HashMap::new(),
             large: 0,
             next_id: 0,
@@ -149,7 +151,7 @@ impl<'a> ReceivingSide<'a> {
             }
             self.measure(start);
             if self.seal.is_none() && self.wire.channel.is_ready() {
-                self.seal = Some(Arc::new(self.wire.channel.seals()?.1));
+                self.seal = Some(Arc::new(self.wire.channel.seal_of_service()?));
                 // By now the path's round trip is known.
                 self.post_blocks()?;
             }
@@ -331,10 +333,8 @@ impl<'a> ReceivingSide<'a> {
                 self.other = status;
                 self.post_blocks()?;
             }
-            Control::Warning(text) => {
-                // The sender counts what it could not read; who watches here counts it too.
-                (self.watch)(Notice::Warning { text: shown(text.as_bytes()) });
-            }
+            Control::Warning(text) => (self.watch)(Notice::Warning { text: shown(text.as_bytes()) }),
+            Control::Trouble(text) => self.fail(shown(text.as_bytes())),
             _ => return Err(MoverError::Refused("the sender sent what only receivers say".to_owned())),
         }
         Ok(())

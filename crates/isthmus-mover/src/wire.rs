@@ -5,8 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::seal::KEY_LEN;
+
 /// The version of this protocol.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -71,6 +73,8 @@ pub enum Control {
     Finished,
     /// The session ends for this reason.
     Fault(String),
+    /// From the sender: something that should have been copied and could not, for the user.
+    Trouble(String),
 }
 
 /// Which way the files go.
@@ -190,6 +194,9 @@ pub struct Open {
     pub rate: u64,
     /// The same for repeated runs of one command: a new one takes the place of an older.
     pub transfer: [u8; 16],
+    /// What blocks of a client that sends are sealed by, where the session is encrypted: its own choice, of this
+    /// session alone, so that they can leave before the service has answered.
+    pub key: Option<[u8; KEY_LEN]>,
 }
 
 /// Something to copy.
