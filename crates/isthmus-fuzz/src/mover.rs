@@ -53,7 +53,6 @@ fn controls() -> Vec<Control> {
         block: 1 << 20,
         rate: 0,
         transfer: [9; 16],
-        key: Some([7; 32]),
     };
     vec![
         Control::Open(open(Way::Put { path: b"run".to_vec(), folder: true })),

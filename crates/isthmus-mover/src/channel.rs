@@ -160,15 +160,19 @@ impl Channel {
         }
     }
 
-    /// The seal of what the service sends; what it receives is sealed by a key of the client's.
+    /// The seals of what this side sends and of what it receives.
     ///
     /// # Errors
     /// The handshake is not over.
-    pub fn seal_of_service(&self) -> Result<Seal, ChannelError> {
-        let Cover::Tls(connection) = &self.cover else { return Ok(Seal::none()) };
-        let mut key = [0; KEY_LEN];
-        connection.export_keying_material(&mut key, b"EXPORTER-isthmus-mover-blocks", Some(b"server"))?;
-        Ok(Seal::new(&key).map_err(|_| rustls::Error::General("no key can be made".to_owned()))?)
+    pub fn seals(&self) -> Result<(Seal, Seal), ChannelError> {
+        let Cover::Tls(connection) = &self.cover else { return Ok((Seal::none(), Seal::none())) };
+        let seal = |who: &[u8]| {
+            let mut key = [0; KEY_LEN];
+            connection.export_keying_material(&mut key, b"EXPORTER-isthmus-mover-blocks", Some(who))?;
+            Seal::new(&key).map_err(|_| rustls::Error::General("no key can be made".to_owned()))
+        };
+        let (client, server) = (seal(b"client")?, seal(b"server")?);
+        Ok(if matches!(**connection, Connection::Client(_)) { (client, server) } else { (server, client) })
     }
 }
 
@@ -219,8 +223,7 @@ mod tests {
         assert!(matches!(server.hear(), Ok(Some(Control::Warning(text))) if text.len() == 200_000));
         assert_eq!(server.hear().expect("good"), Some(Control::Warning("b".to_owned())));
         assert_eq!(server.hear().expect("good"), None);
-        let (seal, open) =
-            (server.seal_of_service().expect("a key"), client.seal_of_service().expect("a key"));
+        let ((seal, _), (_, open)) = (client.seals().expect("keys"), server.seals().expect("keys"));
         let mut body = *b"bytes";
         let tag = seal.seal(0, b"", &mut body).expect("sealed").expect("a tag");
         let mut sealed = [&body[..], &tag].concat();

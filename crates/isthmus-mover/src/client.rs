@@ -14,7 +14,6 @@ use crate::disk::Io;
 use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
-use crate::seal::{KEY_LEN, Seal};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{TAG_OPEN, Wire, key};
 use crate::walk::{Filter, Root};
@@ -90,24 +89,21 @@ impl Transfer {
             Some(trust) => Channel::client(trust)?,
             None => Channel::plain(),
         };
-        let key = self.key()?;
         let first = server::opening(session, self.trust.is_none(), &channel.output());
         let mut wire = Wire::new(port.clone(), peer, None, session, channel)?;
         let len = first.len();
         port.send(peer, TAG_OPEN, first, 0..len, key::CONTROL_OUT, wire.sender())?;
-        wire.say(&Control::Open(self.open(key)))?;
+        wire.say(&Control::Open(self.open()))?;
         let (block, memory, threads, io) = (self.block, self.memory, self.threads, self.io);
         let mut tell = |notice| watch(notice);
         let done = match local {
             Local::Sources(roots) => {
                 let sending = Sending { block, memory, threads, io, rate: self.rate, rules: self.rules };
-                let seal =
-                    Some(Seal::of(key.as_ref()).map_err(|error| MoverError::Local(error.to_string()))?);
-                SendingSide::start(sending, roots, filter, seal, &mut wire, &mut tell)?.run()
+                SendingSide::start(sending, roots, filter, &mut wire, &mut tell)?.run()
             }
             Local::Landing(landing) => {
                 let receiving = Receiving { block, memory, threads, io };
-                ReceivingSide::start(receiving, landing, None, &mut wire, &mut tell)?.run(Vec::new())
+                ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
             }
         };
         drop(wire);
@@ -126,17 +122,7 @@ impl Transfer {
         }
     }
 
-    /// By what blocks are sealed that this side sends.
-    fn key(&self) -> Result<Option<[u8; KEY_LEN]>, MoverError> {
-        if self.trust.is_none() || matches!(self.direction, Direction::Get { .. }) {
-            return Ok(None);
-        }
-        let mut key = [0; KEY_LEN];
-        getrandom::fill(&mut key).map_err(|error| MoverError::Local(error.to_string()))?;
-        Ok(Some(key))
-    }
-
-    fn open(&self, key: Option<[u8; KEY_LEN]>) -> Open {
+    fn open(&self) -> Open {
         let way = match &self.direction {
             Direction::Put { path, folder, sources } => {
                 Way::Put { path: path.clone(), folder: *folder || sources.len() > 1 }
@@ -151,7 +137,7 @@ impl Transfer {
         let mut transfer = [0; 16];
         transfer.copy_from_slice(&blake3::hash(what.as_bytes()).as_bytes()[..16]);
         let (export, rules, block, rate) = (self.export.clone(), self.rules, self.block, self.rate);
-        Open { version: VERSION, export, way, rules, block, rate, transfer, key }
+        Open { version: VERSION, export, way, rules, block, rate, transfer }
     }
 
     fn local_paths(&self) -> Vec<PathBuf> {

@@ -22,12 +22,6 @@ pub(crate) struct Sealing {
     next: AtomicU64,
 }
 
-impl From<Option<Seal>> for Sealing {
-    fn from(seal: Option<Seal>) -> Self {
-        Self { seal: seal.map_or_else(OnceLock::new, OnceLock::from), next: AtomicU64::new(0) }
-    }
-}
-
 /// A block in its buffer: what of it was read, and what of it is to be sent.
 #[derive(Debug)]
 pub(crate) struct Block {

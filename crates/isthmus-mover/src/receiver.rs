@@ -75,11 +75,9 @@ pub(crate) struct ReceivingSide<'a> {
 }
 
 impl<'a> ReceivingSide<'a> {
-    /// Makes ready; what comes is sealed by `seal`, or as both sides agree once they know each other.
     pub(crate) fn start(
         receiving: Receiving,
         landing: Landing,
-        seal: Option<Seal>,
         wire: &'a mut Wire,
         watch: &'a mut Watch<'a>,
     ) -> Result<Self, MoverError> {
@@ -88,7 +86,7 @@ impl<'a> ReceivingSide<'a> {
             receiving,
             landing,
             pool,
-            seal: seal.map(Arc::new),
+            seal: None,
             targets: HashMap::new(),
             large: 0,
             next_id: 0,
@@ -151,7 +149,7 @@ impl<'a> ReceivingSide<'a> {
             }
             self.measure(start);
             if self.seal.is_none() && self.wire.channel.is_ready() {
-                self.seal = Some(Arc::new(self.wire.channel.seal_of_service()?));
+                self.seal = Some(Arc::new(self.wire.channel.seals()?.1));
                 // By now the path's round trip is known.
                 self.post_blocks()?;
             }

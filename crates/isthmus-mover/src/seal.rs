@@ -22,12 +22,6 @@ impl Seal {
         Self(None)
     }
 
-    /// Seals by the key that a client has chosen, which it keeps to itself until it knows the service; none:
-    /// blocks stay as they are.
-    pub fn of(key: Option<&[u8; KEY_LEN]>) -> Result<Self, Broken> {
-        key.map_or_else(|| Ok(Self::none()), Self::new)
-    }
-
     /// Seals by this key, which seals nothing else.
     pub fn new(key: &[u8; KEY_LEN]) -> Result<Self, Broken> {
         let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| Broken)?;

@@ -13,7 +13,7 @@ use crate::gauge::{Gauge, scaled};
 use crate::names::shown;
 use crate::plan::Plan;
 use crate::pool::{Block, Done, Job, Pool, Sealing};
-use crate::seal::{Seal, TAG_LEN};
+use crate::seal::TAG_LEN;
 use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
 use crate::walk::{Filter, Found, Item, Root, walk};
@@ -23,8 +23,6 @@ use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Statu
 /// What is sent before the first answer: more than a path of 1 Gb/s carries in two round trips, if they are so
 /// long, and as many times more on a longer one: the answer may be lost at first. Bytes.
 const AHEAD: u64 = 4 << 20;
-/// What may follow for each byte of it that has arrived.
-const AHEAD_MORE: u64 = 2;
 const AHEAD_TRIP: Duration = Duration::from_millis(12);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
@@ -71,7 +69,6 @@ pub(crate) struct SendingSide<'a> {
     found: Receiver<Found>,
     walked: bool,
     sealing: Arc<Sealing>,
-    knows_path: bool,
     entities: HashMap<u64, Entity>,
     large: usize,
     next_id: u64,
@@ -103,13 +100,11 @@ pub(crate) struct SendingSide<'a> {
 }
 
 impl<'a> SendingSide<'a> {
-    /// Starts to walk and to read; nothing is sent before [`SendingSide::run`]. Blocks are sealed by `seal`, or, where
-    /// both sides make it together, once they know each other.
+    /// Starts to walk and to read; nothing is sent before [`SendingSide::run`].
     pub(crate) fn start(
         sending: Sending,
         roots: Vec<Root>,
         filter: Filter,
-        seal: Option<Seal>,
         wire: &'a mut Wire,
         watch: &'a mut Watch<'a>,
     ) -> Result<Self, MoverError> {
@@ -125,8 +120,7 @@ impl<'a> SendingSide<'a> {
             pool,
             found,
             walked: false,
-            sealing: Arc::new(seal.into()),
-            knows_path: false,
+            sealing: Arc::default(),
             entities: HashMap::new(),
             large: 0,
             next_id: 0,
@@ -184,11 +178,9 @@ impl<'a> SendingSide<'a> {
             for control in heard.drain(..) {
                 self.hear(control)?;
             }
-            if self.wire.channel.is_ready() && !self.knows_path {
+            if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {
                 self.know_path();
-                if self.sealing.seal.get().is_none() {
-                    let _ = self.sealing.seal.set(self.wire.channel.seal_of_service()?);
-                }
+                let _ = self.sealing.seal.set(self.wire.channel.seals()?.0);
                 for block in std::mem::take(&mut self.unsealed) {
                     self.reading += 1;
                     self.pool.put(Job::Seal { block, sealing: self.sealing.clone() });
@@ -202,7 +194,6 @@ impl<'a> SendingSide<'a> {
 
     /// The path's round trip is known by now: how much may be under way, and go ahead of answers.
     fn know_path(&mut self) {
-        self.knows_path = true;
         let round_trip = self.wire.round_trip();
         tracing::debug!(?round_trip, "both sides know each other");
         self.gauge.expect(round_trip);
@@ -256,8 +247,6 @@ impl<'a> SendingSide<'a> {
                     debug_assert_eq!(news.key, key::BLOCK_OUT);
                     self.in_network -= news.len as u64;
                     self.gauge.delivered(news.len as u64);
-                    // A path that carries so much before the first answer carries more.
-                    self.plan.run_ahead(AHEAD_MORE * news.len as u64);
                     self.free.push(news.buffer);
                 }
             }

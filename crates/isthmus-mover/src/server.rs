@@ -18,7 +18,6 @@ use crate::config::{Export, ServeConfig};
 use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
-use crate::seal::Seal;
 use crate::sender::{Sending, SendingSide};
 use crate::session::{Event, TAG_OPEN, Wire, refuse};
 use crate::sweep::Sweep;
@@ -160,8 +159,6 @@ impl Service {
             }
         };
         refuse(&self.port, peer, session, &why);
-        // It may have sent blocks already.
-        self.sweep.lock().add(peer, session);
     }
 
     /// One session from its first message to its end.
@@ -235,9 +232,7 @@ impl Service {
                     .map_err(|error| usage(&path, &error))?;
                 wire.say(&Control::Opened)?;
                 let receiving = Receiving { block, memory, threads, io };
-                let seal =
-                    Seal::of(open.key.as_ref()).map_err(|error| MoverError::Refused(error.to_string()))?;
-                let side = ReceivingSide::start(receiving, landing, Some(seal), wire, &mut quiet)?;
+                let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 Ok((what, side.run(rest)?))
             }
             Way::Get { paths, choice } => {
@@ -250,7 +245,7 @@ impl Service {
                 }
                 wire.say(&Control::Opened)?;
                 let sending = Sending { block, memory, threads, io, rate: open.rate, rules: open.rules };
-                let side = SendingSide::start(sending, roots, filter, None, wire, &mut quiet)?;
+                let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
                 Ok((what, side.run()?))
             }
         }
@@ -277,9 +272,6 @@ impl Service {
                 names::shown(open.export.as_bytes())
             ));
         };
-        if matches!(open.way, Way::Put { .. }) && open.key.is_none() && self.trust.is_some() {
-            return Err("blocks without a key; use the same isthmus release on both sides".to_owned());
-        }
         if matches!(open.way, Way::Put { .. }) && !export.writable {
             return Err(format!("export {:?} is read-only", open.export));
         }

@@ -5,8 +5,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::seal::KEY_LEN;
-
 /// The version of this protocol.
 pub const VERSION: u16 = 5;
 /// Longest control message. Bytes.
@@ -194,9 +192,6 @@ pub struct Open {
     pub rate: u64,
     /// The same for repeated runs of one command: a new one takes the place of an older.
     pub transfer: [u8; 16],
-    /// What blocks of a client that sends are sealed by, where the session is encrypted: its own choice, of this
-    /// session alone, so that they can leave before the service has answered.
-    pub key: Option<[u8; KEY_LEN]>,
 }
 
 /// Something to copy.
