@@ -8,9 +8,14 @@
 
 // Pieces that are dealt at once while there are many, and what is left for each rank of the last ones.
 enum { PORTION = 4, SHARES_OF_REST = 4 };
-// How long what a rank has under way at the end may take: so many round trips, and a little. Seconds.
-enum { TRIPS = 3 };
+// How long what a rank has under way at the end may take: so many round trips, and a little; on a path that is
+// longer than USUAL_TRIP_S more of them, up to some: what is lost there comes one or two later, and a piece that waits for
+// it is still under way. Seconds.
+enum { TRIPS = 3, TRIPS_MOST = 8 };
 #define SLACK 0.02
+#define USUAL_TRIP_S 0.024
+// The same on a path of USUAL_TRIP_S before anything has been delivered; as many times more on a longer one. Bytes.
+#define AT_FIRST (4 * MIB)
 // What a rank remembers of its path's rate when that seems to be less.
 #define FADING 0.9
 // How often a rank looks how quick its path is, or a round trip. Seconds.
@@ -101,11 +106,13 @@ void deal_delivered(struct transfer *t, int64_t bytes)
 static int64_t most_under_way(const struct transfer *t)
 {
     const struct deal *deal = &t->deal;
-    int64_t window = t->count * t->piece, soon = (int64_t)(deal->rate * (TRIPS * t->c->rtt_s + SLACK));
+    double rtt = t->c->rtt_s, longer = rtt > USUAL_TRIP_S ? rtt / USUAL_TRIP_S : 1;
+    double trips = longer * TRIPS < TRIPS_MOST ? longer * TRIPS : TRIPS_MOST;
+    int64_t window = t->count * t->piece, soon = (int64_t)(deal->rate * (trips * rtt + SLACK));
     if (!deal->few)
         return window;
     if (deal->rate == 0)
-        soon = 4 * MIB;
+        soon = (int64_t)((double)AT_FIRST * longer);
     // Pieces become shorter: while one is on its way the next is made ready.
     if (soon < 2 * deal->longest)
         soon = 2 * deal->longest;

@@ -77,6 +77,7 @@ fn controls() -> Vec<Control> {
         Control::Opened,
         Control::Walked { files: 3, bytes: 1 << 41 },
         Control::Warning("left out".to_owned()),
+        Control::Trouble("may not be read".to_owned()),
         Control::Fault("no".to_owned()),
         Control::Finished,
     ]

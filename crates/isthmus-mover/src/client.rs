@@ -115,8 +115,8 @@ impl Transfer {
     fn explained(&self, error: MoverError) -> MoverError {
         match error {
             MoverError::Lost(text) => MoverError::Lost(format!(
-                "{text}; when the service at {} is there again, the same command continues",
-                self.service
+                "the service at {} is lost: {text}; when it is there again, the same command continues",
+                self.service.locator
             )),
             error => error,
         }

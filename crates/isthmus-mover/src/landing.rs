@@ -1,6 +1,6 @@
 //! Where a transfer arrives: what is there already, folders, symbolic links, and files to come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use crate::{confine, meta, names};
 
 /// Most folders that are kept open.
 const FOLDERS_MAX: usize = 64;
+/// Most folders of which is remembered that they could not be made: of more it is told twice.
+const REFUSED_MAX: usize = 1024;
 
 /// The folder that everything goes to, and nothing outside it.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub(crate) struct Landing {
     /// Whether symbolic links may lead out of the transfer's folder.
     any_symlink: bool,
     folders: HashMap<Vec<u8>, Arc<OwnedFd>>,
+    /// Folders that could not be made, and of which the end is still to come.
+    refused: HashSet<Vec<u8>>,
 }
 
 /// What becomes of an entry.
@@ -64,6 +68,7 @@ impl Landing {
             boot: boot(),
             any_symlink,
             folders: HashMap::new(),
+            refused: HashSet::new(),
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let folder = |path: &[u8]| {
@@ -92,10 +97,19 @@ impl Landing {
 
     /// Does what can be done at once for an entry. `alive` is called now and then.
     pub(crate) fn prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> Prepared {
-        let (path, is_file) = (names::shown(&entry.path), matches!(entry.kind, Kind::File { .. }));
+        let (path, kind) = (entry.path.clone(), entry.kind.clone());
+        if kind == Kind::FolderEnd && self.refused.remove(&path) {
+            // Its trouble was told when it began.
+            return Prepared::Over(Outcome::Done(None));
+        }
         self.try_prepare(entry, alive).unwrap_or_else(|error| {
-            let text = format!("{path}: {error}");
-            if is_file {
+            let may_not = error.kind() == io::ErrorKind::PermissionDenied;
+            let remedy = if may_not { "; who runs the receiving side may not write there" } else { "" };
+            let text = format!("{}: {error}{remedy}", names::shown(&path));
+            if kind == Kind::Folder && self.refused.len() < REFUSED_MAX {
+                self.refused.insert(path);
+            }
+            if matches!(kind, Kind::File { .. }) {
                 Prepared::Asked(Answer::Refused(text), None)
             } else {
                 Prepared::Over(Outcome::Failed(text))
@@ -122,11 +136,7 @@ impl Landing {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
             _ if self.rules.dry_run => Ok(self.dry(&entry, there.as_ref())),
             Kind::Folder => {
-                if there.is_none() {
-                    make_folder(&parent, name, entry.meta.mode | 0o700)?;
-                }
-                // It is a folder, and no symbolic link to one.
-                self.folder(&path)?;
+                self.begin_folder(&parent, &path, entry.meta.mode, there.as_ref())?;
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
             Kind::FolderEnd => {
@@ -144,6 +154,26 @@ impl Landing {
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
         }
+    }
+
+    fn begin_folder(
+        &mut self,
+        parent: &OwnedFd,
+        path: &[u8],
+        mode: u32,
+        there: Option<&Stat>,
+    ) -> io::Result<()> {
+        match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            None => make_folder(parent, names::split(path).1, mode | 0o700)?,
+            Some(FileType::Directory) => {}
+            Some(_) => {
+                let text =
+                    "there is something else of this name, and no folder; remove it, or copy elsewhere";
+                return Err(io::Error::other(text));
+            }
+        }
+        // It is a folder, and no symbolic link to one.
+        self.folder(path).map(drop)
     }
 
     /// The path of an entry here.
@@ -196,8 +226,15 @@ impl Landing {
             return Err(io::Error::other("a share that no such file has"));
         }
         if let Some(stat) = there {
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                return Err(io::Error::other("there is a folder of this name; remove it, or copy elsewhere"));
+            let what = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile | FileType::Symlink => None,
+                FileType::Directory => Some("folder"),
+                FileType::Fifo => Some("pipe"),
+                _ => Some("device or socket"),
+            };
+            if let Some(what) = what {
+                let text = format!("there is a {what} of this name; remove it, or copy elsewhere");
+                return Err(io::Error::other(text));
             }
             if let Some(answer) = self.leave_alone(size, entry.meta.mtime, stat) {
                 return Ok(Prepared::Asked(answer, None));

@@ -331,10 +331,8 @@ impl<'a> ReceivingSide<'a> {
                 self.other = status;
                 self.post_blocks()?;
             }
-            Control::Warning(text) => {
-                // The sender counts what it could not read; who watches here counts it too.
-                (self.watch)(Notice::Warning { text: shown(text.as_bytes()) });
-            }
+            Control::Warning(text) => (self.watch)(Notice::Warning { text: shown(text.as_bytes()) }),
+            Control::Trouble(text) => self.fail(shown(text.as_bytes())),
             _ => return Err(MoverError::Refused("the sender sent what only receivers say".to_owned())),
         }
         Ok(())

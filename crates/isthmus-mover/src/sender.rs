@@ -264,7 +264,7 @@ impl<'a> SendingSide<'a> {
         match found {
             Found::Trouble(text) => {
                 self.summary.failed += 1;
-                self.wire.say(&Control::Warning(text.clone()))?;
+                self.wire.say(&Control::Trouble(text.clone()))?;
                 (self.watch)(Notice::Failed { text });
             }
             Found::Skipped(text) => {

@@ -420,6 +420,9 @@ fn room(error: io::Error, size: u64) -> io::Error {
             );
             io::Error::new(error.kind(), text)
         }
+        Some(Errno::ACCESS | Errno::PERM) => {
+            io::Error::new(error.kind(), format!("{error}; who runs the receiving side may not write there"))
+        }
         _ => error,
     }
 }

@@ -139,6 +139,13 @@ impl Walker<'_> {
         self.say(Found::Trouble(format!("{}: {error}", names::shown(at))))
     }
 
+    /// The same of what the system said.
+    fn refused(&self, at: &[u8], error: &io::Error) -> Result<(), Gone> {
+        let may_not = error.kind() == io::ErrorKind::PermissionDenied;
+        let remedy = if may_not { "; who runs the sending side may not read it" } else { "" };
+        self.trouble(at, &format_args!("{error}{remedy}"))
+    }
+
     fn item(&self, at: &[u8], path: &[u8], kind: Kind, meta: Meta) -> Result<(), Gone> {
         self.say(Found::Item(Item {
             dir: self.dir.clone(),
@@ -163,7 +170,7 @@ impl Walker<'_> {
         }
         let stat = match statat(within, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(error) => return self.trouble(at, &io::Error::from(error)),
+            Err(error) => return self.refused(at, &io::Error::from(error)),
         };
         let open =
             |flags| confine::open(within, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty());
@@ -175,19 +182,21 @@ impl Walker<'_> {
         match kind {
             FileType::RegularFile => match open(OFlags::empty()) {
                 Ok(file) => self.file(&file, at, path),
-                Err(error) => self.trouble(at, &error),
+                Err(error) => self.refused(at, &error),
             },
             FileType::Directory if !self.filter.recursive => {
                 self.trouble(at, &"is a folder; add -r to copy it with what is in it")
             }
             FileType::Directory => match open(OFlags::DIRECTORY) {
                 Ok(folder) => self.folder(folder, &stat, at, path, depth),
-                Err(error) => self.trouble(at, &error),
+                Err(error) => self.refused(at, &error),
             },
             FileType::Symlink => match readlinkat(within, name, Vec::new()) {
                 Ok(text) => self.item(at, path, Kind::Symlink(text.into_bytes()), meta::of(&stat)),
-                Err(error) => self.trouble(at, &io::Error::from(error)),
+                Err(error) => self.refused(at, &io::Error::from(error)),
             },
+            // What the user has named is to be copied.
+            _ if depth == 0 => self.trouble(at, &"neither file, folder nor symbolic link; not copied"),
             _ => self.say(Found::Skipped(format!(
                 "{}: neither file, folder nor symbolic link; not copied",
                 names::shown(at)
@@ -204,7 +213,7 @@ impl Walker<'_> {
     fn file(&self, file: &OwnedFd, at: &[u8], path: &[u8]) -> Result<(), Gone> {
         let stat = match fstat(file) {
             Ok(stat) => stat,
-            Err(error) => return self.trouble(at, &io::Error::from(error)),
+            Err(error) => return self.refused(at, &io::Error::from(error)),
         };
         let meta = self.with_xattrs(file, &stat, at)?;
         let size = stat.st_size as u64;
@@ -239,13 +248,13 @@ impl Walker<'_> {
         self.item(at, path, Kind::Folder, meta.clone())?;
         let entries = match Dir::read_from(&folder) {
             Ok(entries) => entries,
-            Err(error) => return self.trouble(at, &io::Error::from(error)),
+            Err(error) => return self.refused(at, &io::Error::from(error)),
         };
         for entry in entries {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    self.trouble(at, &io::Error::from(error))?;
+                    self.refused(at, &io::Error::from(error))?;
                     break;
                 }
             };

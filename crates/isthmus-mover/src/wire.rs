@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -71,6 +71,8 @@ pub enum Control {
     Finished,
     /// The session ends for this reason.
     Fault(String),
+    /// From the sender: something that should have been copied and could not, for the user.
+    Trouble(String),
 }
 
 /// Which way the files go.

@@ -207,6 +207,46 @@ fn a_folder_in_the_way_is_named() {
 }
 
 #[test]
+fn what_a_file_must_not_replace_stays_and_a_file_in_a_folders_way_is_told_once() {
+    let place = Place::writable();
+    fs::write(place.here("file"), "f").expect("written");
+    fs::create_dir_all(place.here("d/e")).expect("made");
+    let _socket = std::os::unix::net::UnixListener::bind(place.export("socket")).expect("bound");
+    let fault = |transfer| {
+        let (done, notices) = run(&transfer);
+        assert_eq!(done.expect("it ends").failed, 1, "{notices:?}");
+        let texts = notices.into_iter().filter_map(|notice| match notice {
+            Notice::Failed { text } => Some(text),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>()
+    };
+    let told = fault(place.put(&["file"], "socket"));
+    assert!(matches!(&told[..], [text] if text.contains("device or socket of this name")), "{told:?}");
+    let stat = fs::symlink_metadata(place.export("socket")).expect("it stays");
+    assert!(!stat.is_file());
+    fs::write(place.export("e"), "a file").expect("written");
+    fs::write(place.export("d"), "a file").expect("written");
+    let told = fault(place.put(&["d/e"], ""));
+    assert!(matches!(&told[..], [text] if text.contains("and no folder; remove it")), "{told:?}");
+    // What would be in it fails too, each once.
+    let (done, notices) = run(&place.put(&["d"], ""));
+    assert_eq!(done.expect("it ends").failed, 2, "{notices:?}");
+}
+
+#[test]
+fn a_device_that_was_named_is_not_passed_over_in_silence() {
+    let place = Place::writable();
+    let _socket = std::os::unix::net::UnixListener::bind(place.here("socket")).expect("bound");
+    let (done, notices) = run(&place.put(&["socket"], ""));
+    assert_eq!(done.expect("it ends").failed, 1);
+    assert!(
+        matches!(&notices[..], [Notice::Failed { text }] if text.contains("neither file")),
+        "{notices:?}"
+    );
+}
+
+#[test]
 fn a_service_that_is_not_there_is_said_to_be_gone() {
     let mut place = Place::writable();
     fs::write(place.here("file"), "f").expect("written");

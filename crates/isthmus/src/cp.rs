@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use isthmus_io::{Settings, Streams};
-use isthmus_mover::config::with_credit;
+use isthmus_mover::config::for_copies;
 use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
 use isthmus_mover::{Direction, Io, MoverError, SitesConfig, Summary, Transfer};
 use isthmus_units::{Rate, Size};
@@ -149,7 +149,7 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
     Ok(Transfer {
         service,
         trust,
-        settings: with_credit(settings),
+        settings: for_copies(settings),
         export: remote.export,
         direction,
         choice,

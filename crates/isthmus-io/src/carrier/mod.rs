@@ -365,6 +365,8 @@ pub(crate) struct Carriers {
     /// Address to connect from, where the user named an interface.
     from: Option<IpAddr>,
     transport: Transport,
+    /// The round trip from which on UDP carries, where nothing else is said.
+    udp_from: Duration,
     /// Who has to be reached by TCP.
     routers: Vec<SocketAddr>,
     paths: Paths,
@@ -396,6 +398,7 @@ impl Carriers {
             own,
             from,
             transport: settings.transport,
+            udp_from: settings.udp_from.to_duration(),
             routers: settings.routers.0.clone(),
             paths: Paths::new(settings.congestion.clone(), Neighbours::new(own, ledger)),
             hubs,
@@ -461,7 +464,7 @@ impl Carriers {
             let lane = tls.dialled(TcpLane::dial(by_tcp, self.from)?)?;
             return Ok(match by {
                 Some(Known::Tcp | Known::Blocked) => Carrier::Tls(Box::new(lane)),
-                by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some()))),
+                by => Carrier::Race(Box::new(RaceLane::dial_sealed(to, lane, by.is_some(), self.udp_from))),
             });
         }
         if by == Some(Known::Udp)
@@ -473,7 +476,7 @@ impl Carriers {
         if by.is_none_or(|by| by == Known::Wanted)
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, udp, by.is_some()))));
+            return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, udp, by.is_some(), self.udp_from))));
         }
         let near = self.is_near(to.ip()) && !self.routers.contains(&to) && !self.memory.is_off();
         Ok(if self.hubs.is_off() && !near {

@@ -17,11 +17,7 @@ use super::tls::{Tls, TlsLane};
 use super::udp::{Known, Udp, UdpLane};
 use super::{Carrier, Settled};
 
-/// From this round trip on UDP carries: endpoints of one host plan for a path together, and lose
-/// nothing to a queue that they overfill. On shorter paths TCP does about as well, and costs less of the
-/// processor where links are fast.
-const LONG: Duration = Duration::from_millis(50);
-/// The same of encrypted lanes, whose UDP comes up a round trip later.
+/// Encrypted lanes, whose UDP comes up a round trip later, go by UDP from this round trip on at least.
 const LONG_SEALED: Duration = Duration::from_millis(150);
 /// How long UDP may take beyond TCP: so many times what that took, and at least so long.
 /// Either may have lost its first packet.
@@ -38,6 +34,10 @@ pub(crate) struct RaceLane {
     udp: Option<UdpLane>,
     /// UDP carries however long the round trip is.
     prefers_udp: bool,
+    /// From this round trip on UDP carries: endpoints of one host plan for a path together, and lose
+    /// nothing to a queue that they overfill. On shorter paths TCP does about as well once it is up to speed,
+    /// and costs less of the processor where links are fast.
+    long: Duration,
     since: Instant,
     /// How long TCP took, once it can carry, and its round trip.
     connected: Option<(Duration, Duration)>,
@@ -79,17 +79,23 @@ pub(super) enum Winner {
 }
 
 impl RaceLane {
-    pub(super) fn dial(to: SocketAddr, tcp: TcpLane, udp: &mut Udp, prefers_udp: bool) -> Self {
-        Self::new(to, Base::Plain(tcp), Some(udp.dial(to)), prefers_udp)
+    pub(super) fn dial(
+        to: SocketAddr,
+        tcp: TcpLane,
+        udp: &mut Udp,
+        prefers_udp: bool,
+        long: Duration,
+    ) -> Self {
+        Self::new(to, Base::Plain(tcp), Some(udp.dial(to)), prefers_udp, long)
     }
 
     /// The same, encrypted.
-    pub(super) fn dial_sealed(to: SocketAddr, tls: TlsLane, prefers_udp: bool) -> Self {
-        Self::new(to, Base::Tls(Box::new(tls)), None, prefers_udp)
+    pub(super) fn dial_sealed(to: SocketAddr, tls: TlsLane, prefers_udp: bool, long: Duration) -> Self {
+        Self::new(to, Base::Tls(Box::new(tls)), None, prefers_udp, long.max(LONG_SEALED))
     }
 
-    fn new(to: SocketAddr, base: Base, udp: Option<UdpLane>, prefers_udp: bool) -> Self {
-        Self { to, base: Some(base), udp, prefers_udp, since: Instant::now(), connected: None }
+    fn new(to: SocketAddr, base: Base, udp: Option<UdpLane>, prefers_udp: bool, long: Duration) -> Self {
+        Self { to, base: Some(base), udp, prefers_udp, long, since: Instant::now(), connected: None }
     }
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -140,8 +146,7 @@ impl RaceLane {
             return Ok(Winner::NotYet { until_writable });
         };
         let host = self.to.ip();
-        let long = if matches!(self.base, Some(Base::Tls(_))) { LONG_SEALED } else { LONG };
-        let by_udp = self.prefers_udp || rtt >= long;
+        let by_udp = self.prefers_udp || rtt >= self.long;
         if by_udp && answered {
             if !self.prefers_udp {
                 udp.learn(host, Known::Udp, format_args!("the round trip is {} ms", rtt.as_millis()));
@@ -154,7 +159,11 @@ impl RaceLane {
         if !by_udp {
             // Others may have found more out since this one began.
             if udp.known(host).is_none() {
-                udp.learn(host, Known::Tcp, format_args!("the round trip is below {} ms", long.as_millis()));
+                udp.learn(
+                    host,
+                    Known::Tcp,
+                    format_args!("the round trip is below {} ms", self.long.as_millis()),
+                );
             }
             return Ok(Winner::Tcp);
         }
@@ -188,7 +197,7 @@ impl RaceLane {
         let rtt = base.rtt_us().map_or(took, Duration::from_micros);
         self.connected = Some((took, rtt));
         if let Base::Tls(lane) = base
-            && (self.prefers_udp || rtt >= LONG)
+            && (self.prefers_udp || rtt >= self.long)
         {
             let mut lane = udp.dial_within(self.to, &lane.udp_session()?);
             lane.settle(index, udp)?;
