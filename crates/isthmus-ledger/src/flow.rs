@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::table::{PACED, RESTS, SENDS, SENDS_LITTLE, Slot};
+use crate::table::{ENDS, PACED, PAUSES, RESTS, SENDS, SENDS_LITTLE, Slot};
 use crate::{Kind, LEARNED_LIFE_US, Ledger, Micros, PathKey};
 
 /// What a flow that sends little may have beyond what it sends, before it takes from others.
@@ -47,14 +47,14 @@ pub struct Group {
     pub leads: bool,
     /// Somebody does.
     pub is_led: bool,
-    /// Flows that send, this one among them.
+    /// Flows that have something to send, this one among them.
     pub count: u32,
     /// What part of the pace is this flow's; above 0, at most 1.
     pub share: f64,
-    /// What the others deliver. Bytes/s.
-    pub others_rate: u64,
-    /// What they have under way. Bytes.
+    /// What the others have under way. Bytes.
     pub others_in_flight: u64,
+    /// What all have delivered, those too that have ended, from any start, modulo its size. Bytes.
+    pub delivered: u64,
     /// What is planned, if it is known.
     pub plan: Plan,
 }
@@ -94,6 +94,23 @@ impl Flow {
         slot.state.store(if report.sends_little { SENDS_LITTLE } else { SENDS }, Release);
         shared.path(path).touched.fetch_max(now, Relaxed);
         true
+    }
+
+    /// There is nothing to send, until [`Flow::tell`] says otherwise: what this flow might send is the others',
+    /// but what it has under way still counts. If it leads it goes on, unless it `ends`: then
+    /// another one may.
+    pub fn pause(&self, ends: bool) {
+        if let Some((path, slot)) = self.place {
+            let state = if ends { ENDS } else { PAUSES };
+            self.ledger.shared.slot(path, slot).state.store(state, Release);
+        }
+    }
+
+    /// So much more of this flow has arrived. Bytes (wire).
+    pub fn deliver(&self, bytes: u64) {
+        if let Some((path, _)) = self.place {
+            self.ledger.shared.path(path).delivered.fetch_add(bytes, Relaxed);
+        }
     }
 
     fn take_place(&mut self, now: Micros) -> Option<(usize, usize)> {
@@ -149,20 +166,17 @@ impl Flow {
         let plan = self.plan(now);
         let (leads, is_led) = self.lead(now, path, own);
         let shared = &self.ledger.shared;
-        let mut sum =
-            Group { leads, is_led, count: 1, share: 1.0, others_rate: 0, others_in_flight: 0, plan };
+        let delivered = shared.path(path).delivered.load(Relaxed);
+        let mut sum = Group { leads, is_led, count: 1, share: 1.0, others_in_flight: 0, delivered, plan };
         let others = shared.slots(path).enumerate().filter(|(slot, _)| *slot != own);
         let busy = |slot: &Slot<'_>| slot.is_busy(now) && slot.is_paced();
         for (_, slot) in others.clone().filter(|(_, slot)| busy(slot)) {
-            sum.count += 1;
-            sum.others_rate = sum.others_rate.saturating_add(slot.rate.load(Relaxed));
+            sum.count += u32::from(need(&slot) != Some(0.0));
             sum.others_in_flight = sum.others_in_flight.saturating_add(slot.in_flight.load(Relaxed));
         }
-        let little = |slot: &Slot<'_>| slot.state.load(Relaxed) == SENDS_LITTLE;
-        let needs = others.filter(|(_, slot)| busy(slot) && little(slot));
-        sum.share = share(plan.pace as f64, sum.count, || {
-            needs.clone().map(|(_, slot)| LITTLE_MORE * slot.rate.load(Relaxed) as f64)
-        });
+        let sends = others.filter(|(_, slot)| busy(slot)).filter_map(|(_, slot)| need(&slot));
+        let needs = sends.filter(|need| *need > 0.0);
+        sum.share = share(plan.pace as f64, sum.count, || needs.clone());
         Some(sum)
     }
 
@@ -172,9 +186,9 @@ impl Flow {
         let leader = shared.path(path).leader;
         let is = leader.load(Acquire);
         let me = own as u64 + 1;
-        let may = shared.slot(path, own).state.load(Relaxed) == SENDS;
-        let is_good =
-            |slot: &Slot<'_>| slot.is_busy(now) && slot.is_paced() && slot.state.load(Relaxed) == SENDS;
+        let may_lead = |slot: &Slot<'_>| matches!(slot.state.load(Relaxed), SENDS | PAUSES);
+        let may = may_lead(&shared.slot(path, own));
+        let is_good = |slot: &Slot<'_>| slot.is_busy(now) && slot.is_paced() && may_lead(slot);
         let good = is > 0 && shared.slots(path).nth(is as usize - 1).is_some_and(|slot| is_good(&slot));
         if is == me || good || !may {
             return (is == me, good);
@@ -200,6 +214,15 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         self.rest();
+    }
+}
+
+/// What a flow needs that does not send all it might. Bytes/s.
+fn need(slot: &Slot<'_>) -> Option<f64> {
+    match slot.state.load(Relaxed) {
+        SENDS_LITTLE => Some(LITTLE_MORE * slot.rate.load(Relaxed).max(1) as f64),
+        PAUSES | ENDS => Some(0.0),
+        _ => None,
     }
 }
 

@@ -82,6 +82,10 @@ pub(crate) const RESTS: u64 = 0;
 pub(crate) const SENDS: u64 = 1;
 /// It sends less than it might.
 pub(crate) const SENDS_LITTLE: u64 = 2;
+/// It has nothing to send at the moment.
+pub(crate) const PAUSES: u64 = 3;
+/// It has had nothing for a while: what it has under way is its last.
+pub(crate) const ENDS: u64 = 4;
 
 /// The record of a path.
 pub(crate) struct Path<'a> {
@@ -99,6 +103,8 @@ pub(crate) struct Path<'a> {
     pub(crate) loss_ppm: &'a AtomicU64,
     /// One more than the last slot that was ever used.
     pub(crate) used: &'a AtomicU64,
+    /// What all paced flows have delivered since the table was made, modulo its size. Bytes (wire).
+    pub(crate) delivered: &'a AtomicU64,
 }
 
 /// A flow's place.
@@ -170,9 +176,9 @@ impl Shared {
     }
 
     pub(crate) fn path(&self, path: usize) -> Path<'_> {
-        let [key, touched, leader, capacity, learned_at, rtt_us, pace, window, loss_ppm, used, ..] =
+        let [key, touched, leader, capacity, learned_at, rtt_us, pace, window, loss_ppm, used, delivered, ..] =
             self.unit(path, 0);
-        Path { key, touched, leader, capacity, learned_at, rtt_us, pace, window, loss_ppm, used }
+        Path { key, touched, leader, capacity, learned_at, rtt_us, pace, window, loss_ppm, used, delivered }
     }
 
     pub(crate) fn slot(&self, path: usize, slot: usize) -> Slot<'_> {

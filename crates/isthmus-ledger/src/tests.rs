@@ -49,7 +49,7 @@ fn one_leads_and_another_when_it_rests_or_sends_little() {
     assert!(leads(&mut one, 1) && !leads(&mut two, 1));
     one.teach(1, &Plan { capacity: 800, pace: 1_000, window: 5, loss: 0.1, rtt_us: 9 });
     let group = two.group(2).expect("a place");
-    assert_eq!((group.share, group.others_rate, group.others_in_flight), (0.5, 100, 1_000));
+    assert_eq!((group.share, group.others_in_flight, group.delivered), (0.5, 1_000, 0));
     assert_eq!((group.plan.pace, group.plan.capacity, group.plan.loss), (1_000, 800, 0.1));
     one.tell(3, Report { sends_little: true, ..MANY });
     assert!(leads(&mut two, 3) && !leads(&mut one, 3));

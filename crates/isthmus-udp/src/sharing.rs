@@ -17,6 +17,8 @@ const WAIT_US: Micros = 1_000;
 /// Time without anything to send after which a flow counts as ended, at least; else an eighth of the round
 /// trip. Microseconds.
 const DRY_LEAST_US: Micros = 10_000;
+/// The same after which its share is the others' as long as that lasts. Microseconds.
+const PAUSE_US: Micros = 2_000;
 /// Share of what it might send below which a flow sends little.
 const LITTLE: f64 = 0.7;
 
@@ -35,11 +37,13 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct Sharing {
     flow: Flow,
-    /// It has bulk under way, and since when there was nothing to send.
+    /// It has bulk under way, and since when there was nothing more to send.
     busy: bool,
     dry_since: Option<Micros>,
     looked_at: Micros,
     group: Option<Group>,
+    /// What arrived and is not told of yet. Bytes (wire).
+    untold: u64,
     /// What arrived in this round, and since when.
     since: Option<Micros>,
     bytes: u64,
@@ -61,6 +65,7 @@ impl Sharing {
             dry_since: None,
             looked_at: 0,
             group: None,
+            untold: 0,
             since: None,
             bytes: 0,
             steady_bytes: 0,
@@ -84,6 +89,7 @@ impl Sharing {
 
     /// Takes in what an acknowledgement brought.
     pub(crate) fn note(&mut self, sample: &AckSample) {
+        self.untold += if self.busy { sample.acked_bytes } else { 0 };
         if !self.busy || sample.now < self.counts_from {
             return self.forget_round(None);
         }
@@ -117,15 +123,17 @@ impl Sharing {
         congestion: &mut dyn CongestionControl,
     ) {
         let Some(rtt_us) = load.rtt_us.filter(|rtt| *rtt >= FAR_US) else { return };
-        if !self.is_busy(now, load, rtt_us) {
+        if !self.is_busy(now, load) {
             return self.rest(now, congestion);
         }
         if self.busy && !at_once && now < self.looked_at + LOOK_US {
             return;
         }
         let waits = self.group.is_some_and(|group| group.plan.window == 0);
-        if !self.busy || waits {
+        let ends = self.has_dried(now, dry_us(rtt_us));
+        if !self.busy || waits || ends {
             self.counts_from = now + rtt_us + rtt_us / 4;
+            (self.rate, self.sends_little) = (None, false);
         }
         (self.busy, self.looked_at) = (true, now);
         let report = Report {
@@ -134,15 +142,21 @@ impl Sharing {
             flows: 1,
             sends_little: self.sends_little,
         };
-        self.group = if self.flow.tell(now, report) { self.flow.group(now) } else { None };
+        let has_place = self.flow.tell(now, report);
+        if self.has_dried(now, PAUSE_US) {
+            self.flow.pause(ends);
+        }
+        self.flow.deliver(std::mem::take(&mut self.untold));
+        self.group = if has_place { self.flow.group(now) } else { None };
         congestion.on_group(now, self.group.as_ref());
         if let Some(plan) = congestion.plan(load.in_flight) {
             self.flow.teach(now, &plan);
         }
     }
 
-    fn is_busy(&mut self, now: Micros, load: Load, rtt_us: Micros) -> bool {
-        if load.waiting > 0 {
+    fn is_busy(&mut self, now: Micros, load: Load) -> bool {
+        // What is lost of the last flight comes by a packet at a time, long after the end.
+        if load.waiting >= LITTLE_BYTES {
             self.dry_since = None;
         } else {
             self.dry_since.get_or_insert(now);
@@ -151,12 +165,17 @@ impl Sharing {
         if !self.busy {
             return load.waiting > 0 && bytes >= BULK_BYTES;
         }
-        let dry = self.dry_since.is_some_and(|since| now >= since + (rtt_us / 8).max(DRY_LEAST_US));
-        !dry && (load.waiting > 0 || bytes >= LITTLE_BYTES)
+        bytes >= LITTLE_BYTES
+    }
+
+    /// Whether there was nothing more to send for so long.
+    fn has_dried(&self, now: Micros, us: Micros) -> bool {
+        self.dry_since.is_some_and(|since| now >= since + us)
     }
 
     fn rest(&mut self, now: Micros, congestion: &mut dyn CongestionControl) {
         if std::mem::take(&mut self.busy) {
+            self.flow.deliver(std::mem::take(&mut self.untold));
             self.flow.rest();
             self.group = None;
             congestion.on_group(now, None);
@@ -169,4 +188,9 @@ impl Sharing {
     pub(crate) fn wake_at(&self) -> Option<Micros> {
         self.group.filter(|group| group.count > 1).map(|_| self.looked_at + WAIT_US)
     }
+}
+
+/// How long a flow has nothing more to send until it counts as ended.
+fn dry_us(rtt_us: Micros) -> Micros {
+    (rtt_us / 8).max(DRY_LEAST_US)
 }

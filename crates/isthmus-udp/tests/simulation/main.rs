@@ -10,6 +10,7 @@ mod handshake;
 mod hostile;
 mod latency;
 mod net;
+mod pieces;
 mod sealed;
 mod seeds;
 mod stalls;

@@ -349,6 +349,8 @@ pub(crate) struct Flow {
     /// The stream at the other end, once it is accepted.
     pub(crate) accepted: Option<StreamId>,
     bytes: u64,
+    /// What its program has for it so far.
+    pub(crate) given: u64,
     written: u64,
     pub(crate) read: u64,
     pub(crate) finished: bool,
@@ -372,6 +374,7 @@ impl Flow {
             stream,
             accepted: None,
             bytes,
+            given: bytes,
             written: 0,
             read: 0,
             finished: false,
@@ -399,7 +402,7 @@ impl Flow {
         if net.stands_still(self.from) {
             return;
         }
-        while self.written < self.bytes && self.written != before {
+        while self.written < self.given && self.written != before {
             before = self.written;
             self.write(net);
             net.flush();
@@ -408,12 +411,12 @@ impl Flow {
 
     fn write(&mut self, net: &mut Net) {
         let room = net.ports[self.from].stream(self.stream).map_or(0, |stream| stream.room());
-        if self.written == self.bytes || room < (16 << 10).min(self.bytes - self.written) {
+        if self.written == self.given || room < (16 << 10).min(self.given - self.written) {
             return;
         }
         let now = net.now;
-        while self.written < self.bytes {
-            let len = (self.scratch.len() as u64).min(self.bytes - self.written) as usize;
+        while self.written < self.given {
+            let len = (self.scratch.len() as u64).min(self.given - self.written) as usize;
             if self.checked {
                 let at = self.written;
                 self.scratch[..len].iter_mut().zip(at..).for_each(|(byte, at)| *byte = pattern(at));

@@ -9,7 +9,7 @@ use isthmus_udp::Port;
 use crate::net::{Flow, Net, PathSpec, address, config, seeds};
 
 /// Ports at both sides of so many flows, each a process of its own; those of one side share a ledger.
-fn sites(path: &PathSpec, flows: usize) -> Net {
+pub(crate) fn sites(path: &PathSpec, flows: usize) -> Net {
     sites_and_heaps(path, flows).0
 }
 

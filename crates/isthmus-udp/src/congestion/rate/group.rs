@@ -4,9 +4,12 @@
 use isthmus_ledger::{Group, Plan};
 
 use super::round::Round;
-use super::{ADOPTED_PACKETS, FLIGHT_ROUNDS, OTHERS_MOST, PACKETS_MORE, Phase, Rate};
+use super::{ADOPTED_PACKETS, ALL_MOST, HINT_MOST, PACKETS_MORE, Phase, Rate};
 use crate::Micros;
-use crate::congestion::CongestionControl;
+use crate::congestion::{AckSample, CongestionControl};
+
+/// Least time over which what others delivered is counted. Microseconds.
+const OTHERS_US: Micros = 8_000;
 
 /// Whose plan counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,16 +34,39 @@ impl Rate {
         self.group.map_or(0, |group| group.others_in_flight)
     }
 
-    /// What all deliver where this flow delivers so much. Bytes/s (wire).
-    pub(super) fn of_all(&self, rate: f64) -> f64 {
-        let Some(group) = self.group else { return rate };
-        // They told so a little ago: it is hardly more than their part.
-        let most = OTHERS_MOST * self.capacity * (1.0 - group.share);
-        rate + if self.capacity > 0.0 {
-            (group.others_rate as f64).min(most)
-        } else {
-            group.others_rate as f64
-        }
+    /// What all have delivered. Bytes (wire).
+    pub(super) fn delivered(&self) -> u64 {
+        self.group.map_or(0, |group| group.delivered)
+    }
+
+    /// Whether this took long enough to tell what others delivered meanwhile: they say so a little late.
+    pub(super) fn tells_of_all(&self, sample: &AckSample, round: &Round) -> bool {
+        let few = self.by_others(round) < round.acked_bytes / 4;
+        few || sample.is_train
+            || round.since.is_some_and(|since| sample.now - since >= self.others_least_us())
+    }
+
+    /// What others delivered in a round. Bytes (wire).
+    fn by_others(&self, round: &Round) -> u64 {
+        let all = self.delivered().wrapping_sub(round.delivered_before);
+        all.saturating_sub(round.acked_bytes)
+    }
+
+    fn others_least_us(&self) -> Micros {
+        (self.rtt_least_us / 16).max(OTHERS_US)
+    }
+
+    /// What all delivered in a round in which this flow delivered at the rate `own`. Bytes/s (wire). Who of
+    /// the others came or went meanwhile does not matter.
+    pub(super) fn of_all(&self, now: Micros, round: &Round, own: f64) -> f64 {
+        let Some(since) = round.since.filter(|_| self.group.is_some()) else { return own };
+        // They say so a little late, and our own turn may be late.
+        let us = (now - since).max(round.clock_us).max(self.others_least_us()) as f64;
+        let others = self.by_others(round) as f64 * 1e6 / us;
+        // They go by what is known, and what counts it is in memory that others write.
+        let most = (ALL_MOST * self.capacity).max(HINT_MOST * self.hint);
+        let most = if most > 0.0 { most } else { f64::MAX };
+        own + others.min((most - own).max(0.0))
     }
 
     /// Takes over what is known of the path.
@@ -50,7 +76,7 @@ impl Rate {
         self.rates = [0.0; 3];
         self.trial = None;
         self.round = Round::default();
-        self.skip = FLIGHT_ROUNDS;
+        self.skip = 1;
         self.phase_since = now;
     }
 
@@ -87,17 +113,15 @@ impl Rate {
             Some(_) => Role::Follows,
         };
         let plan = group.or(self.group.as_ref()).map(|group| group.plan).unwrap_or_default();
-        let before = self.group.map(|group| group.count);
         if role == Role::Leads && self.role != Role::Leads {
             self.begin_to_lead(now, &plan);
-        } else if role == Role::Leads
-            && before != group.map(|group| group.count)
-            && !matches!(self.phase, Phase::Start)
-        {
-            self.skip = self.skip.max(FLIGHT_ROUNDS);
-            self.rates = [0.0; 3];
         } else if self.role == Role::Follows && role == Role::Alone && plan.capacity > 0 {
             self.adopt(now, &plan);
+        }
+        if let Some(group) = group.filter(|_| self.group.is_none()) {
+            for round in [&mut self.round, &mut self.train] {
+                round.delivered_before = group.delivered.wrapping_sub(round.acked_bytes);
+            }
         }
         (self.role, self.group) = (role, group.copied());
     }

@@ -92,8 +92,9 @@ const EVEN_PACKETS: f64 = 100.0;
 const PACKETS_WAITING: u64 = 4;
 /// Packets that what was told of chance losses counts for.
 const ADOPTED_PACKETS: f64 = 2_000.0;
-/// Most that others are held to deliver, of what their part is.
-const OTHERS_MOST: f64 = 1.1;
+/// Most that all flows of a host are held to deliver, of the capacity that they go by, and of what a train has shown.
+const ALL_MOST: f64 = 2.0;
+const HINT_MOST: f64 = 1.25;
 /// Packets that the ratio of chance losses remembers.
 const MEMORY_PACKETS: f64 = 20_000.0;
 
@@ -300,10 +301,12 @@ impl Rate {
             self.train = Round::default();
             self.beginning = self.round.losses();
         } else {
-            self.train.note(sample, 3 * self.queue_us());
+            self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
-        if self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
-            let rate = per_second(self.train.bytes, self.train.span_us);
+        let long = self.tells_of_all(sample, &self.train);
+        if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
+            let own = per_second(self.train.bytes, self.train.span_us);
+            let rate = if sample.is_train { own } else { self.of_all(sample.now, &self.train, own) };
             let starved = self.train.loss() > LOST_START;
             self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
             if sample.is_train {
@@ -375,12 +378,11 @@ impl Rate {
         };
         // What arrives faster than it left has waited together.
         let own = per_second(round.bytes, round.span_us).min(2.0 * self.pace() as f64);
-        let rate = self.of_all(own);
+        let rate = self.of_all(sample.now, &round, own);
         if self.skip > 0 {
             self.skip -= 1;
             // However it left: where a long queue stands all the time, no more than arrives gets through.
-            let steady = self.group.is_none_or(|group| group.count == 1);
-            if steady && matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() {
+            if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() {
                 self.capacity = self.capacity.min(rate / (1.0 - self.chance()));
                 self.note_known();
             }
@@ -556,7 +558,7 @@ impl CongestionControl for Rate {
             return;
         }
         let sample = &AckSample { in_flight: sample.in_flight + self.others_in_flight(), ..*sample };
-        self.round.note(sample, 3 * self.queue_us());
+        self.round.note(sample, 3 * self.queue_us(), self.delivered());
         if sample.round_ended {
             self.round_at = sample.now;
         }

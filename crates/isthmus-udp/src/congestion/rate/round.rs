@@ -8,6 +8,12 @@ use crate::congestion::AckSample;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     pub(super) since: Option<Micros>,
+    /// What the flow of this control and all flows had delivered of it.
+    pub(super) acked_bytes: u64,
+    pub(super) delivered_before: u64,
+    /// How long it lasted by the receiver's clock.
+    pub(super) clock_us: Micros,
+    /// Of what the sender did not pause before: bytes, and how long they took to arrive.
     pub(super) bytes: u64,
     pub(super) span_us: Micros,
     pub(super) acked: u64,
@@ -36,9 +42,14 @@ impl Losses {
 }
 
 impl Round {
-    /// Takes in an acknowledgement; a queue from `long_us` on is a long one.
-    pub(super) fn note(&mut self, sample: &AckSample, long_us: Micros) {
-        self.since.get_or_insert(sample.now);
+    /// Takes in an acknowledgement; a queue from `long_us` on is a long one. `delivered` is what all flows have.
+    pub(super) fn note(&mut self, sample: &AckSample, long_us: Micros, delivered: u64) {
+        if self.since.is_none() {
+            (self.since, self.delivered_before) = (Some(sample.now), delivered);
+        } else {
+            self.clock_us += sample.span_us;
+        }
+        self.acked_bytes += sample.acked_bytes;
         if !sample.resumed {
             self.bytes += sample.acked_bytes;
             self.span_us += sample.span_us;
