@@ -316,7 +316,6 @@ impl Engine {
         self.lanes[lane.0 as usize].state = LaneState::Open;
         self.tell_ways(lane);
         self.on_pong(now, lane);
-        self.leave_silent(peer, lane);
         self.lane_is_up(peer, lane, welcome.credit);
         Ok(())
     }

@@ -2,9 +2,9 @@
 //!
 //! On a path that was cut for a while, the kernel sends again after pauses that double. So while nothing at all is
 //! acknowledged, new lanes are tried, several in a round trip and each with a packet of its own: the first
-//! that gets through shows that the path is there again. It and those that follow it carry what was on its way, and
-//! once the peer has greeted by one of them, the lanes that still hold something from before are given up,
-//! so that the kernel does not send that a second time.
+//! that gets through shows that the path is there again. It and those that follow it carry what was on its way,
+//! beside the old ones, which recover more slowly but know how much the path holds; a while later as many carry as
+//! before.
 
 use std::collections::VecDeque;
 
@@ -31,8 +31,6 @@ pub(crate) struct Probes {
     lanes: VecDeque<LaneId>,
     /// None of them has come up.
     trying: bool,
-    /// When the first of them was made.
-    since: Micros,
     /// When the first of them came up.
     up_at: Micros,
 }
@@ -69,10 +67,9 @@ impl Engine {
 
     /// Tries whether the peer can be reached by one more lane.
     fn probe(&mut self, peer: PeerId, silent: Micros) {
-        let since = self.probed_at;
         let Some(late) = &mut self.connection(peer).late else { return };
         if !late.probes.trying {
-            late.probes = Probes { trying: true, since, ..Probes::default() };
+            late.probes = Probes { trying: true, ..Probes::default() };
             self.decide(peer, Decision::Probe { silent_ms: silent / 1_000 });
         } else if late.probes.lanes.len() >= UNDER_WAY
             && let Some(lane) = late.probes.lanes.pop_front()
@@ -108,27 +105,10 @@ impl Engine {
             let carry = connection.streams.as_ref().map_or(0, |streams| streams.count() as usize);
             (under_way..carry).for_each(|_| self.dial_probe(peer));
         }
-        true
-    }
-
-    /// The peer has greeted by this lane: if that was made to see whether it can be reached, lanes that were
-    /// given something before and have not moved since are given up.
-    pub(super) fn leave_silent(&mut self, peer: PeerId, lane: LaneId) {
-        let connection = self.connection(peer);
-        let Some(late) = connection.late.as_ref().filter(|late| late.probes.lanes.contains(&lane)) else {
-            return;
-        };
-        let since = late.probes.since;
-        for lane in connection.lanes.clone() {
-            let record = &self.lanes[lane.0 as usize];
-            if record.state != LaneState::Closing
-                && record.moved_at < since
-                && record.moved_at < record.filled_at
-            {
-                self.actions.push_back(Action::Abandon { lane });
-                self.counters.lanes_stuck += 1;
-            }
+        if let Some(streams) = &mut self.connection(peer).streams {
+            streams.reinforce(now);
         }
+        true
     }
 }
 

@@ -105,11 +105,11 @@ fn a_path_that_was_cut_is_used_within_two_round_trips_of_its_return() {
         let mut program = between(seed, net);
         let silent = cut_for(&mut program, 2_000_000);
         assert!(silent < 4 * delay_us, "seed {seed}: {silent} us after {delay_us} us one way");
-        // What the old lanes were writing from is free at once, as they are given up.
+        // What the old lanes were writing from is free when they are given up.
         let took = until_done(&mut program);
         let counters = program.world.nodes[0].engine.counters();
-        assert!(took < 20 * delay_us + 2_000_000, "seed {seed}: {took} us, {counters:?}");
-        assert!(counters.probes > 1 && counters.lanes_stuck > 0, "seed {seed}: {counters:?}");
+        assert!(took < 15_000_000, "seed {seed}: {took} us, {counters:?}");
+        assert!(counters.probes > 1, "seed {seed}: {counters:?}");
         program.world.heal();
         program.settle();
         program.expect_rest();
