@@ -15,5 +15,6 @@ mod rng;
 mod scenarios;
 mod storms;
 mod transfer;
+mod twice;
 mod ways;
 mod world;
