@@ -126,9 +126,7 @@ class Messages(Pair):
 
     def test_a_message_may_ask_for_another_way(self) -> None:
         at_a, _ = self.connect()
-        ways: List[Dict[str, Any]] = [
-            {"transfer": "eager"}, {"transfer": "rendezvous"}, {"twice": True}, {"unordered": True}
-        ]
+        ways: List[Dict[str, Any]] = [{"transfer": "eager"}, {"transfer": "rendezvous"}, {"unordered": True}]
         for way in ways:
             at_a.send(b"x" * 20_000, **way)
             self.assertEqual(len(expect(self.b, isthmus.Received).data), 20_000)
@@ -279,7 +277,7 @@ class Header(unittest.TestCase):
             self.assertEqual(numbers[f"ISTHMUS_{level.name}"], level)
         for name, value in vars(lib).items():
             if name.startswith("OPT_") or name in (
-                "SILENT", "BLOCKING", "NO_COPY", "FENCE", "EAGER", "RENDEZVOUS", "TWICE", "UNORDERED"
+                "SILENT", "BLOCKING", "NO_COPY", "FENCE", "EAGER", "RENDEZVOUS", "UNORDERED"
             ):
                 self.assertEqual(numbers[f"ISTHMUS_{name}"], value, name)
         self.assertIn(f"#define ISTHMUS_ABI_VERSION {lib.ABI_VERSION}\n", text)

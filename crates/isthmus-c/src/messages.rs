@@ -14,10 +14,9 @@ pub(crate) const NO_COPY: u32 = 4;
 pub(crate) const FENCE: u32 = 8;
 pub(crate) const EAGER: u32 = 16;
 pub(crate) const RENDEZVOUS: u32 = 32;
-pub(crate) const TWICE: u32 = 64;
-pub(crate) const UNORDERED: u32 = 128;
+pub(crate) const UNORDERED: u32 = 64;
 /// What messages may have.
-const OF_MESSAGES: u32 = SILENT | BLOCKING | NO_COPY | EAGER | RENDEZVOUS | TWICE | UNORDERED;
+const OF_MESSAGES: u32 = SILENT | BLOCKING | NO_COPY | EAGER | RENDEZVOUS | UNORDERED;
 
 /// `isthmus_send`.
 ///
@@ -63,7 +62,6 @@ pub unsafe extern "C" fn isthmus_sendv(
             silent: flags & SILENT != 0,
             blocking: flags & BLOCKING != 0,
             transfer: transfer_of(flags)?,
-            twice: flags & TWICE != 0,
             unordered: flags & UNORDERED != 0,
         };
         if flags & NO_COPY != 0 {

@@ -13,7 +13,7 @@ mod window;
 
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneLoss, LaneSample, Micros, PeerFault,
-    Refusal, SHORT_FRAME_MAX, Segment, Sink, TWICE_MAX, Transfer,
+    Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer,
 };
 pub use memory::{Access, Memory, Place};
 pub use operation::{

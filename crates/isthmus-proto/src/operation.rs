@@ -43,9 +43,6 @@ pub struct Options {
     pub fence: bool,
     /// How a message is transferred; adaptive: as the endpoint is set.
     pub transfer: Transfer,
-    /// A message of at most [`TWICE_MAX`](crate::TWICE_MAX) bytes to a peer that is far goes by two lanes
-    /// at once, and counts when it comes first.
-    pub twice: bool,
 }
 
 /// A message to send.

@@ -75,23 +75,14 @@ pub struct SendOptions {
     pub blocking: bool,
     /// How the message is transferred. Default: by what is measured of the peer, or as is set.
     pub transfer: Transfer,
-    /// A message of at most 64 KiB goes by two lanes at once, where the peer is far: what one has to repair
-    /// or holds up, the other brings.
-    pub twice: bool,
     /// On RO: not in its order. The message is delivered when it comes, and told of when it is.
     pub unordered: bool,
 }
 
 impl SendOptions {
     /// The default, for constants.
-    pub const DEFAULT: Self = Self {
-        context: 0,
-        silent: false,
-        blocking: false,
-        transfer: Transfer::Adaptive,
-        twice: false,
-        unordered: false,
-    };
+    pub const DEFAULT: Self =
+        Self { context: 0, silent: false, blocking: false, transfer: Transfer::Adaptive, unordered: false };
 }
 
 /// How remote memory is written or read.

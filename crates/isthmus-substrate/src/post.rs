@@ -157,7 +157,7 @@ impl Inner {
             one[0] = libc::iovec { iov_base: gathered.as_ptr().cast_mut().cast(), iov_len: gathered.len() };
             (pieces, inject) = (&one, true);
         }
-        let options = Options { inject, transfer: how.transfer, twice: how.twice, ..options(lane.op) };
+        let options = Options { inject, transfer: how.transfer, ..options(lane.op) };
         let request = SendRequest {
             peer: within(lane.peer),
             channel: Channel::Tagged,

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from ._endpoint import Buffer, Endpoint, Region
 
 
-def _flags(
-    silent: bool, blocking: bool, copy: bool, transfer: Optional[str], twice: bool, unordered: bool
-) -> int:
+def _flags(silent: bool, blocking: bool, copy: bool, transfer: Optional[str], unordered: bool) -> int:
     """The library's flags for a message."""
     if silent and not copy:
         raise ValueError("what is not copied needs an event: leave out silent or copy=False")
@@ -23,7 +21,7 @@ def _flags(
     if transfer not in transfers:
         raise ValueError(f'transfer is "eager", "rendezvous" or None, not {transfer!r}')
     flags = lib.SILENT * silent | lib.BLOCKING * blocking | lib.NO_COPY * (not copy)
-    return flags | transfers[transfer] | lib.TWICE * twice | lib.UNORDERED * unordered
+    return flags | transfers[transfer] | lib.UNORDERED * unordered
 
 
 class Connection:
@@ -44,7 +42,6 @@ class Connection:
         blocking: bool = False,
         copy: bool = True,
         transfer: Optional[str] = None,
-        twice: bool = False,
         unordered: bool = False,
     ) -> None:
         """Sends a message. :class:`Sent` follows with ``operation``; with ``silent`` only
@@ -53,9 +50,8 @@ class Connection:
 
         ``transfer`` is "eager" (all at once, as far as the receiver has room), "rendezvous"
         (nothing before the receiver has asked) or ``None``: as is measured, or set. With
-        ``twice`` a message of at most 64 KiB to another site goes by two lanes at once. With
-        ``unordered`` one on RO is out of its order."""
-        flags = _flags(silent, blocking, copy, transfer, twice, unordered)
+        ``unordered`` a message on RO is out of its order."""
+        flags = _flags(silent, blocking, copy, transfer, unordered)
         pointer, length, holder = self._endpoint._lend(message)
         wants_event = not silent and not blocking
         with self._endpoint._operation(operation, None if copy else holder, wants_event) as word:
@@ -70,11 +66,10 @@ class Connection:
         blocking: bool = False,
         copy: bool = True,
         transfer: Optional[str] = None,
-        twice: bool = False,
         unordered: bool = False,
     ) -> None:
         """Sends one message that is made of pieces; as :meth:`send`."""
-        flags = _flags(silent, blocking, copy, transfer, twice, unordered)
+        flags = _flags(silent, blocking, copy, transfer, unordered)
         holders = [self._endpoint._lend(piece) for piece in pieces]
         table = (lib.Piece * len(holders))(*(lib.Piece(address, length) for address, length, _ in holders))
         wants_event = not silent and not blocking

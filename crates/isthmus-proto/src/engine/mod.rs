@@ -23,7 +23,6 @@ mod state;
 mod streams;
 mod transfer;
 mod transmit;
-mod twice;
 mod ways;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -49,7 +48,6 @@ pub use state::{LaneId, Micros};
 pub use streams::LaneSample;
 pub use transfer::Transfer;
 pub use transmit::{Batch, Segment};
-pub use twice::TWICE_MAX;
 
 /// What an engine is made with.
 #[derive(Clone, Debug)]
@@ -161,8 +159,6 @@ pub struct Counters {
     pub credit_lowered: u64,
     /// Those of the fragments sent again that no lane had lost, but one held for too long.
     pub fragments_late: u64,
-    /// Fragments that went by a second lane, as their messages asked.
-    pub fragments_doubled: u64,
     /// Lanes by TCP that were added to those which carry, and that were put to rest, by measurement.
     pub streams_added: u64,
     /// See `streams_added`.

@@ -310,8 +310,6 @@ pub(crate) struct Lane {
     pub(crate) queued: bool,
     /// Operations whose buffers the unwritten batch refers to.
     pub(crate) leases: Vec<usize>,
-    /// Fragments that went by another lane and are to go by this one too.
-    pub(crate) copies: Vec<u64>,
     pub(crate) pinged_at: Option<Micros>,
     /// We dialled it.
     pub(crate) dialled: bool,
@@ -348,7 +346,6 @@ impl Lane {
             writable: true,
             queued: false,
             leases: Vec::new(),
-            copies: Vec::new(),
             pinged_at: None,
             dialled: state == LaneState::Dialing,
             rtt_us: None,

@@ -98,7 +98,7 @@ impl Batch {
         self.close_bytes(start);
     }
 
-    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+    fn push_bytes(&mut self, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.close_bytes(start);
@@ -132,7 +132,6 @@ impl Engine {
             let owed = connection.ack_owed;
             let mut frames = 0;
             let most = if connection.carriers() > LANES_MANY { FRAGMENT_MANY } else { BATCH_BYTES };
-            frames += self.put_copies(peer, lane, batch, mem);
             while ours && !batch.is_full(most) && self.next_frame(peer, lane, batch, mem) {
                 frames += 1;
             }
@@ -382,7 +381,6 @@ impl Engine {
         let operation = &self.operations[index];
         let message = matches!(operation.kind, Kind::Message { .. });
         let eager = if message { self.eager_part(peer, index) } else { 0 };
-        let twice = self.goes_twice(index);
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let operation = &mut self.operations[index];
         let seq = connection.window.next_seq();
@@ -415,8 +413,7 @@ impl Engine {
         }
         self.counters.fragments_sent += 1;
         if operation.allowed == operation.limit && operation.limit <= COPY_MAX {
-            self.put_kept(peer, lane, index, seq, batch, mem);
-            return self.copy_later(peer, lane, twice.then_some(seq));
+            return self.put_kept(peer, lane, index, seq, batch, mem);
         }
         let len = piece_len(operation.allowed, longest);
         operation.sent = u64::from(len);
@@ -428,7 +425,6 @@ impl Engine {
             connection.traffic.bulk.push_back(index);
         }
         self.put_piece(lane, index, seq, 0, len, batch, mem);
-        self.copy_later(peer, lane, twice.then_some(seq));
     }
 
     /// Sends a whole small operation in a frame that is kept.
@@ -487,14 +483,12 @@ impl Engine {
         let load = Load::Piece { operation: index, offset, len };
         let seq = connection.window.push(Flight { lane, load, sent_at, tries: 0 });
         self.counters.fragments_sent += 1;
-        let twice = self.goes_twice(index);
         self.put_piece(lane, index, seq, offset, len, batch, mem);
-        self.copy_later(peer, lane, twice.then_some(seq));
         true
     }
 
     #[allow(clippy::too_many_arguments, reason = "the coordinates of a fragment")]
-    pub(super) fn put_piece(
+    fn put_piece(
         &mut self,
         lane: LaneId,
         index: usize,

@@ -15,6 +15,5 @@ mod rng;
 mod scenarios;
 mod storms;
 mod transfer;
-mod twice;
 mod ways;
 mod world;

@@ -135,7 +135,6 @@ pub(crate) struct How {
     pub(crate) data: bool,
     pub(crate) listed: bool,
     pub(crate) transfer: Transfer,
-    pub(crate) twice: bool,
 }
 
 impl Program {
@@ -178,10 +177,8 @@ impl Program {
     }
 
     fn options(context: u64, how: How) -> Options {
-        {
-            let How { inject, level, fence, transfer, twice, .. } = how;
-            Options { context, notify: true, inject, level, fence, transfer, twice }
-        }
+        let How { inject, level, fence, transfer, .. } = how;
+        Options { context, notify: true, inject, level, fence, transfer }
     }
 
     /// What follows every call of a program.

@@ -173,7 +173,6 @@ fn how(rng: &mut Rng, len: u64) -> How {
         listed: rng.chance(200),
         // As messages ask, at random moments, and whatever the endpoint is set to.
         transfer: Transfer::ALL[len as usize / 3 % Transfer::ALL.len()].0,
-        twice: len.is_multiple_of(3),
     }
 }
 
