@@ -100,10 +100,17 @@ enum isthmus_flags {
     /* The call returns when the operation is complete, with its status; no event. */
     ISTHMUS_BLOCKING = 2,
     /* Messages: the memory is not copied, and belongs to the library until the event (with
-     * ISTHMUS_SILENT, on RO only: until the event of a later one). */
+     * ISTHMUS_SILENT, in RO's order only: until the event of a later one in it). */
     ISTHMUS_NO_COPY = 4,
     /* Remote memory: starts when all earlier operations to the same peer are complete. */
-    ISTHMUS_FENCE = 8
+    ISTHMUS_FENCE = 8,
+    /* Messages: all goes at once, as far as the receiver has room; what has not, waits for room. */
+    ISTHMUS_EAGER = 16,
+    /* Messages beyond 8 KiB: nothing goes before the receiver has asked for it. With neither of
+     * the two, what was measured of the peer decides, or what is set. */
+    ISTHMUS_RENDEZVOUS = 32,
+    /* Messages on RO: out of its order. It arrives, and has its event, as on RU. */
+    ISTHMUS_UNORDERED = 64
 };
 
 /* What peers may do with registered memory. */
@@ -286,7 +293,8 @@ int isthmus_reject(isthmus_endpoint endpoint, const isthmus_event *request, uint
 int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection);
 
 /* Sends a message; ISTHMUS_EVENT_SEND follows, with operation, unless flags say otherwise:
- * ISTHMUS_SILENT, ISTHMUS_BLOCKING, ISTHMUS_NO_COPY. The event comes on UU at once, with
+ * ISTHMUS_SILENT, ISTHMUS_BLOCKING. Messages may also have ISTHMUS_NO_COPY, ISTHMUS_EAGER or
+ * ISTHMUS_RENDEZVOUS, and ISTHMUS_UNORDERED. The event comes on UU at once, with
  * ISTHMUS_SUCCESS whatever becomes of the message; on RU when the other endpoint has it; on RO
  * when it has this one and the events of all earlier ones have come. On RU and RO its status is
  * ISTHMUS_TIMED_OUT where the send time-out is over, as it is when the receiver is full for so

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 import unittest
-from typing import Any, List, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Tuple, Type, TypeVar
 
 import isthmus
 from isthmus import _library as lib
@@ -123,6 +123,16 @@ class Messages(Pair):
         with self.assertRaises(ValueError):
             at_a.send(b"", silent=True, copy=False)
         self.assertIsNone(self.b.poll())
+
+    def test_a_message_may_ask_for_another_way(self) -> None:
+        at_a, _ = self.connect()
+        ways: List[Dict[str, Any]] = [{"transfer": "eager"}, {"transfer": "rendezvous"}, {"unordered": True}]
+        for way in ways:
+            at_a.send(b"x" * 20_000, **way)
+            self.assertEqual(len(expect(self.b, isthmus.Received).data), 20_000)
+            self.assertTrue(expect(self.a, isthmus.Sent).ok)
+        with self.assertRaises(ValueError):
+            at_a.send(b"", transfer="mixed")
 
     def test_pieces_become_one_message(self) -> None:
         at_a, _ = self.connect()
@@ -266,7 +276,9 @@ class Header(unittest.TestCase):
         for level in Level:
             self.assertEqual(numbers[f"ISTHMUS_{level.name}"], level)
         for name, value in vars(lib).items():
-            if name.startswith("OPT_") or name in ("SILENT", "BLOCKING", "NO_COPY", "FENCE"):
+            if name.startswith("OPT_") or name in (
+                "SILENT", "BLOCKING", "NO_COPY", "FENCE", "EAGER", "RENDEZVOUS", "UNORDERED"
+            ):
                 self.assertEqual(numbers[f"ISTHMUS_{name}"], value, name)
         self.assertIn(f"#define ISTHMUS_ABI_VERSION {lib.ABI_VERSION}\n", text)
         calls = set(re.findall(r"^int isthmus_(\w+)\(", text, re.M))

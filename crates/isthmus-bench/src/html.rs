@@ -10,10 +10,10 @@ use crate::table::{cell, distinct, text};
 pub(crate) fn page(samples: &[Sample]) -> String {
     let mut out = head("WAN measurements");
     circumstances(&mut out, samples);
-    for (work, bytes) in distinct(samples, |sample| (sample.work, sample.bytes)) {
-        let of_work = |sample: &&Sample| (sample.work, sample.bytes) == (work, bytes);
+    for (work, bytes) in distinct(samples, |sample| (sample.work.clone(), sample.bytes)) {
+        let of_work = |sample: &&Sample| (&sample.work, sample.bytes) == (&work, bytes);
         let chosen: Vec<_> = samples.iter().filter(of_work).cloned().collect();
-        let _ = write!(out, "<h2>{}</h2>", heading(work, bytes));
+        let _ = write!(out, "<h2>{}</h2>", heading(&work, bytes));
         let contenders = distinct(&chosen, |sample| sample.contender.clone());
         legend(&mut out, &contenders);
         out.push_str("<div class=plots>");
@@ -137,7 +137,7 @@ mod tests {
             kernel: "6".to_owned(),
             run: 1,
             link: Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(loss), mtu: 9_000 },
-            work: "stream",
+            work: "stream".into(),
             bytes: 1_000_000,
             contender: contender.to_owned(),
             congestion: None,

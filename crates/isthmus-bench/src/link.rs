@@ -1,7 +1,7 @@
 //! An emulated link, and the least time in which it carries what is sent.
 
 use isthmus_units::{Percent, Rate, Span};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Ethernet's header; and its preamble, check sum and gap. Bytes.
 const FRAME: f64 = 14.0;
@@ -10,7 +10,7 @@ const GAP: f64 = 24.0;
 const HEADERS: f64 = 20.0 + 20.0 + 12.0;
 
 /// A link between the two sites, the same in both directions.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// Bits per second.
     #[serde(serialize_with = "as_text")]

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -14,7 +15,7 @@ use crate::contender::Contender;
 use crate::link::Link;
 use crate::matrix::{Matrix, Work};
 use crate::sample::Sample;
-use crate::{html, lab, table};
+use crate::{html, lab, sample, table};
 
 const PROGRAM: &str = include_str!("program.c");
 /// How long after it was asked for a late message's receive is posted, beyond a round trip.
@@ -43,30 +44,43 @@ pub struct Bench {
     pub matrix: Matrix,
     /// Isthmus' version, for samples.
     pub version: String,
+    /// Samples that are in the folder already count, and are not measured again.
+    pub resume: bool,
+    /// No run begins after so long.
+    pub no_longer: Option<Duration>,
 }
 
 impl Bench {
     /// Measures all, with a progress bar, and writes `samples.jsonl` as it goes, `table.txt` and
-    /// `report.html` at the end. Returns the samples.
+    /// `report.html` at the end. Returns the samples, and how many runs are still to be made.
     ///
     /// # Errors
     /// Where something is missing, or the folder cannot be written. Runs that fail are samples.
-    pub fn run(&self) -> Result<Vec<Sample>, BenchError> {
+    pub fn run(&self) -> Result<(Vec<Sample>, usize), BenchError> {
         self.check()?;
         let out = &self.paths.out;
         fs::create_dir_all(out).map_err(BenchError::file(out))?;
         let work = tempfile::tempdir().map_err(BenchError::file("a temporary folder"))?;
         let program = self.compile(work.path())?;
         let lines = out.join("samples.jsonl");
+        let mut samples = if self.resume { sample::earlier(&lines)? } else { Vec::new() };
         let mut lines_file = File::create(&lines).map_err(BenchError::file(&lines))?;
-        let mut samples = Vec::new();
-        let plan = self.plan();
+        for sample in &samples {
+            writeln!(lines_file, "{}", line_of(sample)).map_err(BenchError::file(&lines))?;
+        }
+        let plan: Vec<_> =
+            self.plan().into_iter().filter(|step| !samples.iter().any(|s| is_of(s, step))).collect();
         let bar = progress(plan.len() as u64);
+        let began = Instant::now();
+        let mut left = plan.len();
         for (run, link, kind, contender) in plan {
+            if self.no_longer.is_some_and(|most| began.elapsed() > most) {
+                break;
+            }
             bar.set_message(format!("{contender}, {} {}", kind.name(), link.title()));
             let sample = self.measure(run, link, kind, contender, &program, work.path());
-            let line = serde_json::to_string(&sample).unwrap_or_default();
-            writeln!(lines_file, "{line}").map_err(BenchError::file(&lines))?;
+            writeln!(lines_file, "{}", line_of(&sample)).map_err(BenchError::file(&lines))?;
+            left -= 1;
             bar.println(said(&sample));
             samples.push(sample);
             bar.inc(1);
@@ -78,7 +92,7 @@ impl Bench {
         };
         write("table.txt", table::text(&samples))?;
         write("report.html", html::page(&samples))?;
-        Ok(samples)
+        Ok((samples, left))
     }
 
     /// All runs in their order: contenders of one cell after each other, then the next cell,
@@ -160,10 +174,10 @@ impl Bench {
             kernel: lab::kernel(),
             run,
             link,
-            work: work.name(),
+            work: work.name().to_owned(),
             bytes: work.bytes(),
             contender: contender.to_string(),
-            congestion: contender.congestion(),
+            congestion: contender.congestion().map(str::to_owned),
             command: inside.join(" "),
             floor_s,
             seconds,
@@ -233,6 +247,18 @@ fn outcome(
     let (Some(took), Some(came)) = (took, came) else { return Err(result["error"].to_string()) };
     // It ends when all was sent, which is before all has come: at the rate of what had.
     Ok((took * bytes as f64 / came, Vec::new()))
+}
+
+fn line_of(sample: &Sample) -> String {
+    serde_json::to_string(sample).unwrap_or_default()
+}
+
+/// Whether a sample is of this step of the plan.
+fn is_of(sample: &Sample, (run, link, work, contender): &(u32, Link, Work, Contender)) -> bool {
+    (sample.run, sample.bytes) == (*run, work.bytes())
+        && sample.link == *link
+        && sample.work == work.name()
+        && sample.contender == contender.to_string()
 }
 
 fn said(sample: &Sample) -> String {

@@ -1,12 +1,16 @@
 //! One run: what came out, and under which circumstances.
 
-use serde::Serialize;
+use std::path::Path;
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::BenchError;
 use crate::link::Link;
 
 /// See the module. One line of `samples.jsonl`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// When it began. Seconds since 1970.
     pub at: i64,
@@ -19,13 +23,13 @@ pub struct Sample {
     /// The link.
     pub link: Link,
     /// What was done.
-    pub work: &'static str,
+    pub work: String,
     /// Bytes one way, in all.
     pub bytes: u64,
     /// Who did it.
     pub contender: String,
     /// Congestion control of the sites' TCP, where that was set.
-    pub congestion: Option<&'static str>,
+    pub congestion: Option<String>,
     /// The command, in the lab.
     pub command: String,
     /// Least time possible. Seconds.
@@ -52,6 +56,26 @@ impl Sample {
     }
 }
 
+/// The samples of a file of earlier runs. A last line that is not whole is one whose run was ended; none is
+/// there where the file is not.
+///
+/// # Errors
+/// Where the file cannot be read, or another line is no sample.
+pub(crate) fn earlier(path: &Path) -> Result<Vec<Sample>, BenchError> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.map_err(BenchError::file(path))?,
+    };
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let parse = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| {
+            let place = format!("{}, line {}", path.display(), number + 1);
+            BenchError::Missing(format!("{place}: {error}; name another folder with --out"))
+        })
+    };
+    whole.lines().enumerate().map(parse).collect()
+}
+
 /// The middle one; of two the mean.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<_> = values.collect();
@@ -72,7 +96,41 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use isthmus_units::{Percent, Rate, Span};
+
     use super::*;
+
+    #[test]
+    fn samples_are_read_back_and_a_torn_last_line_is_left_out() {
+        let link = Link { rate: Rate(10_000_000), rtt: Span(24_500_000), loss: Percent(0.0001), mtu: 1_500 };
+        let sample = Sample {
+            at: 7,
+            version: "1".into(),
+            kernel: "6".into(),
+            run: 2,
+            link,
+            work: "stream".into(),
+            bytes: 5,
+            contender: "isthmus".into(),
+            congestion: None,
+            command: "x".into(),
+            floor_s: 0.25,
+            seconds: Some(0.5),
+            round_trips_us: vec![1.5],
+            error: None,
+            emulator: Value::Null,
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("samples.jsonl");
+        assert_eq!(earlier(&path).expect("none yet").len(), 0);
+        let line = serde_json::to_string(&sample).expect("a line");
+        std::fs::write(&path, format!("{line}\n{line}\n{}", &line[..20])).expect("written");
+        let read = earlier(&path).expect("samples");
+        assert_eq!(read.len(), 2);
+        assert_eq!((read[1].link, read[1].seconds, read[1].run), (link, Some(0.5), 2));
+        std::fs::write(&path, format!("{{}}\n{line}\n")).expect("written");
+        assert!(earlier(&path).expect_err("no sample").to_string().contains("line 1"));
+    }
 
     #[test]
     fn medians_and_percentiles() {

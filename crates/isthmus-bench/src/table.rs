@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::link::Link;
 use crate::sample::{Sample, median, percentile};
 
 /// The different values of `of`, in the order in which they first come.
@@ -39,8 +40,8 @@ pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> Cel
 pub(crate) fn text(samples: &[Sample]) -> String {
     let mut out = String::new();
     let links = distinct(samples, |sample| sample.link);
-    for (work, bytes) in distinct(samples, |sample| (sample.work, sample.bytes)) {
-        let of_work = |sample: &&Sample| (sample.work, sample.bytes) == (work, bytes);
+    for (work, bytes) in distinct(samples, |sample| (sample.work.clone(), sample.bytes)) {
+        let of_work = |sample: &&Sample| (&sample.work, sample.bytes) == (&work, bytes);
         let chosen: Vec<_> = samples.iter().filter(of_work).cloned().collect();
         let _ = writeln!(
             out,
@@ -61,11 +62,34 @@ pub(crate) fn text(samples: &[Sample]) -> String {
                 let value = here.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.3}{marks}"));
                 let _ = write!(out, " {value:>16}");
             }
+            if let Some(ratio) = beside_iperf(&chosen, link) {
+                let _ = write!(out, "   {ratio:.2} x the best iperf3");
+            }
         }
         out.push_str("\n\n");
         trips(&mut out, &chosen);
     }
     out
+}
+
+/// The median of MPI over Isthmus, as it comes or else by one transport, as a multiple of the best
+/// median of iperf3; `None` where one of them was not measured, or no run of iperf3 ended.
+fn beside_iperf(chosen: &[Sample], link: &Link) -> Option<f64> {
+    let best = |prefix: &str| {
+        let mine = chosen.iter().filter(|s| s.link == *link && s.contender.starts_with(prefix));
+        let mine: Vec<_> = mine.cloned().collect();
+        let names = distinct(&mine, |sample| sample.contender.clone());
+        let medians =
+            names.iter().filter_map(|one| cell(mine.iter().filter(|s| s.contender == *one)).fraction);
+        medians.reduce(f64::max)
+    };
+    let as_it_comes = chosen.iter().any(|s| s.link == *link && s.contender == "isthmus");
+    let ours = if as_it_comes {
+        cell(chosen.iter().filter(|s| s.link == *link && s.contender == "isthmus")).fraction
+    } else {
+        best("isthmus-")
+    };
+    best("iperf3-").filter(|best| *best > 0.0).and_then(|best| Some(ours? / best))
 }
 
 /// Percentiles of round trips, where they were measured, as multiples of the link's own.

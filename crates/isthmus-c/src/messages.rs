@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use isthmus_substrate::{Connection, Endpoint, Level, SendOptions};
+use isthmus_substrate::{Connection, Endpoint, Level, SendOptions, Transfer};
 
 use crate::door::{Refusal, bytes, enter, invalid, look};
 use crate::table;
@@ -12,6 +12,11 @@ pub(crate) const SILENT: u32 = 1;
 pub(crate) const BLOCKING: u32 = 2;
 pub(crate) const NO_COPY: u32 = 4;
 pub(crate) const FENCE: u32 = 8;
+pub(crate) const EAGER: u32 = 16;
+pub(crate) const RENDEZVOUS: u32 = 32;
+pub(crate) const UNORDERED: u32 = 64;
+/// What messages may have.
+const OF_MESSAGES: u32 = SILENT | BLOCKING | NO_COPY | EAGER | RENDEZVOUS | UNORDERED;
 
 /// `isthmus_send`.
 ///
@@ -47,7 +52,7 @@ pub unsafe extern "C" fn isthmus_sendv(
     let body = || {
         // SAFETY: C's promise.
         let pieces = unsafe { pieces_of(pieces, count) }?;
-        if flags & !(SILENT | BLOCKING | NO_COPY) != 0 {
+        if flags & !OF_MESSAGES != 0 {
             return Err(invalid("flags that messages do not have"));
         }
         let entry = table::find(endpoint)?;
@@ -56,6 +61,8 @@ pub unsafe extern "C" fn isthmus_sendv(
             context: operation as u64,
             silent: flags & SILENT != 0,
             blocking: flags & BLOCKING != 0,
+            transfer: transfer_of(flags)?,
+            unordered: flags & UNORDERED != 0,
         };
         if flags & NO_COPY != 0 {
             check_silence(&entry.endpoint, to, flags)?;
@@ -70,10 +77,23 @@ pub unsafe extern "C" fn isthmus_sendv(
     enter(body, || table::poison(endpoint))
 }
 
+/// How a message asks to be transferred.
+fn transfer_of(flags: u32) -> Result<Transfer, Refusal> {
+    match flags & (EAGER | RENDEZVOUS) {
+        0 => Ok(Transfer::Adaptive),
+        EAGER => Ok(Transfer::Eager),
+        RENDEZVOUS => Ok(Transfer::Rendezvous),
+        _ => Err(invalid("ISTHMUS_EAGER and ISTHMUS_RENDEZVOUS: a message goes one way or the other")),
+    }
+}
+
 /// Who lends memory has to hear when it comes back.
 fn check_silence(endpoint: &Endpoint, to: Connection, flags: u32) -> Result<(), Refusal> {
-    if flags & SILENT != 0 && flags & BLOCKING == 0 && endpoint.level(to)? != Level::Ro {
-        return Err(invalid("ISTHMUS_NO_COPY with ISTHMUS_SILENT needs RO: nothing would tell the end"));
+    let told = endpoint.level(to)? == Level::Ro && flags & UNORDERED == 0;
+    if flags & SILENT != 0 && flags & BLOCKING == 0 && !told {
+        return Err(invalid(
+            "ISTHMUS_NO_COPY with ISTHMUS_SILENT needs RO's order: nothing would tell the end",
+        ));
     }
     Ok(())
 }

@@ -92,6 +92,8 @@ static void connections(isthmus_endpoint a, isthmus_endpoint b, const char *uri)
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, NULL, 1, NULL, 0));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_FENCE));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_NO_COPY | ISTHMUS_SILENT));
+    REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_EAGER | ISTHMUS_RENDEZVOUS));
+    REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_UNORDERED << 1));
     REFUSED(ISTHMUS_INVALID, isthmus_sendv(a, there, NULL, 2, NULL, 0));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, big, SIZE_MAX, NULL, 0));
     REFUSED(ISTHMUS_STALE, isthmus_send(b, there, "x", 1, NULL, 0));

@@ -369,6 +369,9 @@ impl Shell {
             Action::Dial { lane, locator } => self.dial(lane, locator, core),
             Action::Abandon { lane } => {
                 let text = "the other end gave no sign of life".to_owned();
+                if let Some(lane) = self.lanes.get_mut(lane.0 as usize).and_then(Option::as_mut) {
+                    lane.carrier.discard();
+                }
                 self.lose(lane.0 as usize, &LaneLoss::Broken(text), core);
             }
             Action::Close { lane } => self.flush(lane.0 as usize, core),

@@ -263,6 +263,7 @@ impl Ep {
             inject: flags & FI_INJECT != 0,
             level,
             fence: flags & FI_FENCE != 0,
+            ..Options::default()
         }
     }
 

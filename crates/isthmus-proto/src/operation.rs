@@ -1,5 +1,7 @@
 //! What a program asks of an endpoint, and what it is told when that is done.
 
+use crate::Transfer;
+
 /// Index of a remote endpoint in one local endpoint's table of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
@@ -39,6 +41,8 @@ pub struct Options {
     pub level: Level,
     /// Start only after all earlier operations to the same peer are complete (`FI_FENCE`).
     pub fence: bool,
+    /// How a message is transferred; adaptive: as the endpoint is set.
+    pub transfer: Transfer,
 }
 
 /// A message to send.

@@ -34,7 +34,7 @@ fn give(uri: &str) -> Outcome {
     let mut number = 0;
     while number < COUNT {
         let message = Bytes::from(pattern(LENGTH, number));
-        let how = SendOptions { context: number, silent: number % 16 != 15, blocking: false };
+        let how = SendOptions { context: number, silent: number % 16 != 15, ..SendOptions::DEFAULT };
         match endpoint.send_bytes(sink, &[message], &how) {
             Ok(()) => number += 1,
             Err(Error::Full(_)) => drop(endpoint.next_event(Some(common::LIMIT))?),

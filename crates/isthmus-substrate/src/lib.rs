@@ -51,6 +51,7 @@ pub use endpoint::{Endpoint, EndpointCounters, Posted};
 pub use error::{Error, Failure};
 pub use event::{Connection, Event, Message, Request};
 pub use isthmus_io::Access;
+pub use isthmus_proto::Transfer;
 pub use isthmus_wire::conversation::{MemoryHandle, PAYLOAD_MAX};
 pub use level::Level;
 pub use memory::Region;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, Transfer};
 
 /// How an endpoint is made. All but `message_max` can be changed later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +73,16 @@ pub struct SendOptions {
     pub silent: bool,
     /// The call returns when the message is complete, with its end; there is no event.
     pub blocking: bool,
+    /// How the message is transferred. Default: by what is measured of the peer, or as is set.
+    pub transfer: Transfer,
+    /// On RO: not in its order. The message is delivered when it comes, and told of when it is.
+    pub unordered: bool,
+}
+
+impl SendOptions {
+    /// The default, for constants.
+    pub const DEFAULT: Self =
+        Self { context: 0, silent: false, blocking: false, transfer: Transfer::Adaptive, unordered: false };
 }
 
 /// How remote memory is written or read.

@@ -95,14 +95,15 @@ impl Inner {
         let mut state = self.open_state()?;
         let id = self.id(to)?;
         let lent = !copied && matches!(&held, Held::Bytes(bytes) if bytes.is_empty());
-        let message = Outgoing { len, word: how.context, silent: how.silent, blocking: how.blocking, lent };
+        let SendOptions { context: word, silent, blocking, unordered, .. } = *how;
+        let message = Outgoing { len, word, silent, blocking, lent, unordered };
         let way = state.talk.send(self.now(), id, &message)?;
         let Lane { op, peer, tag, data } = match way {
             Way::Reliable(lane) => lane,
             Way::Lossy(lane) => {
                 // Complete already, so the engine must have a copy.
                 // SAFETY: the caller's pieces are valid during the call.
-                unsafe { self.post_message(&mut state, lane, pieces, true) };
+                unsafe { self.post_message(&mut state, lane, pieces, true, how) };
                 self.flush(&mut state);
                 return Ok(None);
             }
@@ -131,14 +132,21 @@ impl Inner {
             state.held.insert(op, held);
         }
         // SAFETY: by this function's contract.
-        unsafe { self.post_message(&mut state, lane, pieces, copied) };
+        unsafe { self.post_message(&mut state, lane, pieces, copied, how) };
         self.flush(&mut state);
         Ok(how.blocking.then_some(Awaited { op, peer }))
     }
 
     /// # Safety
     /// As for [`Inner::send`].
-    unsafe fn post_message(&self, state: &mut State, lane: Lane, pieces: &[libc::iovec], copied: bool) {
+    unsafe fn post_message(
+        &self,
+        state: &mut State,
+        lane: Lane,
+        pieces: &[libc::iovec],
+        copied: bool,
+        how: &SendOptions,
+    ) {
         let gathered;
         let mut one = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }];
         let mut pieces = pieces;
@@ -149,7 +157,7 @@ impl Inner {
             one[0] = libc::iovec { iov_base: gathered.as_ptr().cast_mut().cast(), iov_len: gathered.len() };
             (pieces, inject) = (&one, true);
         }
-        let options = Options { inject, ..options(lane.op) };
+        let options = Options { inject, transfer: how.transfer, ..options(lane.op) };
         let request = SendRequest {
             peer: within(lane.peer),
             channel: Channel::Tagged,

@@ -10,7 +10,7 @@ use isthmus_substrate::{
 };
 use support::*;
 
-const SILENT: SendOptions = SendOptions { context: 0, silent: true, blocking: false };
+const SILENT: SendOptions = SendOptions { silent: true, ..SendOptions::DEFAULT };
 
 #[test]
 fn messages_of_every_level_arrive_and_complete() {
@@ -74,7 +74,8 @@ fn ordered_messages_of_any_length_arrive_in_order_and_complete_in_order() {
     while completed < count || arrived < count {
         assert!(start.elapsed() < LIMIT, "{arrived} arrived, {completed} completed");
         while posted < count {
-            let options = SendOptions { context: posted as u64, silent: posted % 7 == 3, blocking: false };
+            let options =
+                SendOptions { context: posted as u64, silent: posted % 7 == 3, ..SendOptions::DEFAULT };
             match a.send(to_b, &pattern(length(posted), posted as u8), &options) {
                 Ok(()) => posted += 1,
                 Err(Error::Full(_)) => break,

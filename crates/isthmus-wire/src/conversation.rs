@@ -62,12 +62,15 @@ impl fmt::Display for ConnectionId {
     }
 }
 
+/// The number of a message that is not in its sender's order.
+pub const UNORDERED: u64 = u64::MAX;
+
 /// What a message of the engine is to the substrate: its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A [`Letter`].
     Letter,
-    /// A message on this connection; its data is its number in the sender's order.
+    /// A message on this connection; its data is its number in the sender's order, or [`UNORDERED`].
     Message(ConnectionId),
     /// A message of an unreliable connection, which no datagram can carry.
     Datagram(ConnectionId),

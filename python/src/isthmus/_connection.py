@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from ._endpoint import Buffer, Endpoint, Region
 
 
+def _flags(silent: bool, blocking: bool, copy: bool, transfer: Optional[str], unordered: bool) -> int:
+    """The library's flags for a message."""
+    if silent and not copy:
+        raise ValueError("what is not copied needs an event: leave out silent or copy=False")
+    transfers = {None: 0, "eager": lib.EAGER, "rendezvous": lib.RENDEZVOUS}
+    if transfer not in transfers:
+        raise ValueError(f'transfer is "eager", "rendezvous" or None, not {transfer!r}')
+    flags = lib.SILENT * silent | lib.BLOCKING * blocking | lib.NO_COPY * (not copy)
+    return flags | transfers[transfer] | lib.UNORDERED * unordered
+
+
 class Connection:
     """A connection, from :meth:`Endpoint.connect` or :meth:`Request.accept`."""
 
@@ -30,13 +41,17 @@ class Connection:
         silent: bool = False,
         blocking: bool = False,
         copy: bool = True,
+        transfer: Optional[str] = None,
+        unordered: bool = False,
     ) -> None:
         """Sends a message. :class:`Sent` follows with ``operation``; with ``silent`` only
         where it fails, with ``blocking`` not at all: the call returns when it is complete.
-        With ``copy=False`` the buffer is kept, and must not be changed, until then."""
-        if silent and not copy:
-            raise ValueError("what is not copied needs an event: leave out silent or copy=False")
-        flags = lib.SILENT * silent | lib.BLOCKING * blocking | lib.NO_COPY * (not copy)
+        With ``copy=False`` the buffer is kept, and must not be changed, until then.
+
+        ``transfer`` is "eager" (all at once, as far as the receiver has room), "rendezvous"
+        (nothing before the receiver has asked) or ``None``: as is measured, or set. With
+        ``unordered`` a message on RO is out of its order."""
+        flags = _flags(silent, blocking, copy, transfer, unordered)
         pointer, length, holder = self._endpoint._lend(message)
         wants_event = not silent and not blocking
         with self._endpoint._operation(operation, None if copy else holder, wants_event) as word:
@@ -50,11 +65,11 @@ class Connection:
         silent: bool = False,
         blocking: bool = False,
         copy: bool = True,
+        transfer: Optional[str] = None,
+        unordered: bool = False,
     ) -> None:
         """Sends one message that is made of pieces; as :meth:`send`."""
-        if silent and not copy:
-            raise ValueError("what is not copied needs an event: leave out silent or copy=False")
-        flags = lib.SILENT * silent | lib.BLOCKING * blocking | lib.NO_COPY * (not copy)
+        flags = _flags(silent, blocking, copy, transfer, unordered)
         holders = [self._endpoint._lend(piece) for piece in pieces]
         table = (lib.Piece * len(holders))(*(lib.Piece(address, length) for address, length, _ in holders))
         wants_event = not silent and not blocking

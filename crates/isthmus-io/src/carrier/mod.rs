@@ -231,6 +231,16 @@ impl Carrier {
         }
     }
 
+    /// What it was given and has not delivered goes another way: once it is dropped, the kernel is not to send it.
+    pub(crate) fn discard(&mut self) {
+        match self {
+            Self::Tcp(lane) => lane.discard(),
+            Self::Tls(lane) => lane.discard(),
+            // Of these none holds much; one by UDP looks after itself.
+            Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
+        }
+    }
+
     /// Gives back what it has of what lanes share; to be called before it is dropped.
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {

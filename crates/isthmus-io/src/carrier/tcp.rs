@@ -257,6 +257,12 @@ impl TcpLane {
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 
+    /// Has the kernel forget what it holds when the socket is closed, and reset the connection.
+    pub(super) fn discard(&self) {
+        // It only saves the path from what goes another way.
+        let _ = self.socket.set_linger(Some(Duration::ZERO));
+    }
+
     /// The kernel's estimate of the round trip. Microseconds.
     pub(super) fn rtt_us(&self) -> Option<u64> {
         sample(&self.socket).map(|sample| sample.rtt_us)

@@ -373,6 +373,11 @@ impl TlsLane {
         Ok(true)
     }
 
+    /// See [`TcpLane::discard`].
+    pub(super) fn discard(&self) {
+        self.tcp.discard();
+    }
+
     pub(super) fn finish(&mut self) {
         self.session.send_close_notify();
         // Who does not hear of it sees the connection's end.

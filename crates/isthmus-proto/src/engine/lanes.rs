@@ -99,8 +99,8 @@ impl Engine {
         record.moved_at = self.clock;
         let (first, rtt_us) = (record.dialled == (own < theirs), record.rtt_us);
         let (fills_path, now) = (record.fills_path, self.clock);
+        let probes = self.greets(peer, lane, now);
         let connection = self.connection(peer);
-        let probes = connection.late.as_mut().is_some_and(|late| late.greets(lane, now));
         if fills_path {
             connection.streams = None; // from now on all carry
         }

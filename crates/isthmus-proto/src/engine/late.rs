@@ -4,11 +4,11 @@
 //! waits for timers that double each time, and so does all of them on a path that was cut for a
 //! while. So a fragment that has been on its way for much longer than others take goes out once more by a
 //! lane that moves, and the receiver drops what comes second. A lane that stays stuck while others move is
-//! given up. Where nothing moves at all, new lanes are tried one after the other: the first packet of
-//! one that gets through shows that the path is there again, long before the timers of the old ones do.
+//! given up. Where nothing moves at all, new lanes are tried (`probe.rs`).
 //!
 //! This is for lanes by TCP to peers that are far and were given bulk: one by UDP looks after itself.
 
+use super::probe::Probes;
 use super::state::{LaneState, Load, Micros};
 use super::transmit::FRAGMENT_EXPRESS;
 use super::{Action, Decision, Engine, LaneId};
@@ -39,16 +39,11 @@ const TRIES: u8 = 4;
 /// A lane that has not moved for so long while others do is given up, and so many times the patience.
 const STUCK_US: Micros = 1_000_000;
 const STUCK_TIMES: Micros = 3;
-/// Silence after which a new lane is tried, beyond the patience; and the pause between two of them, and
-/// as a part of the silence. Microseconds.
-const SILENCE_US: Micros = 200_000;
-const PROBE_US: Micros = 50_000;
-const PROBE_PART: Micros = 16;
 /// Lanes for which bulk waits are looked at so often at most. Microseconds.
 const CHECK_US: Micros = 10_000;
 
 /// What is known of how long fragments take to one peer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Late {
     /// Usual time between sending a fragment and its acknowledgement. Microseconds.
     usual_us: Micros,
@@ -62,10 +57,8 @@ pub(crate) struct Late {
     /// How much longer than otherwise a fragment may take before it goes again, as copies were in vain. Times.
     caution: f64,
     /// Nothing is late before.
-    scan_at: Micros,
-    probe: Option<LaneId>,
-    /// When that came up.
-    probe_up_at: Micros,
+    pub(super) scan_at: Micros,
+    pub(super) probes: Probes,
 }
 
 impl Late {
@@ -86,15 +79,6 @@ impl Late {
     /// A time that a fragment may take, with the caution that is due.
     fn cautious(&self, us: Micros) -> Micros {
         ((1.0 + self.caution) * us as f64) as Micros
-    }
-
-    /// Whether this lane, which comes up, was made to see whether the peer can be reached.
-    pub(super) fn greets(&mut self, lane: LaneId, now: Micros) -> bool {
-        let probes = self.probe == Some(lane);
-        if probes {
-            self.probe_up_at = now;
-        }
-        probes
     }
 
     /// How long a fragment may take. Microseconds.
@@ -168,7 +152,7 @@ impl Engine {
         let lanes = &connection.lanes;
         let express = lanes.len() > 1 && lanes.first() == Some(&lane);
         // What was sent before a lane that got through goes by that.
-        let before = if late.probe == Some(lane) { late.probe_up_at } else { 0 };
+        let before = late.probes.sends_before(lane);
         let is_late = |flight: &super::state::Flight| {
             let short = match flight.load {
                 Load::Kept { .. } => true,
@@ -207,16 +191,14 @@ impl Engine {
         }
         late.scan_at = 0;
         let (patience, silent) = (late.patience(rtt_us), now.saturating_sub(late.heard_at));
-        let pause = if waits && silent > patience + SILENCE_US {
-            self.probe(peer, silent);
-            (2 * rtt_us).max(PROBE_US).max(silent / PROBE_PART)
-        } else {
+        let until = if waits { self.look_for(peer, now, silent, patience) } else { None };
+        let at = until.unwrap_or_else(|| {
             self.give_up_stuck(now, peer, patience);
-            (patience / 8).max(CHECK_US)
-        };
+            now + (patience / 8).max(CHECK_US)
+        });
         if let Some(late) = &mut self.connection(peer).late {
-            late.check_at = Some(now + pause);
-            self.timers.insert((now + pause, peer));
+            late.check_at = Some(at);
+            self.timers.insert((at, peer));
         }
         self.kick(peer);
     }
@@ -237,26 +219,6 @@ impl Engine {
                 self.counters.lanes_stuck += 1;
                 return self.decide(peer, Decision::Stuck { silent_ms: silent / 1_000 });
             }
-        }
-    }
-
-    /// Tries whether the peer can be reached by a new lane, instead of the one that was tried before.
-    fn probe(&mut self, peer: PeerId, silent: Micros) {
-        let wanted = self.connection(peer).late.as_mut().and_then(|late| late.probe.take());
-        let is_up = |lane: &super::Lane| lane.state == LaneState::Open;
-        if let Some(lane) = wanted
-            && let Some(record) = self.lanes.get(lane.0 as usize)
-            && record.peer == Some(peer)
-            && !is_up(record)
-        {
-            self.actions.push_back(Action::Abandon { lane });
-        }
-        let locator = self.by_way(peer, 0).locator;
-        let lane = self.dial_to(peer, locator, None, 0);
-        self.counters.probes += 1;
-        self.decide(peer, Decision::Probe { silent_ms: silent / 1_000 });
-        if let Some(late) = &mut self.connection(peer).late {
-            late.probe = Some(lane);
         }
     }
 }

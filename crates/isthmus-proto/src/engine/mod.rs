@@ -13,6 +13,7 @@ mod lanes;
 mod late;
 mod messages;
 mod post;
+mod probe;
 mod receive;
 mod remote;
 mod routed;
@@ -207,6 +208,8 @@ pub struct Engine {
     routers: Routers,
     /// The latest time that the shell told. Microseconds.
     clock: Micros,
+    /// When it was last tried whether a silent peer can be reached. Microseconds.
+    probed_at: Micros,
     /// Peers whose loss was not told yet, for programs that want to hear of it.
     lost: Option<VecDeque<PeerId>>,
 }
@@ -223,6 +226,7 @@ impl Engine {
         Self {
             routers: Routers::new(&config.routers, config.seed),
             clock: 0,
+            probed_at: 0,
             lost: None,
             config,
             peers: Vec::new(),

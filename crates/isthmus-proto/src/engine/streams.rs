@@ -36,6 +36,9 @@ const HOLD: u32 = 4;
 /// Periods at first in which fewer are not tried.
 const HOLD_FIRST: u32 = 12;
 const HOLD_MOST: u32 = 64;
+/// So many round trips, and so long at least, lanes take to get up to speed after the path was cut. Microseconds.
+const RECOVERY_RTTS: Micros = 10;
+const RECOVERY_LEAST_US: Micros = 1_000_000;
 /// Rates that count as more, as no less, and as another path altogether.
 const MORE: f64 = 1.05;
 const NO_LESS: f64 = 0.97;
@@ -125,6 +128,9 @@ pub(crate) struct Streams {
     early: u32,
     /// Lanes still come up for what waited at first.
     starting: bool,
+    /// New lanes that carry beside the others after the path was cut, and since when.
+    extra: u32,
+    extra_since: Micros,
 }
 
 /// Why the number of lanes is another.
@@ -151,12 +157,31 @@ impl Streams {
             early: HOLD_FIRST,
             next_hold: HOLD,
             starting: true,
+            extra: 0,
+            extra_since: 0,
         }
+    }
+
+    /// A further lane came up after the path was cut: for a while it carries beside the others.
+    pub(super) fn reinforce(&mut self, now: Micros) {
+        self.extra += 1;
+        self.extra_since = now;
+    }
+
+    /// Whether what is heard says nothing, as lanes get up to speed again.
+    fn recovers(&mut self, now: Micros, rtt_us: Micros) -> bool {
+        if self.extra > 0 && now < self.extra_since + (RECOVERY_RTTS * rtt_us).max(RECOVERY_LEAST_US) {
+            return true;
+        }
+        if std::mem::take(&mut self.extra) > 0 {
+            (self.since, self.heard, self.queued) = (None, LaneSample::default(), 0);
+        }
+        false
     }
 
     /// How many lanes carry: of all but the one for small messages, this endpoint's part.
     pub(crate) fn count(&self) -> u32 {
-        1 + self.count.saturating_sub(1).div_ceil(self.sharers)
+        1 + self.count.saturating_sub(1).div_ceil(self.sharers) + self.extra
     }
 
     /// So many bytes wait: whether there are to be more lanes at once.
@@ -183,6 +208,9 @@ impl Streams {
             }
             self.hold = self.hold.max(2);
             return (self.count() != before).then_some(SHARED);
+        }
+        if self.recovers(now, rtt_us) {
+            return None;
         }
         let since = *self.since.get_or_insert(now);
         self.heard.add(more);

@@ -112,9 +112,17 @@ impl Connection {
 }
 
 impl Engine {
+    /// How a message is transferred: as it asks, or else as the endpoint is set.
+    fn transfer_of(&self, index: usize) -> Transfer {
+        match self.operations[index].options.transfer {
+            Transfer::Adaptive => self.config.transfer,
+            asked => asked,
+        }
+    }
+
     /// Begins a message: how much of it goes without waiting for its receiver. Bytes.
-    pub(super) fn eager_part(&mut self, peer: PeerId, total: u64) -> u64 {
-        let kind = self.config.transfer;
+    pub(super) fn eager_part(&mut self, peer: PeerId, index: usize) -> u64 {
+        let (total, kind) = (self.operations[index].total, self.transfer_of(index));
         let connection = self.connection(peer);
         let left = connection.credit_left();
         let eager = match kind {
@@ -126,7 +134,7 @@ impl Engine {
         connection.receives.wait_until = None;
         connection.receives.begun = connection.receives.begun.wrapping_add(u32::from(total > SHORT));
         if total > SHORT {
-            self.tell_transfer(peer, total, eager, left);
+            self.tell_transfer(peer, index, eager, left);
         }
         if eager == total {
             self.counters.messages_eager += 1;
@@ -137,8 +145,9 @@ impl Engine {
     }
 
     /// Says how messages of this peer go from now on, where that is another way than before.
-    fn tell_transfer(&mut self, peer: PeerId, total: u64, eager: u64, left: u64) {
-        let (now, kind) = (self.clock, self.config.transfer);
+    fn tell_transfer(&mut self, peer: PeerId, index: usize, eager: u64, left: u64) {
+        let (now, kind) = (self.clock, self.transfer_of(index));
+        let (total, asked) = (self.operations[index].total, self.operations[index].options.transfer);
         let receives = &mut self.connection(peer).receives;
         let how = match eager {
             0 => "rendezvous",
@@ -150,6 +159,7 @@ impl Engine {
         }
         receives.told = Some((how, now));
         let why = match kind {
+            _ if asked != Transfer::Adaptive => "as the message asks",
             Transfer::Eager | Transfer::Rendezvous | Transfer::Mixed => "as set",
             Transfer::Adaptive if left >= total => "the credit lasts",
             Transfer::Adaptive if receives.late > 0.5 => "the credit does not last, receives come late",
@@ -161,7 +171,7 @@ impl Engine {
     /// Whether a message, the first in line, is to wait for credit.
     pub(super) fn waits_for_credit(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
-        let (total, kind) = (operation.total, self.config.transfer);
+        let (total, kind) = (operation.total, self.transfer_of(index));
         if !matches!(operation.kind, Kind::Message { .. }) || total <= SHORT {
             return false;
         }

@@ -380,7 +380,7 @@ impl Engine {
         let (longest, sent_at) = (self.fragment_max(peer, lane), self.clock);
         let operation = &self.operations[index];
         let message = matches!(operation.kind, Kind::Message { .. });
-        let eager = if message { self.eager_part(peer, operation.total) } else { 0 };
+        let eager = if message { self.eager_part(peer, index) } else { 0 };
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let operation = &mut self.operations[index];
         let seq = connection.window.next_seq();

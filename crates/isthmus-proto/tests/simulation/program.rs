@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use isthmus_proto::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Level, OpError,
     Options, PeekAction, PeekRequest, PeerId, Place, RecvRequest, RemoteRange, RmaRequest, SendRequest,
+    Transfer,
 };
 use isthmus_wire::frame::Status;
 
@@ -133,6 +134,7 @@ pub(crate) struct How {
     pub(crate) fence: bool,
     pub(crate) data: bool,
     pub(crate) listed: bool,
+    pub(crate) transfer: Transfer,
 }
 
 impl Program {
@@ -175,7 +177,8 @@ impl Program {
     }
 
     fn options(context: u64, how: How) -> Options {
-        Options { context, notify: true, inject: how.inject, level: how.level, fence: how.fence }
+        let How { inject, level, fence, transfer, .. } = how;
+        Options { context, notify: true, inject, level, fence, transfer }
     }
 
     /// What follows every call of a program.

@@ -171,6 +171,8 @@ fn how(rng: &mut Rng, len: u64) -> How {
         fence: rng.chance(30),
         data: rng.chance(400),
         listed: rng.chance(200),
+        // As messages ask, at random moments, and whatever the endpoint is set to.
+        transfer: Transfer::ALL[len as usize / 3 % Transfer::ALL.len()].0,
     }
 }
 

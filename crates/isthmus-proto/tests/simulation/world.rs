@@ -352,7 +352,15 @@ impl World {
         match action {
             Action::Dial { lane, locator } => self.dial(node, lane, locator),
             Action::Abandon { lane } => {
-                if let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) {
+                let dialled = || {
+                    let comes_up = |wire: &Wire| {
+                        let side = &wire.sides[0];
+                        side.node == node && side.lane == Some(lane) && !side.over
+                    };
+                    self.wires.iter().rposition(comes_up).map(|wire| (wire, 0))
+                };
+                let place = self.nodes[node].lanes.get(&lane.0).copied().or_else(dialled);
+                if let Some((wire, side)) = place {
                     self.lose(wire, side, &LaneLoss::Broken("abandoned".into()));
                     // Nobody hears it through a router that hangs.
                     if !self.wires[wire].dirs[side].dead {
@@ -381,8 +389,12 @@ impl World {
         let router = port.checked_sub(ROUTER_PORT).filter(|router| *router < self.routers.len());
         let health = router.map(|router| self.routers[router]);
         if router.is_none() && self.cut[way] {
-            let loss = LaneLoss::Broken("timed out".into());
-            return self.after(3_000_000, Event::DialFailed(node, lane, loss));
+            // Nobody hears of it.
+            let wire = self.wires.len();
+            self.wires.push(Wire { way, ..Wire::default() });
+            self.wires[wire].sides[0] = Side { node, lane: Some(lane), ..Side::default() };
+            self.wires[wire].sides[1].over = true;
+            return self.after(3_000_000, Event::Lost(wire, 0, LaneLoss::Broken("timed out".into())));
         }
         let listens = match health {
             Some(health) => health != Health::Dead,

@@ -13,7 +13,7 @@ pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 /// How long an example waits for what must come.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-pub const SILENT: SendOptions = SendOptions { context: 0, silent: true, blocking: false };
+pub const SILENT: SendOptions = SendOptions { silent: true, ..SendOptions::DEFAULT };
 
 /// An endpoint on the devices that the environment names as `EXAMPLE_DEVICE`, else on the best
 /// one.

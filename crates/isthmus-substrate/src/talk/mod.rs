@@ -176,6 +176,8 @@ struct Op {
     silent: bool,
     /// Its buffer is the program's until it is told.
     lent: bool,
+    /// A message that is not in RO's order.
+    unordered: bool,
     /// The program has been told its end.
     told: bool,
     /// Of a write or read: what must still end.
@@ -299,7 +301,18 @@ impl Talk {
         self.op_age = self.op_age.wrapping_add(1) & 0x00ff_ffff;
         let entry = self.ops.vacant_entry();
         let id = OpId(u64::from(self.op_age) << 32 | entry.key() as u64);
-        entry.insert(Op { id, link, what, word, silent, lent: false, told: false, parts: 1, failure: None });
+        entry.insert(Op {
+            id,
+            link,
+            what,
+            word,
+            silent,
+            lent: false,
+            unordered: false,
+            told: false,
+            parts: 1,
+            failure: None,
+        });
         id
     }
 

@@ -1,7 +1,7 @@
 //! What comes in.
 
 use isthmus_proto::{Micros, PeerId};
-use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject};
+use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject, UNORDERED};
 
 use super::link::{Link, State};
 use super::{HALVES_MAX, HELD_MAX, Half, News, Parcel, Post, Talk};
@@ -29,7 +29,9 @@ impl Talk {
             return;
         }
         match subject {
-            Subject::Message(_) if self.links.get(id).is_some_and(|link| link.level == Level::Ro) => {
+            Subject::Message(_)
+                if data != UNORDERED && self.links.get(id).is_some_and(|link| link.level == Level::Ro) =>
+            {
                 self.in_order(id, data, parcel);
             }
             Subject::Remote(_) => self.on_remote_message(peer, id, data, parcel),

@@ -1,7 +1,7 @@
 //! What the program sends, and how it ends.
 
 use isthmus_proto::{Micros, OpError, PeerId};
-use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Letter, Subject};
+use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Letter, Subject, UNORDERED};
 
 use super::link::{State, Unsaid};
 use super::{ESCORTED_MAX, News, Op, OpId, Post, Talk, Timer, What};
@@ -28,6 +28,8 @@ pub(crate) struct Outgoing {
     pub(crate) blocking: bool,
     /// Its buffer is the program's until its end is told.
     pub(crate) lent: bool,
+    /// Not in RO's order.
+    pub(crate) unordered: bool,
 }
 
 /// How a message goes.
@@ -55,7 +57,7 @@ pub(crate) struct Plan {
 impl Talk {
     /// Sends a message.
     pub(crate) fn send(&mut self, now: Micros, id: ConnectionId, message: &Outgoing) -> Result<Way, Error> {
-        let Outgoing { len, word, silent, blocking, lent } = *message;
+        let Outgoing { len, word, silent, blocking, lent, unordered } = *message;
         let limits = self.limits.clone();
         let link = self.links.named(id)?;
         if link.state != State::Open {
@@ -75,9 +77,9 @@ impl Talk {
         if self.under_way >= limits.send_buffers {
             return Err(Error::Full(limits.send_buffers));
         }
-        let (peer, ordered) = (link.peer, link.level == Level::Ro);
-        let data = link.next_place;
-        link.next_place += 1;
+        let (peer, ordered) = (link.peer, link.level == Level::Ro && !unordered);
+        let data = if unordered { UNORDERED } else { link.next_place };
+        link.next_place += u64::from(!unordered);
         link.sent += 1;
         link.outstanding += 1;
         let tag = Subject::Message(link.remote.id).to_tag();
@@ -85,7 +87,7 @@ impl Talk {
         let silent = silent && !blocking;
         let op = self.enter_op(id, What::Message, word, silent);
         if let Some(op) = self.op(op) {
-            op.lent = lent;
+            (op.lent, op.unordered) = (lent, unordered);
         }
         if ordered && let Some(link) = self.links.get_mut(id) {
             link.busy().unsaid.push_back(Unsaid { op, word, silent, end: None });
@@ -337,7 +339,7 @@ impl Talk {
             return;
         }
         match op.what {
-            What::Message if self.is_ordered(op.link) => self.note_end(op.id, op.link, end),
+            What::Message if !op.unordered && self.is_ordered(op.link) => self.note_end(op.id, op.link, end),
             _ => self.say(op.id, op.link, op.word, op.silent, end),
         }
     }
@@ -402,7 +404,7 @@ impl Talk {
             return;
         }
         let (link, word, silent) = (op.link, op.word, op.silent);
-        let message = matches!(op.what, What::Message);
+        let message = matches!(op.what, What::Message) && !op.unordered;
         if message && self.is_ordered(link) {
             self.note_end(id, link, Err(Failure::TimedOut));
         } else {

@@ -62,7 +62,7 @@ impl Player {
         let at = rng.below(self.endpoints.len());
         let connection = *rng.pick(&self.connections).expect("some are invented");
         let options =
-            SendOptions { context: rng.below(9) as u64, silent: rng.below(2) == 0, blocking: false };
+            SendOptions { context: rng.below(9) as u64, silent: rng.below(2) == 0, ..SendOptions::DEFAULT };
         match rng.below(14) {
             0 => self.connect(at, rng),
             1 => drop(self.endpoints[at].disconnect(connection)),

@@ -21,7 +21,7 @@ const UU_SETTLE: Duration = Duration::from_millis(20);
 /// Round trips that are not counted.
 const WARM_UP: u64 = 200;
 
-const SILENT: SendOptions = SendOptions { context: 0, silent: true, blocking: false };
+const SILENT: SendOptions = SendOptions { silent: true, ..SendOptions::DEFAULT };
 
 /// Waits for an event by polling, as the plain sides' sockets wait by sleeping.
 fn next(endpoint: &Endpoint, patience: Duration) -> Result<Option<Event>, Fault> {

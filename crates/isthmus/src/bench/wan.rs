@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use isthmus_bench::{Bench, Contender, Link, Matrix, Paths, Work};
 use isthmus_units::{Percent, Rate, Span};
@@ -51,6 +52,16 @@ pub(super) struct Args {
     /// iperf3-cubic-x8, iperf3-bbr-x1, iperf3-bbr-x8 [default: all but isthmus-tcp, isthmus-udp]
     #[arg(long, value_delimiter = ',', value_parser = contender)]
     with: Vec<Contender>,
+    /// What is done: stream (one way), exchange (MPI_Sendrecv of 1 MB), pingpong, late (receives
+    /// posted after the message came) [default: stream; with --full all]
+    #[arg(long, value_delimiter = ',', value_parser = ["stream", "exchange", "pingpong", "late"])]
+    work: Vec<String>,
+    /// Go on where a run of the same folder ended: what it measured counts
+    #[arg(long)]
+    resume: bool,
+    /// Begin no run after so long, such as 100s; the report tells of what there is, --resume goes on
+    #[arg(long = "for", value_name = "TIME")]
+    no_longer: Option<Span>,
 }
 
 fn contender(name: &str) -> Result<Contender, String> {
@@ -69,8 +80,14 @@ pub(super) fn main(args: &Args) -> ExitCode {
     };
     let matrix = matrix(args);
     lab::announce(matrix.floor_s(), &paths.out);
-    let bench = Bench { matrix, version: lab::version(), paths };
-    let ran = bench.run().map(|samples| samples.iter().all(|sample| sample.seconds.is_some()));
+    let no_longer = args.no_longer.map(|span| Duration::from_nanos(span.0));
+    let bench = Bench { matrix, version: lab::version(), paths, resume: args.resume, no_longer };
+    let ran = bench.run().map(|(samples, left)| {
+        if left > 0 {
+            eprintln!("isthmus bench: {left} runs are left; the same command with --resume goes on");
+        }
+        samples.iter().all(|sample| sample.seconds.is_some())
+    });
     lab::conclude(&bench.paths.out, ran)
 }
 
@@ -88,13 +105,25 @@ fn matrix(args: &Args) -> Matrix {
     };
     let bytes = args.size.unwrap_or(if args.full { 500 } else { 200 }) * 1_000_000;
     let links = Matrix::links(args.rate, args.mtu, &rtts, &losses);
-    let mut cells: Vec<(Link, Work)> = links.iter().map(|link| (*link, Work::Stream(bytes))).collect();
-    if args.full {
-        let clean = |link: &&Link| link.loss.0 == 0.0;
-        cells.extend(links.iter().map(|link| (*link, Work::Exchange(20))));
-        cells.extend(links.iter().map(|link| (*link, Work::PingPong(200))));
+    let wanted = |work: &str| match args.work.as_slice() {
+        [] => args.full || work == "stream",
+        named => named.iter().any(|name| name == work),
+    };
+    let mut cells: Vec<(Link, Work)> = Vec::new();
+    let all = links.iter();
+    if wanted("stream") {
+        cells.extend(all.clone().map(|link| (*link, Work::Stream(bytes))));
+    }
+    if wanted("exchange") {
+        cells.extend(all.clone().map(|link| (*link, Work::Exchange(20))));
+    }
+    if wanted("pingpong") {
+        cells.extend(all.clone().map(|link| (*link, Work::PingPong(200))));
+    }
+    if wanted("late") {
         for size in [64_000, 1_000_000, 16_000_000] {
-            cells.extend(links.iter().filter(clean).map(|link| (*link, Work::Late(size))));
+            let clean = all.clone().filter(|link| link.loss.0 == 0.0);
+            cells.extend(clean.map(|link| (*link, Work::Late(size))));
         }
     }
     let usual = || Contender::ALL.into_iter().filter(|one| !matches!(one, Contender::IsthmusBy(_))).collect();

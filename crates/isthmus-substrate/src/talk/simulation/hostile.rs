@@ -153,7 +153,14 @@ impl Victim {
                 self.ops.extend(plan.map(|plan| plan.op));
             }
             _ => {
-                let message = Outgoing { len: 1, word: 1, silent: false, blocking: false, lent: true };
+                let message = Outgoing {
+                    len: 1,
+                    word: 1,
+                    silent: false,
+                    blocking: false,
+                    lent: true,
+                    unordered: false,
+                };
                 if let Ok(Way::Reliable(lane) | Way::Lossy(lane)) = self.talk.send(self.now, id, &message) {
                     self.ops.push(lane.op);
                 }

@@ -188,11 +188,14 @@ impl Programs {
         let silent = self.world.rng.chance(300);
         let word = self.talked[talked].ends[side].sent.len() as u64;
         let lent = self.world.rng.chance(500);
-        let message = Outgoing { len: 1, word, silent, blocking: false, lent };
+        // Messages ask for it at random moments, whatever the connection's level.
+        let unordered = self.world.rng.chance(200);
+        let message = Outgoing { len: 1, word, silent, blocking: false, lent, unordered };
         match self.world.nodes[node].talk.send(self.world.now, id, &message) {
             Ok(way) => {
                 let stamp = self.stamps;
-                let sent = Sent { stamp, silent, ordered: true, refused: false, message: true, told: None };
+                let sent =
+                    Sent { stamp, silent, ordered: !unordered, refused: false, message: true, told: None };
                 self.talked[talked].ends[side].sent.push(sent);
                 self.world.carry(node, way, stamp);
             }
