@@ -89,7 +89,10 @@ fn untended(error: &Error) {
 
 fn attend(board: &Board) {
     let this = &board.attendant;
-    let Some(Ok(sleeper)) = this.waiter.get().map(Waiter::enter) else { return };
+    let Some(Ok(sleeper)) = this.waiter.get().map(Waiter::enter) else {
+        // Without a descriptor to sleep on; the next that is put in line tries again.
+        return this.idle.store(true, Ordering::SeqCst);
+    };
     while !this.stop.load(Ordering::SeqCst) {
         this.sources.progress();
         board.start();
