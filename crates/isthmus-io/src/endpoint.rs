@@ -2,17 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{EthernetError, is_frames_only};
-use isthmus_proto::{
-    AtomicRequest, Completion, Config, Counters, Engine, OpError, PeekRequest, PeerId, RecvRequest, Refusal,
-    RmaRequest, SHORT_FRAME_MAX, SendRequest,
-};
+use isthmus_proto::{Config, Counters, Engine, PeerId, Refusal};
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::{Address, AsId, SubnetId};
@@ -20,16 +16,22 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::burst::Burst;
 use crate::carrier::{Carriers, Tls};
-use crate::courtesy::{self, NAP};
+use crate::courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
-use crate::shell::{Brief, Core, Shell, Turned};
+use crate::shell::{Core, Shell};
 use crate::signals;
-use crate::watch::{POLLS_A_LOOK, Watch};
+use crate::watch::Watch;
 use crate::{Credit, Protocols, RegionTable, Settings, TlsMode, carrier};
+
+mod post;
+mod sleep;
+mod turn;
+
+use sleep::wait_readable;
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -106,8 +108,6 @@ pub struct Endpoint {
     linger: Duration,
 }
 
-/// Turns that the I/O thread makes before it looks at other endpoints.
-const TURNS_PER_DRIVE: usize = 16;
 /// Sleep of a closing endpoint between its turns.
 const CLOSE_STEP: Duration = Duration::from_micros(200);
 /// How long closing waits for peers to close their side of the lanes.
@@ -265,328 +265,6 @@ impl Endpoint {
         guard
     }
 
-    /// Posts something of so many bytes that are to go.
-    fn post<T>(
-        &self,
-        len: u64,
-        with: impl FnOnce(&mut Core) -> Result<T, PostError>,
-    ) -> Result<T, PostError> {
-        if self.is_closed() {
-            return Err(PostError::Invalid(
-                "the endpoint is closed, or belongs to the parent of this process",
-            ));
-        }
-        let mut guard = self.work();
-        let posted = with(&mut guard);
-        let busy = guard.engine.has_output();
-        drop(guard);
-        if busy && !self.burst.holds(len) {
-            self.pump();
-        }
-        posted
-    }
-
-    /// Posts a message.
-    ///
-    /// # Errors
-    /// [`PostError`]; a peer that cannot be reached is reported by the completion.
-    ///
-    /// # Safety
-    /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
-    pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        let len = total(iov);
-        // SAFETY: the caller's promise.
-        if len <= SHORT_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
-            return Ok(());
-        }
-        self.post(len, |core| {
-            let place = core.memory.lend(iov);
-            Ok(core.engine.send(request, place, len, &mut core.memory)?)
-        })
-    }
-
-    /// Sends a small message at once, if it may go now ([`Shell::send_short`]).
-    ///
-    /// # Safety
-    /// The pieces are valid for reading.
-    unsafe fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
-        if self.is_closed() {
-            return false;
-        }
-        let Some(mut shell) = self.shell.try_lock() else { return false };
-        self.watch.stir();
-        // SAFETY: the caller's promise.
-        let sent = unsafe { shell.send_short(&self.core, request, iov, len) };
-        self.release(shell);
-        sent
-    }
-
-    /// Posts a receive buffer.
-    ///
-    /// # Errors
-    /// [`PostError::Invalid`] on a closed endpoint.
-    ///
-    /// # Safety
-    /// The buffers stay valid and untouched until the completion was polled.
-    pub unsafe fn recv(&self, request: &RecvRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(0, |core| {
-            let place = core.memory.lend(iov);
-            core.engine.recv(request, place, total(iov), &mut core.memory);
-            Ok(())
-        })
-    }
-
-    /// Searches the unexpected tagged messages, as they were at the last poll: programs look
-    /// at other queues of theirs too, and count on this one to stand still meanwhile.
-    ///
-    /// # Errors
-    /// [`PostError::Invalid`] on a closed endpoint.
-    pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
-        self.post(0, |core| {
-            core.engine.note_polls(self.polls());
-            core.engine.peek(request, &mut core.memory);
-            Ok(())
-        })
-    }
-
-    /// Receives the message that a peek reserved under the same context; with
-    /// `discard` drops it instead.
-    ///
-    /// # Errors
-    /// [`PostError::Invalid`] where nothing is claimed under this context.
-    ///
-    /// # Safety
-    /// As for [`Endpoint::recv`].
-    pub unsafe fn claim(
-        &self,
-        request: &RecvRequest,
-        iov: &[libc::iovec],
-        discard: bool,
-    ) -> Result<(), PostError> {
-        self.post(0, |core| {
-            let place = core.memory.lend(iov);
-            if core.engine.claim(request, place, total(iov), discard, &mut core.memory) {
-                Ok(())
-            } else {
-                Err(PostError::Invalid("no message was claimed under this context"))
-            }
-        })
-    }
-
-    /// Writes to a peer's memory.
-    ///
-    /// # Errors
-    /// As for [`Endpoint::send`].
-    ///
-    /// # Safety
-    /// As for [`Endpoint::send`].
-    pub unsafe fn write(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(total(iov), |core| {
-            let place = core.memory.lend(iov);
-            Ok(core.engine.write(request, place, &mut core.memory)?)
-        })
-    }
-
-    /// Reads a peer's memory.
-    ///
-    /// # Errors
-    /// As for [`Endpoint::send`].
-    ///
-    /// # Safety
-    /// As for [`Endpoint::recv`].
-    pub unsafe fn read(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
-        self.post(0, |core| {
-            let place = core.memory.lend(iov);
-            Ok(core.engine.read(request, place, &mut core.memory)?)
-        })
-    }
-
-    /// An atomic operation on a peer's memory; `operand` and `compare` are copied before
-    /// the call returns, `result` receives the earlier value.
-    ///
-    /// # Errors
-    /// As for [`Endpoint::send`], and [`PostError::Invalid`] for an operation that does
-    /// not exist for the type or is longer than [`Endpoint::ATOMIC_MAX`].
-    ///
-    /// # Safety
-    /// As for [`Endpoint::recv`], of `result`.
-    pub unsafe fn atomic(
-        &self,
-        request: &AtomicRequest,
-        operand: &[libc::iovec],
-        compare: &[libc::iovec],
-        result: &[libc::iovec],
-    ) -> Result<(), PostError> {
-        if total(operand).max(total(compare)).max(request.remote.len) > Self::ATOMIC_MAX as u64 {
-            return Err(PostError::Invalid("an atomic operation takes at most 4096 bytes"));
-        }
-        self.post(total(operand), |core| {
-            let mut operands = Vec::new();
-            for iov in [operand, compare] {
-                let place = core.memory.lend(iov);
-                isthmus_proto::Memory::load(&core.memory, place, 0, total(iov) as usize, &mut operands);
-                isthmus_proto::Memory::release(&mut core.memory, place);
-            }
-            let place = core.memory.lend(result);
-            Ok(core.engine.atomic(request, &operands, place, &mut core.memory)?)
-        })
-    }
-
-    /// Cancels the oldest posted receive with this context; it then completes with
-    /// [`isthmus_proto::OpError::Cancelled`]. False where there is none to cancel.
-    pub fn cancel(&self, context: u64) -> bool {
-        let mut guard = self.work();
-        let Core { engine, memory, .. } = &mut *guard;
-        engine.cancel(context, memory)
-    }
-
-    /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.
-    pub fn watch_peers(&self) {
-        self.work().engine.watch_peers();
-    }
-
-    /// The next peer that is gone for good, and why ([`Engine::poll_lost`]).
-    pub fn poll_lost(&self) -> Option<(PeerId, OpError)> {
-        self.core.lock().engine.poll_lost()
-    }
-
-    /// Whether a message of this peer has matched a receive and is not complete
-    /// ([`Engine::is_receiving`]).
-    pub fn is_receiving(&self, peer: PeerId) -> bool {
-        self.core.lock().engine.is_receiving(peer)
-    }
-
-    /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
-    /// False while it is being written: try again later.
-    pub fn disown(&self, context: u64) -> bool {
-        let mut guard = self.work();
-        let Core { engine, memory, .. } = &mut *guard;
-        engine.disown(context, memory)
-    }
-
-    /// Turns the engine and moves finished operations into `out` (appending; `out` is
-    /// the caller's to reuse). Returns how many.
-    ///
-    /// The engine is turned even where operations have finished already: a program that
-    /// peeks has one at every poll, and what a peer had sent before it told the program so
-    /// by way of a third must be seen by the next poll (`MPI_Win_test` after a barrier).
-    pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
-        self.poll_beside(out, None)
-    }
-
-    /// As [`Endpoint::poll`], of a program that also waits for a descriptor of its own: where
-    /// the poll sleeps a little for others' sake, that wakes it.
-    pub fn poll_beside(&self, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
-        if self.is_closed() {
-            return 0;
-        }
-        if self.watch.count_poll().is_multiple_of(POLLS_A_LOOK) {
-            self.driver.put_off();
-        }
-        if self.armed.load(Ordering::Relaxed) {
-            self.disarm();
-        }
-        if self.burst.end() {
-            self.pump();
-        }
-        let brief = self.turn_briefly(out);
-        if let Brief::Yes { read, done } = brief {
-            if read || done > 0 {
-                courtesy::found();
-            } else {
-                courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
-            }
-            return done;
-        }
-        if brief == Brief::No {
-            self.core.lock().engine.note_polls(self.polls());
-        }
-        let turned = self.turn(false);
-        let done = turned.is_none_or(|turned| turned.done);
-        let moved = if done { self.core.lock().engine.take_completions(out) } else { 0 };
-        if turned.is_some_and(|turned| turned.read) || moved > 0 {
-            courtesy::found();
-        } else if turned.is_some() {
-            courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
-        } else {
-            // Whoever turns the shell works for us: polling on would only hold that up.
-            courtesy::found_busy(|| self.shell.try_lock_for(NAP).map_or((), drop));
-        }
-        moved
-    }
-
-    /// What tells without a lock whether a poll would be in vain.
-    pub fn watch(&self) -> Arc<Watch> {
-        self.watch.clone()
-    }
-
-    /// The program found something by a descriptor of its own: its polls are not in vain.
-    pub fn note_found(&self) {
-        courtesy::found();
-    }
-
-    /// A descriptor that is readable when [`Endpoint::poll`] has something to return,
-    /// provided [`Endpoint::arm`] said yes since the last poll.
-    pub fn wait_fd(&self) -> RawFd {
-        self.bell.raw_fd()
-    }
-
-    /// A descriptor that is readable whenever a turn has something to do, armed or not: for a
-    /// program that polls several endpoints, and sleeps a little within the poll of one.
-    pub fn turn_fd(&self) -> BorrowedFd<'_> {
-        self.event_fd.as_fd()
-    }
-
-    /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread turns the
-    /// engine. False where completions are already waiting.
-    pub fn arm(&self) -> bool {
-        self.armed.store(true, Ordering::SeqCst);
-        self.watch.stir();
-        if self.core.lock().engine.has_completions() {
-            return false;
-        }
-        self.driver.wake();
-        true
-    }
-
-    /// As [`Endpoint::arm`], for a thread that sleeps while others may poll: until it says
-    /// [`Endpoint::wake_up`], their polls leave the bell armed. To be undone either way.
-    pub fn fall_asleep(&self) -> bool {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        self.arm()
-    }
-
-    /// The end of [`Endpoint::fall_asleep`].
-    pub fn wake_up(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// The program polls, and needs no bell unless another thread of its sleeps.
-    fn disarm(&self) {
-        // Whoever polls takes all that there is, and wakes those for whom some of it is.
-        if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst) {
-            self.bell.silence();
-        }
-        if self.sleepers.load(Ordering::SeqCst) > 0 || !self.armed.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        // One that fell asleep between the two looks counted itself before it armed.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            self.armed.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Sleeps until completions wait or `timeout` has passed (`None`: no limit). False
-    /// on a time-out or an interrupting signal.
-    pub fn wait(&self, timeout: Option<Duration>) -> bool {
-        if !self.arm() {
-            return true;
-        }
-        let limit = timeout.map_or(-1, |t| t.as_millis().min(i32::MAX as u128) as i32);
-        wait_readable(self.bell.raw_fd(), limit);
-        self.core.lock().engine.has_completions()
-    }
-
     /// Ends the endpoint: sends what was accepted (bounded by the `linger` setting),
     /// tells the peers, closes the lanes. Unfinished receives are dropped silently.
     pub fn close(&self) {
@@ -627,117 +305,6 @@ impl Endpoint {
     fn is_foreign(&self) -> bool {
         self.process != signals::process_number()
     }
-
-    /// Lets the shell write what was just posted, here or where it is being turned.
-    fn pump(&self) {
-        self.pending.store(true, Ordering::SeqCst);
-        while self.pending.load(Ordering::SeqCst) {
-            let Some(mut shell) = self.shell.try_lock() else { return };
-            self.watch.stir();
-            self.pending.store(false, Ordering::SeqCst);
-            shell.put_out(&self.core);
-        }
-    }
-
-    /// Whether there is nothing to do, and whatever comes will show at the descriptor.
-    fn is_quiet(&self) -> bool {
-        // Whoever was to be woken is roused by the next poll.
-        self.watch.stir();
-        self.shell.try_lock().is_none_or(|mut shell| shell.doze())
-    }
-
-    /// Turns the shell once, unless somebody else does; what became of that.
-    fn turn(&self, fully: bool) -> Option<Turned> {
-        let mut shell = self.shell.try_lock()?;
-        self.watch.stir();
-        if self.standby.load(Ordering::Relaxed) {
-            shell.rouse();
-        }
-        let turned = shell.turn(&self.core, fully);
-        self.release(shell);
-        Some(turned)
-    }
-
-    /// As [`Endpoint::turn`], as far as there is a short way ([`Shell::turn_briefly`]).
-    fn turn_briefly(&self, out: &mut Vec<Completion>) -> Brief {
-        let Some(mut shell) = self.shell.try_lock() else { return Brief::No };
-        if self.standby.load(Ordering::Relaxed) {
-            shell.rouse();
-        }
-        let brief = shell.turn_briefly(&self.core, &self.watch, out);
-        self.release(shell);
-        brief
-    }
-
-    /// Gives the shell up and does what came while it was held.
-    fn release(&self, shell: MutexGuard<'_, Shell>) {
-        drop(shell);
-        if self.pending.load(Ordering::SeqCst) {
-            self.pump();
-        }
-        if self.armed.load(Ordering::Relaxed) && self.core.lock().engine.has_completions() {
-            self.bell.ring();
-            // After it: what is silenced has been rung.
-            self.rung.store(true, Ordering::SeqCst);
-        }
-    }
-
-    // What follows is for the I/O thread.
-
-    pub(crate) fn polls(&self) -> u64 {
-        self.watch.polls()
-    }
-
-    pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn attend(&self, attended: bool) {
-        self.burst.attend(attended);
-    }
-
-    pub(crate) fn event_fd(&self) -> &Poller {
-        &self.event_fd
-    }
-
-    /// Turns the endpoint until there is nothing more to read, or the program polls again and can
-    /// do so itself: a thread beside it would take a processor from others.
-    pub(crate) fn drive(&self) {
-        if self.is_closed() {
-            return;
-        }
-        let polls = self.polls();
-        for _ in 0..TURNS_PER_DRIVE {
-            if !self.turn(true).is_some_and(|turned| turned.read) || self.polls() != polls {
-                break;
-            }
-        }
-    }
-
-    /// The I/O thread leaves the endpoint to the program, or takes over.
-    pub(crate) fn set_standby(&self, standby: bool) {
-        self.standby.store(standby, Ordering::Relaxed);
-    }
-
-    /// The I/O thread is about to sleep until the endpoint's descriptor is readable.
-    pub(crate) fn doze(&self) {
-        if !self.is_closed() {
-            // Who holds it now may not come again.
-            let mut shell = self.shell.lock();
-            self.watch.stir();
-            shell.doze();
-        }
-    }
-
-    /// When the endpoint wants to be turned even without events.
-    pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        let guard = self.core.lock();
-        let now = guard.now();
-        let engine = guard.engine.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
-        drop(guard);
-        let shell = if self.is_closed() { None } else { self.shell.lock().deadline() };
-        engine.into_iter().chain(shell).min()
-    }
 }
 
 impl Drop for Endpoint {
@@ -753,11 +320,4 @@ pub(crate) fn random_incarnation() -> io::Result<u32> {
 
 pub(crate) fn total(iov: &[libc::iovec]) -> u64 {
     iov.iter().map(|piece| piece.iov_len as u64).sum()
-}
-
-/// Sleeps until a descriptor is readable or so many milliseconds have passed (-1: no limit).
-fn wait_readable(fd: RawFd, limit_ms: i32) {
-    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry.
-    unsafe { libc::poll(&mut entry, 1, limit_ms) };
 }

@@ -1,7 +1,7 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
-//! `unsafe` lives in `datagrams.rs`, `endpoint.rs`, `lane.rs`, `ledger.rs`, `memory.rs`, `shell.rs`, `shell/down.rs`,
-//! `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
+//! `unsafe` lives in `datagrams.rs`, `endpoint/post.rs`, `endpoint/sleep.rs`, `lane.rs`, `ledger.rs`, `memory.rs`,
+//! `shell.rs`, `shell/down.rs`, `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
 //! `carrier/udp/lane.rs` only.
 
 mod burst;

@@ -1,0 +1,209 @@
+//! Posting: what a program gives an endpoint to do.
+
+use isthmus_proto::{
+    AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX, SendRequest,
+};
+
+use super::{Endpoint, PostError, total};
+use crate::shell::Core;
+
+impl Endpoint {
+    /// Posts something of so many bytes that are to go.
+    fn post<T>(
+        &self,
+        len: u64,
+        with: impl FnOnce(&mut Core) -> Result<T, PostError>,
+    ) -> Result<T, PostError> {
+        if self.is_closed() {
+            return Err(PostError::Invalid(
+                "the endpoint is closed, or belongs to the parent of this process",
+            ));
+        }
+        let mut guard = self.work();
+        let posted = with(&mut guard);
+        let busy = guard.engine.has_output();
+        drop(guard);
+        if busy && !self.burst.holds(len) {
+            self.pump();
+        }
+        posted
+    }
+
+    /// Posts a message.
+    ///
+    /// # Errors
+    /// [`PostError`]; a peer that cannot be reached is reported by the completion.
+    ///
+    /// # Safety
+    /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
+    pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
+        let len = total(iov);
+        // SAFETY: the caller's promise.
+        if len <= SHORT_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
+            return Ok(());
+        }
+        self.post(len, |core| {
+            let place = core.memory.lend(iov);
+            Ok(core.engine.send(request, place, len, &mut core.memory)?)
+        })
+    }
+
+    /// Sends a small message at once, if it may go now ([`Shell::send_short`]).
+    ///
+    /// # Safety
+    /// The pieces are valid for reading.
+    unsafe fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        let Some(mut shell) = self.shell.try_lock() else { return false };
+        self.watch.stir();
+        // SAFETY: the caller's promise.
+        let sent = unsafe { shell.send_short(&self.core, request, iov, len) };
+        self.release(shell);
+        sent
+    }
+
+    /// Posts a receive buffer.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] on a closed endpoint.
+    ///
+    /// # Safety
+    /// The buffers stay valid and untouched until the completion was polled.
+    pub unsafe fn recv(&self, request: &RecvRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
+        self.post(0, |core| {
+            let place = core.memory.lend(iov);
+            core.engine.recv(request, place, total(iov), &mut core.memory);
+            Ok(())
+        })
+    }
+
+    /// Searches the unexpected tagged messages, as they were at the last poll: programs look
+    /// at other queues of theirs too, and count on this one to stand still meanwhile.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] on a closed endpoint.
+    pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
+        self.post(0, |core| {
+            core.engine.note_polls(self.polls());
+            core.engine.peek(request, &mut core.memory);
+            Ok(())
+        })
+    }
+
+    /// Receives the message that a peek reserved under the same context; with
+    /// `discard` drops it instead.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] where nothing is claimed under this context.
+    ///
+    /// # Safety
+    /// As for [`Endpoint::recv`].
+    pub unsafe fn claim(
+        &self,
+        request: &RecvRequest,
+        iov: &[libc::iovec],
+        discard: bool,
+    ) -> Result<(), PostError> {
+        self.post(0, |core| {
+            let place = core.memory.lend(iov);
+            if core.engine.claim(request, place, total(iov), discard, &mut core.memory) {
+                Ok(())
+            } else {
+                Err(PostError::Invalid("no message was claimed under this context"))
+            }
+        })
+    }
+
+    /// Writes to a peer's memory.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::send`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::send`].
+    pub unsafe fn write(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
+        self.post(total(iov), |core| {
+            let place = core.memory.lend(iov);
+            Ok(core.engine.write(request, place, &mut core.memory)?)
+        })
+    }
+
+    /// Reads a peer's memory.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::send`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::recv`].
+    pub unsafe fn read(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
+        self.post(0, |core| {
+            let place = core.memory.lend(iov);
+            Ok(core.engine.read(request, place, &mut core.memory)?)
+        })
+    }
+
+    /// An atomic operation on a peer's memory; `operand` and `compare` are copied before
+    /// the call returns, `result` receives the earlier value.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::send`], and [`PostError::Invalid`] for an operation that does
+    /// not exist for the type or is longer than [`Endpoint::ATOMIC_MAX`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::recv`], of `result`.
+    pub unsafe fn atomic(
+        &self,
+        request: &AtomicRequest,
+        operand: &[libc::iovec],
+        compare: &[libc::iovec],
+        result: &[libc::iovec],
+    ) -> Result<(), PostError> {
+        if total(operand).max(total(compare)).max(request.remote.len) > Self::ATOMIC_MAX as u64 {
+            return Err(PostError::Invalid("an atomic operation takes at most 4096 bytes"));
+        }
+        self.post(total(operand), |core| {
+            let mut operands = Vec::new();
+            for iov in [operand, compare] {
+                let place = core.memory.lend(iov);
+                isthmus_proto::Memory::load(&core.memory, place, 0, total(iov) as usize, &mut operands);
+                isthmus_proto::Memory::release(&mut core.memory, place);
+            }
+            let place = core.memory.lend(result);
+            Ok(core.engine.atomic(request, &operands, place, &mut core.memory)?)
+        })
+    }
+
+    /// Cancels the oldest posted receive with this context; it then completes with
+    /// [`isthmus_proto::OpError::Cancelled`]. False where there is none to cancel.
+    pub fn cancel(&self, context: u64) -> bool {
+        let mut guard = self.work();
+        let Core { engine, memory, .. } = &mut *guard;
+        engine.cancel(context, memory)
+    }
+
+    /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.
+    pub fn watch_peers(&self) {
+        self.work().engine.watch_peers();
+    }
+
+    /// The next peer that is gone for good, and why ([`Engine::poll_lost`]).
+    pub fn poll_lost(&self) -> Option<(PeerId, OpError)> {
+        self.core.lock().engine.poll_lost()
+    }
+
+    /// Whether a message of this peer has matched a receive and is not complete
+    /// ([`Engine::is_receiving`]).
+    pub fn is_receiving(&self, peer: PeerId) -> bool {
+        self.core.lock().engine.is_receiving(peer)
+    }
+
+    /// Gives a message's buffer back before the message is complete ([`Engine::disown`]).
+    /// False while it is being written: try again later.
+    pub fn disown(&self, context: u64) -> bool {
+        let mut guard = self.work();
+        let Core { engine, memory, .. } = &mut *guard;
+        engine.disown(context, memory)
+    }
+}
