@@ -1,0 +1,198 @@
+//! Lanes that break, and how they come back.
+
+use super::lanes::{LaneLoss, patience};
+use super::state::{LaneState, Micros};
+use super::{Action, Engine, LaneId};
+use crate::memory::Memory;
+use crate::{OpError, PeerId};
+
+impl Engine {
+    /// A lane ended. What it held goes out again by the others; without others it is
+    /// dialled again, whoever dialled it first, since only that tells whether the peer
+    /// still lives.
+    pub fn lane_lost(&mut self, now: Micros, lane: LaneId, loss: &LaneLoss, mem: &mut dyn Memory) {
+        self.clock = now;
+        let Some(record) = self.lanes.try_remove(lane.0 as usize) else { return };
+        let Some(peer) = record.peer else { return };
+        let peer = self.resolve(peer);
+        let was_dialing = self.unlist(peer, lane, record.state);
+        for operation in record.leases {
+            self.operations[operation].leases -= 1;
+            self.try_finish(operation, mem);
+        }
+        // A fault that shows only now is the peer's, but of a lane that is gone.
+        let _ = self.end_lingering(mem);
+        if self.parted || self.connection(peer).trouble.failed.is_some() {
+            return;
+        }
+        self.requeue(peer, lane);
+        // Of a lane that was refused it is known already why.
+        if record.state != LaneState::Closing {
+            self.note_loss(peer, loss, was_dialing, record.router, record.way);
+            self.avoid_router(now, record.router);
+            self.avoid_way(now, peer, record.way);
+        }
+        if self.closing && !self.connection(peer).has_work() {
+            return;
+        }
+        let connection = self.connection(peer);
+        if connection.lanes.is_empty() && connection.dialing == 0 {
+            let refusals = connection.trouble.refusals;
+            if refusals >= self.config.refusals_max {
+                let address = self.peers[peer.0 as usize].address;
+                let error = match loss {
+                    LaneLoss::Untrusted(text) => OpError::Unreachable(format!("{address}: {text}")),
+                    _ => OpError::PeerGone(format!(
+                        "nobody listens at {address}: the peer's process has ended, or its address is wrong"
+                    )),
+                };
+                return self.fail_peer(peer, error, mem);
+            }
+            self.schedule_retry(now, peer);
+        } else {
+            if was_dialing {
+                self.schedule_spread(now, peer);
+            }
+            self.kick(peer);
+        }
+    }
+
+    pub(super) fn unlist(&mut self, peer: PeerId, lane: LaneId, state: LaneState) -> bool {
+        let connection = self.connection(peer);
+        let listed = connection.lanes.len();
+        connection.lanes.retain(|other| *other != lane);
+        if connection.lanes.len() < listed {
+            if state == LaneState::Open {
+                self.counters.lanes_lost += 1;
+            }
+            return state != LaneState::Open;
+        }
+        let dialing = matches!(state, LaneState::Dialing | LaneState::Greeting);
+        if dialing {
+            connection.dialing = connection.dialing.saturating_sub(1);
+        }
+        dialing
+    }
+
+    fn requeue(&mut self, peer: PeerId, lane: LaneId) {
+        let connection = self.connection(peer);
+        let lost: Vec<u64> = connection
+            .window
+            .iter_mut()
+            .filter(|(_, flight)| flight.lane == lane)
+            .map(|(seq, _)| seq)
+            .collect();
+        for seq in lost {
+            connection.traffic.again.push_back(seq);
+        }
+        connection.traffic.again.make_contiguous().sort_unstable();
+        let mut last = None;
+        connection.traffic.again.retain(|seq| last.replace(*seq) != Some(*seq));
+        if connection.received.upto() > 0 {
+            connection.ack_owed = true;
+            connection.ack_due = true;
+        }
+    }
+
+    fn note_loss(
+        &mut self,
+        peer: PeerId,
+        loss: &LaneLoss,
+        was_dialing: bool,
+        router: Option<usize>,
+        way: usize,
+    ) {
+        let through = self.router_text(router);
+        let connection = self.connection(peer);
+        match loss {
+            // Says nothing of the peer.
+            _ if router.is_some() || way > 0 => {}
+            LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.trouble.refusals += 1,
+            LaneLoss::Closed if was_dialing => connection.trouble.refusals += 1,
+            _ => connection.trouble.refusals = 0,
+        }
+        let text = match loss {
+            LaneLoss::Refused => "connection refused",
+            LaneLoss::Closed => "closed by the peer",
+            LaneLoss::Broken(text) | LaneLoss::Untrusted(text) => text,
+        };
+        connection.trouble.last_failure = format!("{through}{text}");
+    }
+
+    fn schedule_retry(&mut self, now: Micros, peer: PeerId) {
+        let connection = self.connection(peer);
+        connection.trouble.lost_since.get_or_insert(now);
+        let at = now + connection.trouble.back_off();
+        connection.trouble.retry_at = Some(at);
+        self.timers.insert((at, peer));
+    }
+
+    /// A further lane could not be made: the next is not tried at once.
+    fn schedule_spread(&mut self, now: Micros, peer: PeerId) {
+        let connection = self.connection(peer);
+        let at = now + connection.trouble.back_off();
+        connection.trouble.spread_at = Some(at);
+        self.timers.insert((at, peer));
+    }
+
+    /// Does what has come due.
+    pub fn handle_timeout(&mut self, now: Micros, mem: &mut dyn Memory) {
+        self.clock = now;
+        self.send_late_acks(now);
+        while let Some(&(at, peer)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.timers.pop_first();
+            let peer = self.resolve(peer);
+            self.abandon_silent(now, peer);
+            self.look(now, peer);
+            self.end_wait(now, peer);
+            self.check_late(now, peer);
+            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
+            let Some(trouble) = connection.trouble.get_mut() else { continue };
+            if trouble.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {
+                self.kick(peer);
+            }
+            self.retry(now, peer, mem);
+        }
+    }
+
+    /// Dials again, or gives the peer up.
+    fn retry(&mut self, now: Micros, peer: PeerId, mem: &mut dyn Memory) {
+        let timeout = self.config.peer_timeout_us;
+        let connection = self.connection(peer);
+        let retry_at = connection.trouble.get_mut().map(|trouble| &mut trouble.retry_at);
+        let due = retry_at.is_some_and(|at| at.take_if(|at| *at <= now).is_some());
+        if !due || !connection.lanes.is_empty() || connection.trouble.failed.is_some() {
+            return;
+        }
+        let out_for = connection.trouble.lost_since.map_or(0, |since| now.saturating_sub(since));
+        if out_for >= timeout {
+            let text = connection.trouble.last_failure.clone();
+            let error = self.unreachable(peer, out_for, &text);
+            self.fail_peer(peer, error, mem);
+        } else if connection.dialing == 0 && !self.parted {
+            self.dial(peer);
+        }
+    }
+
+    /// Gives up lanes whose other end accepted the connection but does not greet.
+    fn abandon_silent(&mut self, now: Micros, peer: PeerId) {
+        for (index, lane) in &mut self.lanes {
+            let silent = lane.pinged_at.is_some_and(|at| now >= at + patience(lane));
+            if lane.peer == Some(peer) && lane.state == LaneState::Greeting && silent {
+                self.actions.push_back(Action::Abandon { lane: LaneId(index as u32) });
+            }
+        }
+    }
+
+    fn unreachable(&self, peer: PeerId, out_for: Micros, text: &str) -> OpError {
+        let address = self.peers[peer.0 as usize].address;
+        OpError::Unreachable(format!(
+            "{address} was out of reach for {} s (last attempt: {text}{}); check the network, or raise peer_timeout",
+            out_for / 1_000_000,
+            self.tried_text(&address)
+        ))
+    }
+}

@@ -1,0 +1,179 @@
+//! Peers that part or are given up, and how an endpoint closes.
+
+use isthmus_wire::frame;
+
+use super::lanes::peer_is_self;
+use super::state::{Early, LaneState, Stage};
+use super::{Engine, LaneId};
+use crate::memory::Memory;
+use crate::{OpError, PeerId};
+
+impl Engine {
+    /// The peer closes: everything it owed us has arrived.
+    pub(super) fn on_bye(&mut self, peer: PeerId, lane: LaneId, mem: &mut dyn Memory) {
+        let address = self.peers[peer.0 as usize].address;
+        self.close_lane(lane);
+        if peer_is_self(&self.config, &address) {
+            return;
+        }
+        self.part(
+            peer,
+            OpError::PeerGone(format!("the endpoint at {address} was closed by its program")),
+            false,
+            mem,
+        );
+    }
+
+    /// Ends a connection for good: its operations and directed receives fail.
+    pub(super) fn fail_peer(&mut self, peer: PeerId, error: OpError, mem: &mut dyn Memory) {
+        self.part(peer, error, true, mem);
+    }
+
+    fn part(&mut self, peer: PeerId, error: OpError, receives_too: bool, mem: &mut dyn Memory) {
+        let connection = self.connection(peer);
+        if connection.trouble.failed.is_some() {
+            return;
+        }
+        connection.trouble.failed = Some(error.clone());
+        connection.trouble.retry_at = None;
+        connection.trouble.spread_at = None;
+        let reserved = connection.reserved();
+        let lanes = connection.lanes.clone();
+        let carried_out = self.carried_out(peer);
+        let connection = self.connection(peer);
+        connection.traffic.again.clear();
+        connection.traffic.urgent.clear();
+        connection.traffic.bulk.clear();
+        connection.traffic.unaccepted.clear();
+        connection.traffic.writes.clear();
+        for flight in connection.window.drain().collect::<Vec<_>>() {
+            if let Some(index) = flight.load.operation() {
+                self.operations[index].pieces -= 1;
+            }
+        }
+        self.release_credit(reserved);
+        for lane in lanes {
+            if self.lanes[lane.0 as usize].state != LaneState::Closing {
+                self.close_lane(lane);
+            }
+        }
+        if let Some(lost) = &mut self.lost {
+            lost.push_back(peer);
+        }
+        self.fail_operations(peer, &carried_out, &error, mem);
+        self.break_inbounds(peer, &error, mem);
+        if receives_too {
+            self.fail_receives(peer, &error, mem);
+        }
+    }
+
+    /// Fails the receives that only this peer could satisfy.
+    pub(super) fn fail_receives(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
+        for (channel, posted) in self.matcher.take_directed(peer) {
+            self.fail_posted(channel, posted, Some(error.clone()), mem);
+        }
+    }
+
+    /// Operations of which the peer has all, and which only wait for lanes that still write from their
+    /// memory what was sent twice.
+    fn carried_out(&self, peer: PeerId) -> Vec<usize> {
+        let mine = self.operations.iter().filter(|(_, operation)| operation.peer == peer);
+        mine.filter(|(_, operation)| operation.is_carried_out()).map(|(index, _)| index).collect()
+    }
+
+    pub(super) fn fail_operations(
+        &mut self,
+        peer: PeerId,
+        carried_out: &[usize],
+        error: &OpError,
+        mem: &mut dyn Memory,
+    ) {
+        let connection = self.connection(peer);
+        connection.answers -= connection.traffic.replies.len() as u32;
+        let traffic = &mut *connection.traffic;
+        let waiting: Vec<usize> = traffic.fresh.drain(..).chain(traffic.replies.drain(..)).collect();
+        for index in waiting {
+            self.operations[index].error = Some(error.clone());
+            self.finish(index, mem);
+        }
+        let started: Vec<usize> = self
+            .operations
+            .iter()
+            .filter(|(index, operation)| operation.peer == peer && !carried_out.contains(index))
+            .map(|(index, _)| index)
+            .collect();
+        for index in started {
+            self.operations[index].error = Some(error.clone());
+            self.try_finish(index, mem);
+        }
+    }
+
+    /// Messages of this peer that can no longer become whole.
+    fn break_inbounds(&mut self, peer: PeerId, error: &OpError, mem: &mut dyn Memory) {
+        let connection = self.connection(peer);
+        let early = connection.traffic.early.values().filter_map(|early| match early {
+            Early::Message(index) => Some(*index),
+            Early::Atomic(..) => None,
+        });
+        let mut broken: Vec<usize> = connection.traffic.incoming.values().copied().chain(early).collect();
+        broken.sort_unstable_by_key(|index| (self.inbounds[*index].message, *index));
+        broken.dedup();
+        for index in broken {
+            match self.inbounds[index].stage {
+                Stage::Orphan | Stage::Early => {
+                    self.inbounds[index].stage = Stage::Dropped;
+                    self.complete_inbound(index, mem);
+                }
+                Stage::Matched { .. } | Stage::Dropped => {
+                    let inbound = &self.inbounds[index];
+                    if inbound.got < inbound.needed {
+                        self.break_inbound(index, error, mem);
+                    }
+                }
+                Stage::Unexpected => {}
+            }
+        }
+        let connection = self.connection(peer);
+        connection.traffic.early.clear();
+        connection.traffic.early_operands = 0;
+    }
+
+    pub(super) fn break_inbound(&mut self, index: usize, error: &OpError, mem: &mut dyn Memory) {
+        self.inbounds[index].error = Some(error.clone());
+        self.complete_inbound(index, mem);
+    }
+
+    /// The program closes the endpoint: from now on lanes are accepted only of peers for
+    /// which there still is something to send.
+    pub fn begin_close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether everything accepted from the program has reached its peer.
+    pub fn is_drained(&self) -> bool {
+        self.peers
+            .iter()
+            .filter_map(|peer| peer.connection.as_deref())
+            .all(|connection| connection.trouble.failed.is_some() || !connection.has_work())
+    }
+
+    /// Tells every peer that this endpoint ends; the lanes then close.
+    pub fn say_bye(&mut self) {
+        self.closing = true;
+        self.parted = true;
+        for peer in (0..self.peers.len() as u32).map(PeerId) {
+            let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
+            // Said on every lane, owed or not: the one on another lane may be overtaken by the Bye.
+            let ack = connection.acknowledgement();
+            for lane in connection.lanes.clone() {
+                let record = &mut self.lanes[lane.0 as usize];
+                if record.state == LaneState::Closing {
+                    continue;
+                }
+                record.control.push_back(ack);
+                record.control.push_back(frame::Bye { connection: 0 }.into());
+                self.close_lane(lane);
+            }
+        }
+    }
+}
