@@ -203,7 +203,10 @@ impl FileBench {
         local: &mut HashMap<(u64, u32), f64>,
     ) -> Result<FileSample, BenchError> {
         let source = files.join(format!("source-{}-{}", run.bytes, run.files));
-        let copy = files.join("there/copy");
+        let there = files.join("there");
+        let copy = there.join("copy");
+        // Parts and journals as well, of a run that did not end: the next one would go on with them.
+        source::remove(&there).and_then(|()| fs::create_dir_all(&there)).map_err(BenchError::file(&there))?;
         source::make(&source, run.bytes, run.files).map_err(BenchError::file(&source))?;
         source::touch_pages(&copy, run.bytes).map_err(BenchError::file(&copy))?;
         let is_local = run.link.is_loopback() || run.files > 1;
