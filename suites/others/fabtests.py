@@ -95,7 +95,7 @@ SECOND = Generation("fabtests-2", "libfabric", "fabtests", "trixie", "mpi/mpich/
 def prepare(options, generation):
     source = debian.source(generation.package, generation.folder, generation.release)
     programs = compiled(source, generation)
-    plan = Plan(PLAN)
+    plan = Plan(PLAN, generation.name)
     script = (source / "scripts" / "runfabtests.sh").read_text()
     cases = [Case(command, False) for command in array(script, UNIT)]
     cases += [Case(command, True) for name in PAIRS for command in array(script, name)]

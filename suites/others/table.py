@@ -58,6 +58,7 @@ class Plan:
     """A suite's text file: what is left out, what is added, what `--quick` takes."""
 
     path: Path
+    suite: str = ""  # lines that begin with `in SUITE` are for this one alone
     skips: list = field(default_factory=list)
     additions: list = field(default_factory=list)
     quick: list = field(default_factory=list)
@@ -67,6 +68,10 @@ class Plan:
             if not line.strip() or line.startswith("#"):
                 continue
             action, rest = line.split(None, 1)
+            if action == "in":
+                suite, action, rest = rest.split(None, 2)
+                if suite != self.suite:
+                    continue
             what, _, reason = (part.strip() for part in rest.partition("--- "))
             if action == "skip" and reason:
                 self.skips.append((re.compile(what), reason))

@@ -10,7 +10,8 @@ use crate::link::Link;
 pub enum Work {
     /// So many bytes one way, in messages of 16 MB, from a cold start.
     Stream(u64),
-    /// MPI_Sendrecv of 1 MB so often.
+    /// MPI_Sendrecv of 1 MB so often. One ends when what it sends is known to have arrived: MPICH asks
+    /// its provider for `FI_DELIVERY_COMPLETE`.
     Exchange(u32),
     /// 8 bytes there and back so often.
     PingPong(u32),
@@ -50,7 +51,7 @@ impl Work {
     pub(crate) fn floor_s(self, link: &Link) -> f64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) => link.floor_s(bytes),
-            Self::Exchange(times) => f64::from(times) * (link.floor_s(1_000_000) - link.rtt_s() / 2.0),
+            Self::Exchange(times) => f64::from(times) * link.floor_s(1_000_000),
             Self::PingPong(times) => f64::from(times) * link.rtt_s(),
         }
     }

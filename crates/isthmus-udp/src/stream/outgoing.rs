@@ -5,7 +5,7 @@ use crate::Micros;
 use crate::mtu::PAYLOAD_BASE;
 use crate::parity::Shard;
 use crate::redundancy::Matter;
-use crate::sending::Piece;
+use crate::sending::{Piece, TAIL_BYTES};
 use crate::sent::{Carried, Transmission};
 use crate::wire::{
     ACK_FIXED, Frame, Header, PARITY_OVERHEAD, Packet, STREAM_OVERHEAD, U56_END, put_parity_head, put_small,
@@ -190,7 +190,7 @@ impl Stream {
         self.drained_at.filter(|_| due).map(|at| at + wait)
     }
 
-    /// Begins to code the last flight of a long transfer.
+    /// Begins to code the last flight of a long transfer, or a message.
     fn see_to_parity(&mut self, now: Micros) {
         if self.coding_due().is_none_or(|due| now < due) {
             return;
@@ -198,12 +198,20 @@ impl Stream {
         // What left before was missed, and is repaired, by the time at which parity arrives.
         let rtt = self.path.rtt_us().unwrap_or(0);
         let once = (rtt as f64 * (1.0 - 1.5 * self.path.loss()).max(0.0)) as Micros;
-        let is_long = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
         let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
         let repaired = first(once).unwrap_or(u64::MAX);
         let shards = first(rtt + once).and_then(|from| self.sending.shards(from));
-        let (range, shard) = shards.filter(|_| is_long).unwrap_or((0..0, 0));
+        let fills = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
+        let is_message = first(rtt + rtt / 8).is_some_and(|from| self.is_message(from));
+        let (range, shard) = shards.filter(|_| fills || is_message).unwrap_or((0..0, 0));
         self.parity.begin(self.sending.sent_to(), range, repaired, shard);
+    }
+
+    /// Whether what is missed is one message, all of it from `from` on, which nothing was sent before that is
+    /// missed. One no longer than a tail is copied.
+    fn is_message(&self, from: u64) -> bool {
+        let missed = self.sending.acked_upto();
+        missed >= from && self.sending.sent_to() > missed + TAIL_BYTES
     }
 
     fn next_parity(&mut self, size: usize) -> Option<Shard> {

@@ -9,6 +9,7 @@ mod golden;
 mod handshake;
 mod hostile;
 mod latency;
+mod messages;
 mod net;
 mod pieces;
 mod sealed;

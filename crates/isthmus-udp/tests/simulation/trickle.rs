@@ -5,22 +5,22 @@ use isthmus_udp::{Event, StreamId};
 use crate::net::{Net, PathSpec};
 
 /// A stream whose application has `given` bytes to send at a time, and a reader of all.
-struct Feed {
-    net: Net,
+pub(crate) struct Feed {
+    pub(crate) net: Net,
     from: StreamId,
     to: Option<StreamId>,
     read: u64,
 }
 
 impl Feed {
-    fn new(path: &PathSpec) -> Self {
+    pub(crate) fn new(path: &PathSpec) -> Self {
         let mut net = Net::pair(path);
         let from = net.open(0, 1);
         Self { net, from, to: None, read: 0 }
     }
 
     /// Writes so many bytes, and waits until they were read.
-    fn pass(&mut self, mut bytes: u64) {
+    pub(crate) fn pass(&mut self, mut bytes: u64) {
         let goal = self.read + bytes;
         let zeros = [0; 65_536];
         while self.read < goal {
@@ -34,6 +34,15 @@ impl Feed {
                 }
             }
             assert!(self.net.step(now + 60_000_000), "nothing happens any longer");
+            self.drain();
+        }
+    }
+
+    /// Waits until all that was written is known to have arrived.
+    pub(crate) fn settle(&mut self) {
+        while self.net.ports[0].stream(self.from).is_some_and(|stream| stream.status().held > 0) {
+            let limit = self.net.now + 60_000_000;
+            assert!(self.net.step(limit), "nothing happens any longer");
             self.drain();
         }
     }
