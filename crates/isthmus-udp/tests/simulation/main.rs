@@ -11,6 +11,7 @@ mod hostile;
 mod latency;
 mod net;
 mod pieces;
+mod ramp;
 mod sealed;
 mod seeds;
 mod stalls;
