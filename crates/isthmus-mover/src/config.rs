@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use isthmus_io::{Credit, Routers, Settings};
 use isthmus_trust::{Files, Trust};
-use isthmus_units::{Size, Span};
+use isthmus_units::Size;
 use isthmus_wire::{Address, AsId, SubnetId};
 use serde::Deserialize;
 
@@ -19,9 +19,6 @@ const FILE_MAX: u64 = 1 << 20;
 /// What one peer may send ahead, where the settings say no other: four times what 1 Gb/s holds at 366 ms, for
 /// what is lost there holds up what follows for a round trip or two. Bytes.
 const CREDIT: u64 = 192 << 20;
-/// The round trip from which on UDP carries, where the settings say no other: a copy begins on a cold path, which
-/// UDP fills a few round trips sooner than TCP does.
-const UDP_FROM: Span = Span(10_000_000);
 
 /// A folder that a service offers.
 #[derive(Clone, Debug, Deserialize)]
@@ -205,14 +202,10 @@ impl ServeConfig {
     }
 }
 
-/// What suits copies better than messages of programs: more credit, and UDP on shorter paths.
+/// What suits copies better than messages of programs: more credit.
 pub fn for_copies(mut settings: Settings) -> Settings {
-    let usual = Settings::default();
-    if settings.credit == usual.credit {
+    if settings.credit == Settings::default().credit {
         settings.credit = Credit::Bytes(CREDIT);
-    }
-    if settings.udp_from == usual.udp_from {
-        settings.udp_from = UDP_FROM;
     }
     settings
 }

@@ -34,9 +34,9 @@ pub(crate) struct RaceLane {
     udp: Option<UdpLane>,
     /// UDP carries however long the round trip is.
     prefers_udp: bool,
-    /// From this round trip on UDP carries: endpoints of one host plan for a path together, and lose
-    /// nothing to a queue that they overfill. On shorter paths TCP does about as well once it is up to speed,
-    /// and costs less of the processor where links are fast.
+    /// From this round trip on UDP carries: it is up to speed within a few round trips, and endpoints of one
+    /// host plan for a path together, and lose nothing to a queue that they overfill. On shorter paths TCP does about
+    /// as well, and costs less of the processor.
     long: Duration,
     since: Instant,
     /// How long TCP took, once it can carry, and its round trip.

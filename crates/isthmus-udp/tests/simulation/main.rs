@@ -12,6 +12,7 @@ mod latency;
 mod messages;
 mod net;
 mod pieces;
+mod ramp;
 mod sealed;
 mod seeds;
 mod stalls;

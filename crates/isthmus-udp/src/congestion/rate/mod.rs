@@ -21,6 +21,7 @@
 //! passes tells the bottleneck's rate within one round trip. Model-based controls are in
 //! Cardwell et al., "BBR" (2016); small standing queues in Wei et al., "FAST TCP" (2006).
 
+mod burst;
 mod group;
 mod round;
 
@@ -28,6 +29,7 @@ use isthmus_ledger::{Group, Plan};
 
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
+use burst::{Bursts, was_empty};
 use group::Role;
 use round::{Losses, Round};
 
@@ -50,6 +52,9 @@ const LOST_START: f64 = 0.5;
 const CHANCE_MOST: f64 = 0.2;
 /// Most by which one round trip may raise the capacity in start-up.
 const LEAP: f64 = 64.0;
+/// The part of what bursts have shown at which the path counts as full, and the first step beyond.
+const FULL: f64 = 0.8;
+const STEP_FULL: f64 = 0.25;
 /// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
 const SLACK_US: Micros = 2_500;
 /// Between attempts to see the path without the queue of our own. Microseconds.
@@ -120,6 +125,8 @@ pub struct Rate {
     /// What a train of packets without data has shown of it, perhaps beside others' trains. Bytes/s
     /// (wire); 0 if there was none.
     hint: f64,
+    /// What bursts in start-up have shown that made no queue.
+    bursts: Bursts,
     rtt_least_us: Micros,
     packet_bytes: u64,
     round: Round,
@@ -167,6 +174,7 @@ impl Rate {
             phase: Phase::Start,
             capacity: 0.0,
             hint: 0.0,
+            bursts: Bursts::default(),
             rtt_least_us: 0,
             packet_bytes: 1_500,
             round: Round::default(),
@@ -197,7 +205,8 @@ impl Rate {
         match self.phase {
             Phase::Start => {
                 let hinted = self.hint * round_us as f64 / 1e6;
-                self.path_bytes(2 * round_us).max(hinted).max(self.limits.first_window as f64)
+                let shown = self.bursts.window(&self.limits, round_us);
+                self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.limits.first_window as f64)
             }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
@@ -209,6 +218,7 @@ impl Rate {
     /// How fast all together send. Bytes/s (wire).
     fn pace_of_all(&self) -> f64 {
         match self.phase {
+            Phase::Start if let Some(rate) = self.bursts.rate(&self.limits) => rate,
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
@@ -297,9 +307,13 @@ impl Rate {
         }
         // The bottleneck's rate shows in what arrives while the queue stands; what came before
         // it stood may have left with pauses.
+        if self.bursts.rate(&self.limits).is_some() && was_empty(sample) {
+            self.queued = self.queued.min(1);
+        }
         if self.queued < 2 {
             self.train = Round::default();
             self.beginning = self.round.losses();
+            self.bursts.note(sample, self.queued == 0, self.limits.first_window / 4);
         } else {
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
@@ -352,7 +366,20 @@ impl Rate {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
             }
+            if let Some(rate) = self.bursts.rate(&self.limits).filter(|rate| self.capacity >= FULL * rate) {
+                self.fill(sample.now, rate);
+            }
         }
+    }
+
+    /// The path is as full as bursts have shown that it can be, and no queue stands: what more it carries is
+    /// tried in steps.
+    fn fill(&mut self, now: Micros, rate: f64) {
+        self.line = self.line.max(rate);
+        self.step = STEP_FULL;
+        self.round = Round::default();
+        self.skip = 1;
+        self.enter(now, Phase::Cruise);
     }
 
     /// Whether the first flight's beginning lost about as much as its end: a queue that overflows
@@ -382,7 +409,8 @@ impl Rate {
         if self.skip > 0 {
             self.skip -= 1;
             // However it left: where a long queue stands all the time, no more than arrives gets through.
-            if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() {
+            let all_the_time = round.gap_us < sample.rtt_us / 4;
+            if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() && all_the_time {
                 self.capacity = self.capacity.min(rate / (1.0 - self.chance()));
                 self.note_known();
             }
@@ -633,7 +661,10 @@ impl CongestionControl for Rate {
     }
 
     fn wants_train(&self) -> bool {
-        let unknown = matches!(self.phase, Phase::Start) && self.capacity == 0.0 && self.hint == 0.0;
+        let unknown = matches!(self.phase, Phase::Start)
+            && self.capacity == 0.0
+            && self.hint == 0.0
+            && self.bursts.rate(&self.limits).is_none();
         unknown && self.role != Role::Follows
     }
 

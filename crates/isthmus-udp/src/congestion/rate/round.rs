@@ -16,6 +16,8 @@ pub(super) struct Round {
     /// Of what the sender did not pause before: bytes, and how long they took to arrive.
     pub(super) bytes: u64,
     pub(super) span_us: Micros,
+    /// The longest time in which nothing arrived.
+    pub(super) gap_us: Micros,
     pub(super) acked: u64,
     pub(super) lost: u64,
     /// Of these, those of which was heard while no long queue stood.
@@ -48,6 +50,7 @@ impl Round {
             (self.since, self.delivered_before) = (Some(sample.now), delivered);
         } else {
             self.clock_us += sample.span_us;
+            self.gap_us = self.gap_us.max(sample.span_us);
         }
         self.acked_bytes += sample.acked_bytes;
         if !sample.resumed {

@@ -1,0 +1,42 @@
+//! Start-up on paths that are faster than the first flight shows by a queue.
+
+use isthmus_lab::model::Loss;
+
+use crate::net::{Net, PathSpec, transfer};
+
+/// The fraction of the floor at which so many bytes go from a cold start, and the packets that were lost.
+fn start(path: &PathSpec, bytes: u64) -> (f64, u64) {
+    let mut net = Net::pair(path);
+    let seconds = transfer(&mut net, bytes, false, 60.0).expect("it ends in time");
+    let (_, id) = net.opened[0];
+    let lost = net.ports[0].stream(id).map_or(0, |stream| stream.status().counters.packets_lost);
+    (path.floor_s(bytes) / seconds, lost)
+}
+
+/// Bursts tell the rate in a few round trips, and what they overfill is no more than a short queue.
+#[test]
+fn a_fast_path_is_filled_in_a_few_round_trips_and_no_queue_overflows() {
+    for (rate, rtt_us, least) in
+        [(5, 24_000, 0.93), (10, 24_000, 0.9), (10, 100_000, 0.6), (25, 24_000, 0.7), (40, 100_000, 0.2)]
+    {
+        for loss in [0.0, 0.0001, 0.01] {
+            let path = PathSpec {
+                rate_bps: rate * 1_000_000_000,
+                rtt_us,
+                queue_us: rtt_us / 4,
+                loss: Loss::Independent(loss),
+                ..Default::default()
+            };
+            let (fraction, lost) = start(&path, 500_000_000);
+            println!(
+                "{rate} Gb/s, {rtt_us} us, loss {loss}: {fraction:.3} of the floor, {lost} packets lost"
+            );
+            assert!(fraction >= least, "{rate} Gb/s, {rtt_us} us, loss {loss}: {fraction:.3} of the floor");
+            let by_chance = (60_000.0 * loss) as u64;
+            assert!(
+                lost <= 100 + 2 * by_chance,
+                "{rate} Gb/s, {rtt_us} us, loss {loss}: {lost} packets lost"
+            );
+        }
+    }
+}
