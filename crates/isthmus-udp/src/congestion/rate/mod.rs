@@ -18,7 +18,9 @@
 //! who ends leaves it to the others at once, and one alone tries for more.
 //!
 //! A new path is measured by the dispersion of the first flight: a queue that grows while it
-//! passes tells the bottleneck's rate within one round trip. Model-based controls are in
+//! passes tells the bottleneck's rate within one round trip. On a path that is too fast for that, flights
+//! go at the rate at which those before have arrived, and become several times as long (`burst.rs`).
+//! Model-based controls are in
 //! Cardwell et al., "BBR" (2016); small standing queues in Wei et al., "FAST TCP" (2006).
 
 mod burst;
