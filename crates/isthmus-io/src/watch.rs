@@ -36,6 +36,7 @@ impl Watch {
 
     /// A poll: whether it would find nothing. Where that is not plain it is false, and the poll is to be
     /// made ([`crate::Endpoint::poll`]), which is counted then.
+    #[inline]
     pub fn is_poll_vain(&self) -> bool {
         if !self.is_idle() {
             return false;

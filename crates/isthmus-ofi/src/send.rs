@@ -79,6 +79,7 @@ impl Outgoing {
         check_inject(call.options, iov)?;
         let Self { channel, tag, dest, data } = self;
         call.post(CompletionKind::Send(channel), iov, move |live, options, iov| {
+            let options = Options { silent: !options.notify && !live.counts_sends(), ..options };
             let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
             // SAFETY: by this function's contract.
             unsafe { live.engine().send(&request, iov) }

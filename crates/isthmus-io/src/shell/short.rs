@@ -48,6 +48,7 @@ impl Shell {
     pub(crate) unsafe fn send_short(
         &mut self,
         core: &Mutex<Core>,
+        watch: &Watch,
         request: &SendRequest,
         iov: &[libc::iovec],
         len: u64,
@@ -67,6 +68,9 @@ impl Shell {
         unsafe { lane.write_short(&message, iov) };
         let place = memory.lend(iov);
         engine.note_short(id, request, &message, place, memory);
+        if engine.has_completions() {
+            watch.stir();
+        }
         drop(guard);
         lane.ring_after_short();
         true
@@ -79,12 +83,12 @@ impl Shell {
         watch: &Watch,
         out: &mut Vec<Completion>,
     ) -> Brief {
-        let idle = watch.is_idle();
-        if !self.all_memory || self.changed || self.is_whole_turn_due(idle) {
+        let vain = watch.is_idle() && !watch.has_news();
+        if !self.all_memory || self.changed || self.is_whole_turn_due(vain) {
             return Brief::No;
         }
         self.turns = self.turns.wrapping_add(1);
-        if idle && !watch.has_news() {
+        if vain {
             return Brief::Yes { read: false, done: 0 };
         }
         let mut guard = core.lock();
@@ -181,9 +185,10 @@ impl Shell {
         busy
     }
 
-    /// Whether descriptors and the clock are to be looked at: of turns that follow one another fast a few do.
-    fn is_whole_turn_due(&mut self, idle: bool) -> bool {
-        let asks = idle || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
+    /// Whether descriptors and the clock are to be looked at: of turns that follow one another fast a few do, and those
+    /// in vain, of which few come here.
+    fn is_whole_turn_due(&mut self, vain: bool) -> bool {
+        let asks = vain || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
         asks && self.looked.elapsed() >= WHOLE_TURNS
     }
 
