@@ -153,30 +153,31 @@ impl Live {
         }
         // Most go to the same queue, which is locked once for all of them.
         let mut open = None;
-        for completion in scratch.drain(..) {
+        for completion in scratch.iter_mut() {
             self.deliver_by(completion, &mut open, reading.as_deref_mut());
         }
         drop(open);
+        scratch.clear();
         // What was ready may have waited for room.
         self.board.start();
     }
 
     /// Hands out a completion.
-    pub(crate) fn deliver(&self, completion: Completion) {
-        self.deliver_by(completion, &mut None, None);
+    pub(crate) fn deliver(&self, mut completion: Completion) {
+        self.deliver_by(&mut completion, &mut None, None);
     }
 
     /// Hands out a completion; `open` is the queue that has got the last one, `reading` who waits for it.
     fn deliver_by<'a>(
         &'a self,
-        mut completion: Completion,
+        completion: &mut Completion,
         open: &mut Option<Filling<'a>>,
         reading: Option<&mut Reading<'_>>,
     ) {
         if self.tickets.are_open() {
             // To count may start what waits for it, which may fail and be told to the same queue.
             *open = None;
-            if !self.tickets.settle(&mut completion) {
+            if !self.tickets.settle(completion) {
                 return;
             }
         }
@@ -187,13 +188,13 @@ impl Live {
         }
         if let Some(event) = counted_as(completion.kind).filter(|event| self.counted & event != 0) {
             *open = None;
-            self.count(event, &completion);
+            self.count(event, completion);
         }
         let binding = if is_receiver_side(completion.kind) { &self.rx } else { &self.tx };
         let Some(binding) = binding else { return };
         if completion.notify || completion.error.is_some() {
-            report(&completion);
-            let source = self.source_number(&completion);
+            report(completion);
+            let source = self.source_number(completion);
             filling(open, &binding.queue).push(Entry::new(completion, source), reading);
         } else if completion.released || completion.kind == CompletionKind::BufferReleased {
             // The end of a multi-receive buffer is told even where its messages are not.

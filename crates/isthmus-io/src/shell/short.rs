@@ -7,7 +7,7 @@ use isthmus_proto::{Completion, Engine, LaneId, LaneLoss, SHORT_FRAME_MAX, SendR
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Core, DIRECT_TURNS, Shell};
-use crate::carrier::MemoryLane;
+use crate::carrier::{MemoryLane, RECORD_MAX};
 use crate::lane::{Lane, Phase, read_short};
 use crate::watch::Watch;
 
@@ -102,6 +102,9 @@ impl Shell {
                 return Brief::Partly;
             }
         };
+        if read {
+            watch.note_read();
+        }
         let before = out.len();
         let busy = self.conclude(&mut guard.engine, watch, read, out);
         drop(guard);
@@ -150,9 +153,10 @@ impl Shell {
             return Ok(false);
         }
         lane.heard_in = self.turns;
-        self.spares.lend_staging(lane);
-        let came = read_short(lane, LaneId(index as u32), core);
-        self.spares.take_staging(lane);
+        if self.short.is_empty() {
+            self.short = vec![0; RECORD_MAX].into_boxed_slice();
+        }
+        let came = read_short(lane, LaneId(index as u32), core, &mut self.short, &mut self.spares);
         if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
             self.watched &= memory.show(spot);
         }
