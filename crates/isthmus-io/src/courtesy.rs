@@ -132,6 +132,11 @@ impl Drop for Presence {
     }
 }
 
+/// How many endpoints this process has, and at least one.
+pub(crate) fn endpoints() -> u32 {
+    PRESENT.load(Ordering::Relaxed).max(1) as u32
+}
+
 /// Whether a poll may take a little longer than it must: nobody wants the processor as far as is known, and the program
 /// has no other endpoint that it might poll meanwhile.
 pub(crate) fn may_linger() -> bool {

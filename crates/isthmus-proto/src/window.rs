@@ -126,6 +126,9 @@ impl ReceiveWindow {
     }
 
     pub(crate) fn has_gaps(&self) -> bool {
+        if self.words.is_empty() {
+            return false;
+        }
         self.words.iter().skip(1).any(|word| *word != 0)
             || self.words.front().is_some_and(|word| word >> (self.upto % 64) != 0)
     }

@@ -8,11 +8,14 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{Core, DIRECT_TURNS, Shell};
 use crate::carrier::{MemoryLane, RECORD_MAX};
+use crate::courtesy;
 use crate::lane::{Lane, Phase, read_short};
 use crate::watch::Watch;
 
-/// Whole turns need not be closer than this.
+/// Whole turns need not be closer than this, times the endpoints of the process up to so many: a program that polls many
+/// would do little else.
 const WHOLE_TURNS: Duration = Duration::from_micros(200);
+const ENDPOINTS_MAX: u32 = 8;
 
 /// What a short turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +196,7 @@ impl Shell {
     /// in vain, of which few come here.
     fn is_whole_turn_due(&mut self, vain: bool) -> bool {
         let asks = vain || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
-        asks && self.looked.elapsed() >= WHOLE_TURNS
+        asks && self.looked.elapsed() >= WHOLE_TURNS * courtesy::endpoints().min(ENDPOINTS_MAX)
     }
 
     /// Descriptors are looked at now.
