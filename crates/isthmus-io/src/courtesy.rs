@@ -15,7 +15,7 @@ use std::io::Read;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{self, PollFd, PollFlags, Timespec};
@@ -113,9 +113,40 @@ pub(crate) fn prepare() {
     running_threads();
 }
 
+/// An endpoint of this process, as long as it is open.
+#[derive(Debug)]
+pub(crate) struct Presence(());
+
+static PRESENT: AtomicUsize = AtomicUsize::new(0);
+
+impl Presence {
+    pub(crate) fn new() -> Self {
+        PRESENT.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        PRESENT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many endpoints this process has, and at least one.
+pub(crate) fn endpoints() -> u32 {
+    PRESENT.load(Ordering::Relaxed).max(1) as u32
+}
+
+/// Whether a poll may take a little longer than it must: nobody wants the processor as far as is known, and the program
+/// has no other endpoint that it might poll meanwhile.
+pub(crate) fn may_linger() -> bool {
+    PRESENT.load(Ordering::Relaxed) == 1 && CROWD.load(Ordering::Relaxed) & 1 == 0
+}
+
+/// When it was last found out whether the machine is crowded, times two, plus the answer.
+static CROWD: AtomicU64 = AtomicU64::new(0);
+
 fn is_crowded(now: u64) -> bool {
-    // When it was last found out, times two, plus the answer.
-    static CROWD: AtomicU64 = AtomicU64::new(0);
     let last = CROWD.load(Ordering::Relaxed);
     if last != 0 && now < last / 2 + CROWD_US {
         return last & 1 == 1;

@@ -104,6 +104,7 @@ pub struct Endpoint {
     bell: Bell,
     event_fd: Poller,
     driver: Arc<Driver>,
+    _presence: courtesy::Presence,
     process: u32,
     linger: Duration,
 }
@@ -175,6 +176,7 @@ impl Endpoint {
             bell: Bell::new()?,
             event_fd,
             driver: Driver::get()?,
+            _presence: courtesy::Presence::new(),
             process: signals::process_number(),
             linger: settings.linger.to_duration(),
         });

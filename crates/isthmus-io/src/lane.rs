@@ -284,11 +284,13 @@ pub(crate) fn read_some(
 }
 
 /// Reads what has come by shared memory where that is no long payload, and gives it to the engine. False where
-/// something is left that asks for [`read_some`].
+/// something is left that asks for [`read_some`]. Short messages go by way of `room`, which has place for any.
 pub(crate) fn read_short(
     lane: &mut Lane,
     id: LaneId,
     core: &mut MutexGuard<'_, Core>,
+    room: &mut [u8],
+    spares: &mut Spares,
 ) -> Result<bool, LaneLoss> {
     if lane.phase != Phase::Open || lane.streaming || lane.read_from != lane.read_to {
         return Ok(false);
@@ -298,15 +300,34 @@ pub(crate) fn read_short(
     let Some(memory) = lane.carrier.memory() else { return Ok(false) };
     let mut came = false;
     for _ in 0..SHORT_READS {
-        let Some(message) = memory.take_short(&mut lane.staging) else { break };
-        let payload = &lane.staging[..message.payload as usize];
+        let Some(message) = memory.take_short(room) else { break };
+        let payload = &room[..message.payload as usize];
         engine.handle_message(now, id, &message, payload, program).map_err(fault)?;
         came = true;
     }
-    let n = if came { 0 } else { memory.read_short(&mut lane.staging).map_err(|error| loss_of(&error))? };
+    if came {
+        memory.tell();
+        return Ok(true);
+    }
+    spares.lend_staging(lane);
+    let understood = read_bytes(lane, id, now, engine, program);
+    spares.take_staging(lane);
+    understood
+}
+
+/// As [`read_short`], of what is no short message, into the lane's staging room.
+fn read_bytes(
+    lane: &mut Lane,
+    id: LaneId,
+    now: Micros,
+    engine: &mut Engine,
+    program: &mut ProcessMemory,
+) -> Result<bool, LaneLoss> {
+    let Some(memory) = lane.carrier.memory() else { return Ok(false) };
+    let n = memory.read_short(&mut lane.staging).map_err(|error| loss_of(&error))?;
     memory.tell();
-    if came || n == 0 {
-        return Ok(came);
+    if n == 0 {
+        return Ok(false);
     }
     (lane.read_from, lane.read_to) = (0, n);
     understand(lane, id, now, engine, program).map_err(fault)?;

@@ -68,6 +68,8 @@ pub(crate) struct Shell {
     events: Events,
     scratch: Vec<libc::iovec>,
     spares: Spares,
+    /// Room for a short message that comes by shared memory; empty before the first.
+    short: Box<[u8]>,
     turns: u32,
     swept: Instant,
     /// Lanes that the carriers' own turn brought news of.
@@ -129,6 +131,7 @@ impl Shell {
             events: Events::with_capacity(64),
             scratch: Vec::new(),
             spares: Spares::default(),
+            short: Box::default(),
             turns: 0,
             swept: Instant::now(),
             news: Vec::new(),

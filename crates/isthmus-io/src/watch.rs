@@ -3,19 +3,33 @@
 //! Programs poll without end, and most polls are in vain. Where all lanes of an endpoint go by shared memory, news
 //! shows in a word of each lane's ring; the rest that a poll does is due now and then only.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::carrier::Spot;
+use crate::courtesy;
 
 /// Most lanes that are watched.
 pub(crate) const WATCHED_MAX: usize = 64;
 /// One in so many polls that find nothing does all that a poll does.
 pub(crate) const POLLS_A_LOOK: u64 = 32;
 
+/// So many polls after something came look again and again for so long before they are in vain, the clock at one in so
+/// many looks: an answer comes within a microsecond, and programs that wait for one yield the processor between two
+/// polls, which takes most of that.
+const PATIENT_POLLS: u32 = 2;
+const PATIENCE: Duration = Duration::from_micros(1);
+const LOOKS_A_GLANCE: u32 = 4;
+/// With more lanes than these to look at polls are not patient.
+const LOOKED_AT: usize = 4;
+
 /// What an endpoint's polls look at first.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Watch {
+    /// How many polls in vain may still be patient.
+    patience: AtomicU32,
     /// How often the program polled.
     polls: AtomicU64,
     /// Nothing is left to do, and what comes will show at `spots`.
@@ -27,6 +41,7 @@ pub struct Watch {
 impl Watch {
     pub(crate) fn new() -> Self {
         Self {
+            patience: AtomicU32::new(0),
             polls: AtomicU64::new(0),
             idle: AtomicBool::new(false),
             count: AtomicUsize::new(0),
@@ -36,16 +51,50 @@ impl Watch {
 
     /// A poll: whether it would find nothing. Where that is not plain it is false, and the poll is to be
     /// made ([`crate::Endpoint::poll`]), which is counted then.
+    #[inline]
     pub fn is_poll_vain(&self) -> bool {
         if !self.is_idle() {
             return false;
         }
         let polls = self.polls().wrapping_add(1);
-        if polls.is_multiple_of(POLLS_A_LOOK) || self.has_news() {
+        if polls.is_multiple_of(POLLS_A_LOOK) || self.has_news() || self.is_worth_waiting() {
             return false;
         }
         self.polls.store(polls, Ordering::Relaxed);
         true
+    }
+
+    /// Looks a little longer where that may pay: whether something came.
+    #[inline]
+    fn is_worth_waiting(&self) -> bool {
+        let patience = self.patience.load(Ordering::Relaxed);
+        patience > 0 && self.comes_soon(patience)
+    }
+
+    #[inline(never)]
+    fn comes_soon(&self, patience: u32) -> bool {
+        self.patience.store(patience - 1, Ordering::Relaxed);
+        if self.count.load(Ordering::Relaxed) > LOOKED_AT || !courtesy::may_linger() {
+            return false;
+        }
+        let start = Instant::now();
+        let look = |_| {
+            spin_loop();
+            self.has_news()
+        };
+        loop {
+            if (0..LOOKS_A_GLANCE).any(look) {
+                return true;
+            }
+            if start.elapsed() >= PATIENCE {
+                return false;
+            }
+        }
+    }
+
+    /// Something came: more may come soon.
+    pub(crate) fn note_read(&self) {
+        self.patience.store(PATIENT_POLLS, Ordering::Relaxed);
     }
 
     /// Counts a poll. That of two threads one is not counted is no harm.
@@ -105,5 +154,17 @@ mod tests {
         }
         watch.stir();
         assert!(!watch.is_poll_vain());
+    }
+
+    #[test]
+    fn a_few_polls_after_something_came_are_patient_and_in_vain_none_the_less() {
+        let watch = Watch::new();
+        watch.settle(1);
+        watch.note_read();
+        for left in (0..PATIENT_POLLS).rev() {
+            assert!(watch.is_poll_vain());
+            assert_eq!(watch.patience.load(Ordering::Relaxed), left);
+        }
+        assert!(watch.is_poll_vain());
     }
 }

@@ -19,6 +19,7 @@ pub(crate) struct Call<'a> {
 
 impl Call<'_> {
     /// Posts by `post`, now or once the counter is there.
+    #[inline]
     pub(crate) fn post<B, F>(self, kind: CompletionKind, buffers: &B, post: F) -> Result<isize, Error>
     where
         B: ToOwned + ?Sized,

@@ -10,7 +10,7 @@ use crate::abi::fi_addr_t;
 use crate::access::Observers;
 use crate::av::AvTable;
 use crate::cntr::Counter;
-use crate::cq::{Entry, Filling, Queue};
+use crate::cq::{Entry, Filling, Queue, Reading};
 use crate::domain::DomainState;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -36,6 +36,8 @@ pub(crate) struct Live {
     pub(crate) tx: Option<QueueBinding>,
     pub(crate) rx: Option<QueueBinding>,
     counters: Vec<(Arc<Counter>, u64)>,
+    /// The events of all of them.
+    counted: u64,
     caps: u64,
     observers: Arc<Observers>,
     board: Arc<Board>,
@@ -71,6 +73,7 @@ impl Live {
             peers: Peers::default(),
             tx: bound.tx,
             rx: bound.rx,
+            counted: bound.counters.iter().fold(0, |all, (_, events)| all | events),
             counters: bound.counters,
             caps,
             observers: domain.observers.clone(),
@@ -123,6 +126,11 @@ impl Live {
         &self.tickets
     }
 
+    /// Whether counters are told of messages sent.
+    pub(crate) fn counts_sends(&self) -> bool {
+        self.counted & FI_SEND != 0
+    }
+
     /// The peer to send to.
     pub(crate) fn peer(&self, number: fi_addr_t) -> Result<PeerId, Error> {
         self.peers.peer(&self.engine, &self.av, number)
@@ -138,51 +146,59 @@ impl Live {
 
     /// Turns the engine and hands out what it finished. A thread that finds another one
     /// at it goes away: its completions will be handed to it.
-    pub(crate) fn progress(&self) {
+    pub(crate) fn progress(&self, mut reading: Option<&mut Reading<'_>>) {
         let Some(mut scratch) = self.scratch.try_lock() else { return };
         if self.engine.poll(&mut scratch) == 0 && scratch.is_empty() {
             return;
         }
         // Most go to the same queue, which is locked once for all of them.
         let mut open = None;
-        for completion in scratch.drain(..) {
-            self.deliver_by(completion, &mut open);
+        for completion in scratch.iter_mut() {
+            self.deliver_by(completion, &mut open, reading.as_deref_mut());
         }
         drop(open);
+        scratch.clear();
         // What was ready may have waited for room.
         self.board.start();
     }
 
     /// Hands out a completion.
-    pub(crate) fn deliver(&self, completion: Completion) {
-        self.deliver_by(completion, &mut None);
+    pub(crate) fn deliver(&self, mut completion: Completion) {
+        self.deliver_by(&mut completion, &mut None, None);
     }
 
-    /// Hands out a completion; `open` is the queue that has got the last one.
-    fn deliver_by<'a>(&'a self, mut completion: Completion, open: &mut Option<Filling<'a>>) {
-        if !self.counters.is_empty() || self.tickets.are_open() || self.observers.are_bound() {
+    /// Hands out a completion; `open` is the queue that has got the last one, `reading` who waits for it.
+    fn deliver_by<'a>(
+        &'a self,
+        completion: &mut Completion,
+        open: &mut Option<Filling<'a>>,
+        reading: Option<&mut Reading<'_>>,
+    ) {
+        if self.tickets.are_open() {
             // To count may start what waits for it, which may fail and be told to the same queue.
             *open = None;
-            if !self.tickets.settle(&mut completion) {
+            if !self.tickets.settle(completion) {
                 return;
             }
         }
         if let RemoteAccess { .. } | RemoteWrite = completion.kind {
+            *open = None;
             let key = std::mem::take(&mut completion.tag);
             self.observers.count(key, counted_as(completion.kind).unwrap_or(0), completion.len);
         }
-        if !self.counters.is_empty() {
-            self.count(&completion);
+        if let Some(event) = counted_as(completion.kind).filter(|event| self.counted & event != 0) {
+            *open = None;
+            self.count(event, completion);
         }
         let binding = if is_receiver_side(completion.kind) { &self.rx } else { &self.tx };
         let Some(binding) = binding else { return };
         if completion.notify || completion.error.is_some() {
-            report(&completion);
-            let source = self.source_number(&completion);
-            filling(open, &binding.queue).push(Entry::new(completion, source));
+            report(completion);
+            let source = self.source_number(completion);
+            filling(open, &binding.queue).push(Entry::new(completion, source), reading);
         } else if completion.released || completion.kind == CompletionKind::BufferReleased {
             // The end of a multi-receive buffer is told even where its messages are not.
-            filling(open, &binding.queue).push(Entry::released(completion.context));
+            filling(open, &binding.queue).push(Entry::released(completion.context), reading);
         }
     }
 
@@ -197,8 +213,7 @@ impl Live {
         }
     }
 
-    fn count(&self, completion: &Completion) {
-        let Some(event) = counted_as(completion.kind) else { return };
+    fn count(&self, event: u64, completion: &Completion) {
         for (counter, events) in &self.counters {
             if events & event != 0 {
                 counter.count(completion.error.is_some(), completion.len);

@@ -22,7 +22,7 @@ pub(crate) struct Peers {
 
 /// Words of [`Peers::lately`], and the bits of the number of removals, of the address vector's number and of the peer
 /// in each. Greater ones are not kept there.
-const LATELY: usize = 16;
+const LATELY: usize = 64;
 const NUMBER_BITS: u32 = 20;
 const PEER_BITS: u32 = 20;
 
@@ -53,17 +53,29 @@ impl Peers {
     /// The engine's peer for a number of the address vector.
     pub(crate) fn peer(&self, engine: &Engine, av: &AvTable, number: fi_addr_t) -> Result<PeerId, Error> {
         let removals = av.removals();
-        let lately = &self.lately[number as usize % LATELY];
-        let word = lately.load(Ordering::Relaxed);
+        let word = self.lately[number as usize % LATELY].load(Ordering::Relaxed);
+        // What does not fit into a word is equal to none: none is 0.
         let peer = (word & ((1 << PEER_BITS) - 1)) as u32;
-        if peer > 0 && packed(removals, number, peer - 1) == Some(word) {
+        if number >> NUMBER_BITS == 0 && word >> PEER_BITS == removals << NUMBER_BITS | number && peer > 0 {
             return Ok(PeerId(peer - 1));
         }
+        self.look_up(engine, av, number, removals)
+    }
+
+    #[inline(never)]
+    fn look_up(
+        &self,
+        engine: &Engine,
+        av: &AvTable,
+        number: fi_addr_t,
+        removals: u64,
+    ) -> Result<PeerId, Error> {
         let cache = self.cache.read();
         if let (true, Some(&peer)) = (cache.removals == removals, cache.by_number.get(number as usize))
             && peer != UNKNOWN
         {
-            lately.store(packed(removals, number, peer).unwrap_or(0), Ordering::Relaxed);
+            let word = packed(removals, number, peer).unwrap_or(0);
+            self.lately[number as usize % LATELY].store(word, Ordering::Relaxed);
             return Ok(PeerId(peer));
         }
         drop(cache);

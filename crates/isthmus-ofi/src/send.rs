@@ -44,6 +44,7 @@ impl Outgoing {
     ///
     /// # Safety
     /// The buffers stay valid and unchanged until the completion is read.
+    #[inline]
     pub(crate) unsafe fn send(self, ep: &Ep, iov: &[iovec], context: *mut c_void) -> Result<isize, Error> {
         // SAFETY: by this function's contract.
         unsafe { self.post(ep.tx(context)?, iov) }
@@ -68,6 +69,7 @@ impl Outgoing {
     ///
     /// # Safety
     /// The buffers are readable during the call.
+    #[inline]
     pub(crate) unsafe fn inject(self, ep: &Ep, iov: &[iovec]) -> Result<isize, Error> {
         // SAFETY: by this function's contract; injected buffers are copied.
         unsafe { self.post(ep.tx_inject()?, iov) }
@@ -75,10 +77,12 @@ impl Outgoing {
 
     /// # Safety
     /// As for [`Outgoing::send`].
+    #[inline]
     pub(crate) unsafe fn post(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
         check_inject(call.options, iov)?;
         let Self { channel, tag, dest, data } = self;
         call.post(CompletionKind::Send(channel), iov, move |live, options, iov| {
+            let options = Options { silent: !options.notify && !live.counts_sends(), ..options };
             let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
             // SAFETY: by this function's contract.
             unsafe { live.engine().send(&request, iov) }

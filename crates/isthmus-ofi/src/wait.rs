@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use isthmus_io::Watch;
 use parking_lot::{Mutex, RwLock};
 
+use crate::cq::Reading;
 use crate::error::Error;
 use crate::live::Live;
 
@@ -212,14 +213,23 @@ impl Sources {
         Ok(())
     }
 
-    /// Turns the endpoints and hands out what they finished.
+    /// A poll: whether turning the endpoints would plainly find nothing.
+    #[inline]
+    pub(crate) fn is_poll_vain(&self) -> bool {
+        self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.is_poll_vain())
+    }
+
+    /// Turns the endpoints, unless that is plainly in vain, and hands out what they finished.
     pub(crate) fn progress(&self) {
-        if self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.is_poll_vain())
-        {
-            return;
+        if !self.is_poll_vain() {
+            self.turn(None);
         }
+    }
+
+    /// Turns the endpoints and hands out what they finished, to `reading` at once where that is of its queue.
+    pub(crate) fn turn(&self, mut reading: Option<&mut Reading<'_>>) {
         for live in self.all.read().iter() {
-            live.progress();
+            live.progress(reading.as_deref_mut());
         }
     }
 

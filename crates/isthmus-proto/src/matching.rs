@@ -96,6 +96,13 @@ impl Matcher {
         self.queues(channel).posted.push_back(posted);
     }
 
+    /// The receive that was posted first, if this message goes to it and it takes no other: the usual case of
+    /// [`Matcher::find_posted`].
+    pub(crate) fn first_posted(&mut self, channel: Channel, peer: PeerId, tag: u64) -> Option<Posted> {
+        let fits = |posted: &mut Posted| posted.multi.is_none() && posted.wanted.fits(peer, tag);
+        self.queues(channel).posted.pop_front_if(fits)
+    }
+
     /// Finds the receive for a message of `len` bytes. Multi-receive buffers with too
     /// little room for it are taken out into `released` on the way.
     pub(crate) fn find_posted(

@@ -33,8 +33,10 @@ pub struct Options {
     /// Returned unchanged in the operation's [`Completion`].
     pub context: u64,
     /// Returned unchanged in the operation's [`Completion`]: whether the caller wants an
-    /// entry in its completion queue. The engine reports every operation either way.
+    /// entry in its completion queue. The engine reports every operation either way, but see `silent`.
     pub notify: bool,
+    /// Only its failure is reported.
+    pub silent: bool,
     /// Buffers are copied before the call returns (`FI_INJECT`).
     pub inject: bool,
     /// When the operation is complete.

@@ -56,6 +56,20 @@ impl<T> SendWindow<T> {
         item
     }
 
+    /// Takes out the oldest fragment, which was acknowledged, if its number is below `upto` and `with` says so of it.
+    pub(crate) fn pop_before(&mut self, upto: u64, with: impl FnOnce(&T) -> bool) -> Option<T> {
+        if self.base >= upto {
+            return None;
+        }
+        let item = self.slots.pop_front_if(|slot| slot.as_ref().is_some_and(with))??;
+        self.base += 1;
+        while let Some(None) = self.slots.front() {
+            self.slots.pop_front();
+            self.base += 1;
+        }
+        Some(item)
+    }
+
     /// The oldest unacknowledged fragment's number.
     pub(crate) fn base(&self) -> u64 {
         self.base
@@ -112,6 +126,9 @@ impl ReceiveWindow {
     }
 
     pub(crate) fn has_gaps(&self) -> bool {
+        if self.words.is_empty() {
+            return false;
+        }
         self.words.iter().skip(1).any(|word| *word != 0)
             || self.words.front().is_some_and(|word| word >> (self.upto % 64) != 0)
     }
@@ -200,8 +217,14 @@ mod tests {
         assert_eq!(window.base(), 2);
         assert_eq!(window.take(0), None);
         assert_eq!(window.take(9), None);
-        assert_eq!(window.drain().collect::<Vec<_>>(), [2, 3]);
-        assert_eq!(window.next_seq(), 4);
+        assert_eq!(window.pop_before(2, |_| true), None);
+        assert_eq!(window.pop_before(4, |item| *item != 2), None);
+        window.push(4);
+        assert_eq!(window.take(3), Some(3));
+        assert_eq!(window.pop_before(3, |item| *item == 2), Some(2));
+        assert_eq!(window.base(), 4, "past what was acknowledged before it");
+        assert_eq!(window.drain().collect::<Vec<_>>(), [4]);
+        assert_eq!(window.next_seq(), 5);
     }
 
     #[test]

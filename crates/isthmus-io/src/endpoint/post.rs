@@ -19,9 +19,13 @@ impl Endpoint {
                 "the endpoint is closed, or belongs to the parent of this process",
             ));
         }
-        let mut guard = self.work();
+        let mut guard = self.core.lock();
         let posted = with(&mut guard);
         let busy = guard.engine.has_output();
+        // A receive that waits for its message asks for no turn.
+        if guard.engine.has_leavings() {
+            self.watch.stir();
+        }
         drop(guard);
         if busy && !self.burst.holds(len) {
             self.pump();
@@ -57,9 +61,8 @@ impl Endpoint {
             return false;
         }
         let Some(mut shell) = self.shell.try_lock() else { return false };
-        self.watch.stir();
         // SAFETY: the caller's promise.
-        let sent = unsafe { shell.send_short(&self.core, request, iov, len) };
+        let sent = unsafe { shell.send_short(&self.core, &self.watch, request, iov, len) };
         self.release(shell);
         sent
     }

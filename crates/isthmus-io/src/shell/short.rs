@@ -7,12 +7,15 @@ use isthmus_proto::{Completion, Engine, LaneId, LaneLoss, SHORT_FRAME_MAX, SendR
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Core, DIRECT_TURNS, Shell};
-use crate::carrier::MemoryLane;
+use crate::carrier::{MemoryLane, RECORD_MAX};
+use crate::courtesy;
 use crate::lane::{Lane, Phase, read_short};
 use crate::watch::Watch;
 
-/// Whole turns need not be closer than this.
+/// Whole turns need not be closer than this, times the endpoints of the process up to so many: a program that polls many
+/// would do little else.
 const WHOLE_TURNS: Duration = Duration::from_micros(200);
+const ENDPOINTS_MAX: u32 = 8;
 
 /// What a short turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,7 @@ impl Shell {
     pub(crate) unsafe fn send_short(
         &mut self,
         core: &Mutex<Core>,
+        watch: &Watch,
         request: &SendRequest,
         iov: &[libc::iovec],
         len: u64,
@@ -67,6 +71,9 @@ impl Shell {
         unsafe { lane.write_short(&message, iov) };
         let place = memory.lend(iov);
         engine.note_short(id, request, &message, place, memory);
+        if engine.has_completions() {
+            watch.stir();
+        }
         drop(guard);
         lane.ring_after_short();
         true
@@ -79,12 +86,12 @@ impl Shell {
         watch: &Watch,
         out: &mut Vec<Completion>,
     ) -> Brief {
-        let idle = watch.is_idle();
-        if !self.all_memory || self.changed || self.is_whole_turn_due(idle) {
+        let vain = watch.is_idle() && !watch.has_news();
+        if !self.all_memory || self.changed || self.is_whole_turn_due(vain) {
             return Brief::No;
         }
         self.turns = self.turns.wrapping_add(1);
-        if idle && !watch.has_news() {
+        if vain {
             return Brief::Yes { read: false, done: 0 };
         }
         let mut guard = core.lock();
@@ -98,6 +105,9 @@ impl Shell {
                 return Brief::Partly;
             }
         };
+        if read {
+            watch.note_read();
+        }
         let before = out.len();
         let busy = self.conclude(&mut guard.engine, watch, read, out);
         drop(guard);
@@ -146,9 +156,10 @@ impl Shell {
             return Ok(false);
         }
         lane.heard_in = self.turns;
-        self.spares.lend_staging(lane);
-        let came = read_short(lane, LaneId(index as u32), core);
-        self.spares.take_staging(lane);
+        if self.short.is_empty() {
+            self.short = vec![0; RECORD_MAX].into_boxed_slice();
+        }
+        let came = read_short(lane, LaneId(index as u32), core, &mut self.short, &mut self.spares);
         if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
             self.watched &= memory.show(spot);
         }
@@ -181,10 +192,11 @@ impl Shell {
         busy
     }
 
-    /// Whether descriptors and the clock are to be looked at: of turns that follow one another fast a few do.
-    fn is_whole_turn_due(&mut self, idle: bool) -> bool {
-        let asks = idle || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
-        asks && self.looked.elapsed() >= WHOLE_TURNS
+    /// Whether descriptors and the clock are to be looked at: of turns that follow one another fast a few do, and those
+    /// in vain, of which few come here.
+    fn is_whole_turn_due(&mut self, vain: bool) -> bool {
+        let asks = vain || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
+        asks && self.looked.elapsed() >= WHOLE_TURNS * courtesy::endpoints().min(ENDPOINTS_MAX)
     }
 
     /// Descriptors are looked at now.

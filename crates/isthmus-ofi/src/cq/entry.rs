@@ -25,17 +25,18 @@ pub(crate) struct Entry {
 unsafe impl Send for Entry {}
 
 impl Entry {
-    pub(crate) fn new(completion: Completion, source: fi_addr_t) -> Self {
+    /// Takes the completion's error.
+    pub(crate) fn new(completion: &mut Completion, source: fi_addr_t) -> Self {
         let received = matches!(completion.kind, CompletionKind::Recv(_) | CompletionKind::RemoteWrite);
         let tagged = fi_cq_tagged_entry {
             op_context: pointer(completion.context),
-            flags: flags_of(&completion),
+            flags: flags_of(completion),
             len: completion.len as usize,
             buf: if received { pointer(completion.buffer) } else { std::ptr::null_mut() },
             data: completion.data.unwrap_or(0),
             tag: completion.tag,
         };
-        Self { tagged, source, error: completion.error.map(Box::new) }
+        Self { tagged, source, error: completion.error.take().map(Box::new) }
     }
 
     /// The end of a multi-receive buffer, alone.

@@ -22,7 +22,7 @@ use crate::wait::Deadline;
 use crate::waitset::{self, SetState};
 
 pub(crate) use entry::Entry;
-pub(crate) use queue::{Filling, Queue};
+pub(crate) use queue::{Filling, Queue, Reading};
 
 #[repr(C)]
 pub(crate) struct Cq {
@@ -104,13 +104,22 @@ static OPS: fi_ops_cq = fi_ops_cq {
     export_xpu: Some(no_export_xpu),
 };
 
+/// What a read says that found nothing.
+const NOTHING: isize = -(libc::EAGAIN as isize);
+
 entries! {
     fn read(cq: Cq as fid_cq, out: *mut c_void, count: usize) -> isize {
+        if cq.queue.is_poll_vain() {
+            return Ok(NOTHING);
+        }
         // SAFETY: the caller passes room for `count` entries.
         unsafe { cq.queue.read(out.cast(), count, std::ptr::null_mut()) }
     }
 
     fn readfrom(cq: Cq as fid_cq, out: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+        if cq.queue.is_poll_vain() {
+            return Ok(NOTHING);
+        }
         // SAFETY: the caller passes room for `count` entries and numbers.
         unsafe { cq.queue.read(out.cast(), count, sources) }
     }

@@ -44,9 +44,11 @@ pub(crate) struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Adds a finished operation.
-    pub(crate) fn push(&mut self, entry: Entry) {
-        if let Some(inner) = &mut self.inner {
+    /// Adds a finished operation, or hands it to who is reading the queue right now.
+    pub(crate) fn push(&mut self, entry: Entry, reading: Option<&mut Reading<'_>>) {
+        let Some(inner) = &mut self.inner else { return };
+        let reader = reading.filter(|reading| self.queue.is_read_by(reading) && inner.entries.is_empty());
+        if !reader.is_some_and(|reading| reading.take(&entry)) {
             inner.entries.push_back(entry);
         }
     }
@@ -67,6 +69,33 @@ impl Drop for Filling<'_> {
         if wake {
             self.queue.wake();
         }
+    }
+}
+
+/// A program's read of a queue: where finished operations go.
+pub(crate) struct Reading<'a> {
+    queue: &'a Queue,
+    out: *mut u8,
+    room: usize,
+    sources: *mut fi_addr_t,
+    moved: usize,
+}
+
+impl Reading<'_> {
+    /// Takes the queue's next entry, if that did not fail and there is room.
+    fn take(&mut self, entry: &Entry) -> bool {
+        if self.moved >= self.room || entry.error.is_some() {
+            return false;
+        }
+        let size = self.queue.entry_size;
+        // SAFETY: there is room for `room` entries, by the contract of `Queue::read`, which made this.
+        unsafe { entry::write(&entry.tagged, self.out.add(self.moved * size), size) };
+        if !self.sources.is_null() {
+            // SAFETY: likewise.
+            unsafe { self.sources.add(self.moved).write(entry.source) };
+        }
+        self.moved += 1;
+        true
     }
 }
 
@@ -113,6 +142,12 @@ impl Queue {
         Filling { queue: self, inner: Some(self.inner.lock()) }
     }
 
+    /// A poll: whether it plainly finds nothing. Where it is not, there is more to do ([`Queue::read`]).
+    #[inline]
+    pub(crate) fn is_poll_vain(&self) -> bool {
+        !self.filled.load(Ordering::Relaxed) && self.sources.is_poll_vain()
+    }
+
     /// Moves up to `count` finished operations to the program.
     ///
     /// # Safety
@@ -124,8 +159,12 @@ impl Queue {
         count: usize,
         sources: *mut fi_addr_t,
     ) -> Result<isize, Error> {
+        let mut reading = Reading { queue: self, out, room: count, sources, moved: 0 };
         if !self.filled.load(Ordering::Relaxed) || count == 0 {
-            self.sources.progress();
+            self.sources.turn(Some(&mut reading));
+            if reading.moved > 0 {
+                return Ok(reading.moved as isize);
+            }
             if !self.filled.load(Ordering::Relaxed) {
                 return Err(Error::Again);
             }
@@ -136,19 +175,15 @@ impl Queue {
             Some(first) if first.error.is_some() => return Err(Error::EntryFailed),
             Some(_) => {}
         }
-        let mut moved = 0;
-        while moved < count && inner.entries.front().is_some_and(|entry| entry.error.is_none()) {
-            let Some(entry) = inner.entries.pop_front() else { break };
-            // SAFETY: by this function's contract, `moved` being less than `count`.
-            unsafe { entry::write(&entry.tagged, out.add(moved * self.entry_size), self.entry_size) };
-            if !sources.is_null() {
-                // SAFETY: likewise.
-                unsafe { sources.add(moved).write(entry.source) };
-            }
-            moved += 1;
+        while inner.entries.front().is_some_and(|entry| reading.take(entry)) {
+            inner.entries.pop_front();
         }
         self.filled.store(!inner.entries.is_empty(), Ordering::Relaxed);
-        Ok(moved as isize)
+        Ok(reading.moved as isize)
+    }
+
+    fn is_read_by(&self, reading: &Reading<'_>) -> bool {
+        std::ptr::eq(self, reading.queue)
     }
 
     /// Takes the failed operation at the front.

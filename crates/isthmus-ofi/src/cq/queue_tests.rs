@@ -42,7 +42,7 @@ fn every_format_is_a_beginning_of_the_longest() {
         [(FI_CQ_FORMAT_CONTEXT, 1), (FI_CQ_FORMAT_MSG, 3), (FI_CQ_FORMAT_DATA, 5), (FI_CQ_FORMAT_TAGGED, 6)];
     for (format, length) in lengths {
         let queue = queue(format);
-        queue.filling().push(Entry::new(received(9), FI_ADDR_NOTAVAIL));
+        queue.filling().push(Entry::new(&mut received(9), FI_ADDR_NOTAVAIL), None);
         let (result, out) = read(&queue, 1);
         assert_eq!((result.expect("an entry"), out.as_slice()), (1, &words[..length]));
     }
@@ -51,9 +51,11 @@ fn every_format_is_a_beginning_of_the_longest() {
 #[test]
 fn reading_stops_before_an_error_and_then_asks_to_read_that() {
     let queue = queue(FI_CQ_FORMAT_CONTEXT);
-    queue.filling().push(Entry::new(received(1), 0));
-    queue.filling().push(Entry::new(Completion { error: Some(OpError::Cancelled), ..received(2) }, 0));
-    queue.filling().push(Entry::new(received(3), 0));
+    queue.filling().push(Entry::new(&mut received(1), 0), None);
+    queue
+        .filling()
+        .push(Entry::new(&mut Completion { error: Some(OpError::Cancelled), ..received(2) }, 0), None);
+    queue.filling().push(Entry::new(&mut received(3), 0), None);
     assert_eq!(read(&queue, 10).1, [1]);
     assert!(matches!(read(&queue, 10).0, Err(Error::EntryFailed)));
     let failed = queue.take_error().expect("an error");
@@ -66,7 +68,7 @@ fn reading_stops_before_an_error_and_then_asks_to_read_that() {
 #[test]
 fn sources_are_told_beside_the_entries() {
     let queue = queue(FI_CQ_FORMAT_CONTEXT);
-    queue.filling().push(Entry::new(received(1), 4));
+    queue.filling().push(Entry::new(&mut received(1), 4), None);
     let (mut out, mut source) = (0u64, 0);
     // SAFETY: room for one entry and one number.
     let result = unsafe { queue.read((&raw mut out).cast(), 1, &raw mut source) };
@@ -76,7 +78,7 @@ fn sources_are_told_beside_the_entries() {
 #[test]
 fn the_end_of_a_shared_buffer_carries_no_message() {
     let queue = queue(FI_CQ_FORMAT_MSG);
-    queue.filling().push(Entry::released(6));
+    queue.filling().push(Entry::released(6), None);
     assert_eq!(read(&queue, 1).1, [6, FI_MULTI_RECV, 0]);
 }
 
@@ -92,7 +94,7 @@ fn a_sleeper_is_woken_by_news_by_a_signal_and_by_time() {
     assert!(matches!(sleep(&queue, 5), Err(Error::Again)));
     let other = queue.clone();
     let sleeper = std::thread::spawn(move || sleep(&other, -1));
-    queue.filling().push(Entry::new(received(1), 0));
+    queue.filling().push(Entry::new(&mut received(1), 0), None);
     assert_eq!(sleeper.join().expect("no panic").expect("an entry"), 1);
     let other = queue.clone();
     let sleeper = std::thread::spawn(move || sleep(&other, -1));
@@ -113,4 +115,24 @@ fn texts_of_errors_are_found_by_their_number() {
         queue.keep_text("more".into());
     }
     assert_eq!(text(first).as_c_str(), c"unknown error");
+}
+
+#[test]
+fn who_reads_gets_what_is_finished_in_its_turn_at_once_behind_nothing_else() {
+    let (queue, other) = (queue(FI_CQ_FORMAT_CONTEXT), queue(FI_CQ_FORMAT_CONTEXT));
+    let (mut out, mut sources) = ([0u64; 2], [0; 2]);
+    let mut reading = Reading {
+        queue: &queue,
+        out: out.as_mut_ptr().cast(),
+        room: 2,
+        sources: sources.as_mut_ptr(),
+        moved: 0,
+    };
+    other.filling().push(Entry::new(&mut received(9), 0), Some(&mut reading));
+    queue.filling().push(Entry::new(&mut received(1), 5), Some(&mut reading));
+    queue.filling().push(Entry::new(&mut received(2), 6), None);
+    queue.filling().push(Entry::new(&mut received(3), 7), Some(&mut reading));
+    assert_eq!(reading.moved, 1, "the third waits behind the second, the first is another's");
+    assert_eq!((out, sources), ([1, 0], [5, 0]));
+    assert_eq!((read(&queue, 10).1, read(&other, 10).1), (vec![2, 3], vec![9]));
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use isthmus_wire::frame::{Frame, flags};
+use isthmus_wire::frame::{Frame, Message, flags};
 
 use super::Engine;
 use super::state::Micros;
@@ -42,10 +42,9 @@ impl Owed {
 }
 
 impl Engine {
-    /// A fragment was received.
-    pub(super) fn owe_ack(&mut self, peer: PeerId, frame: &Frame) {
+    /// A fragment was received, whose acknowledgement the peer or its program may wait for ([`is_awaited`]) or not.
+    pub(super) fn owe_ack(&mut self, peer: PeerId, awaited: bool) {
         let now = self.clock;
-        let awaited = is_awaited(frame);
         let connection = self.connection(peer);
         connection.unacked += if awaited { AWAITED } else { 1 };
         if !std::mem::replace(&mut connection.ack_owed, true) {
@@ -104,9 +103,9 @@ impl Engine {
 }
 
 /// Whether the peer, or its program, may wait for this fragment's acknowledgement.
-fn is_awaited(frame: &Frame) -> bool {
+pub(super) fn is_awaited(frame: &Frame) -> bool {
     match frame {
-        Frame::Message(message) => message.flags & flags::LAZY == 0,
+        Frame::Message(message) => is_message_awaited(message),
         // The answer brings it, or it ends the answer.
         Frame::Write(_)
         | Frame::Read(_)
@@ -116,4 +115,8 @@ fn is_awaited(frame: &Frame) -> bool {
         | Frame::Accept(_) => false,
         _ => true,
     }
+}
+
+pub(super) fn is_message_awaited(message: &Message) -> bool {
+    message.flags & flags::LAZY == 0
 }

@@ -128,13 +128,18 @@ impl Engine {
     /// where others need it.
     pub(super) fn return_credit(&mut self, peer: PeerId, bytes: u64) {
         let (all, usual, peers) = (self.config.credit_total, self.config.credit, self.credit_peers.max(1));
-        let granted = self.connection(peer).granted;
+        let connection = self.connection(peer);
+        let granted = connection.granted;
+        connection.returned += bytes;
+        let unsaid = connection.credit_to_advertise() - connection.advertised;
         // Nobody is granted less than this: the usual case, which need not be reckoned out.
         let plain = granted <= usual && granted.checked_mul(peers).is_some_and(|granted| granted <= all);
+        if plain && unsaid <= granted / 4 {
+            return;
+        }
         let fair = if plain { granted } else { self.fair_credit(peer).max(CREDIT_FIRST) };
         let connection = self.connection(peer);
         let less = connection.granted.saturating_sub(fair).min(bytes).min(connection.reserved());
-        connection.returned += bytes;
         if less > 0 {
             connection.granted -= less;
             self.credit_given = self.credit_given.saturating_sub(less);

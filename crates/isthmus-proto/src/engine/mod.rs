@@ -337,7 +337,13 @@ impl Engine {
     /// Moves the finished operations to the end of `out`; how many there were.
     pub fn take_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         let count = self.completions.len();
-        out.extend(self.completions.drain(..));
+        if out.is_empty() && count > 0 {
+            // The two lists change places: nothing is copied.
+            let emptied = VecDeque::from(std::mem::take(out));
+            *out = Vec::from(std::mem::replace(&mut self.completions, emptied));
+        } else {
+            out.extend(self.completions.drain(..));
+        }
         count
     }
 
@@ -354,6 +360,11 @@ impl Engine {
     /// Whether finished operations, or lost peers that the program watches, wait.
     pub fn has_completions(&self) -> bool {
         !self.completions.is_empty() || self.lost.as_ref().is_some_and(|lost| !lost.is_empty())
+    }
+
+    /// Whether a turn would find anything to do that no lane or timer tells of.
+    pub fn has_leavings(&self) -> bool {
+        self.has_completions() || self.has_output() || self.owes_acks()
     }
 
     /// From now on [`Engine::poll_lost`] tells of peers that are gone for good.
@@ -456,6 +467,9 @@ impl Engine {
             Kind::Atomic { kind, .. } => CompletionKind::Atomic(kind),
             Kind::Reply { .. } => return,
         };
+        if operation.options.silent && operation.error.is_none() {
+            return;
+        }
         self.report(Completion {
             context: operation.options.context,
             notify: operation.options.notify,

@@ -2,8 +2,9 @@
 
 use isthmus_wire::frame::{self, Frame};
 
+use super::acks::is_awaited;
 use super::lanes::PeerFault;
-use super::state::{Lane, LaneState, Lingering, Load, Micros, Stream, Target};
+use super::state::{Flight, Lane, LaneState, Lingering, Load, Micros, Stream, Target};
 use super::transmit::REQUESTS_MAX;
 use super::{Engine, LaneId};
 use crate::PeerId;
@@ -298,7 +299,7 @@ impl Engine {
             return Ok(());
         }
         let new = self.connection(peer).received.insert(seq) == Receipt::New;
-        self.owe_ack(peer, frame);
+        self.owe_ack(peer, is_awaited(frame));
         if !new {
             self.counters.duplicates += 1;
             if let Target::Bounce { bytes, .. } = target {
@@ -367,8 +368,12 @@ impl Engine {
         if credit > connection.credit_limit {
             connection.credit_limit = credit;
         }
-        while self.connection(peer).window.base() < upto {
+        loop {
+            self.forget_kept(peer, upto);
             let base = self.connection(peer).window.base();
+            if base >= upto {
+                break;
+            }
             self.acknowledge(peer, base, mem);
         }
         for (word, bits) in map.iter().enumerate() {
@@ -385,6 +390,26 @@ impl Engine {
             self.kick(peer);
         }
         Ok(())
+    }
+
+    /// As [`Engine::acknowledge`], of the oldest fragments before `upto`, as long as no operation is told of them
+    /// and nobody measures how long they took.
+    fn forget_kept(&mut self, peer: PeerId, upto: u64) {
+        let Some(connection) = self.peers[peer.0 as usize].connection.as_deref_mut() else { return };
+        let plain = |flight: &Flight| flight.load.operation().is_none();
+        let mut last = None;
+        while connection.late.is_none()
+            && let Some(flight) = connection.window.pop_before(upto, plain)
+        {
+            if last.replace(flight.lane) != Some(flight.lane)
+                && let Some(record) = self.lanes.get_mut(flight.lane.0 as usize)
+            {
+                record.moved_at = self.clock;
+            }
+            if let Load::Kept { bytes, .. } = flight.load {
+                self.pool.give(bytes);
+            }
+        }
     }
 
     fn acknowledge(&mut self, peer: PeerId, seq: u64, mem: &mut dyn Memory) {

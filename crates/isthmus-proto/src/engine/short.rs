@@ -6,6 +6,7 @@
 
 use isthmus_wire::frame::{self, flags};
 
+use super::acks::is_message_awaited;
 use super::state::{Flight, LaneState, Load, Micros};
 use super::{Engine, LaneId, Summary};
 use crate::matching::Match;
@@ -75,19 +76,21 @@ impl Engine {
     ) {
         let total = message.total;
         let peer = self.resolve(request.peer);
-        let mut bytes = self.pool.take(0);
-        self.report(Completion {
-            context: request.options.context,
-            notify: request.options.notify,
-            kind: CompletionKind::Send(request.channel),
-            len: total,
-            buffer: 0,
-            data: None,
-            tag: 0,
-            peer: Some(peer),
-            released: false,
-            error: None,
-        });
+        if !request.options.silent {
+            self.report(Completion {
+                context: request.options.context,
+                notify: request.options.notify,
+                kind: CompletionKind::Send(request.channel),
+                len: total,
+                buffer: 0,
+                data: None,
+                tag: 0,
+                peer: Some(peer),
+                released: false,
+                error: None,
+            });
+        }
+        let mut bytes = self.pool.take(frame::Message::LEN + total as usize);
         self.counters.fragments_sent += 1;
         self.counters.messages_eager += 1;
         let sent_at = self.clock;
@@ -121,15 +124,9 @@ impl Engine {
         }
         let tagged = message.flags & flags::TAGGED != 0;
         let channel = if tagged { Channel::Tagged } else { Channel::Untagged };
-        let mut released = Vec::new();
-        let found = self.matcher.find_posted(channel, peer, message.tag, total, &mut released);
-        for buffer in released {
-            self.fail_posted(channel, buffer, None, mem);
-        }
-        let Some(Match { posted, last }) = found else { return false };
-        if let Some(multi) = posted.multi {
-            self.multi_buffers[multi.buffer].users += 1;
-        }
+        let Some(Match { posted, last }) = self.posted_for(channel, peer, message.tag, total, mem) else {
+            return false;
+        };
         let kept = total.min(posted.end - posted.offset) as usize;
         if kept > 0 {
             mem.store(posted.place, posted.offset, &payload[..kept]);
@@ -140,12 +137,35 @@ impl Engine {
         connection.expected_order += 1;
         connection.taken += total;
         self.counters.fragments_received += 1;
-        self.owe_ack(peer, &frame::Frame::from(*message));
+        self.owe_ack(peer, is_message_awaited(message));
         self.return_credit(peer, total);
         let data = (message.flags & flags::DATA != 0).then_some(message.data);
         let summary = Summary { data, tag: message.tag, total };
         self.finish_receive(posted, last, &summary, channel, peer, None, mem);
         true
+    }
+
+    /// The receive that such a message goes to; a multi-receive buffer has one more user then.
+    fn posted_for(
+        &mut self,
+        channel: Channel,
+        peer: PeerId,
+        tag: u64,
+        len: u64,
+        mem: &mut dyn Memory,
+    ) -> Option<Match> {
+        if let Some(posted) = self.matcher.first_posted(channel, peer, tag) {
+            return Some(Match { posted, last: true });
+        }
+        let mut released = Vec::new();
+        let found = self.matcher.find_posted(channel, peer, tag, len, &mut released);
+        for buffer in released {
+            self.fail_posted(channel, buffer, None, mem);
+        }
+        if let Some(multi) = found.as_ref().and_then(|found| found.posted.multi) {
+            self.multi_buffers[multi.buffer].users += 1;
+        }
+        found
     }
 
     /// Whether this message is the next of its peer in every respect, and nothing of that peer's is looked after

@@ -178,7 +178,7 @@ impl Program {
 
     fn options(context: u64, how: How) -> Options {
         let How { inject, level, fence, transfer, .. } = how;
-        Options { context, notify: true, inject, level, fence, transfer }
+        Options { context, notify: true, silent: false, inject, level, fence, transfer }
     }
 
     /// What follows every call of a program.

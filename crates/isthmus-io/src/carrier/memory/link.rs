@@ -148,12 +148,7 @@ impl Link {
     /// Takes the short message that comes next, if it is one: its bytes are put to the beginning of `to`, which has room
     /// for any.
     pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
-        let Ok(Some(Record::Short(len))) = self.reader.record() else { return None };
-        let message = message_of(self.reader.words(), len);
-        let to = to.get_mut(..len as usize)?;
-        // SAFETY: a slice is valid for writing, and as long as the record.
-        unsafe { self.reader.copy(to.as_mut_ptr(), to.len()) };
-        Some(message)
+        self.reader.take_short(to).map(|(said, len)| message_of(said, len))
     }
 
     /// Tells the neighbour how far we have read.
@@ -423,6 +418,7 @@ impl Link {
 }
 
 /// The message that a record says in a few words: whole, and sent without waiting for its receive.
+#[inline]
 fn message_of((flags, [seq, order, tag, data]): (u8, [u64; WORDS]), len: u64) -> Message {
     Message { flags, connection: 0, seq, order, tag, data, total: len, eager: len, payload: len as u32 }
 }

@@ -75,6 +75,13 @@ impl Place {
     }
 }
 
+/// The bits that the head of a record of [`SHORT`] says; `None` of any other.
+#[inline]
+fn short_bits(head: u64) -> Option<u8> {
+    let (kind, len) = (head >> 32, head & u64::from(u32::MAX));
+    (kind & 0xff == SHORT && kind >> 16 == 0 && len <= RECORD_MAX - WORDS_LEN).then_some((kind >> 8) as u8)
+}
+
 fn padded(len: u64) -> u64 {
     (len + 7) & !7
 }
@@ -178,9 +185,10 @@ impl Writer {
         let [(first, n), (second, m)] = self.place.stretches(position, len);
         // SAFETY: the caller's promise, and `stretches` lie within the ring; what the
         // other end does there meanwhile changes only what it gets.
-        unsafe {
-            std::ptr::copy_nonoverlapping(from, first, n);
-            std::ptr::copy_nonoverlapping(from.wrapping_add(n), second, m);
+        unsafe { std::ptr::copy_nonoverlapping(from, first, n) };
+        if m > 0 {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(n), second, m) };
         }
     }
 
@@ -277,12 +285,9 @@ impl Reader {
             return Ok(None);
         }
         let (kind, len) = (head >> 32, head & u64::from(u32::MAX));
-        if kind & 0xff == SHORT && kind >> 16 == 0 && len <= RECORD_MAX - WORDS_LEN {
+        if let Some(bits) = short_bits(head) {
             let record = Record::Short(len);
-            self.bits = (kind >> 8) as u8;
-            self.words = std::array::from_fn(|i| {
-                self.place.word(self.at + (1 + i as u64) * HEAD).load(Ordering::Relaxed)
-            });
+            (self.bits, self.words) = (bits, self.words_here());
             self.from = self.at + HEAD + WORDS_LEN;
             self.current = Some((record, self.from + padded(len)));
             return Ok(Some(record));
@@ -305,6 +310,32 @@ impl Reader {
         Ok(Some(record))
     }
 
+    /// The words of the record of [`SHORT`] that begins where we are.
+    fn words_here(&self) -> [u64; WORDS] {
+        let word = |i| self.place.word(self.at + (1 + i as u64) * HEAD).load(Ordering::Relaxed);
+        std::array::from_fn(word)
+    }
+
+    /// Takes the next record if it is a short message for which there is room: what it says, and the length of its
+    /// bytes, which are at the beginning of `to` then.
+    pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<((u8, [u64; WORDS]), u64)> {
+        let (said, len) = match self.current {
+            None => {
+                let head = self.place.word(self.at).load(Ordering::Acquire);
+                self.from = self.at + HEAD + WORDS_LEN;
+                ((short_bits(head)?, self.words_here()), head & u64::from(u32::MAX))
+            }
+            Some((Record::Short(len), _)) => (self.words(), len),
+            Some(_) => return None,
+        };
+        let to = to.get_mut(..len as usize)?;
+        let next = self.from + padded(len);
+        // SAFETY: a slice is valid for writing, and as long as the record.
+        unsafe { self.copy_from(self.from, to.as_mut_ptr(), to.len()) };
+        (self.at, self.current) = (next, None);
+        Some((said, len))
+    }
+
     /// What the present record of [`Record::Short`] says.
     pub(super) fn words(&self) -> (u8, [u64; WORDS]) {
         (self.bits, self.words)
@@ -315,14 +346,22 @@ impl Reader {
     /// # Safety
     /// `to` is valid for writing `n` bytes.
     pub(super) unsafe fn copy(&mut self, to: *mut u8, n: usize) {
-        let [(first, len), (second, rest)] = self.place.stretches(self.from, n);
-        // SAFETY: the caller's promise, and `stretches` lie within the ring.
-        unsafe {
-            std::ptr::copy_nonoverlapping(first.cast_const(), to, len);
-            std::ptr::copy_nonoverlapping(second.cast_const(), to.wrapping_add(len), rest);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_from(self.from, to, n) };
         self.from += n as u64;
         self.took(n as u64);
+    }
+
+    /// # Safety
+    /// As for [`Reader::copy`].
+    unsafe fn copy_from(&self, position: u64, to: *mut u8, n: usize) {
+        let [(first, len), (second, rest)] = self.place.stretches(position, n);
+        // SAFETY: the caller's promise, and `stretches` lie within the ring.
+        unsafe { std::ptr::copy_nonoverlapping(first.cast_const(), to, len) };
+        if rest > 0 {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(second.cast_const(), to.wrapping_add(len), rest) };
+        }
     }
 
     /// So many bytes of the present record were taken.
