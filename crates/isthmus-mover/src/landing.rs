@@ -134,6 +134,10 @@ impl Landing {
         };
         match &entry.kind {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
+            Kind::Symlink(text) if !self.any_symlink && !names::stays_within(&entry.path, text) => {
+                let text = format!("a symbolic link to {:?}, which is outside", names::shown(text));
+                Err(io::Error::other(format!("{text}; this export does not take it")))
+            }
             _ if self.rules.dry_run => Ok(self.dry(&entry, there.as_ref())),
             Kind::Folder => {
                 self.begin_folder(&parent, &path, entry.meta.mode, there.as_ref())?;
@@ -145,12 +149,7 @@ impl Landing {
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
             Kind::Symlink(text) => {
-                let (text, within) = (text.clone(), names::stays_within(&entry.path, text));
-                if !within && !self.any_symlink {
-                    let text = format!("a symbolic link to {:?}, which is outside", names::shown(&text));
-                    return Err(io::Error::other(format!("{text}; this export does not take it")));
-                }
-                link(&parent, name, &text, &entry, there.is_some())?;
+                link(&parent, name, text, &entry, there.is_some())?;
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
         }

@@ -46,7 +46,7 @@ pub(crate) use tcp::{TcpLane, listen};
 use tls::TlsLane;
 pub(crate) use tls::{PROTOCOL, Tls, Untrusted};
 use udp::Known;
-pub(crate) use udp::{Udp, UdpLane};
+pub(crate) use udp::{Outdone, Udp, UdpLane};
 
 /// What a read or write came to.
 #[derive(Debug)]

@@ -29,6 +29,7 @@ use crate::poller::Ready;
 use crate::settings::{Changes, Protocols, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
 use question::Questions;
+pub(crate) use trial::Outdone;
 use trial::{Found, Trial};
 
 /// Reads of the socket in one turn.
@@ -369,7 +370,7 @@ impl Udp {
         match self.seats.get(&stream)?.verdict? {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
             Verdict::NoAnswer => Some(io::Error::other(self.advice())),
-            Verdict::Near => Some(io::Error::other("the round trip is short: TCP does better")),
+            Verdict::Near => Some(io::Error::other(Outdone)),
         }
     }
 
@@ -513,7 +514,9 @@ impl Udp {
         }
         match found {
             Found::Near => self.learn(host, Known::Tcp, format_args!("the round trip is below {long_ms} ms")),
-            Found::Far => self.learn(host, Known::Udp, format_args!("the round trip is {long_ms} ms or more")),
+            Found::Far => {
+                self.learn(host, Known::Udp, format_args!("the round trip is {long_ms} ms or more"))
+            }
             _ => self.learn(host, Known::Blocked, format_args!("{}", self.advice())),
         }
     }
@@ -561,7 +564,11 @@ impl Udp {
             }
         }
         let tried = self.seats.iter().filter(|(_, seat)| seat.trial.is_some());
-        tried.map(|(stream, _)| *stream).collect::<Vec<_>>().into_iter().for_each(|stream| self.judge(stream));
+        tried
+            .map(|(stream, _)| *stream)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|stream| self.judge(stream));
         for host in silent {
             let advice = self.advice();
             self.learn(host, Known::Blocked, format_args!("{advice}"));

@@ -13,6 +13,11 @@ const DOUBT_US: Micros = 200_000;
 const GRACE_TIMES: Micros = 2;
 const GRACE_LEAST_US: Micros = 500_000;
 
+/// Why a lane is left whose path turned out short.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the round trip is short: TCP does better")]
+pub(crate) struct Outdone;
+
 /// What has been found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
