@@ -119,6 +119,13 @@ impl Landing {
 
     fn try_prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> io::Result<Prepared> {
         let path = self.place(&entry.path)?;
+        if let Kind::Symlink(text) = &entry.kind
+            && !self.any_symlink
+            && !names::stays_within(&entry.path, text)
+        {
+            let text = format!("a symbolic link to {:?}, which is outside", names::shown(text));
+            return Err(io::Error::other(format!("{text}; this export does not take it")));
+        }
         let (folder, name) = names::split(&path);
         let parent = match self.folder(folder) {
             // A dry run makes no folders, so those in it are not there.
@@ -134,10 +141,6 @@ impl Landing {
         };
         match &entry.kind {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
-            Kind::Symlink(text) if !self.any_symlink && !names::stays_within(&entry.path, text) => {
-                let text = format!("a symbolic link to {:?}, which is outside", names::shown(text));
-                Err(io::Error::other(format!("{text}; this export does not take it")))
-            }
             _ if self.rules.dry_run => Ok(self.dry(&entry, there.as_ref())),
             Kind::Folder => {
                 self.begin_folder(&parent, &path, entry.meta.mode, there.as_ref())?;
