@@ -178,7 +178,7 @@ def python(c):
 
 
 def fortran(c):
-    """The example for Fortran, by the one MPI here that has Fortran bindings."""
+    """The example for Fortran, by an MPI that has Fortran bindings."""
     compiler = shutil.which("mpif90.openmpi")
     real = next((name for name in ("gfortran", "gfortran-12", "gfortran-14") if shutil.which(name)), None)
     if not compiler or not real:
@@ -190,6 +190,48 @@ def fortran(c):
     if build.status != 0:
         raise Failure(f"it does not compile: {last_words(build.output)}")
     return c.run(3, "halves_f90", folder, seconds=60)
+
+
+def pair(c, *program, env=None):
+    """Two applications, of 3 and 2 ranks, that come together by a file: one sends a file and an array."""
+    folder = folder_of(c)
+    source, copy, port = folder / "source", folder / "copy", f"file:{folder}/port"
+    source.write_bytes(os.urandom((5 << 20) + 3))
+    jobs = []
+    try:
+        for what, ranks, path in (("receive", 2, copy), ("send", 3, source)):
+            words = [*program, what, port, str(path)]
+            command, full = c.mpi.command(ranks, words, c.transport, c.place, env)
+            jobs.append(process.Running(command, full, c.log(f".{what}")))
+        told = "; ".join(must_pass(job.wait(60)) for job in jobs)
+    finally:
+        for job in jobs:
+            job.end()
+    if not filecmp.cmp(source, copy, shallow=False):
+        raise Failure("the copy differs")
+    return told
+
+
+def python_pair(c):
+    """Two programs by mpi4py."""
+    program = str(mpis.ROOT / "examples" / "mpi" / "pair.py")
+    return pair(c, c.mpi.python(), program, env={"PYTHONPATH": str(mpis.mover_folder(c.mpi))})
+
+
+def fortran_pair(c):
+    """Two programs in Fortran, by the one MPI here that couples jobs and has Fortran bindings."""
+    real = next((name for name in ("gfortran", "gfortran-12", "gfortran-14") if shutil.which(name)), None)
+    if not real:
+        raise Skip("no Fortran compiler: apt-get install gfortran")
+    folder, program, base = folder_of(c, "compiled"), c.mpi.programs / "pair_f90", c.mpi.folder
+    # Its module files are of another compiler's version; mpif.h is for any.
+    build = process.run([real, "-O1", "-Wall", "-J", str(folder), "-o", str(program), f"-I{base}/include",
+                         str(mpis.BUILD / "include" / "isthmus_mpi.f90"), str(mpis.ROOT / "examples" / "mpi" / "pair.f90"),
+                         *mpis.mover_flags(c.mpi), f"-L{base}/lib", "-lmpifort", "-lmpi", f"-Wl,-rpath,{base}/lib"],
+                        {}, c.log(".compile"), 60)
+    if build.status != 0:
+        raise Failure(f"it does not compile: {last_words(build.output)}")
+    return pair(c, str(program))
 
 
 def shared_file(c):
@@ -229,7 +271,7 @@ def shared_file(c):
 
 
 # What few need not be shown on every MPI. Open MPI couples within a job only; of those here only
-# Debian's has Fortran bindings, and it has no mpi4py.
+# Debian's and Intel's have Fortran bindings, and Debian's has no mpi4py.
 CASES = {
     case.name: case
     for case in (
@@ -241,6 +283,8 @@ CASES = {
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
+        Case("mover-python-jobs", python_pair, places=("host",), mpis=("mpich",)),
+        Case("mover-fortran-jobs", fortran_pair, places=("host",), mpis=("intel",)),
         Case("mover-fortran", fortran, places=("host",), mpis=("debian-openmpi",)),
     )
 }

@@ -255,8 +255,9 @@ impl Endpoint {
     }
 
     /// This endpoint calls one peer, which answers before others call: what is sent first does not wait for
-    /// that answer, a round trip. To be called before the peer is named.
+    /// that answer, a round trip, nor for what the path turns out to be. To be called before the peer is named.
     pub fn call_one(&self) {
+        self.shell.lock().carriers_mut().hurry();
         self.core.lock().engine.call_one();
     }
 

@@ -17,7 +17,7 @@ use isthmus_udp::{Composition, Dropped};
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use crate::carrier::{Carriers, Transfer, Untrusted};
+use crate::carrier::{Carriers, Outdone, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::log::{info_log, warn_log};
 use crate::memory::ProcessMemory;
@@ -526,6 +526,7 @@ pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {
         _ if error.get_ref().is_some_and(|inner| inner.is::<Untrusted>()) => {
             LaneLoss::Untrusted(error.to_string())
         }
+        _ if error.get_ref().is_some_and(|inner| inner.is::<Outdone>()) => LaneLoss::Left(error.to_string()),
         io::ErrorKind::ConnectionRefused => LaneLoss::Refused,
         _ => LaneLoss::Broken(error.to_string()),
     }

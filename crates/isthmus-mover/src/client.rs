@@ -91,8 +91,8 @@ impl Transfer {
         };
         let first = server::opening(session, self.trust.is_none(), &channel.output());
         let mut wire = Wire::new(port.clone(), peer, None, session, channel)?;
-        let len = first.len();
-        port.send(peer, TAG_OPEN, first, 0..len, key::CONTROL_OUT, wire.sender())?;
+        // Where nobody listens it has left nevertheless: that shows by this message, and by nothing else.
+        port.deliver(peer, TAG_OPEN, first, key::CONTROL_OUT, wire.sender())?;
         wire.say(&Control::Open(self.open()))?;
         let (block, memory, threads, io) = (self.block, self.memory, self.threads, self.io);
         let mut tell = |notice| watch(notice);

@@ -2,7 +2,8 @@
 //!
 //! Append-only. A record is written after the block's bytes were, so that whatever of it a
 //! killed process left is true. After a reboot bytes may be lost that the journal speaks of:
-//! it names the boot, and the blocks of another boot are read and compared before they count.
+//! it names the boot, and the blocks of another boot are read and compared before they count, as they are
+//! where the file was written to after the journal's last record.
 
 use crate::digest::Digest;
 use crate::wire::Time;

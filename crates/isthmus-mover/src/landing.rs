@@ -119,6 +119,13 @@ impl Landing {
 
     fn try_prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> io::Result<Prepared> {
         let path = self.place(&entry.path)?;
+        if let Kind::Symlink(text) = &entry.kind
+            && !self.any_symlink
+            && !names::stays_within(&entry.path, text)
+        {
+            let text = format!("a symbolic link to {:?}, which is outside", names::shown(text));
+            return Err(io::Error::other(format!("{text}; this export does not take it")));
+        }
         let (folder, name) = names::split(&path);
         let parent = match self.folder(folder) {
             // A dry run makes no folders, so those in it are not there.
@@ -145,12 +152,7 @@ impl Landing {
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
             Kind::Symlink(text) => {
-                let (text, within) = (text.clone(), names::stays_within(&entry.path, text));
-                if !within && !self.any_symlink {
-                    let text = format!("a symbolic link to {:?}, which is outside", names::shown(&text));
-                    return Err(io::Error::other(format!("{text}; this export does not take it")));
-                }
-                link(&parent, name, &text, &entry, there.is_some())?;
+                link(&parent, name, text, &entry, there.is_some())?;
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
         }

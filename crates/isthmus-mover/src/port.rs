@@ -12,7 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 use isthmus_io::{Endpoint, OpenError, PostError, Settings};
 use isthmus_proto::{
-    Channel, Completion, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest,
+    Channel, Completion, Level, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest,
 };
 use isthmus_wire::Address;
 use parking_lot::Mutex;
@@ -115,8 +115,33 @@ impl Port {
         key: u64,
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
+        self.send_until(Level::Transmit, peer, tag, (buffer, range), key, inbox)
+    }
+
+    /// The same, of what ends when it is there, or cannot be brought there.
+    pub(crate) fn deliver(
+        &self,
+        peer: PeerId,
+        tag: u64,
+        buffer: Vec<u8>,
+        key: u64,
+        inbox: impl Inbox + 'static,
+    ) -> Result<(), PostError> {
+        let range = 0..buffer.len();
+        self.send_until(Level::Delivery, peer, tag, (buffer, range), key, inbox)
+    }
+
+    fn send_until(
+        &self,
+        level: Level,
+        peer: PeerId,
+        tag: u64,
+        (buffer, range): (Vec<u8>, Range<usize>),
+        key: u64,
+        inbox: impl Inbox + 'static,
+    ) -> Result<(), PostError> {
         self.post(buffer, range, key, inbox, |iov, context| {
-            let options = Options { context, notify: true, ..Options::default() };
+            let options = Options { context, notify: true, level, ..Options::default() };
             let request = SendRequest { peer, channel: Channel::Tagged, tag, data: None, options };
             // SAFETY: `post` keeps the buffer until the completion.
             unsafe { self.endpoint.send(&request, iov) }

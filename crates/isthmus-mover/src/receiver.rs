@@ -443,7 +443,9 @@ impl<'a> ReceivingSide<'a> {
         };
         self.told = (Instant::now(), self.status, self.other, self.network_ns);
         (self.watch)(Notice::Progress(Progress {
-            bytes: self.bytes_done + self.status.bytes,
+            // What went ahead of the answer that it is here already counts once.
+            bytes: (self.bytes_done + self.status.bytes)
+                .min(self.totals.map_or(u64::MAX, |(_, bytes)| bytes)),
             bytes_total: self.totals.map(|(_, bytes)| bytes),
             files: self.files,
             files_total: self.totals.map(|(files, _)| files),

@@ -576,9 +576,10 @@ impl<'a> SendingSide<'a> {
             limited: self.limited_ns - limited,
         };
         self.told = (Instant::now(), self.status, self.other, self.network_full_ns, self.limited_ns);
+        let moved = if last { self.status.bytes } else { self.other.bytes.min(self.status.bytes) };
         (self.watch)(Notice::Progress(Progress {
-            bytes: self.bytes_done
-                + if last { self.status.bytes } else { self.other.bytes.min(self.status.bytes) },
+            // What went ahead of the answer that it was there already counts once.
+            bytes: (self.bytes_done + moved).min(if self.walked { self.bytes_total } else { u64::MAX }),
             bytes_total: self.walked.then_some(self.bytes_total),
             files: self.files,
             files_total: self.walked.then_some(self.files_total),

@@ -472,6 +472,8 @@ fn resume(
     let head = &wanted.head;
     let range = wanted.range();
     let mut blocks = vec![None; (range.end - range.start) as usize];
+    // Into a shared one others write as well, each with a journal of its own.
+    let is_untouched = wanted.is_shared() || is_untouched(file, journal)?;
     let bytes = read_all(journal)?;
     let earlier = Head::decode(&bytes).filter(|earlier| earlier.fits(head));
     let Some(earlier) = earlier else {
@@ -483,15 +485,15 @@ fn resume(
         return Ok(blocks);
     };
     let (found, good) = journal::read(&earlier, &bytes);
-    let rebooted = earlier.boot != head.boot;
-    let mut buffer = vec![0; if rebooted { head.block as usize } else { 0 }];
+    let sure = earlier.boot == head.boot && is_untouched;
+    let mut buffer = vec![0; if sure { 0 } else { head.block as usize }];
     for (index, digest) in found {
-        if range.contains(&index) && (!rebooted || is_there(file, head, index, &digest, &mut buffer)) {
+        if range.contains(&index) && (sure || is_there(file, head, index, &digest, &mut buffer)) {
             blocks[(index - range.start) as usize] = Some(digest);
         }
         alive();
     }
-    if rebooted {
+    if !sure {
         ftruncate(journal, 0)?;
         begin_journal(journal, head)?;
         for (index, digest) in blocks.iter().enumerate().filter_map(|(i, block)| Some((i, block.as_ref()?))) {
@@ -501,6 +503,12 @@ fn resume(
         ftruncate(journal, good)?;
     }
     Ok(blocks)
+}
+
+/// Whether nothing was written to the file since the journal's last record: by whom should that have been?
+fn is_untouched(file: &OwnedFd, journal: &OwnedFd) -> io::Result<bool> {
+    let (file, journal) = (fstat(file)?, fstat(journal)?);
+    Ok((file.st_ctime, file.st_ctime_nsec) <= (journal.st_mtime, journal.st_mtime_nsec))
 }
 
 fn begin_journal(journal: &OwnedFd, head: &Head) -> io::Result<()> {
@@ -531,7 +539,7 @@ fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(got)
 }
 
-/// Whether a block that the journal of another boot speaks of reached the disk.
+/// Whether a block that a journal speaks of is on the disk, as it should be.
 fn is_there(file: &OwnedFd, head: &Head, index: u64, digest: &Digest, buffer: &mut [u8]) -> bool {
     let offset = index * head.block;
     let len = head.block.min(head.size - offset) as usize;

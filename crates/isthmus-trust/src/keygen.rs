@@ -113,7 +113,7 @@ impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let authority = self.authority.display();
         let name = self.authority.file_name().map_or_else(String::new, |name| name.display().to_string());
-        writeln!(f, "This router's configuration:")?;
+        writeln!(f, "In the configuration here:")?;
         writeln!(f, "  [tls]\n  certificate = \"{}\"", self.certificate.display())?;
         writeln!(f, "  key = \"{}\"\n  authorities = [ the other sites' ]\n", self.key.display())?;
         writeln!(f, "Copy {authority} to the other site, over a way that nobody can tamper with,")?;

@@ -46,7 +46,7 @@ pub(crate) use tcp::{TcpLane, listen};
 use tls::TlsLane;
 pub(crate) use tls::{PROTOCOL, Tls, Untrusted};
 use udp::Known;
-pub(crate) use udp::{Udp, UdpLane};
+pub(crate) use udp::{Outdone, Udp, UdpLane};
 
 /// What a read or write came to.
 #[derive(Debug)]
@@ -377,6 +377,8 @@ pub(crate) struct Carriers {
     transport: Transport,
     /// The round trip from which on UDP carries, where nothing else is said.
     udp_from: Duration,
+    /// Lanes carry before it is known by what they had better go.
+    hurried: bool,
     /// Who has to be reached by TCP.
     routers: Vec<SocketAddr>,
     paths: Paths,
@@ -409,6 +411,7 @@ impl Carriers {
             from,
             transport: settings.transport,
             udp_from: settings.udp_from.to_duration(),
+            hurried: false,
             routers: settings.routers.0.clone(),
             paths: Paths::new(settings.congestion.clone(), Neighbours::new(own, ledger)),
             hubs,
@@ -466,6 +469,11 @@ impl Carriers {
         self.udp.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
+    /// The first words to a host of which nothing is known do not wait until it is.
+    pub(crate) fn hurry(&mut self) {
+        self.hurried = true;
+    }
+
     /// Starts to connect to `to`.
     pub(crate) fn dial(&mut self, to: SocketAddr) -> io::Result<Carrier> {
         let by = self.way_to(to);
@@ -481,6 +489,12 @@ impl Carriers {
             && let Some(udp) = &mut self.udp
         {
             return Ok(Carrier::Udp(udp.dial(to)));
+        }
+        if by.is_none()
+            && self.hurried
+            && let Some(udp) = &mut self.udp
+        {
+            return Ok(Carrier::Udp(udp.try_out(to, self.udp_from)));
         }
         let lane = TcpLane::dial(by_tcp, self.from)?;
         if by.is_none_or(|by| by == Known::Wanted)

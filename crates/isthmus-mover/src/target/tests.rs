@@ -85,6 +85,28 @@ fn what_a_journal_says_is_believed_after_a_crash_and_checked_after_a_reboot() {
     assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
 }
 
+/// Whoever else writes to the partial file does so after the last record.
+#[test]
+fn a_file_that_was_changed_after_its_journals_last_record_is_read_again() {
+    for (changed, have) in [(true, vec![(2, 1)]), (false, vec![(0, 1), (2, 1)])] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = begin(folder.path(), 1).target;
+        write(&target, 0);
+        write(&target, 2);
+        drop(target);
+        let (part, journal) = names::partial(b"file");
+        let mut left = fs::read(folder.path().join(&part)).expect("there");
+        left[10] ^= 1;
+        fs::write(folder.path().join(&part), left).expect("written");
+        // Clocks of file systems are coarse.
+        let hour = std::time::Duration::from_secs(3600);
+        let now = std::time::SystemTime::now();
+        let journal = fs::File::options().write(true).open(folder.path().join(&journal)).expect("there");
+        journal.set_modified(if changed { now - hour } else { now + hour }).expect("set");
+        assert_eq!(begin(folder.path(), 1).have, have);
+    }
+}
+
 /// What an earlier transfer left where the source has a hole does not stay.
 #[test]
 fn holes_are_made_where_the_disk_has_something_else() {

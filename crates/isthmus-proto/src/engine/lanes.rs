@@ -28,6 +28,8 @@ pub enum LaneLoss {
     Closed,
     /// It broke, or could not be made.
     Broken(String),
+    /// The shell has left it, since another way is better: it is dialled again at once.
+    Left(String),
     /// It could not be made because one side does not trust the other; the text says why, and
     /// what to do.
     Untrusted(String),

@@ -48,7 +48,7 @@ impl Engine {
                 };
                 return self.fail_peer(peer, error, mem);
             }
-            self.schedule_retry(now, peer);
+            self.schedule_retry(now, peer, matches!(loss, LaneLoss::Left(_)));
         } else {
             if was_dialing {
                 self.schedule_spread(now, peer);
@@ -114,15 +114,15 @@ impl Engine {
         let text = match loss {
             LaneLoss::Refused => "connection refused",
             LaneLoss::Closed => "closed by the peer",
-            LaneLoss::Broken(text) | LaneLoss::Untrusted(text) => text,
+            LaneLoss::Broken(text) | LaneLoss::Left(text) | LaneLoss::Untrusted(text) => text,
         };
         connection.trouble.last_failure = format!("{through}{text}");
     }
 
-    fn schedule_retry(&mut self, now: Micros, peer: PeerId) {
+    fn schedule_retry(&mut self, now: Micros, peer: PeerId, at_once: bool) {
         let connection = self.connection(peer);
         connection.trouble.lost_since.get_or_insert(now);
-        let at = now + connection.trouble.back_off();
+        let at = now + if at_once { 0 } else { connection.trouble.back_off() };
         connection.trouble.retry_at = Some(at);
         self.timers.insert((at, peer));
     }

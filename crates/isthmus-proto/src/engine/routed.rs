@@ -173,8 +173,7 @@ impl Engine {
         let error = match RefuseReason::from_code(refuse.reason) {
             Some(RefuseReason::Version) => other_version(&address, refuse.version),
             Some(RefuseReason::Stranger) => OpError::PeerGone(format!(
-                "the process at {address} has ended and another one listens at its port; start the peer again and \
-                 use its new address"
+                "the process at {address} has ended and another one listens at its port; connect to that one anew"
             )),
             Some(RefuseReason::Plain) => OpError::Unreachable(format!(
                 "the endpoint at {address} takes encrypted lanes only; set tls to required here too, with \

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use isthmus_udp::{Failure, Stream, StreamId};
 use isthmus_wire::AsId;
@@ -15,16 +16,22 @@ pub(crate) struct UdpLane {
     stream: StreamId,
     peer: SocketAddr,
     dialled: bool,
+    /// The round trip that the path is to have at least, where that is not known.
+    trial: Option<Duration>,
 }
 
 impl UdpLane {
     pub(super) fn new(stream: StreamId, peer: SocketAddr, dialled: bool) -> Self {
-        Self { stream, peer, dialled }
+        Self { stream, peer, dialled, trial: None }
+    }
+
+    pub(super) fn on_trial(self, long: Duration) -> Self {
+        Self { trial: Some(long), ..self }
     }
 
     /// A lane carries at once: its first bytes go with the packet that asks for it.
     pub(in super::super) fn settle(&mut self, index: usize, udp: &mut Udp) -> io::Result<Settled> {
-        udp.seat(self.stream, self.peer, self.dialled, index);
+        udp.seat(self.stream, self.peer, self.dialled, self.trial, index);
         Ok(Settled::Yes)
     }
 

@@ -7,6 +7,7 @@
 
 mod lane;
 mod question;
+mod trial;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;
@@ -28,6 +29,8 @@ use crate::poller::Ready;
 use crate::settings::{Changes, Protocols, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
 use question::Questions;
+pub(crate) use trial::Outdone;
+use trial::{Found, Trial};
 
 /// Reads of the socket in one turn.
 const READS: usize = 8;
@@ -71,6 +74,8 @@ struct Seat {
     quiet_since: Micros,
     /// The host said that nobody listens at some port of it.
     denied: bool,
+    /// It carries before it is known whether it should.
+    trial: Option<Trial>,
     /// Why it is over, where that is known better than by the stream itself.
     verdict: Option<Verdict>,
 }
@@ -94,6 +99,8 @@ enum Verdict {
     Refused,
     /// UDP does not get through.
     NoAnswer,
+    /// The path is so short that TCP does better.
+    Near,
 }
 
 /// See the module.
@@ -243,6 +250,12 @@ impl Udp {
         UdpLane::new(stream, to, true)
     }
 
+    /// Opens a lane that carries at once, though it ends if the round trip is shorter than `long`, or if
+    /// nothing gets through while TCP does.
+    pub(super) fn try_out(&mut self, to: SocketAddr, long: Duration) -> UdpLane {
+        self.dial(to).on_trial(long)
+    }
+
     /// Opens a lane within a session.
     pub(super) fn dial_within(&mut self, to: SocketAddr, session: &Session) -> UdpLane {
         let stream = self.port.open_within(self.now(), to, session);
@@ -314,7 +327,14 @@ impl Udp {
     }
 
     /// From now on news of the stream are news of the lane of this index.
-    fn seat(&mut self, stream: StreamId, peer: SocketAddr, dialled: bool, index: usize) {
+    fn seat(
+        &mut self,
+        stream: StreamId,
+        peer: SocketAddr,
+        dialled: bool,
+        trial: Option<Duration>,
+        index: usize,
+    ) {
         let now = self.now();
         self.seats.entry(stream).or_insert_with(|| Seat {
             index,
@@ -325,6 +345,7 @@ impl Udp {
             silences: 0,
             quiet_since: now,
             denied: false,
+            trial: trial.map(|long| Trial::new(now, long)),
             verdict: None,
         });
     }
@@ -349,6 +370,7 @@ impl Udp {
         match self.seats.get(&stream)?.verdict? {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
             Verdict::NoAnswer => Some(io::Error::other(self.advice())),
+            Verdict::Near => Some(io::Error::other(Outdone)),
         }
     }
 
@@ -462,9 +484,40 @@ impl Udp {
                 Event::Opened(stream) | Event::Writable(stream) => (stream, false, true),
                 Event::Readable(stream) | Event::Failed(stream, _) => (stream, true, false),
             };
+            if matches!(event, Event::Opened(_)) {
+                self.judge(stream);
+            }
             if let Some(seat) = self.seats.get(&stream) {
                 self.news.push_back(Ready { key: seat.index as u64, readable, writable });
             }
+        }
+    }
+
+    /// Looks what came of a lane that is on trial.
+    fn judge(&mut self, stream: StreamId) {
+        let now = self.now();
+        let Some(seat) = self.seats.get_mut(&stream) else { return };
+        let (Some(trial), Some(known)) = (&mut seat.trial, self.port.stream(stream)) else { return };
+        let (found, long_ms) = (trial.look(now, known.status().rtt_us), trial.long_ms());
+        let (peer, host) = (seat.peer, seat.peer.ip());
+        let verdict = match found {
+            Found::NotYet => return,
+            Found::Doubt => return self.questions.ask(peer),
+            Found::Far => None,
+            Found::Near => Some(Verdict::Near),
+            Found::Blocked => Some(Verdict::NoAnswer),
+        };
+        seat.trial = None;
+        if verdict.is_some() {
+            seat.verdict = seat.verdict.or(verdict);
+            self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
+        }
+        match found {
+            Found::Near => self.learn(host, Known::Tcp, format_args!("the round trip is below {long_ms} ms")),
+            Found::Far => {
+                self.learn(host, Known::Udp, format_args!("the round trip is {long_ms} ms or more"))
+            }
+            _ => self.learn(host, Known::Blocked, format_args!("{}", self.advice())),
         }
     }
 
@@ -480,6 +533,9 @@ impl Udp {
                 seat.quiet_since = now;
             }
             let answer = answers.iter().find(|(at, _)| *at == seat.peer).map(|(_, listens)| *listens);
+            if let (Some(trial), Some(true)) = (&mut seat.trial, answer) {
+                trial.hear(now);
+            }
             let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
             let verdict = if answer == Some(false) {
                 Some(Verdict::Refused)
@@ -507,6 +563,12 @@ impl Udp {
                 silent.extend(Some(seat.peer.ip()).filter(|host| !is_frames_only(*host)));
             }
         }
+        let tried = self.seats.iter().filter(|(_, seat)| seat.trial.is_some());
+        tried
+            .map(|(stream, _)| *stream)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|stream| self.judge(stream));
         for host in silent {
             let advice = self.advice();
             self.learn(host, Known::Blocked, format_args!("{advice}"));

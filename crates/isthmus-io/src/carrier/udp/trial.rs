@@ -1,0 +1,115 @@
+//! Lanes by UDP that carry before it is known whether the path is one for them: whoever waited for
+//! that would wait a round trip. Where the path turns out short, or UDP does not get through, the lane is over,
+//! and what it carried goes by TCP.
+
+use std::time::Duration;
+
+use isthmus_udp::Micros;
+
+/// No answer for so long: TCP is asked whether somebody is there. Microseconds.
+const DOUBT_US: Micros = 200_000;
+/// How long UDP may take beyond TCP's answer: so many times what that took, and at least so long: either may
+/// have lost its first packet. Microseconds.
+const GRACE_TIMES: Micros = 2;
+const GRACE_LEAST_US: Micros = 500_000;
+
+/// Why a lane is left whose path turned out short.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the round trip is short: TCP does better")]
+pub(crate) struct Outdone;
+
+/// What has been found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    NotYet,
+    /// TCP is to be asked.
+    Doubt,
+    /// The path is one for UDP.
+    Far,
+    /// TCP does well there.
+    Near,
+    /// UDP does not get through, and TCP does.
+    Blocked,
+}
+
+/// See the module. Times are those of its clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    /// The round trip from which on UDP carries.
+    long_us: Micros,
+    since: Micros,
+    /// When TCP was asked, and when it answered.
+    asked: Option<Micros>,
+    answered: Option<Micros>,
+}
+
+impl Trial {
+    pub(super) fn new(now: Micros, long: Duration) -> Self {
+        Self { long_us: long.as_micros() as Micros, since: now, asked: None, answered: None }
+    }
+
+    /// Somebody listens there, as TCP says.
+    pub(super) fn hear(&mut self, now: Micros) {
+        self.answered.get_or_insert(now);
+    }
+
+    /// `rtt_us`: the round trip by UDP, once there was an answer.
+    pub(super) fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Found {
+        if let Some(rtt_us) = rtt_us {
+            return if rtt_us < self.long_us { Found::Near } else { Found::Far };
+        }
+        match (self.asked, self.answered) {
+            (Some(asked), Some(answered)) => {
+                let took = answered.saturating_sub(asked);
+                let until = answered + (GRACE_TIMES * took).max(GRACE_LEAST_US);
+                if now >= until { Found::Blocked } else { Found::NotYet }
+            }
+            (None, _) if now >= self.since + DOUBT_US => {
+                self.asked = Some(now);
+                Found::Doubt
+            }
+            _ => Found::NotYet,
+        }
+    }
+
+    /// For people.
+    pub(super) fn long_ms(&self) -> Micros {
+        self.long_us / 1_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn the_first_answer_tells_which_it_is() {
+        assert_eq!(Trial::new(0, LONG).look(24_000, Some(24_000)), Found::Far);
+        assert_eq!(Trial::new(0, LONG).look(300, Some(300)), Found::Near);
+        // However late it is.
+        let mut trial = Trial::new(0, LONG);
+        assert_eq!(trial.look(DOUBT_US, None), Found::Doubt);
+        trial.hear(DOUBT_US + 30_000);
+        assert_eq!(trial.look(400_000, Some(24_000)), Found::Far);
+    }
+
+    #[test]
+    fn tcp_is_asked_once_and_its_answer_is_no_verdict_before_udp_had_time() {
+        let mut trial = Trial::new(1_000, LONG);
+        assert_eq!(trial.look(DOUBT_US, None), Found::NotYet);
+        assert_eq!(trial.look(DOUBT_US + 1_000, None), Found::Doubt);
+        // While nobody answers by TCP either, nothing is known.
+        assert_eq!(trial.look(5_000_000, None), Found::NotYet);
+        trial.hear(5_000_000);
+        let took = 5_000_000 - DOUBT_US - 1_000;
+        assert_eq!(trial.look(5_000_000 + 2 * took - 1, None), Found::NotYet);
+        assert_eq!(trial.look(5_000_000 + 2 * took, None), Found::Blocked);
+        let mut quick = Trial::new(0, LONG);
+        assert_eq!(quick.look(DOUBT_US, None), Found::Doubt);
+        quick.hear(DOUBT_US + 300);
+        assert_eq!(quick.look(DOUBT_US + 300 + GRACE_LEAST_US - 1, None), Found::NotYet);
+        assert_eq!(quick.look(DOUBT_US + 300 + GRACE_LEAST_US, None), Found::Blocked);
+    }
+}
