@@ -27,10 +27,10 @@ use super::tcp::TcpLane;
 use crate::log::{debug_log, info_log};
 use link::Link;
 pub(crate) use ring::Spot;
+use segment::{Name, Segment};
 
 /// Longest record of a ring, and so longest short message. Bytes.
 pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
-use segment::{Name, Segment};
 
 /// What the way is called in offers and in the setting `fabric`.
 pub(crate) const NAME: &str = "memory";
