@@ -269,7 +269,8 @@ fn a_full_disk_is_said_and_room_made_lets_the_same_command_go_on() {
 }
 
 /// Copies a file between two hosts of a lab, whose links these are; `None` where there can be no
-/// lab. The lab's report is there afterwards as report.json.
+/// lab. The lab's report is there afterwards as report.json. The script at-b.sh, if there is one, is run at b
+/// before.
 fn copied_in_a_lab(sites: &Sites, links: &str, mib: usize, env: &[(&str, &str)]) -> Option<Output> {
     let lab = |words: &[&str]| isthmus(sites.folder.path()).arg("lab").args(words).output().expect("it runs");
     let check = lab(&["check"]);
@@ -284,6 +285,7 @@ fn copied_in_a_lab(sites: &Sites, links: &str, mib: usize, env: &[(&str, &str)])
     let script = r#"
         at=$ISTHMUS_LAB_SITE_B_ADDRESS:4200
         for file in serve.toml sites.toml; do sed -i "s/127.0.0.1:[0-9]*/$at/" $file; done
+        if [ -f at-b.sh ]; then lab-rsh b sh "$PWD/at-b.sh" || exit; fi
         lab-rsh b "$PROGRAM" serve --config "$PWD/serve.toml" 2>serve.log & service=$!
         for _ in $(seq 100); do grep -q 'serving at' serve.log && break; sleep 0.1; done
         lab-rsh a "$PROGRAM" cp --json --sites "$PWD/sites.toml" "$PWD/file" b:data/copy
@@ -309,6 +311,21 @@ fn a_cut_link_delays_a_copy_and_does_not_end_it() {
     if let Some(done) = copied_in_a_lab(&Sites::new(), link, 150, &[]) {
         let said = text(&done.stderr);
         assert!(said.contains(" down"), "the lab tells what it dropped: {said}");
+    }
+}
+
+/// The copy's first words go by UDP: where that is dropped without a word, all goes by TCP.
+#[test]
+fn a_copy_goes_by_tcp_where_udp_is_dropped() {
+    let sites = Sites::new();
+    // As a firewall does it: what comes by UDP finds no way to anybody there.
+    let drop =
+        "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 ipproto udp blackhole";
+    fs::write(sites.path("at-b.sh"), drop).expect("written");
+    let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"20ms\"\n";
+    if let Some(done) = copied_in_a_lab(&sites, link, 5, &[("ISTHMUS_LOG", "info")]) {
+        let said = text(&done.stderr);
+        assert!(said.contains("go by TCP: no answer by UDP"), "{said}");
     }
 }
 
