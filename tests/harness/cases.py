@@ -129,8 +129,8 @@ def by_udp(c):
 
 
 def goes_over(c):
-    """Lanes begin by TCP, find that the path loses packets, and one by UDP takes over."""
-    env = {"FI_ISTHMUS_TRANSPORT": "auto", "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "isthmus"}
+    """Lanes begin by TCP, as on a shorter path, find that it loses packets, and one by UDP takes over."""
+    env = {"FI_ISTHMUS_TRANSPORT": "auto", "FI_ISTHMUS_UDP_FROM": "1s", "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "isthmus"}
     ended = c.start(2, "pingpong", "32M", env=env).wait(180)
     must_pass(ended)
     for sign in ("go by UDP: packets are lost without a queue", "go by UDP: it gets through"):
