@@ -177,19 +177,25 @@ def python(c):
     return must_pass(process.run(command, env, c.log(), 60))
 
 
-def fortran(c):
-    """The example for Fortran, by an MPI that has Fortran bindings."""
-    compiler = shutil.which("mpif90.openmpi")
+def compiled(c, name, *flags, wrapper=None):
+    """An example in Fortran, compiled by `wrapper` or else the plain compiler."""
     real = next((name for name in ("gfortran", "gfortran-12", "gfortran-14") if shutil.which(name)), None)
-    if not compiler or not real:
+    if not real or (wrapper and not shutil.which(wrapper)):
         raise Skip("no Fortran compiler: apt-get install gfortran")
-    folder, program = folder_of(c), c.mpi.programs / "halves_f90"
-    build = process.run([compiler, "-O1", "-Wall", "-Werror", "-J", str(folder), "-o", str(program),
-                         str(mpis.BUILD / "include" / "isthmus_mpi.f90"), str(mpis.ROOT / "examples" / "mpi" / "halves.f90"),
-                         *mpis.mover_flags(c.mpi)], {"OMPI_FC": real}, c.log(".compile"), 60)
+    program = c.mpi.programs / f"{name}_f90"
+    build = process.run([wrapper or real, "-O1", "-Wall", "-J", str(folder_of(c, "compiled")), "-o", str(program),
+                         str(mpis.BUILD / "include" / "isthmus_mpi.f90"),
+                         str(mpis.ROOT / "examples" / "mpi" / f"{name}.f90"), *mpis.mover_flags(c.mpi), *flags],
+                        {"OMPI_FC": real}, c.log(".compile"), 60)
     if build.status != 0:
         raise Failure(f"it does not compile: {last_words(build.output)}")
-    return c.run(3, "halves_f90", folder, seconds=60)
+    return program
+
+
+def fortran(c):
+    """The example for Fortran, by an MPI that has Fortran bindings."""
+    program = compiled(c, "halves", "-Werror", wrapper="mpif90.openmpi")
+    return c.run(3, program.name, folder_of(c), seconds=60)
 
 
 def pair(c, *program, env=None):
@@ -220,18 +226,10 @@ def python_pair(c):
 
 def fortran_pair(c):
     """Two programs in Fortran, by the one MPI here that couples jobs and has Fortran bindings."""
-    real = next((name for name in ("gfortran", "gfortran-12", "gfortran-14") if shutil.which(name)), None)
-    if not real:
-        raise Skip("no Fortran compiler: apt-get install gfortran")
-    folder, program, base = folder_of(c, "compiled"), c.mpi.programs / "pair_f90", c.mpi.folder
+    base = c.mpi.folder
     # Its module files are of another compiler's version; mpif.h is for any.
-    build = process.run([real, "-O1", "-Wall", "-J", str(folder), "-o", str(program), f"-I{base}/include",
-                         str(mpis.BUILD / "include" / "isthmus_mpi.f90"), str(mpis.ROOT / "examples" / "mpi" / "pair.f90"),
-                         *mpis.mover_flags(c.mpi), f"-L{base}/lib", "-lmpifort", "-lmpi", f"-Wl,-rpath,{base}/lib"],
-                        {}, c.log(".compile"), 60)
-    if build.status != 0:
-        raise Failure(f"it does not compile: {last_words(build.output)}")
-    return pair(c, str(program))
+    libraries = (f"-L{base}/lib", "-lmpifort", "-lmpi", f"-Wl,-rpath,{base}/lib")
+    return pair(c, str(compiled(c, "pair", f"-I{base}/include", *libraries)))
 
 
 def shared_file(c):

@@ -49,10 +49,7 @@ impl<T> SendWindow<T> {
     pub(crate) fn take(&mut self, seq: u64) -> Option<T> {
         let index = usize::try_from(seq.checked_sub(self.base)?).ok()?;
         let item = self.slots.get_mut(index)?.take();
-        while let Some(None) = self.slots.front() {
-            self.slots.pop_front();
-            self.base += 1;
-        }
+        self.skip_taken();
         item
     }
 
@@ -63,11 +60,15 @@ impl<T> SendWindow<T> {
         }
         let item = self.slots.pop_front_if(|slot| slot.as_ref().is_some_and(with))??;
         self.base += 1;
+        self.skip_taken();
+        Some(item)
+    }
+
+    fn skip_taken(&mut self) {
         while let Some(None) = self.slots.front() {
             self.slots.pop_front();
             self.base += 1;
         }
-        Some(item)
     }
 
     /// The oldest unacknowledged fragment's number.

@@ -107,21 +107,30 @@ static OPS: fi_ops_cq = fi_ops_cq {
 /// What a read says that found nothing.
 const NOTHING: isize = -(libc::EAGAIN as isize);
 
-entries! {
-    fn read(cq: Cq as fid_cq, out: *mut c_void, count: usize) -> isize {
-        if cq.queue.is_poll_vain() {
+impl Cq {
+    /// What there is, up to `count` entries; where that is plainly nothing, it is said without further ado.
+    ///
+    /// # Safety
+    /// As for [`Queue::read`].
+    #[inline]
+    unsafe fn take(&self, out: *mut c_void, count: usize, sources: *mut fi_addr_t) -> Result<isize, Error> {
+        if self.queue.is_poll_vain() {
             return Ok(NOTHING);
         }
+        // SAFETY: by this function's contract.
+        unsafe { self.queue.read(out.cast(), count, sources) }
+    }
+}
+
+entries! {
+    fn read(cq: Cq as fid_cq, out: *mut c_void, count: usize) -> isize {
         // SAFETY: the caller passes room for `count` entries.
-        unsafe { cq.queue.read(out.cast(), count, std::ptr::null_mut()) }
+        unsafe { cq.take(out, count, std::ptr::null_mut()) }
     }
 
     fn readfrom(cq: Cq as fid_cq, out: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
-        if cq.queue.is_poll_vain() {
-            return Ok(NOTHING);
-        }
         // SAFETY: the caller passes room for `count` entries and numbers.
-        unsafe { cq.queue.read(out.cast(), count, sources) }
+        unsafe { cq.take(out, count, sources) }
     }
 
     fn sread(cq: Cq as fid_cq, out: *mut c_void, count: usize, _cond: *const c_void, timeout: c_int) -> isize {
