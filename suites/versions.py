@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from others import debian, programs, table  # noqa: E402
+from others import abi, debian, table  # noqa: E402
 from harness import cases, mpis, process  # noqa: E402
 
 # Program, ranks, arguments: Sendrecv, ping-pong, collectives, one-sided communication.
@@ -70,7 +70,7 @@ class ForDebianMpich:
         return [*super().compile_command(source, output, *more), f"-I{header}", library, "-Wl,--allow-shlib-undefined"]
 
     def command(self, ranks, program, transport, place=mpis.HOST, env=None):
-        return super().command(ranks, program, transport, place, {**(env or {}), "LD_LIBRARY_PATH": programs.mpich_abi(self)})
+        return super().command(ranks, program, transport, place, {**(env or {}), **abi.environment(self)})
 
 
 class DebianMpich(ForDebianMpich, mpis.Mpich):
@@ -178,7 +178,7 @@ def ran(mpi, name, words, ranks, transport, options):
         return table.Outcome(table.FAIL, f"no end after {SECONDS} s")
     if ended.status or (ours and not re.search(r"^OK \w+: ", ended.output, re.M)):
         return table.Outcome(table.FAIL, f"exit {ended.status}, {cases.last_words(ended.output)}")
-    if took != {mpis.LIBFABRIC_NAME[transport]}:
+    if took != {mpi.libfabric_name(transport)}:
         return table.Outcome(table.FAIL, f"took {', '.join(sorted(took)) or 'no libfabric provider'}")
     return table.Outcome(table.PASS, f"{ended.seconds:.1f}")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from . import process
-from .mpis import HOST, LIBFABRIC_NAME, MPIS, ROOT, Mpi, Place
+from .mpis import HOST, MPIS, ROOT, Mpi, Place
 
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 import cut_connections  # noqa: E402
@@ -108,7 +108,7 @@ def provider(c):
     ended = job.wait(60)
     must_pass(ended)
     names = set(re.findall(c.mpi.named + r"([\w;]+)", ended.output))
-    wanted = LIBFABRIC_NAME[c.transport]
+    wanted = c.mpi.libfabric_name(c.transport)
     if names != {wanted}:
         raise Failure(f"it took {', '.join(sorted(names)) or 'no libfabric provider'} instead of {wanted}")
     return f"it says: {wanted}"

@@ -41,8 +41,8 @@ class Place:
 HOST = Place("host")
 
 
-def provider_env(transport, place):
-    """The environment of every rank that makes libfabric take the transport."""
+def provider_env(transport, place, name):
+    """The environment of every rank that makes libfabric take the transport, the provider of that name."""
     env = {}
     if transport == "isthmus":
         env["FI_PROVIDER_PATH"] = str(PROVIDER.parent)
@@ -51,7 +51,7 @@ def provider_env(transport, place):
                 env[key] = value
         env.update(place.settings)
     else:
-        env["FI_PROVIDER"] = LIBFABRIC_NAME[transport]
+        env["FI_PROVIDER"] = name
         if place.hosts:
             env["FI_TCP_IFACE"] = "wan0"
     for key in ("FI_LOG_LEVEL", "FI_LOG_PROV"):
@@ -84,6 +84,10 @@ class Mpi:
             return f"{self.title} is not installed: tools/bootstrap.sh {self.name}"
         return None
 
+    def libfabric_name(self, transport):
+        """What the libfabric of this MPI calls the transport's provider."""
+        return LIBFABRIC_NAME[transport]
+
     def launcher(self):
         return str(self.folder / "bin" / "mpiexec")
 
@@ -108,7 +112,8 @@ class Hydra(Mpi):
     """What MPICH and Intel MPI share: hydra's command line."""
 
     def command(self, ranks, program, transport, place=HOST, env=None):
-        rank_env = {**self.rank_env(transport, place), **provider_env(transport, place), **(env or {})}
+        chosen = provider_env(transport, place, self.libfabric_name(transport))
+        rank_env = {**self.rank_env(transport, place), **chosen, **(env or {})}
         words = [*place.enter(), self.launcher()]
         if place.many:
             words += ["-launcher", "rsh", "-launcher-exec", str(rsh_script())]
@@ -138,6 +143,10 @@ class Mpich(Hydra):
 
 
 class Intel(Hydra):
+    def libfabric_name(self, transport):
+        # Intel's own libfabric takes no provider by the name tcp;ofi_rxm: its tcp is that.
+        return "tcp" if transport == "rxm" else super().libfabric_name(transport)
+
     def compile_env(self):
         return {"I_MPI_ROOT": str(self.folder)}
 
@@ -151,7 +160,7 @@ class Intel(Hydra):
         return {
             "I_MPI_ROOT": str(self.folder),
             "I_MPI_FABRICS": "ofi",
-            "I_MPI_OFI_PROVIDER": LIBFABRIC_NAME[transport],
+            "I_MPI_OFI_PROVIDER": self.libfabric_name(transport),
             "I_MPI_PIN": "0",
             "I_MPI_WAIT_MODE": "0",
             "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": "20",
@@ -182,10 +191,10 @@ class OpenMpi(Mpi):
             # Slots, and leave to overload cores, for the processes that a test spawns.
             words += ["--host", f"localhost:{ranks * 4}", *self.overload]
         words += ["--mca", "pml", "cm", "--mca", "mtl", "ofi"]
-        words += ["--mca", "mtl_ofi_provider_include", LIBFABRIC_NAME[transport]]
+        words += ["--mca", "mtl_ofi_provider_include", self.libfabric_name(transport)]
         words += ["--mca", "coll", "^sm,han", "--mca", "mpi_yield_when_idle", "1"]
         words += self.one_sided(transport)
-        rank_env = {**provider_env(transport, place), **(env or {})}
+        rank_env = {**provider_env(transport, place, self.libfabric_name(transport)), **(env or {})}
         for key in sorted(rank_env):
             words += ["-x", key]
         return words + list(program), rank_env
