@@ -167,18 +167,31 @@ fn two_threads_agree_on_every_byte() {
         let (mut dice, mut sent) = (Dice(7), 0);
         while sent < TOTAL {
             let wanted = (1 + dice.below(700)).min(TOTAL - sent);
-            if writer.room(wanted).expect("sound") < wanted {
+            let needed = wanted + WORDS_LEN;
+            if writer.room(needed).expect("sound") < needed {
                 std::thread::yield_now();
                 continue;
             }
-            push(&mut writer, sent, wanted as usize, 3);
+            match dice.below(2) {
+                0 => push(&mut writer, sent, wanted as usize, 3),
+                _ => push_short(&mut writer, sent, wanted as usize),
+            }
             sent += wanted;
         }
         drop(keep);
     });
     let mut got = 0;
     while got < TOTAL {
-        let n = pull(&mut reader, got, 513);
+        let mut bytes = [0; 701];
+        let n = match reader.take_short(&mut bytes) {
+            Some((said, len)) => {
+                assert_eq!(said, words_at(got, len as usize));
+                let bytes = &bytes[..len as usize];
+                assert!((got..).zip(bytes).all(|(position, byte)| *byte == byte_at(position)), "at {got}");
+                len
+            }
+            None => pull(&mut reader, got, 513),
+        };
         if n == 0 {
             std::thread::yield_now();
         }
