@@ -16,10 +16,10 @@ pub(crate) const WATCHED_MAX: usize = 64;
 pub(crate) const POLLS_A_LOOK: u64 = 32;
 
 /// So many polls after something came look again and again for so long before they are in vain, the clock at one in so
-/// many looks: an answer comes within a microsecond, and programs that wait for one yield the processor between two
-/// polls, which takes most of that.
-const PATIENT_POLLS: u32 = 2;
-const PATIENCE: Duration = Duration::from_micros(1);
+/// many looks: an answer to what was sent meanwhile comes within two microseconds, and programs that wait for one yield
+/// the processor between two polls, which takes a quarter of that.
+const PATIENT_POLLS: u32 = 1;
+const PATIENCE: Duration = Duration::from_micros(2);
 const LOOKS_A_GLANCE: u32 = 4;
 /// With more lanes than these to look at polls are not patient.
 const LOOKED_AT: usize = 4;
@@ -124,7 +124,8 @@ impl Watch {
         self.idle.load(Ordering::Acquire)
     }
 
-    pub(crate) fn has_news(&self) -> bool {
+    /// Whether something has come that is to be read. False also where that does not show.
+    pub fn has_news(&self) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         self.spots.iter().take(count).any(Spot::has_news)
     }

@@ -195,6 +195,7 @@ impl Ep {
     ///
     /// # Safety
     /// `context` is a `fi_triggered_context` if the endpoint's flags have `FI_TRIGGER`.
+    #[inline]
     pub(crate) unsafe fn tx(&self, context: *mut c_void) -> Result<Call<'_>, Error> {
         let (live, flags) = (self.live()?, self.tx_flags.load(Ordering::Relaxed));
         // SAFETY: by this function's contract.
@@ -206,6 +207,7 @@ impl Ep {
     ///
     /// # Safety
     /// `context` is a `fi_triggered_context` if the flags have `FI_TRIGGER`.
+    #[inline]
     pub(crate) unsafe fn tx_msg(&self, flags: u64, context: *mut c_void) -> Result<Call<'_>, Error> {
         let unknown = flags & !self.state.kind.tx_flags();
         if unknown != 0 {
@@ -218,6 +220,7 @@ impl Ep {
     }
 
     /// An inject call: no entry in the queue, the buffer free at once.
+    #[inline]
     pub(crate) fn tx_inject(&self) -> Result<Call<'_>, Error> {
         if self.tx_flags.load(Ordering::Relaxed) & FI_TRIGGER != 0 {
             return Err(Error::Unsupported("an injected operation that waits for a counter"));
@@ -230,6 +233,7 @@ impl Ep {
     ///
     /// # Safety
     /// `context` is a `fi_triggered_context` if the flags have `FI_TRIGGER`.
+    #[inline]
     unsafe fn when(&self, flags: u64, context: *mut c_void) -> Result<Option<When>, Error> {
         if flags & FI_TRIGGER == 0 {
             return Ok(None);
@@ -246,6 +250,7 @@ impl Ep {
         self.raw.fid.context.expose_provenance() as u64
     }
 
+    #[inline]
     pub(crate) fn tx_options(&self, live: &Live, flags: u64, context: *mut c_void) -> Options {
         let selective = live.tx.as_ref().is_some_and(|binding| binding.selective);
         let notify = !selective || flags & FI_COMPLETION != 0;
@@ -271,6 +276,7 @@ impl Ep {
     ///
     /// # Safety
     /// As for [`Ep::tx`].
+    #[inline]
     pub(crate) unsafe fn rx(&self, context: *mut c_void) -> Result<Call<'_>, Error> {
         // SAFETY: by this function's contract.
         unsafe { self.rx_msg(self.rx_flags.load(Ordering::Relaxed), context) }
@@ -280,6 +286,7 @@ impl Ep {
     ///
     /// # Safety
     /// As for [`Ep::tx_msg`].
+    #[inline]
     pub(crate) unsafe fn rx_msg(&self, flags: u64, context: *mut c_void) -> Result<Call<'_>, Error> {
         let live = self.live()?;
         // SAFETY: by this function's contract.
@@ -382,6 +389,7 @@ pub(crate) fn target(live: &Live, number: fi_addr_t) -> Result<isthmus_proto::Pe
     live.peer(number)
 }
 
+#[inline]
 fn rx_options(live: &Live, flags: u64, context: *mut c_void) -> Options {
     let selective = live.rx.as_ref().is_some_and(|binding| binding.selective);
     Options {

@@ -132,11 +132,13 @@ impl Live {
     }
 
     /// The peer to send to.
+    #[inline]
     pub(crate) fn peer(&self, number: fi_addr_t) -> Result<PeerId, Error> {
         self.peers.peer(&self.engine, &self.av, number)
     }
 
     /// The peer to receive from; `None` for any.
+    #[inline]
     pub(crate) fn source(&self, number: fi_addr_t) -> Result<Option<PeerId>, Error> {
         if number == FI_ADDR_UNSPEC || self.caps & FI_DIRECTED_RECV == 0 {
             return Ok(None);

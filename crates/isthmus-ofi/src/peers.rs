@@ -16,11 +16,13 @@ use crate::flags::FI_ADDR_NOTAVAIL;
 #[derive(Debug)]
 pub(crate) struct Peers {
     cache: RwLock<Cache>,
-    /// Those that were asked for lately, each in one word: found without a lock.
+    /// Those that were asked for lately, each in one word: found without a lock, by the address vector's number and by
+    /// the peer.
     lately: [AtomicU64; LATELY],
+    lately_by_peer: [AtomicU64; LATELY],
 }
 
-/// Words of [`Peers::lately`], and the bits of the number of removals, of the address vector's number and of the peer
+/// Words of [`Peers::lately`] each way, and the bits of the number of removals, of the address vector's number and of the peer
 /// in each. Greater ones are not kept there.
 const LATELY: usize = 64;
 const NUMBER_BITS: u32 = 20;
@@ -34,9 +36,16 @@ fn packed(removals: u64, number: fi_addr_t, peer: u32) -> Option<u64> {
     fits.then(|| (removals << NUMBER_BITS | number) << PEER_BITS | (u64::from(peer) + 1))
 }
 
+/// The address vector's number in such a word, if that is of this peer and still holds.
+fn number_in(word: u64, removals: u64, peer: u32) -> Option<fi_addr_t> {
+    let number = word >> PEER_BITS & ((1 << NUMBER_BITS) - 1);
+    packed(removals, number, peer).filter(|packed| *packed == word).map(|_| number)
+}
+
 impl Default for Peers {
     fn default() -> Self {
-        Self { cache: RwLock::default(), lately: [const { AtomicU64::new(0) }; LATELY] }
+        let none = || [const { AtomicU64::new(0) }; LATELY];
+        Self { cache: RwLock::default(), lately: none(), lately_by_peer: none() }
     }
 }
 
@@ -51,6 +60,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 impl Peers {
     /// The engine's peer for a number of the address vector.
+    #[inline]
     pub(crate) fn peer(&self, engine: &Engine, av: &AvTable, number: fi_addr_t) -> Result<PeerId, Error> {
         let removals = av.removals();
         let word = self.lately[number as usize % LATELY].load(Ordering::Relaxed);
@@ -87,10 +97,22 @@ impl Peers {
 
     /// The address vector's number of one of the engine's peers.
     pub(crate) fn number(&self, engine: &Endpoint, av: &AvTable, peer: PeerId) -> fi_addr_t {
+        let removals = av.removals();
+        let lately = &self.lately_by_peer[peer.0 as usize % LATELY];
+        match number_in(lately.load(Ordering::Relaxed), removals, peer.0) {
+            Some(number) => number,
+            None => self.look_up_number(engine, av, peer, removals),
+        }
+    }
+
+    #[inline(never)]
+    fn look_up_number(&self, engine: &Endpoint, av: &AvTable, peer: PeerId, removals: u64) -> fi_addr_t {
         let cache = self.cache.read();
-        if let (true, Some(&number)) = (cache.removals == av.removals(), cache.by_peer.get(peer.0 as usize))
+        if let (true, Some(&number)) = (cache.removals == removals, cache.by_peer.get(peer.0 as usize))
             && number != FI_ADDR_NOTAVAIL
         {
+            let word = packed(removals, number, peer.0).unwrap_or(0);
+            self.lately_by_peer[peer.0 as usize % LATELY].store(word, Ordering::Relaxed);
             return number;
         }
         drop(cache);
@@ -120,6 +142,17 @@ fn put<T: Copy>(list: &mut Vec<T>, index: usize, value: T, unknown: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_names_one_peer_as_long_as_nothing_is_removed() {
+        let word = packed(3, 70, 5).expect("it fits");
+        assert_eq!(number_in(word, 3, 5), Some(70));
+        for (removals, peer) in [(4, 5), (3, 6), (3, u32::MAX)] {
+            assert_eq!(number_in(word, removals, peer), None);
+            assert_eq!(number_in(0, removals, peer), None);
+        }
+        assert_eq!(packed(0, 0, u32::MAX).or(packed(0, 1 << NUMBER_BITS, 0)), None);
+    }
 
     #[test]
     fn a_removal_makes_it_forget() {

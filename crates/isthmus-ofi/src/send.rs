@@ -102,11 +102,17 @@ pub(crate) fn check_inject(options: Options, iov: &[iovec]) -> Result<(), Error>
 ///
 /// # Safety
 /// The buffers stay valid and untouched until the completion is read.
+#[inline]
 pub(crate) unsafe fn post_recv(call: Call<'_>, request: RecvRequest, iov: &[iovec]) -> Result<isize, Error> {
-    if call.when.is_some() && request.multi.is_some() {
+    let Call { live, options, when } = call;
+    if when.is_none() {
+        // SAFETY: by this function's contract.
+        return unsafe { live.engine().recv(&request, iov) }.map(|()| 0);
+    }
+    if request.multi.is_some() {
         return Err(Error::Unsupported("a multi-receive that waits for a counter"));
     }
-    call.post(CompletionKind::Recv(request.channel), iov, move |live, _, iov| {
+    Call { live, options, when }.post(CompletionKind::Recv(request.channel), iov, move |live, _, iov| {
         // SAFETY: by this function's contract.
         unsafe { live.engine().recv(&request, iov) }
     })

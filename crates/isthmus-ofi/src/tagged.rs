@@ -29,6 +29,7 @@ pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     injectdata: Some(injectdata),
 };
 
+#[inline]
 pub(crate) fn incoming(
     call: &Call<'_>,
     source: fi_addr_t,

@@ -219,6 +219,11 @@ impl Sources {
         self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.is_poll_vain())
     }
 
+    /// Whether something has come that turning the endpoints would bring; false also where that is not plain.
+    pub(crate) fn has_come(&self) -> bool {
+        self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.has_news())
+    }
+
     /// Turns the endpoints, unless that is plainly in vain, and hands out what they finished.
     pub(crate) fn progress(&self) {
         if !self.is_poll_vain() {

@@ -92,12 +92,14 @@ impl Matcher {
         }
     }
 
+    #[inline]
     pub(crate) fn post(&mut self, channel: Channel, posted: Posted) {
         self.queues(channel).posted.push_back(posted);
     }
 
     /// The receive that was posted first, if this message goes to it and it takes no other: the usual case of
     /// [`Matcher::find_posted`].
+    #[inline]
     pub(crate) fn first_posted(&mut self, channel: Channel, peer: PeerId, tag: u64) -> Option<Posted> {
         let fits = |posted: &mut Posted| posted.multi.is_none() && posted.wanted.fits(peer, tag);
         self.queues(channel).posted.pop_front_if(fits)
@@ -147,7 +149,11 @@ impl Matcher {
     }
 
     /// The first unexpected message that fits; `take` removes it from the queue.
+    #[inline]
     pub(crate) fn find_unexpected(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
+        if self.queues(channel).unexpected.is_empty() {
+            return None;
+        }
         self.unexpected_before(u64::MAX, channel, wanted, take)
     }
 

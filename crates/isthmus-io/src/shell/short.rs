@@ -43,6 +43,38 @@ fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
     plain.then(|| lane.carrier.memory()).flatten()
 }
 
+/// The bytes of these pieces, no more than of a short message, gathered in `room` where they are several.
+///
+/// # Safety
+/// The pieces are valid for reading, and stay so for `'a`.
+unsafe fn whole<'a>(pieces: &[libc::iovec], room: &'a mut Box<[u8]>) -> &'a [u8] {
+    let bytes = |piece: &libc::iovec| match piece.iov_len {
+        // Then the address may be none.
+        0 => &[][..],
+        // SAFETY: this function's promise.
+        len => unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>().cast_const(), len) },
+    };
+    match pieces {
+        [one] => bytes(one),
+        several => {
+            let (room, mut len) = (made(room), 0);
+            for bytes in several.iter().map(bytes) {
+                room[len..][..bytes.len()].copy_from_slice(bytes);
+                len += bytes.len();
+            }
+            &room[..len]
+        }
+    }
+}
+
+/// Room for any short message, made when it is first needed.
+fn made(room: &mut Box<[u8]>) -> &mut [u8] {
+    if room.is_empty() {
+        *room = vec![0; RECORD_MAX].into_boxed_slice();
+    }
+    room
+}
+
 impl Shell {
     /// Writes a small message into shared memory, if it may go now. False where it has to be posted.
     ///
@@ -60,17 +92,17 @@ impl Shell {
             return false;
         }
         let mut guard = core.lock();
-        let Core { engine, memory, .. } = &mut *guard;
+        let engine = &mut guard.engine;
         let Some((id, message)) = engine.short_lane(request, len) else { return false };
         let Some(lane) = self.lanes.get_mut(id.0 as usize).and_then(plain) else { return false };
         if !lane.has_room(SHORT_FRAME_MAX) {
             return false;
         }
-        // The other end need not wait for what we note of it.
         // SAFETY: the caller's promise.
-        unsafe { lane.write_short(&message, iov) };
-        let place = memory.lend(iov);
-        engine.note_short(id, request, &message, place, memory);
+        let payload = unsafe { whole(iov, &mut self.short) };
+        // The other end need not wait for what we note of it.
+        lane.write_short(&message, payload);
+        engine.note_short(id, request, &message, payload);
         if engine.has_completions() {
             watch.stir();
         }
@@ -156,10 +188,7 @@ impl Shell {
             return Ok(false);
         }
         lane.heard_in = self.turns;
-        if self.short.is_empty() {
-            self.short = vec![0; RECORD_MAX].into_boxed_slice();
-        }
-        let came = read_short(lane, LaneId(index as u32), core, &mut self.short, &mut self.spares);
+        let came = read_short(lane, LaneId(index as u32), core, made(&mut self.short), &mut self.spares);
         if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
             self.watched &= memory.show(spot);
         }

@@ -26,6 +26,7 @@ unsafe impl Send for Entry {}
 
 impl Entry {
     /// Takes the completion's error.
+    #[inline]
     pub(crate) fn new(completion: &mut Completion, source: fi_addr_t) -> Self {
         let received = matches!(completion.kind, CompletionKind::Recv(_) | CompletionKind::RemoteWrite);
         let tagged = fi_cq_tagged_entry {

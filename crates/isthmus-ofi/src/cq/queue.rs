@@ -45,6 +45,7 @@ pub(crate) struct Filling<'a> {
 
 impl Filling<'_> {
     /// Adds a finished operation, or hands it to who is reading the queue right now.
+    #[inline]
     pub(crate) fn push(&mut self, entry: Entry, reading: Option<&mut Reading<'_>>) {
         let Some(inner) = &mut self.inner else { return };
         let reader = reading.filter(|reading| self.queue.is_read_by(reading) && inner.entries.is_empty());
@@ -83,6 +84,7 @@ pub(crate) struct Reading<'a> {
 
 impl Reading<'_> {
     /// Takes the queue's next entry, if that did not fail and there is room.
+    #[inline]
     fn take(&mut self, entry: &Entry) -> bool {
         if self.moved >= self.room || entry.error.is_some() {
             return false;
@@ -170,6 +172,12 @@ impl Queue {
             }
         }
         let mut inner = self.inner.lock();
+        if inner.entries.len() < count && self.sources.has_come() {
+            // That fills the rest: programs yield the processor between two reads.
+            drop(inner);
+            self.sources.turn(None);
+            inner = self.inner.lock();
+        }
         match inner.entries.front() {
             None => return Err(Error::Again),
             Some(first) if first.error.is_some() => return Err(Error::EntryFailed),

@@ -155,7 +155,7 @@ impl Engine {
         let before = late.probes.sends_before(lane);
         let is_late = |flight: &super::state::Flight| {
             let short = match flight.load {
-                Load::Kept { .. } => true,
+                Load::Kept { .. } | Load::Few(_) => true,
                 Load::Piece { len, .. } => u64::from(len) <= FRAGMENT_EXPRESS,
             };
             let overtaken = newest > flight.sent_at + (behind << flight.tries);

@@ -581,7 +581,7 @@ impl Engine {
         let Stage::Matched { posted, last } = inbound.stage else { return };
         let total = if inbound.error.is_some() { 0 } else { inbound.total };
         let summary = Summary { data: inbound.data, tag: inbound.tag, total };
-        self.finish_receive(posted, last, &summary, inbound.channel, peer, inbound.error, mem);
+        self.finish_receive(&posted, last, &summary, inbound.channel, peer, inbound.error, mem);
     }
 
     /// Forgets the data that was kept of a message.
@@ -597,7 +597,7 @@ impl Engine {
     #[allow(clippy::too_many_arguments, reason = "all of it goes into one completion")]
     fn finish_receive(
         &mut self,
-        posted: Posted,
+        posted: &Posted,
         last: bool,
         summary: &Summary,
         channel: Channel,
@@ -614,7 +614,7 @@ impl Engine {
             }
             Some(multi) => {
                 self.multi_buffers[multi.buffer].exhausted |= last;
-                self.release_multi(&posted, false, mem)
+                self.release_multi(posted, false, mem)
             }
         };
         self.report(Completion {

@@ -209,6 +209,7 @@ impl Engine {
         self.peers.get(peer.0 as usize)?.connection.as_ref()?.trouble.failed.clone()
     }
 
+    #[inline]
     fn wanted(&self, source: Option<PeerId>, channel: Channel, tag: u64, ignore: u64) -> Wanted {
         let source = source.map(|peer| self.resolve(peer));
         match channel {
@@ -281,7 +282,7 @@ impl Engine {
         let summary = super::Summary { data: inbound.data, tag: inbound.tag, total: 0 };
         let peer = inbound.peer;
         self.drop_inbound(index, mem);
-        self.finish_receive(posted, true, &summary, Channel::Tagged, peer, None, mem);
+        self.finish_receive(&posted, true, &summary, Channel::Tagged, peer, None, mem);
         true
     }
 

@@ -7,10 +7,10 @@
 use isthmus_wire::frame::{self, flags};
 
 use super::acks::is_message_awaited;
-use super::state::{Flight, LaneState, Load, Micros};
+use super::state::{Few, Flight, LaneState, Load, Micros};
 use super::{Engine, LaneId, Summary};
 use crate::matching::Match;
-use crate::memory::{Memory, Place};
+use crate::memory::Memory;
 use crate::{Channel, Completion, CompletionKind, Level, PeerId, SendRequest};
 
 /// Longest message that may go the short way. Bytes.
@@ -65,14 +65,13 @@ impl Engine {
     }
 
     /// A message has gone, or goes before anything else, by the lane and with the header that [`Engine::short_lane`]
-    /// just named. The operation is over.
+    /// just named, and its payload. The operation is over.
     pub fn note_short(
         &mut self,
         lane: LaneId,
         request: &SendRequest,
         message: &frame::Message,
-        place: Place,
-        mem: &mut dyn Memory,
+        payload: &[u8],
     ) {
         let total = message.total;
         let peer = self.resolve(request.peer);
@@ -90,17 +89,21 @@ impl Engine {
                 error: None,
             });
         }
-        let mut bytes = self.pool.take(frame::Message::LEN + total as usize);
+        let load = match Few::of(message, payload) {
+            Some(few) => Load::Few(few),
+            None => {
+                let mut bytes = self.pool.take(frame::Message::LEN + payload.len());
+                bytes.extend_from_slice(&message.to_bytes());
+                bytes.extend_from_slice(payload);
+                Load::Kept { bytes, operation: None }
+            }
+        };
         self.counters.fragments_sent += 1;
         self.counters.messages_eager += 1;
         let sent_at = self.clock;
         let connection = self.connection(peer);
         connection.next_order += 1;
         connection.credit_used += total;
-        bytes.extend_from_slice(&message.to_bytes());
-        mem.load(place, 0, total as usize, &mut bytes);
-        mem.release(place);
-        let load = Load::Kept { bytes, operation: None };
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });
     }
 
@@ -124,8 +127,12 @@ impl Engine {
         }
         let tagged = message.flags & flags::TAGGED != 0;
         let channel = if tagged { Channel::Tagged } else { Channel::Untagged };
-        let Some(Match { posted, last }) = self.posted_for(channel, peer, message.tag, total, mem) else {
-            return false;
+        let (posted, last) = match self.matcher.first_posted(channel, peer, message.tag) {
+            Some(posted) => (posted, true),
+            None => match self.posted_for(channel, peer, message.tag, total, mem) {
+                Some(Match { posted, last }) => (posted, last),
+                None => return false,
+            },
         };
         let kept = total.min(posted.end - posted.offset) as usize;
         if kept > 0 {
@@ -141,11 +148,12 @@ impl Engine {
         self.return_credit(peer, total);
         let data = (message.flags & flags::DATA != 0).then_some(message.data);
         let summary = Summary { data, tag: message.tag, total };
-        self.finish_receive(posted, last, &summary, channel, peer, None, mem);
+        self.finish_receive(&posted, last, &summary, channel, peer, None, mem);
         true
     }
 
-    /// The receive that such a message goes to; a multi-receive buffer has one more user then.
+    /// The receive that such a message goes to, where that is not the first; a multi-receive buffer has one more user then.
+    #[inline(never)]
     fn posted_for(
         &mut self,
         channel: Channel,
@@ -154,9 +162,6 @@ impl Engine {
         len: u64,
         mem: &mut dyn Memory,
     ) -> Option<Match> {
-        if let Some(posted) = self.matcher.first_posted(channel, peer, tag) {
-            return Some(Match { posted, last: true });
-        }
         let mut released = Vec::new();
         let found = self.matcher.find_posted(channel, peer, tag, len, &mut released);
         for buffer in released {

@@ -152,6 +152,8 @@ pub(crate) struct Flight {
 pub(crate) enum Load {
     /// The whole frame was kept.
     Kept { bytes: Vec<u8>, operation: Option<usize> },
+    /// A message of few bytes, which belongs to no operation.
+    Few(Few),
     /// A piece of an operation's buffer.
     Piece { operation: usize, offset: u64, len: u32 },
 }
@@ -160,8 +162,54 @@ impl Load {
     pub(crate) fn operation(&self) -> Option<usize> {
         match self {
             Self::Kept { operation, .. } => *operation,
+            Self::Few(_) => None,
             Self::Piece { operation, .. } => Some(*operation),
         }
+    }
+}
+
+/// What a message of few bytes is made of, but for its number: it is kept in place, not in a buffer of its own.
+#[derive(Debug)]
+pub(crate) struct Few {
+    order: u64,
+    tag: u64,
+    data: u64,
+    bytes: [u8; Few::MAX],
+    len: u8,
+    flags: u8,
+}
+
+impl Few {
+    const MAX: usize = 16;
+
+    /// Of a message that is whole in one frame, with this payload; `None` where that is too long.
+    #[inline]
+    pub(crate) fn of(message: &frame::Message, payload: &[u8]) -> Option<Self> {
+        let &frame::Message { order, tag, data, flags, .. } = message;
+        let mut bytes = [0; Self::MAX];
+        bytes.get_mut(..payload.len())?.copy_from_slice(payload);
+        Some(Self { order, tag, data, bytes, len: payload.len() as u8, flags })
+    }
+
+    /// The frame, under its number.
+    pub(crate) fn message(&self, seq: u64) -> frame::Message {
+        let &Self { order, tag, data, len, flags, .. } = self;
+        let total = u64::from(len);
+        frame::Message {
+            flags,
+            connection: 0,
+            seq,
+            order,
+            tag,
+            data,
+            total,
+            eager: total,
+            payload: len.into(),
+        }
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
     }
 }
 

@@ -351,6 +351,10 @@ impl Engine {
         (flight.lane, flight.sent_at) = (lane, sent_at);
         match &flight.load {
             Load::Kept { bytes, .. } => batch.push_bytes(bytes),
+            Load::Few(few) => {
+                batch.push_bytes(&few.message(seq).to_bytes());
+                batch.push_bytes(few.payload());
+            }
             &Load::Piece { operation, offset, len } => {
                 self.put_piece(lane, operation, seq, offset, len, batch, mem);
             }

@@ -501,9 +501,11 @@ impl World {
             return false;
         }
         let Node { engine, mem, .. } = &mut self.nodes[node];
-        let mut frame = message.to_bytes().to_vec();
-        mem.load(place, 0, len as usize, &mut frame);
-        engine.note_short(lane, request, &message, place, mem);
+        let mut payload = Vec::new();
+        mem.load(place, 0, len as usize, &mut payload);
+        mem.release(place);
+        engine.note_short(lane, request, &message, &payload);
+        let frame = [&message.to_bytes()[..], &payload].concat();
         let cut = frame.len() / 2;
         let parts = [frame[..cut].to_vec(), frame[cut..].to_vec()];
         for part in parts {

@@ -147,6 +147,7 @@ impl Link {
 
     /// Takes the short message that comes next, if it is one: its bytes are put to the beginning of `to`, which has room
     /// for any.
+    #[inline]
     pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
         self.reader.take_short(to).map(|(said, len)| message_of(said, len))
     }
@@ -167,14 +168,10 @@ impl Link {
     }
 
     /// Writes a message whole, for which there is room; to be followed by [`Link::check_sleep`].
-    ///
-    /// # Safety
-    /// The pieces are valid for reading.
-    pub(super) unsafe fn write_short(&mut self, message: &Message, pieces: &[libc::iovec]) {
+    #[inline]
+    pub(super) fn write_short(&mut self, message: &Message, payload: &[u8]) {
         let words = [message.seq, message.order, message.tag, message.data];
-        let pieces = pieces.iter().map(|piece| (piece.iov_base.cast::<u8>().cast_const(), piece.iov_len));
-        // SAFETY: the caller's promise; the ring keeps within its bounds whatever their length.
-        unsafe { self.writer.push_short(message.flags, words, pieces) };
+        self.writer.push_short(message.flags, words, payload);
         self.used = true;
     }
 

@@ -221,8 +221,7 @@ fn short(seq: u64, payload: &[u8]) -> Message {
 /// Writes a short message, and what it is by other ways to the end of `out`.
 fn write_short(link: &mut Link, seq: u64, payload: &[u8], out: &mut Vec<u8>) {
     let message = short(seq, payload);
-    // SAFETY: the piece is `payload`.
-    unsafe { link.write_short(&message, &[iovec(payload)]) };
+    link.write_short(&message, payload);
     link.check_sleep();
     out.extend_from_slice(&message.to_bytes());
     out.extend_from_slice(payload);

@@ -204,12 +204,9 @@ impl MemoryLane {
     }
 
     /// See [`Link::write_short`]; to be followed by [`MemoryLane::ring_after_short`].
-    ///
-    /// # Safety
-    /// The pieces are valid for reading.
-    pub(crate) unsafe fn write_short(&mut self, message: &Message, pieces: &[libc::iovec]) {
-        // SAFETY: the caller's promise.
-        unsafe { self.link.write_short(message, pieces) };
+    #[inline]
+    pub(crate) fn write_short(&mut self, message: &Message, payload: &[u8]) {
+        self.link.write_short(message, payload);
     }
 
     /// Wakes the other end if it sleeps.
@@ -224,6 +221,7 @@ impl MemoryLane {
     }
 
     /// See [`Link::take_short`].
+    #[inline]
     pub(crate) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
         self.link.take_short(to)
     }

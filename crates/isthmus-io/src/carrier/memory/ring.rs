@@ -1,10 +1,12 @@
 //! A ring of records in shared memory: one process writes, one reads.
 //!
-//! A record is a head of eight bytes (kind and length) and its payload, filled up to a
-//! multiple of eight. A head of zero means that nothing has come yet: whoever writes puts that
-//! behind a record before it puts the record's own head, so that the reader finds out about a
-//! record and reads its first bytes from one cache line. `Head` positions count bytes from the
-//! beginning and never wrap; the reader tells the writer how far it has read.
+//! A record is a head of eight bytes (kind and length) and its payload, and begins a cache line of its
+//! own: a message in a few words is one line that goes from one processor to the other. A head of zero means that
+//! nothing has come yet: whoever writes puts that behind a record before it puts the record's own head. `Head`
+//! positions count bytes from the beginning and never wrap; the reader tells the writer how far it has read.
+//!
+//! Lines are asked for before they are needed: by the writer two records ahead, so that it does not wait until the
+//! reader's processor has let go of them, by the reader the next one, as it takes one.
 //!
 //! Neither end trusts the other: lengths and positions are checked where they are read, and
 //! a copy stays within the ring whatever they say.
@@ -14,8 +16,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Bytes before a record's payload.
 const HEAD: u64 = 8;
-/// Room that only the last record may take: its head and the zero behind it.
-const RESERVE: u64 = 2 * HEAD;
+/// Records begin at multiples of this: what processors hand each other at a time.
+const LINE: u64 = 64;
+/// Room that only the last record may take: itself and the zero behind it.
+const RESERVE: u64 = 2 * LINE;
 /// Longest payload of a record: the reader may begin before all is written. Bytes.
 pub(super) const RECORD_MAX: u64 = 16 << 10;
 
@@ -66,6 +70,30 @@ impl Place {
         unsafe { self.head.as_ref() }
     }
 
+    /// The line at `position` is about to be written.
+    #[inline]
+    fn expect_write(&self, position: u64) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint, which touches nothing; processors without it take it for nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) self.word(position), options(nostack, preserves_flags));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = position;
+    }
+
+    /// The line at `position` is about to be read.
+    #[inline]
+    fn expect_read(&self, position: u64) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("prefetcht0 [{}]", in(reg) self.word(position), options(nostack, preserves_flags));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = position;
+    }
+
     /// The two stretches of `len` bytes from `position`.
     fn stretches(&self, position: u64, len: usize) -> [(*mut u8, usize); 2] {
         let offset = (position & (self.capacity - 1)) as usize;
@@ -82,8 +110,9 @@ fn short_bits(head: u64) -> Option<u8> {
     (kind & 0xff == SHORT && kind >> 16 == 0 && len <= RECORD_MAX - WORDS_LEN).then_some((kind >> 8) as u8)
 }
 
-fn padded(len: u64) -> u64 {
-    (len + 7) & !7
+/// Bytes from a record with so much payload to the next.
+fn span(len: u64) -> u64 {
+    (HEAD + len).next_multiple_of(LINE)
 }
 
 /// The end that writes.
@@ -133,7 +162,7 @@ impl Writer {
 
     fn known_room(&self) -> u64 {
         let free = self.place.capacity - (self.tail - self.head);
-        (free & !7).saturating_sub(HEAD + HEAD + RESERVE).min(RECORD_MAX)
+        (free & !(LINE - 1)).saturating_sub(HEAD + RESERVE).min(RECORD_MAX)
     }
 
     /// Writes a record of bytes; there is room for them.
@@ -152,30 +181,19 @@ impl Writer {
 
     /// Writes a message in a few words, and its bytes; there is room for all of it. Whoever looks afterwards whether the
     /// reader sleeps has a fence between.
-    ///
-    /// # Safety
-    /// As for [`Writer::push_bytes`].
-    pub(super) unsafe fn push_short(
-        &mut self,
-        bits: u8,
-        words: [u64; WORDS],
-        pieces: impl Iterator<Item = (*const u8, usize)>,
-    ) {
+    #[inline]
+    pub(super) fn push_short(&mut self, bits: u8, words: [u64; WORDS], payload: &[u8]) {
         for (index, word) in (1..).zip(words) {
             self.place.word(self.tail + index * HEAD).store(word, Ordering::Relaxed);
         }
-        let begin = self.tail + HEAD + WORDS_LEN;
-        let mut position = begin;
-        for (from, len) in pieces {
-            // SAFETY: the caller's promise.
-            unsafe { self.put(position, from, len) };
-            position += len as u64;
-        }
-        let len = position - begin;
-        let next = begin + padded(len);
+        let len = payload.len() as u64;
+        // SAFETY: a slice is valid for reading.
+        unsafe { self.put(self.tail + HEAD + WORDS_LEN, payload.as_ptr(), payload.len()) };
+        let next = self.tail + span(WORDS_LEN + len);
         self.place.word(next).store(0, Ordering::Relaxed);
         let head = u64::from(bits) << 40 | SHORT << 32 | len;
         self.place.word(self.tail).store(head, Ordering::Release);
+        self.place.expect_write(next + 2 * LINE);
         self.tail = next;
     }
 
@@ -209,7 +227,7 @@ impl Writer {
     }
 
     fn publish(&mut self, kind: u64, len: u64) {
-        let next = self.tail + HEAD + padded(len);
+        let next = self.tail + span(len);
         self.place.word(next).store(0, Ordering::Relaxed);
         // Whoever looks afterwards whether the reader sleeps looks after this.
         self.place.word(self.tail).swap(kind << 32 | len, Ordering::SeqCst);
@@ -289,7 +307,7 @@ impl Reader {
             let record = Record::Short(len);
             (self.bits, self.words) = (bits, self.words_here());
             self.from = self.at + HEAD + WORDS_LEN;
-            self.current = Some((record, self.from + padded(len)));
+            self.current = Some((record, self.at + span(WORDS_LEN + len)));
             return Ok(Some(record));
         }
         let record = match kind {
@@ -306,11 +324,12 @@ impl Reader {
             _ => return Err(Broken),
         };
         self.from = self.at + HEAD;
-        self.current = Some((record, self.at + HEAD + padded(len)));
+        self.current = Some((record, self.at + span(len)));
         Ok(Some(record))
     }
 
     /// The words of the record of [`SHORT`] that begins where we are.
+    #[inline]
     fn words_here(&self) -> [u64; WORDS] {
         let word = |i| self.place.word(self.at + (1 + i as u64) * HEAD).load(Ordering::Relaxed);
         std::array::from_fn(word)
@@ -318,6 +337,7 @@ impl Reader {
 
     /// Takes the next record if it is a short message for which there is room: what it says, and the length of its
     /// bytes, which are at the beginning of `to` then.
+    #[inline]
     pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<((u8, [u64; WORDS]), u64)> {
         let (said, len) = match self.current {
             None => {
@@ -329,7 +349,8 @@ impl Reader {
             Some(_) => return None,
         };
         let to = to.get_mut(..len as usize)?;
-        let next = self.from + padded(len);
+        let next = self.at + span(WORDS_LEN + len);
+        self.place.expect_read(next);
         // SAFETY: a slice is valid for writing, and as long as the record.
         unsafe { self.copy_from(self.from, to.as_mut_ptr(), to.len()) };
         (self.at, self.current) = (next, None);
