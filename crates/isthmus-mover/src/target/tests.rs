@@ -256,3 +256,45 @@ fn shares_of_another_version_are_swept_away_and_a_file_that_was_given_up_is_told
     assert!(matches!(&told, Some(Outcome::Failed(text)) if text.contains("gave it up")), "{told:?}");
     assert_eq!(count(folder.path()), 0);
 }
+
+/// Space is taken while blocks come, and not when all are there: that would change the file's times.
+#[test]
+fn space_is_taken_in_steps_beside_the_blocks_and_the_file_has_its_source_s_times() {
+    const BLOCK: u64 = 4 << 20;
+    let size = 2 * RESERVE_STEP + 100;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut wanted = wanted(folder.path(), 1);
+    wanted.head = Head { block: BLOCK, size, ..wanted.head };
+    wanted.meta.mtime = (1_000_000_000, 5);
+    let target = Target::begin(wanted, &mut || ()).expect("there is room").target;
+    assert!(matches!(target.reserve(0), Reserved::Until(RESERVE_STEP)));
+    let taken =
+        fstat(&target.partial.as_ref().expect("of many blocks").file).expect("there").st_blocks as u64;
+    assert!((RESERVE_STEP..size).contains(&(taken * 512)), "{taken}");
+    let mut outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        // Again and again, to meet the last block.
+        let reserving = scope.spawn(|| {
+            let mut at = 0;
+            loop {
+                match target.reserve(at) {
+                    Reserved::Until(until) => at = until % (2 * RESERVE_STEP),
+                    Reserved::Over(outcome) => break outcome,
+                }
+            }
+        });
+        let close = target.close(&Verdict::Unchanged);
+        let writes = (0..size.div_ceil(BLOCK)).map(|index| {
+            let offset = index * BLOCK;
+            let own = vec![index as u8; (size - offset).min(BLOCK) as usize];
+            let digest = digest::piece(&own, offset, size, BLOCK);
+            target.write(&Piece { id: 0, offset, len: own.len() as u32, hole: false, digest }, &own)
+        });
+        let own: Vec<_> = writes.collect();
+        own.into_iter().chain([close, reserving.join().expect("it ends")]).flatten().collect()
+    });
+    assert!(matches!(outcomes.pop(), Some(Outcome::Done(Some(_)))));
+    assert_eq!(outcomes, []);
+    assert!(matches!(target.reserve(0), Reserved::Over(None)));
+    let file = fs::metadata(folder.path().join("file")).expect("there");
+    assert_eq!(std::os::unix::fs::MetadataExt::mtime(&file), 1_000_000_000);
+}
