@@ -499,8 +499,8 @@ fn resume(
     let head = &wanted.head;
     let range = wanted.range();
     let mut blocks = vec![None; (range.end - range.start) as usize];
-    // Into a shared one others write as well, each with a journal of its own.
-    let is_untouched = wanted.is_shared() || is_untouched(file, journal)?;
+    // Into a shared one others write as well, each with a journal of its own: its times tell nothing.
+    let is_untouched = !wanted.is_shared() && is_untouched(file, journal)?;
     let bytes = read_all(journal)?;
     let earlier = Head::decode(&bytes).filter(|earlier| earlier.fits(head));
     let Some(earlier) = earlier else {

@@ -202,12 +202,26 @@ fn a_share_that_was_killed_goes_on_and_the_others_keep_theirs() {
     let (first, second) = (begin_share(folder.path(), 1, 0, 2), begin_share(folder.path(), 1, 1, 2));
     assert_eq!((&first.have[..], &second.have[..]), (&[(0, 1)][..], &[(2, 1)][..]));
     assert_eq!(write(&second.target, 1), None);
-    let done = second.target.close(&Verdict::Unchanged);
+    // The first has looked at its own again, and has yet to say that all of it is there.
+    assert_eq!(second.target.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
+    let done = first.target.close(&Verdict::Unchanged);
     assert!(matches!(done, Some(Outcome::Done(Some(_)))), "{done:?}");
-    // It finds its file under its name.
-    assert_eq!(first.target.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
     assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
     assert_eq!(count(folder.path()), 1);
+}
+
+/// Others write to the file as well: no time tells whether somebody else did.
+#[test]
+fn what_is_there_of_a_shared_file_is_read_before_it_counts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = begin_share(folder.path(), 1, 0, 2).target;
+    let second = begin_share(folder.path(), 1, 1, 2).target;
+    assert_eq!((write(&first, 0), write(&second, 1), write(&second, 2)), (None, None, None));
+    let partial = second.partial.as_ref().expect("of many blocks");
+    assert_eq!(rustix::io::pwrite(&partial.file, b"x", BLOCK + 7), Ok(1));
+    drop((first, second));
+    assert_eq!(begin_share(folder.path(), 1, 0, 2).have, [(0, 1)]);
+    assert_eq!(begin_share(folder.path(), 1, 1, 2).have, [(2, 1)]);
 }
 
 /// A journal of another boot, or of another host, is believed where the blocks can be read.
