@@ -106,6 +106,9 @@ impl Transfer {
                 ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
             }
         };
+        if let Err(error) = &done {
+            wire.part(error);
+        }
         drop(wire);
         // Taking leave costs round trips, for which nobody need wait.
         std::thread::spawn(move || drop(port));

@@ -200,7 +200,6 @@ impl Service {
         if let Err(error @ MoverError::Usage(_)) = &done {
             wire.end(error);
         }
-        wire.part();
         done
     }
 
