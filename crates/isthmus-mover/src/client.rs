@@ -16,7 +16,7 @@ use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{TAG_OPEN, Wire, key};
-use crate::walk::{Filter, Root};
+use crate::walk::{Filter, Root, apart};
 use crate::watch::{Summary, Watch};
 use crate::wire::{Choice, Control, Open, Rules, VERSION, Way};
 use crate::{confine, names, server};
@@ -106,6 +106,9 @@ impl Transfer {
                 ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
             }
         };
+        if let Err(error) = &done {
+            wire.part(error);
+        }
         drop(wire);
         // Taking leave costs round trips, for which nobody need wait.
         std::thread::spawn(move || drop(port));
@@ -151,7 +154,8 @@ impl Transfer {
     fn local(&self) -> Result<Local, MoverError> {
         match &self.direction {
             Direction::Put { sources, .. } => {
-                let roots = sources.iter().map(|source| root(source)).collect::<Result<_, _>>()?;
+                let roots = sources.iter().map(|source| root(source)).collect::<Result<Vec<_>, _>>()?;
+                apart(&roots).map_err(MoverError::Usage)?;
                 Ok(Local::Sources(roots))
             }
             Direction::Get { destination, paths } => {

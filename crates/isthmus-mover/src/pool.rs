@@ -12,7 +12,7 @@ use crate::plan::Part;
 use crate::seal::Seal;
 use crate::session::Event;
 use crate::source::{HEAD_ROOM, Read, Source, put_header, read_block};
-use crate::target::Target;
+use crate::target::{Reserved, Target};
 use crate::wire::{Header, Outcome, Verdict};
 
 /// The seal of what is sent, as soon as there is one, and the next block's number.
@@ -49,8 +49,8 @@ pub(crate) enum Job {
         targets: Vec<Option<Arc<Target>>>,
         seal: Arc<Seal>,
     },
-    /// Take the space that a file will need.
-    Reserve { id: u64, target: Arc<Target> },
+    /// Take the next of the space that a file will need, from here on.
+    Reserve { id: u64, target: Arc<Target>, from: u64 },
     /// The sender has read a file to its end.
     Close { id: u64, target: Arc<Target>, verdict: Verdict },
 }
@@ -73,6 +73,12 @@ pub(crate) enum Done {
     Closed {
         id: u64,
         outcome: Option<Outcome>,
+    },
+    /// There is more to take from here on, when the blocks that wait have had their turn.
+    Reserved {
+        id: u64,
+        target: Arc<Target>,
+        until: u64,
     },
     /// Nothing of this session is worth anything any more.
     Damaged(String),
@@ -132,7 +138,10 @@ fn work(jobs: &Receiver<Job>, to: &Sender<Event>) {
             Job::Write { header, lead, buffer, len, targets, seal } => {
                 write(&header, lead, buffer, len, &targets, &seal)
             }
-            Job::Reserve { id, target } => Done::Closed { id, outcome: target.reserve() },
+            Job::Reserve { id, target, from } => match target.reserve(from) {
+                Reserved::Until(until) => Done::Reserved { id, target, until },
+                Reserved::Over(outcome) => Done::Closed { id, outcome },
+            },
             Job::Close { id, target, verdict } => Done::Closed { id, outcome: target.close(&verdict) },
         };
         if to.send(Event::Disk(done)).is_err() {

@@ -281,6 +281,11 @@ impl<'a> ReceivingSide<'a> {
                 }
                 Ok(())
             }
+            Done::Reserved { id, target, until } => {
+                // Behind the blocks that came meanwhile.
+                self.pool.put(Job::Reserve { id, target, from: until });
+                Ok(())
+            }
             Done::Damaged(text) => Err(MoverError::Refused(text)),
             Done::Read(_) | Done::Verdict { .. } => Ok(()),
         }
@@ -379,7 +384,7 @@ impl<'a> ReceivingSide<'a> {
                         if target.size() > self.receiving.block {
                             self.large += 1;
                             self.closing += 1;
-                            self.pool.put(Job::Reserve { id, target: target.clone() });
+                            self.pool.put(Job::Reserve { id, target: target.clone(), from: 0 });
                         }
                         self.targets.insert(id, target);
                     }

@@ -389,7 +389,7 @@ impl<'a> SendingSide<'a> {
             Done::Read(block) => self.on_read(block)?,
             Done::Verdict { id, verdict } => self.closes.push((id, verdict)),
             Done::Damaged(text) => return Err(MoverError::Local(text)),
-            Done::Wrote { .. } | Done::Closed { .. } => {}
+            Done::Wrote { .. } | Done::Closed { .. } | Done::Reserved { .. } => {}
         }
         Ok(())
     }

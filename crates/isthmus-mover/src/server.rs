@@ -21,7 +21,7 @@ use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{Event, TAG_OPEN, Wire, refuse};
 use crate::sweep::Sweep;
-use crate::walk::{Filter, Root};
+use crate::walk::{Filter, Root, apart};
 use crate::watch::{Notice, Summary};
 use crate::wire::{BLOCK_SIZES, Control, Open, VERSION, Way};
 use crate::{confine, names, sweep};
@@ -200,7 +200,6 @@ impl Service {
         if let Err(error @ MoverError::Usage(_)) = &done {
             wire.end(error);
         }
-        wire.part();
         done
     }
 
@@ -243,6 +242,7 @@ impl Service {
                     let tidy = names::tidy(path).map_err(|error| usage(path, &error))?;
                     roots.push(below(&root, &open.export, &tidy).map_err(|error| usage(path, &error))?);
                 }
+                apart(&roots).map_err(MoverError::Usage)?;
                 wire.say(&Control::Opened)?;
                 let sending = Sending { block, memory, threads, io, rate: open.rate, rules: open.rules };
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
@@ -264,12 +264,14 @@ impl Service {
             ));
         }
         // Whether an export is not there or not for this AS is nobody's business.
-        let export = self.config.exports.get(&open.export);
-        let export = export.filter(|export| export.allow.as_ref().is_none_or(|allow| allow.contains(&as_id)));
-        let Some(export) = export else {
+        let is_allowed = |export: &Export| export.allow.as_ref().is_none_or(|allow| allow.contains(&as_id));
+        let Some(export) = self.config.exports.get(&open.export).filter(|export| is_allowed(export)) else {
+            let allowed = self.config.exports.iter().filter(|(_, export)| is_allowed(export));
+            let names: Vec<_> = allowed.map(|(name, _)| name.as_str()).collect();
             return Err(format!(
-                "there is no export {:?} for AS {as_id}",
-                names::shown(open.export.as_bytes())
+                "there is no export {:?} for AS {as_id}; it may use: {}",
+                names::shown(open.export.as_bytes()),
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
             ));
         };
         if matches!(open.way, Way::Put { .. }) && !export.writable {

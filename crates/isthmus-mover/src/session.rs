@@ -269,8 +269,12 @@ impl Wire {
         Ok(true)
     }
 
-    /// Waits until what was said is delivered, or for a while.
-    pub(crate) fn part(&mut self) {
+    /// Waits until the other side knows of [`Wire::end`], or for a while. Where the port stays, it
+    /// brings that there by itself: a service waits for no client, which may be dead.
+    pub(crate) fn part(&mut self, error: &MoverError) {
+        if !self.tells(error) {
+            return;
+        }
         let until = Instant::now() + PARTING;
         while self.unsent > 0 {
             match self.inbox.recv_deadline(until) {
@@ -283,12 +287,15 @@ impl Wire {
 
     /// Ends the session for a reason that the other side is told.
     pub(crate) fn end(&mut self, error: &MoverError) {
-        // What the other side said or did it knows.
-        if !matches!(error, MoverError::Lost(_)) && self.channel.is_ready() {
+        if self.tells(error) {
             let _ = self.say(&Control::Fault(error.to_string()));
             let _ = self.flush();
-            self.part();
         }
+    }
+
+    /// What the other side said or did it knows.
+    fn tells(&self, error: &MoverError) -> bool {
+        !matches!(error, MoverError::Lost(_)) && self.channel.is_ready()
     }
 }
 

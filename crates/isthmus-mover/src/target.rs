@@ -29,6 +29,9 @@ const BLOCKS_MAX: u64 = 1 << 24;
 /// Longest journal that is read: some blocks may be in it twice. Bytes.
 const JOURNAL_MAX: u64 = 2 * BLOCKS_MAX * journal::RECORD_LEN as u64;
 
+/// How much space is taken at once: a few milliseconds' work where a file system does it page by page. Bytes.
+const RESERVE_STEP: u64 = 16 << 20;
+
 /// A file to come.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -85,6 +88,8 @@ struct Growing {
     left: u64,
     /// The sender has said that the source stayed the same.
     confirmed: bool,
+    /// Space is being taken, which changes the file's times.
+    reserving: bool,
     over: bool,
 }
 
@@ -111,6 +116,15 @@ pub(crate) struct Begun {
     pub(crate) target: Target,
     /// Blocks that an earlier transfer brought: first and count.
     pub(crate) have: Vec<(u64, u64)>,
+}
+
+/// How far [`Target::reserve`] came.
+#[derive(Debug)]
+pub(crate) enum Reserved {
+    /// There is more to take, from here on.
+    Until(u64),
+    /// No more is to be done; the file's outcome if there is no space.
+    Over(Option<Outcome>),
 }
 
 impl Target {
@@ -158,7 +172,7 @@ impl Target {
         }
         let left = blocks.iter().filter(|block| block.is_none()).count() as u64;
         let have = ranges(&blocks, wanted.range().start);
-        let growing = Mutex::new(Growing { blocks, left, confirmed: false, over: false });
+        let growing = Mutex::new(Growing { blocks, left, confirmed: false, reserving: false, over: false });
         let target = Self { wanted, partial: Some(Partial { file, journal, zeros, growing }) };
         Ok(Begun { target, have })
     }
@@ -178,19 +192,32 @@ impl Target {
         self.wanted.share.bytes(self.size(), self.wanted.head.block)
     }
 
-    /// Takes the space that the file will need, so that it does not run out on the way. Some
-    /// file systems take their time for it. The file's outcome if there is no space.
-    pub(crate) fn reserve(&self) -> Option<Outcome> {
+    /// Takes the next of the space that the file will need, from `from` on, so that it does not run out on
+    /// the way. In steps: some file systems take their time for it, and nobody can write to the file meanwhile.
+    pub(crate) fn reserve(&self, from: u64) -> Reserved {
         // Of those that share it the first does it for all.
         let wanted = &self.wanted;
-        let partial = self.partial.as_ref().filter(|_| !wanted.sparse && wanted.share.rank == 0)?;
-        match fallocate(&partial.file, FallocateFlags::empty(), 0, self.size()) {
+        let partial = self.partial.as_ref().filter(|_| !wanted.sparse && wanted.share.rank == 0);
+        let Some(partial) = partial else { return Reserved::Over(None) };
+        let mut growing = partial.growing.lock();
+        if growing.over || growing.left == 0 {
+            return Reserved::Over(None);
+        }
+        growing.reserving = true;
+        drop(growing);
+        let until = from.saturating_add(RESERVE_STEP).min(self.size());
+        let taken = fallocate(&partial.file, FallocateFlags::empty(), from, until - from);
+        let mut growing = partial.growing.lock();
+        growing.reserving = false;
+        match taken {
+            Ok(()) if until < self.size() && growing.left > 0 => Reserved::Until(until),
             Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
-                let told = std::mem::replace(&mut partial.growing.lock().over, true);
-                (!told).then(|| self.failed(&room(error.into(), self.size())))
+                let told = std::mem::replace(&mut growing.over, true);
+                drop(growing);
+                Reserved::Over((!told).then(|| self.failed(&room(error.into(), self.size()))))
             }
             // Others: it cannot be done here, and need not be.
-            _ => None,
+            _ => Reserved::Over(self.try_finish(partial, growing).unwrap_or_else(|e| Some(self.failed(&e)))),
         }
     }
 
@@ -294,7 +321,7 @@ impl Target {
         partial: &Partial,
         mut growing: parking_lot::MutexGuard<'_, Growing>,
     ) -> io::Result<Option<Outcome>> {
-        if growing.left > 0 || !growing.confirmed || growing.over {
+        if growing.left > 0 || !growing.confirmed || growing.reserving || growing.over {
             return Ok(None);
         }
         growing.over = true;
@@ -472,8 +499,8 @@ fn resume(
     let head = &wanted.head;
     let range = wanted.range();
     let mut blocks = vec![None; (range.end - range.start) as usize];
-    // Into a shared one others write as well, each with a journal of its own.
-    let is_untouched = wanted.is_shared() || is_untouched(file, journal)?;
+    // Into a shared one others write as well, each with a journal of its own: its times tell nothing.
+    let is_untouched = !wanted.is_shared() && is_untouched(file, journal)?;
     let bytes = read_all(journal)?;
     let earlier = Head::decode(&bytes).filter(|earlier| earlier.fits(head));
     let Some(earlier) = earlier else {

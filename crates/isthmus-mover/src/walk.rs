@@ -1,5 +1,6 @@
 //! Walks trees that are to be copied, and says what is in them.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,6 +25,21 @@ pub(crate) struct Root {
     pub(crate) at: Vec<u8>,
     /// Name at the destination.
     pub(crate) name: Vec<u8>,
+}
+
+/// Whether each has a place of its own at the destination.
+///
+/// # Errors
+/// Two have the same: which of them would stay would be chance.
+pub(crate) fn apart(roots: &[Root]) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    match roots.iter().find(|root| !seen.insert(&root.name)) {
+        Some(root) => Err(format!(
+            "two sources are called {:?}, of which one would replace the other; copy them to different folders",
+            names::shown(&root.name)
+        )),
+        None => Ok(()),
+    }
 }
 
 /// What a walk finds.

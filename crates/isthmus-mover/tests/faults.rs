@@ -120,7 +120,7 @@ fn strangers_and_the_wrong_way_are_refused_with_reasons() {
     assert!(refused(&put).contains("read-only"));
     let mut transfer = put.clone();
     transfer.export = "other".to_owned();
-    assert!(refused(&transfer).contains("there is no export \"other\" for AS 1"));
+    assert!(refused(&transfer).contains("there is no export \"other\" for AS 1; it may use: data"));
     transfer = put.clone();
     transfer.trust = None;
     assert!(refused(&transfer).contains("leave --plain out"));
@@ -142,7 +142,25 @@ fn strangers_and_the_wrong_way_are_refused_with_reasons() {
 fn an_export_may_be_for_some_only() {
     let place = Place::new("allow = [7]\n");
     let error = run(&place.get(&[""], "x")).0.expect_err("AS 1 is not among them").to_string();
-    assert!(error.contains("for AS 1"), "{error}");
+    assert!(error.contains("for AS 1; it may use: none"), "{error}");
+}
+
+/// Which of them would stay would be chance.
+#[test]
+fn two_sources_of_one_name_are_refused_from_either_side() {
+    let place = Place::writable();
+    for folder in [place.here(""), place.export("")] {
+        for name in ["one", "two"] {
+            fs::create_dir(folder.join(name)).expect("made");
+            fs::write(folder.join(name).join("file"), name).expect("written");
+        }
+    }
+    let same = ["one/file", "two/file"];
+    for transfer in [place.put(&same, "copy"), place.get(&same, "")] {
+        let error = run(&transfer).0.expect_err("they have one name").to_string();
+        assert!(error.contains("two sources are called \"file\""), "{error}");
+    }
+    assert!(!place.export("copy").exists() && !place.here("file").exists());
 }
 
 /// Symbolic links within an export that lead out of it are no way out, to read or to write.

@@ -168,7 +168,7 @@ impl RaceLane {
             return Ok(Winner::Tcp);
         }
         if self.since.elapsed() > took + (took * GRACE_TIMES).max(GRACE_LEAST) {
-            udp.learn(host, Known::Blocked, format_args!("no answer by UDP; do firewalls let it through?"));
+            udp.learn(host, Known::Blocked, format_args!("{}", udp.advice()));
             return Ok(Winner::Tcp);
         }
         Ok(Winner::NotYet { until_writable: false })

@@ -202,12 +202,26 @@ fn a_share_that_was_killed_goes_on_and_the_others_keep_theirs() {
     let (first, second) = (begin_share(folder.path(), 1, 0, 2), begin_share(folder.path(), 1, 1, 2));
     assert_eq!((&first.have[..], &second.have[..]), (&[(0, 1)][..], &[(2, 1)][..]));
     assert_eq!(write(&second.target, 1), None);
-    let done = second.target.close(&Verdict::Unchanged);
+    // The first has looked at its own again, and has yet to say that all of it is there.
+    assert_eq!(second.target.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
+    let done = first.target.close(&Verdict::Unchanged);
     assert!(matches!(done, Some(Outcome::Done(Some(_)))), "{done:?}");
-    // It finds its file under its name.
-    assert_eq!(first.target.close(&Verdict::Unchanged), Some(Outcome::Done(None)));
     assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
     assert_eq!(count(folder.path()), 1);
+}
+
+/// Others write to the file as well: no time tells whether somebody else did.
+#[test]
+fn what_is_there_of_a_shared_file_is_read_before_it_counts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = begin_share(folder.path(), 1, 0, 2).target;
+    let second = begin_share(folder.path(), 1, 1, 2).target;
+    assert_eq!((write(&first, 0), write(&second, 1), write(&second, 2)), (None, None, None));
+    let partial = second.partial.as_ref().expect("of many blocks");
+    assert_eq!(rustix::io::pwrite(&partial.file, b"x", BLOCK + 7), Ok(1));
+    drop((first, second));
+    assert_eq!(begin_share(folder.path(), 1, 0, 2).have, [(0, 1)]);
+    assert_eq!(begin_share(folder.path(), 1, 1, 2).have, [(2, 1)]);
 }
 
 /// A journal of another boot, or of another host, is believed where the blocks can be read.
@@ -255,4 +269,46 @@ fn shares_of_another_version_are_swept_away_and_a_file_that_was_given_up_is_told
     let told = first.close(&Verdict::Unchanged);
     assert!(matches!(&told, Some(Outcome::Failed(text)) if text.contains("gave it up")), "{told:?}");
     assert_eq!(count(folder.path()), 0);
+}
+
+/// Space is taken while blocks come, and not when all are there: that would change the file's times.
+#[test]
+fn space_is_taken_in_steps_beside_the_blocks_and_the_file_has_its_source_s_times() {
+    const BLOCK: u64 = 4 << 20;
+    let size = 2 * RESERVE_STEP + 100;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut wanted = wanted(folder.path(), 1);
+    wanted.head = Head { block: BLOCK, size, ..wanted.head };
+    wanted.meta.mtime = (1_000_000_000, 5);
+    let target = Target::begin(wanted, &mut || ()).expect("there is room").target;
+    assert!(matches!(target.reserve(0), Reserved::Until(RESERVE_STEP)));
+    let taken =
+        fstat(&target.partial.as_ref().expect("of many blocks").file).expect("there").st_blocks as u64;
+    assert!((RESERVE_STEP..size).contains(&(taken * 512)), "{taken}");
+    let mut outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        // Again and again, to meet the last block.
+        let reserving = scope.spawn(|| {
+            let mut at = 0;
+            loop {
+                match target.reserve(at) {
+                    Reserved::Until(until) => at = until % (2 * RESERVE_STEP),
+                    Reserved::Over(outcome) => break outcome,
+                }
+            }
+        });
+        let close = target.close(&Verdict::Unchanged);
+        let writes = (0..size.div_ceil(BLOCK)).map(|index| {
+            let offset = index * BLOCK;
+            let own = vec![index as u8; (size - offset).min(BLOCK) as usize];
+            let digest = digest::piece(&own, offset, size, BLOCK);
+            target.write(&Piece { id: 0, offset, len: own.len() as u32, hole: false, digest }, &own)
+        });
+        let own: Vec<_> = writes.collect();
+        own.into_iter().chain([close, reserving.join().expect("it ends")]).flatten().collect()
+    });
+    assert!(matches!(outcomes.pop(), Some(Outcome::Done(Some(_)))));
+    assert_eq!(outcomes, []);
+    assert!(matches!(target.reserve(0), Reserved::Over(None)));
+    let file = fs::metadata(folder.path().join("file")).expect("there");
+    assert_eq!(std::os::unix::fs::MetadataExt::mtime(&file), 1_000_000_000);
 }

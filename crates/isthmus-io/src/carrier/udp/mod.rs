@@ -202,7 +202,7 @@ impl Udp {
     }
 
     /// What to do where no packet comes back.
-    fn advice(&self) -> &'static str {
+    pub(super) fn advice(&self) -> &'static str {
         match self.socket {
             PacketSocket::Udp(_) => {
                 "no answer by UDP: open the port for UDP in firewalls, or set transport to tcp at both ends"
