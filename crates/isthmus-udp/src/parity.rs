@@ -39,6 +39,7 @@ pub(crate) struct Shard {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     start: u64,
+    shard: u64,
     count: u8,
     parity: u8,
     sent: u8,
@@ -49,12 +50,10 @@ struct Block {
 pub(crate) struct Parity {
     /// Stream bytes that were sent when it was last begun.
     sent_to: u64,
-    /// What is, or was, to be coded,
-    range: Range<u64>,
-    /// what is below here having been repaired once,
+    /// What is, or was, to be coded, in shards of how many bytes, and then what behind that in others,
+    ranges: [(Range<u64>, u64); 2],
+    /// what is below here having been repaired once.
     repaired: u64,
-    /// in shards of so many bytes.
-    shard: u64,
     /// Where the next block starts.
     next: u64,
     block: Option<Block>,
@@ -87,32 +86,38 @@ impl Parity {
         self.sent_to != sent_to
     }
 
-    /// Begins: `range` is to be coded in shards of so many bytes, of which it is a multiple. What
-    /// of it was lost below `repaired` has been sent again.
-    pub(crate) fn begin(&mut self, sent_to: u64, range: Range<u64>, repaired: u64, shard: u64) {
-        (self.sent_to, self.next, self.shard, self.block) = (sent_to, range.start, shard, None);
-        (self.range, self.repaired) = (range, repaired);
+    /// Begins: each of `ranges` is to be coded in shards of so many bytes, of which it is a multiple. What
+    /// of them was lost below `repaired` has been sent again.
+    pub(crate) fn begin(&mut self, sent_to: u64, ranges: [(Range<u64>, u64); 2], repaired: u64) {
+        (self.sent_to, self.next, self.block) = (sent_to, 0, None);
+        (self.ranges, self.repaired) = (ranges, repaired);
     }
 
     /// Whether the end of the data that was sent up to `sent_to` is coded.
     pub(crate) fn has_coded(&self, sent_to: u64) -> bool {
-        !self.is_new(sent_to) && !self.range.is_empty()
+        !self.is_new(sent_to) && self.ranges.iter().any(|(range, _)| !range.is_empty())
     }
 
     /// Data has come that goes first; by the end of that, all begins anew.
     pub(crate) fn cancel(&mut self) {
-        (self.range, self.next, self.block) = (0..0, 0, None);
+        (self.ranges, self.block) = (Default::default(), None);
         self.coded = Vec::new();
     }
 
     /// Whether something may be left to send.
     pub(crate) fn is_pending(&self) -> bool {
-        self.block.is_some() || self.next < self.range.end
+        self.block.is_some() || self.range().is_some()
+    }
+
+    /// What is still to be coded of the first range of which something is, and its shards' length.
+    fn range(&self) -> Option<(Range<u64>, u64)> {
+        let rest = |(range, shard): &(Range<u64>, u64)| (range.start.max(self.next)..range.end, *shard);
+        self.ranges.iter().map(rest).find(|(range, _)| !range.is_empty())
     }
 
     /// Whether bytes at `offset` are made good by it.
     pub(crate) fn covers(&self, offset: u64) -> bool {
-        self.range.contains(&offset)
+        self.ranges.iter().any(|(range, _)| range.contains(&offset))
     }
 
     /// The next shard to send. `parity` tells how many a block of so many shards is to have; and
@@ -123,14 +128,14 @@ impl Parity {
                 self.code(sending, &parity);
                 continue;
             };
-            let end = block.start + u64::from(block.count) * self.shard;
+            let end = block.start + u64::from(block.count) * block.shard;
             if block.sent == block.parity || !sending.is_missing(block.start..end) {
                 continue;
             }
             block.sent += 1;
             self.block = Some(block);
-            let Block { start, count, parity, sent } = block;
-            return Some(Shard { start, count, parity, index: sent - 1, len: self.shard as u32 });
+            let Block { start, shard, count, parity, sent } = block;
+            return Some(Shard { start, count, parity, index: sent - 1, len: shard as u32 });
         }
         self.coded = Vec::new();
         None
@@ -138,28 +143,29 @@ impl Parity {
 
     /// Codes the next block, if something of it is missed.
     fn code(&mut self, sending: &Sending, parity: impl Fn(u8, bool) -> u8) {
+        let Some((range, shard)) = self.range() else { return };
         // What the peer has up to the first gap is here no longer.
-        let gone = sending.acked_upto().saturating_sub(self.next).div_ceil(self.shard) * self.shard;
-        let start = (self.next + gone).min(self.range.end);
+        let gone = sending.acked_upto().saturating_sub(range.start).div_ceil(shard) * shard;
+        let start = (range.start + gone).min(range.end);
         let repaired = start < self.repaired;
-        let end = if repaired { self.repaired.min(self.range.end) } else { self.range.end };
+        let end = if repaired { self.repaired.min(range.end) } else { range.end };
         // The rest in blocks of one length.
-        let shards = (end - start).div_ceil(self.shard);
+        let shards = (end - start).div_ceil(shard);
         let count = shards.div_ceil(shards.div_ceil(BLOCK_MAX).max(1)) as u8;
-        self.next = (start + u64::from(count) * self.shard).min(self.range.end);
+        self.next = (start + u64::from(count) * shard).min(range.end);
         let parity = parity(count, repaired);
         self.coded.clear();
         if count == 0 || parity == 0 || !sending.is_missing(start..self.next) {
             return;
         }
-        let coded = encode(sending, start, (count, parity), self.shard as usize, &mut self.coded);
-        self.block = coded.ok().map(|()| Block { start, count, parity, sent: 0 });
+        let coded = encode(sending, start, (count, parity), shard as usize, &mut self.coded);
+        self.block = coded.ok().map(|()| Block { start, shard, count, parity, sent: 0 });
     }
 
     /// Appends a shard's bytes, of the present block, to `out`.
     pub(crate) fn copy(&self, shard: &Shard, out: &mut Vec<u8>) {
-        let at = usize::from(shard.index) * self.shard as usize;
-        out.extend_from_slice(&self.coded[at..at + self.shard as usize]);
+        let at = usize::from(shard.index) * shard.len as usize;
+        out.extend_from_slice(&self.coded[at..at + shard.len as usize]);
     }
 }
 

@@ -56,8 +56,12 @@ pub(crate) struct Sending {
     /// Those that go before what is new.
     urgent: VecDeque<Copy>,
     ended: bool,
-    /// New data is cut at multiples of the second from the first on.
+    /// New data is cut at multiples of the second from the first on;
     grid: Option<(u64, u64)>,
+    /// and how, up to where, it was before packets were of another size.
+    before: Option<(u64, u64)>,
+    /// Where what was written last began while nothing waited to be sent.
+    begun: u64,
 }
 
 impl Sending {
@@ -78,6 +82,9 @@ impl Sending {
 
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         debug_assert!(!self.ended, "the stream has ended");
+        if self.is_drained() {
+            self.begun = self.written;
+        }
         self.store.write(self.written, bytes);
         self.written += bytes.len() as u64;
     }
@@ -143,19 +150,28 @@ impl Sending {
     }
 
     /// New data is cut into pieces that fill no more than one shard of so many bytes each, counted
-    /// from where that was first asked for; or as it comes.
+    /// from where that was first asked for, or a message begins behind little that is missed; or as it comes.
     pub(crate) fn cut(&mut self, shard: Option<u64>) {
-        if self.grid.map(|(_, before)| before) != shard {
+        let begins = self.next == self.begun && self.acked.upto() + TAIL_BYTES >= self.next;
+        let as_before = self.grid.map(|(_, before)| before) == shard;
+        if begins || !as_before {
+            self.before = self.grid.filter(|_| !begins);
             self.grid = shard.map(|shard| (self.next, shard));
         }
     }
 
-    /// What of the stream from `from` on was sent, and cut, in whole shards; and the length of those.
-    pub(crate) fn shards(&self, from: u64) -> Option<(Range<u64>, u64)> {
-        let (base, shard) = self.grid?;
-        let start = base + from.saturating_sub(base).div_ceil(shard) * shard;
-        let end = base + self.next.min(self.written).saturating_sub(base) / shard * shard;
-        (start < end).then_some((start..end, shard))
+    /// What of the stream from `from` on was sent, and cut, in whole shards, and the length of those: what
+    /// was cut before packets were of another size first.
+    pub(crate) fn shards(&self, from: u64) -> [(Range<u64>, u64); 2] {
+        let whole = |(base, shard): (u64, u64), end: u64| {
+            let start = base + from.saturating_sub(base).div_ceil(shard) * shard;
+            let end = base + end.saturating_sub(base) / shard * shard;
+            (start..end.max(start), shard)
+        };
+        let until = self.next.min(self.written);
+        let none = (0..0, 0);
+        let Some(grid) = self.grid else { return [none.clone(), none] };
+        [self.before.map_or(none, |before| whole(before, grid.0)), whole(grid, until)]
     }
 
     /// All bytes below have arrived.
@@ -369,6 +385,25 @@ mod tests {
         assert_eq!(sending.next_piece(1_000), None);
         sending.raise_limit(100);
         assert_eq!(sending.next_piece(1_000).map(|p| (p.len, p.fin)), Some((40, true)));
+    }
+
+    #[test]
+    fn a_message_is_cut_from_its_beginning_and_what_was_cut_otherwise_is_known() {
+        let mut sending = filled(1_000);
+        let send = |sending: &mut Sending, shard| {
+            sending.cut(Some(shard));
+            sending.next_piece(300).map(|piece| (piece.offset, piece.len))
+        };
+        while send(&mut sending, 100).is_some() {}
+        assert!(sending.on_acked_upto(1_000));
+        sending.write(&[1; 48]);
+        assert_eq!(send(&mut sending, 100), Some((1_000, 48)));
+        sending.write(&[1; 1_000]);
+        assert_eq!(send(&mut sending, 100), Some((1_048, 100)), "not a part of a shard");
+        // Packets may be longer now.
+        while send(&mut sending, 250).is_some() {}
+        assert_eq!(sending.shards(1_000), [(1_048..1_148, 100), (1_148..1_898, 250)]);
+        assert_eq!(sending.shards(1_100), [(1_148..1_148, 100), (1_148..1_898, 250)]);
     }
 
     #[test]

@@ -200,11 +200,11 @@ impl Stream {
         let once = (rtt as f64 * (1.0 - 1.5 * self.path.loss()).max(0.0)) as Micros;
         let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
         let repaired = first(once).unwrap_or(u64::MAX);
-        let shards = first(rtt + once).and_then(|from| self.sending.shards(from));
         let fills = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
         let is_message = first(rtt + rtt / 8).is_some_and(|from| self.is_message(from));
-        let (range, shard) = shards.filter(|_| fills || is_message).unwrap_or((0..0, 0));
-        self.parity.begin(self.sending.sent_to(), range, repaired, shard);
+        let coded = first(rtt + once).filter(|_| fills || is_message);
+        let ranges = coded.map(|from| self.sending.shards(from));
+        self.parity.begin(self.sending.sent_to(), ranges.unwrap_or_default(), repaired);
     }
 
     /// Whether what is missed is one message, all of it from `from` on, which nothing was sent before that is

@@ -4,6 +4,7 @@
 
 mod delivery;
 mod disorder;
+mod exchanges;
 mod fairness;
 mod golden;
 mod handshake;

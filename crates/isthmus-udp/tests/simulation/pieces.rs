@@ -17,6 +17,8 @@ const TABLE: &str = "tests/simulation/pieces.txt";
 const FLOWS: usize = 4;
 /// How long they are looked at, from when something can have arrived on. Microseconds.
 const FOR_US: u64 = 8_000_000;
+/// Runs of a cell, of which the median counts: what 4 flows happen to have to send differs much.
+const SEEDS: [u64; 3] = [1, 2, 3];
 /// Least part of what fits that is carried, whatever the table says.
 const LEAST: f64 = 0.75;
 
@@ -81,7 +83,7 @@ fn fraction(path: &PathSpec, pieces: &Pieces) -> f64 {
 
 fn table() -> (String, f64) {
     let mut text = format!(
-        "Fraction of what fits in {} s that {FLOWS} flows of a host carry which have pieces to send, 1 Gb/s, MTU 9000.\n\n",
+        "Fraction of what fits in {} s that {FLOWS} flows of a host carry which have pieces to send, 1 Gb/s, MTU 9000;\nmedians of three.\n\n",
         FOR_US / 1_000_000
     );
     let mut worst = f64::MAX;
@@ -101,7 +103,9 @@ fn table() -> (String, f64) {
         for rtt_us in [24_000, 100_000, 366_000] {
             let mut path = PathSpec { rtt_us, loss: Loss::Independent(loss), ..Default::default() };
             path.host_stalls = if stall { stalls } else { path.host_stalls };
-            let fraction = fraction(&path, &pieces);
+            let mut runs = SEEDS.map(|seed| fraction(&PathSpec { seed, ..path.clone() }, &pieces));
+            runs.sort_by(f64::total_cmp);
+            let fraction = runs[runs.len() / 2];
             worst = worst.min(fraction);
             let _ = write!(text, "{fraction:>8.3}");
         }
