@@ -13,11 +13,14 @@ pub enum Contender {
     Stock(&'static str),
     /// iperf3 with so many streams under this congestion control.
     Iperf(&'static str, u32),
+    /// iperf3 with one stream under this congestion control, while MPI over Isthmus sends by the same link:
+    /// what that leaves to others. How fast iperf3 is counts.
+    Beside(&'static str),
 }
 
 impl Contender {
     /// All that there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Isthmus,
         Self::IsthmusBy("tcp"),
         Self::IsthmusBy("udp"),
@@ -27,7 +30,14 @@ impl Contender {
         Self::Iperf("cubic", 8),
         Self::Iperf("bbr", 1),
         Self::Iperf("bbr", 8),
+        Self::Beside("cubic"),
+        Self::Beside("bbr"),
     ];
+
+    /// Who is measured where nobody is named.
+    pub fn usual() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|one| !matches!(one, Self::IsthmusBy(_) | Self::Beside(_)))
+    }
 
     /// The one of this name, as it is displayed.
     pub fn named(name: &str) -> Option<Self> {
@@ -39,7 +49,7 @@ impl Contender {
         match self {
             Self::Stock(control) => Some(control),
             // Isthmus has its own, whatever the sites'.
-            Self::Isthmus | Self::IsthmusBy(_) => Some("cubic"),
+            Self::Isthmus | Self::IsthmusBy(_) | Self::Beside(_) => Some("cubic"),
             Self::Iperf(..) => None,
         }
     }
@@ -49,9 +59,14 @@ impl Contender {
         !matches!(self, Self::Iperf(..))
     }
 
+    /// Whether iperf3 takes part.
+    pub(crate) fn has_iperf(self) -> bool {
+        matches!(self, Self::Iperf(..) | Self::Beside(_))
+    }
+
     /// Whether it is ours.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Isthmus | Self::IsthmusBy(_))
+        matches!(self, Self::Isthmus | Self::IsthmusBy(_) | Self::Beside(_))
     }
 }
 
@@ -62,6 +77,7 @@ impl fmt::Display for Contender {
             Self::IsthmusBy(transport) => write!(f, "isthmus-{transport}"),
             Self::Stock(control) => write!(f, "stock-{control}"),
             Self::Iperf(control, streams) => write!(f, "iperf3-{control}-x{streams}"),
+            Self::Beside(control) => write!(f, "{control}-beside-isthmus"),
         }
     }
 }

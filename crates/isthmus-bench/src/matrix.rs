@@ -58,7 +58,7 @@ impl Work {
 
     /// Whether a contender can do it.
     pub(crate) fn suits(self, contender: Contender) -> bool {
-        contender.is_mpi() || matches!(self, Self::Stream(_))
+        !contender.has_iperf() || matches!(self, Self::Stream(_))
     }
 }
 

@@ -18,6 +18,9 @@ use crate::sample::Sample;
 use crate::{html, lab, sample, table};
 
 const PROGRAM: &str = include_str!("program.c");
+/// So many times the floor iperf3 goes on beside ours, and may be later. Seconds.
+const SHARED_FACTOR: f64 = 2.5;
+const LATE_S: f64 = 10.0;
 /// How long after it was asked for a late message's receive is posted, beyond a round trip.
 /// Microseconds.
 const LATE_US: u64 = 20_000;
@@ -116,7 +119,7 @@ impl Bench {
                 return missing(format!("{} is missing; name an MPICH with --mpi DIR", tool.display()));
             }
         }
-        let of_iperf = self.matrix.contenders.iter().any(|one| !one.is_mpi());
+        let of_iperf = self.matrix.contenders.iter().any(|one| one.has_iperf());
         let iperf = Command::new("iperf3").arg("--version").stdout(Stdio::null()).status();
         if of_iperf && !iperf.is_ok_and(|status| status.success()) {
             return missing("iperf3 is missing; install it, or leave it out with --with".to_owned());
@@ -152,7 +155,10 @@ impl Bench {
         let late_us = link.rtt.0 / 1_000 + LATE_US;
         let inside = match contender {
             Contender::Iperf(control, streams) => iperf(work, control, streams),
-            _ => self.mpi(work, contender, program, late_us),
+            Contender::Beside(control) => {
+                beside(control, floor_s, &self.mpi(work, contender, program, late_us))
+            }
+            _ => hub(&self.mpi(work, contender, program, late_us)),
         };
         let limit = lab::limit_s(floor_s);
         let control = contender.congestion();
@@ -187,11 +193,11 @@ impl Bench {
         }
     }
 
-    /// The lab's arguments for an MPI job of one rank at each site.
-    fn mpi(&self, work: Work, contender: Contender, program: &Path, late_us: u64) -> Vec<String> {
+    /// The command for an MPI job of one rank at each site.
+    fn mpi(&self, work: Work, contender: Contender, program: &Path, late_us: u64) -> String {
         let quoted = |path: &Path| lab::quoted(&path.display().to_string());
         let mut line = format!(
-            "exec {} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn 1 -n 2",
+            "{} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn 1 -n 2",
             quoted(&self.paths.mpi.join("bin/mpiexec"))
         );
         let mut set = |name: &str, value: &str| line += &format!(" -genv {name} {value}");
@@ -212,8 +218,22 @@ impl Bench {
         if matches!(work, Work::Late(_)) {
             line += &format!(" {late_us}");
         }
-        ["--", "sh", "-c", &line].map(str::to_owned).to_vec()
+        line
     }
+}
+
+/// The lab's arguments for a command at its login node.
+fn hub(line: &str) -> Vec<String> {
+    ["--", "sh", "-c", line].map(str::to_owned).to_vec()
+}
+
+/// The lab's arguments for iperf3 beside an MPI job, for longer than that is to take if each has half.
+fn beside(control: &str, floor_s: f64, mpi: &str) -> Vec<String> {
+    let (seconds, limit) = ((SHARED_FACTOR * floor_s).ceil(), (SHARED_FACTOR * floor_s).ceil() + LATE_S);
+    hub(&format!(
+        "lab-rsh b timeout {limit} iperf3 -s -1 > /dev/null & sleep 0.5; \
+         lab-rsh a timeout {limit} iperf3 -c b -t {seconds} -i 0.5 -C {control} -J & {mpi}; wait"
+    ))
 }
 
 /// The lab's arguments for iperf3 between the sites.
@@ -234,9 +254,17 @@ fn outcome(
         return Err(lab::why(ended, limit));
     }
     let none = || format!("no result: {}", lab::last_line(&said));
+    let line = said.lines().find_map(|line| line.strip_prefix("RESULT "));
+    let ours = || -> Option<Value> { serde_json::from_str(line?).ok() };
+    if let Contender::Beside(_) = contender {
+        let both = ours().and_then(|ours| ours["seconds"].as_f64()).ok_or_else(none)?;
+        let theirs: String = said.lines().filter(|line| !line.starts_with("RESULT ")).collect();
+        let theirs: Value = serde_json::from_str(&theirs).map_err(|_| none())?;
+        let rate = rate_within(&theirs, both).ok_or_else(|| theirs["error"].to_string())?;
+        return Ok((bytes as f64 / rate, Vec::new()));
+    }
     if contender.is_mpi() {
-        let line = said.lines().find_map(|line| line.strip_prefix("RESULT ")).ok_or_else(none)?;
-        let result: Value = serde_json::from_str(line).map_err(|_| none())?;
+        let result = ours().ok_or_else(none)?;
         let trips = result["round_trips_us"].as_array().map(Vec::as_slice).unwrap_or_default();
         let seconds = result["seconds"].as_f64().ok_or_else(none)?;
         return Ok((seconds, trips.iter().filter_map(Value::as_f64).collect()));
@@ -247,6 +275,17 @@ fn outcome(
     let (Some(took), Some(came)) = (took, came) else { return Err(result["error"].to_string()) };
     // It ends when all was sent, which is before all has come: at the rate of what had.
     Ok((took * bytes as f64 / came, Vec::new()))
+}
+
+/// What iperf3 sent in the first so many seconds, by the second. Bytes.
+fn rate_within(report: &Value, seconds: f64) -> Option<f64> {
+    let spans = report["intervals"].as_array()?.iter().map(|interval| &interval["sum"]);
+    let within = spans.filter(|span| span["end"].as_f64().is_some_and(|end| end <= seconds + 0.25));
+    let (took, sent) = within.fold((0.0, 0.0), |(took, sent), span| {
+        let of = |key: &str| span[key].as_f64().unwrap_or(0.0);
+        (took + of("seconds"), sent + of("bytes"))
+    });
+    (took > 0.0 && sent > 0.0).then(|| sent / took)
 }
 
 fn line_of(sample: &Sample) -> String {
@@ -297,6 +336,15 @@ mod tests {
         assert!(outcome(Contender::Isthmus, 8, &ended(0, "nothing\n", ""), 1.0).is_err());
         let json = "{\"end\": {\"sum_received\": {\"seconds\": 2.25, \"bytes\": 4}}}";
         assert_eq!(outcome(Contender::Iperf("bbr", 1), 8, &ended(0, json, ""), 1.0), Ok((4.5, vec![])));
+        let beside = "RESULT {\"seconds\": 1.0}\n{\"intervals\": [\n\
+            {\"sum\": {\"end\": 0.5, \"seconds\": 0.5, \"bytes\": 3}},\n\
+            {\"sum\": {\"end\": 1.0, \"seconds\": 0.5, \"bytes\": 1}},\n\
+            {\"sum\": {\"end\": 1.5, \"seconds\": 0.5, \"bytes\": 9}}]}\n";
+        assert_eq!(
+            outcome(Contender::Beside("bbr"), 8, &ended(0, beside, ""), 1.0),
+            Ok((2.0, vec![])),
+            "while both"
+        );
         let refused = outcome(Contender::Iperf("bbr", 1), 8, &ended(0, "{\"error\": \"refused\"}", ""), 1.0);
         assert_eq!(refused, Err("\"refused\"".to_owned()));
     }

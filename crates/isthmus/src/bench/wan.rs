@@ -126,7 +126,6 @@ fn matrix(args: &Args) -> Matrix {
             cells.extend(clean.map(|link| (*link, Work::Late(size))));
         }
     }
-    let usual = || Contender::ALL.into_iter().filter(|one| !matches!(one, Contender::IsthmusBy(_))).collect();
-    let contenders = if args.with.is_empty() { usual() } else { args.with.clone() };
+    let contenders = if args.with.is_empty() { Contender::usual().collect() } else { args.with.clone() };
     Matrix { cells, contenders, runs: args.runs.unwrap_or(if args.full { 5 } else { 1 }) }
 }
