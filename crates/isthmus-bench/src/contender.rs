@@ -13,8 +13,7 @@ pub enum Contender {
     Stock(&'static str),
     /// iperf3 with so many streams under this congestion control.
     Iperf(&'static str, u32),
-    /// iperf3 with one stream under this congestion control, while MPI over Isthmus sends by the same link:
-    /// what that leaves to others. How fast iperf3 is counts.
+    /// iperf3 with one stream under this congestion control, while MPI over Isthmus sends by the same link.
     Beside(&'static str),
 }
 
@@ -33,11 +32,6 @@ impl Contender {
         Self::Beside("cubic"),
         Self::Beside("bbr"),
     ];
-
-    /// Who is measured where nobody is named.
-    pub fn usual() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|one| !matches!(one, Self::IsthmusBy(_) | Self::Beside(_)))
-    }
 
     /// The one of this name, as it is displayed.
     pub fn named(name: &str) -> Option<Self> {

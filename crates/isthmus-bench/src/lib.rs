@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod contender;
 mod files;
 mod html;
