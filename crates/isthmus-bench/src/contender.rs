@@ -13,11 +13,13 @@ pub enum Contender {
     Stock(&'static str),
     /// iperf3 with so many streams under this congestion control.
     Iperf(&'static str, u32),
+    /// iperf3 with one stream under this congestion control, while MPI over Isthmus sends by the same link.
+    Beside(&'static str),
 }
 
 impl Contender {
     /// All that there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Isthmus,
         Self::IsthmusBy("tcp"),
         Self::IsthmusBy("udp"),
@@ -27,6 +29,8 @@ impl Contender {
         Self::Iperf("cubic", 8),
         Self::Iperf("bbr", 1),
         Self::Iperf("bbr", 8),
+        Self::Beside("cubic"),
+        Self::Beside("bbr"),
     ];
 
     /// The one of this name, as it is displayed.
@@ -39,7 +43,7 @@ impl Contender {
         match self {
             Self::Stock(control) => Some(control),
             // Isthmus has its own, whatever the sites'.
-            Self::Isthmus | Self::IsthmusBy(_) => Some("cubic"),
+            Self::Isthmus | Self::IsthmusBy(_) | Self::Beside(_) => Some("cubic"),
             Self::Iperf(..) => None,
         }
     }
@@ -49,9 +53,14 @@ impl Contender {
         !matches!(self, Self::Iperf(..))
     }
 
+    /// Whether iperf3 takes part.
+    pub(crate) fn has_iperf(self) -> bool {
+        matches!(self, Self::Iperf(..) | Self::Beside(_))
+    }
+
     /// Whether it is ours.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Isthmus | Self::IsthmusBy(_))
+        matches!(self, Self::Isthmus | Self::IsthmusBy(_) | Self::Beside(_))
     }
 }
 
@@ -62,6 +71,7 @@ impl fmt::Display for Contender {
             Self::IsthmusBy(transport) => write!(f, "isthmus-{transport}"),
             Self::Stock(control) => write!(f, "stock-{control}"),
             Self::Iperf(control, streams) => write!(f, "iperf3-{control}-x{streams}"),
+            Self::Beside(control) => write!(f, "{control}-beside-isthmus"),
         }
     }
 }

@@ -25,7 +25,9 @@ pub(crate) fn page(samples: &[Sample]) -> String {
         } else {
             for rtt in distinct(&chosen, |sample| sample.link.rtt) {
                 let on_rtt: Vec<_> = chosen.iter().filter(|sample| sample.link.rtt == rtt).cloned().collect();
-                goodput(&mut out, &on_rtt, &contenders);
+                let of =
+                    if work == "share" { "iperf3's fraction of the link" } else { "fraction of the floor" };
+                goodput(&mut out, &on_rtt, &contenders, of);
             }
         }
         let _ = write!(out, "</div><pre>{}</pre>", escaped(text(&chosen).trim_end()));
@@ -42,6 +44,7 @@ fn heading(work: &str, bytes: u64) -> String {
         "exchange" => format!("MPI_Sendrecv of 1 MB, {amount} each way"),
         "pingpong" => "8 bytes there and back".to_owned(),
         "late" => format!("{amount} to a receive that is not yet posted"),
+        "share" => "What a stream of iperf3's reaches of a link that ours uses too".to_owned(),
         other => escaped(other),
     }
 }
@@ -66,14 +69,14 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
     );
 }
 
-/// Fraction of the floor against loss, at one round trip.
-fn goodput(out: &mut String, chosen: &[Sample], contenders: &[String]) {
+/// Fraction `of` the floor or the link against loss, at one round trip.
+fn goodput(out: &mut String, chosen: &[Sample], contenders: &[String], of: &str) {
     let mut links = distinct(chosen, |sample| sample.link);
     links.sort_by(|a, b| a.loss.0.total_cmp(&b.loss.0));
     let Some(first) = links.first() else { return };
     let at = |i: usize| if links.len() > 1 { i as f64 / (links.len() - 1) as f64 } else { 0.5 };
     let ticks: Vec<_> = links.iter().enumerate().map(|(i, link)| (at(i), link.loss.to_string())).collect();
-    frame(out, &format!("round trip {}", first.rtt), &ticks, 1.0, "loss; fraction of the floor");
+    frame(out, &format!("round trip {}", first.rtt), &ticks, 1.0, &format!("loss; {of}"));
     for one in contenders {
         let value = |link| cell(chosen.iter().filter(|s| s.link == link && s.contender == *one)).fraction;
         let points = links.iter().enumerate().filter_map(|(i, link)| Some((at(i), value(*link)?)));
@@ -129,6 +132,7 @@ mod tests {
 
     use super::*;
     use crate::Link;
+    use crate::sample::Shares;
 
     fn sample(contender: &str, loss: f64, seconds: Option<f64>) -> Sample {
         Sample {
@@ -145,6 +149,7 @@ mod tests {
             floor_s: 1.0,
             seconds,
             round_trips_us: vec![],
+            shares: None,
             error: seconds.is_none().then(|| "no <way>".to_owned()),
             emulator: json!({ "spoiled": loss > 0.0 }),
         }
@@ -165,5 +170,18 @@ mod tests {
         assert!(page.contains("In 1 runs the emulator"));
         let table = text(&samples);
         assert!(table.contains("0.500") && table.contains("0.250*") && table.contains("0.000!"), "{table}");
+    }
+
+    #[test]
+    fn of_a_shared_link_both_shares_and_the_goal_are_told() {
+        let shared = Sample {
+            work: "share".into(),
+            bytes: 0,
+            shares: Some(Shares { ours: 0.375, theirs: 0.625 }),
+            ..sample("bbr-beside-isthmus", 0.0, Some(13.0))
+        };
+        let page = page(&[shared]);
+        assert!(page.contains("which is to be 0.4 or more") && page.contains("0.625, 0.375"), "{page}");
+        assert!(page.contains("fraction of the link") && !page.contains("fraction of the floor"), "{page}");
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! A [`Matrix`] of links and [`Contender`]s is measured run by run (`run`), each in a lab of its
 //! own, so that the emulator's report on itself is about that run alone; what came out and under
-//! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples. `files` does
-//! the same with files: those that MPI programs send each other, and those that commands copy.
+//! which circumstances is a [`Sample`]. `table` and `html` tell medians of samples. `beside` is of two
+//! that share a link. `files` does the same with files: those that MPI programs send each other, and
+//! those that commands copy.
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod contender;
 mod files;
 mod html;
@@ -26,7 +28,7 @@ pub use files::{FileBench, FileContender, FilePaths, FileRun, FileSample, Io};
 pub use link::Link;
 pub use matrix::{Matrix, Work};
 pub use run::{Bench, Paths};
-pub use sample::Sample;
+pub use sample::{Sample, Shares};
 
 /// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]

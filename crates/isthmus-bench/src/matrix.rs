@@ -17,6 +17,8 @@ pub enum Work {
     PingPong(u32),
     /// A message of so many bytes to a receive that is posted only after it began to arrive.
     Late(u64),
+    /// A link is used by two for so many seconds.
+    Share(u32),
 }
 
 impl Work {
@@ -27,23 +29,26 @@ impl Work {
             Self::Exchange(_) => "exchange",
             Self::PingPong(_) => "pingpong",
             Self::Late(_) => "late",
+            Self::Share(_) => "share",
         }
     }
 
-    /// Bytes one way, or how often.
+    /// Bytes one way, how often, or how many seconds.
     pub(crate) fn amount(self) -> u64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) => bytes,
             Self::Exchange(times) | Self::PingPong(times) => u64::from(times),
+            Self::Share(seconds) => u64::from(seconds),
         }
     }
 
-    /// Payload that goes one way in all. Bytes.
+    /// Payload that goes one way in all; 0 where that is not given. Bytes.
     pub(crate) fn bytes(self) -> u64 {
         match self {
             Self::Stream(bytes) | Self::Late(bytes) => bytes,
             Self::Exchange(times) => u64::from(times) * 1_000_000,
             Self::PingPong(times) => u64::from(times) * 8,
+            Self::Share(_) => 0,
         }
     }
 
@@ -53,12 +58,17 @@ impl Work {
             Self::Stream(bytes) | Self::Late(bytes) => link.floor_s(bytes),
             Self::Exchange(times) => f64::from(times) * link.floor_s(1_000_000),
             Self::PingPong(times) => f64::from(times) * link.rtt_s(),
+            Self::Share(seconds) => f64::from(seconds),
         }
     }
 
     /// Whether a contender can do it.
     pub(crate) fn suits(self, contender: Contender) -> bool {
-        contender.is_mpi() || matches!(self, Self::Stream(_))
+        match contender {
+            Contender::Beside(_) => matches!(self, Self::Share(_)),
+            Contender::Iperf(..) => matches!(self, Self::Stream(_)),
+            _ => !matches!(self, Self::Share(_)),
+        }
     }
 }
 

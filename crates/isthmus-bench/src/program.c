@@ -1,5 +1,6 @@
 /* Two ranks at two sites. Prints one line of JSON.
  *   program stream BYTES        messages of 16 MB one way, acknowledged at the end
+ *   program share BYTES         the same, and the second rank tells as it goes what has come until when
  *   program exchange TIMES      MPI_Sendrecv of 1 MB
  *   program pingpong TIMES      8 bytes there and back
  *   program late BYTES WAIT_US  a message whose receive is posted WAIT_US after it was asked for
@@ -43,7 +44,15 @@ static void mark(unsigned char *at, size_t bytes, unsigned char first)
     }
 }
 
-static double stream(int64_t bytes)
+static void tell(int64_t bytes)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    printf("ARRIVED %lld.%09ld %lld\n", (long long)now.tv_sec, now.tv_nsec, (long long)bytes);
+    fflush(stdout);
+}
+
+static double stream(int64_t bytes, int tells)
 {
     MPI_Request requests[UNDER_WAY];
     unsigned char *blocks[UNDER_WAY], answer = 0;
@@ -60,6 +69,8 @@ static double stream(int64_t bytes)
         if (rank == 1 && done >= 0) {
             int64_t left = bytes - done * BLOCK;
             check(blocks[slot], (size_t)(left < BLOCK ? left : BLOCK), (unsigned char)done);
+            if (tells)
+                tell(done * BLOCK + (left < BLOCK ? left : BLOCK));
         }
         if (n >= count)
             continue;
@@ -129,8 +140,8 @@ int main(int argc, char **argv)
     const char *work = argc > 2 ? argv[1] : "";
     int64_t amount = argc > 2 ? strtoll(argv[2], NULL, 10) : 0, trips = 0;
     double seconds = 0, *each = NULL;
-    if (!strcmp(work, "stream")) {
-        seconds = stream(amount);
+    if (!strcmp(work, "stream") || !strcmp(work, "share")) {
+        seconds = stream(amount, !strcmp(work, "share"));
     } else if (!strcmp(work, "exchange")) {
         seconds = exchange(amount);
     } else if (!strcmp(work, "pingpong") || !strcmp(work, "late")) {

@@ -14,8 +14,8 @@ use crate::BenchError;
 use crate::contender::Contender;
 use crate::link::Link;
 use crate::matrix::{Matrix, Work};
-use crate::sample::Sample;
-use crate::{html, lab, sample, table};
+use crate::sample::{Sample, Shares};
+use crate::{beside, html, lab, sample, table};
 
 const PROGRAM: &str = include_str!("program.c");
 /// How long after it was asked for a late message's receive is posted, beyond a round trip.
@@ -116,7 +116,7 @@ impl Bench {
                 return missing(format!("{} is missing; name an MPICH with --mpi DIR", tool.display()));
             }
         }
-        let of_iperf = self.matrix.contenders.iter().any(|one| !one.is_mpi());
+        let of_iperf = self.matrix.contenders.iter().any(|one| one.has_iperf());
         let iperf = Command::new("iperf3").arg("--version").stdout(Stdio::null()).status();
         if of_iperf && !iperf.is_ok_and(|status| status.success()) {
             return missing("iperf3 is missing; install it, or leave it out with --with".to_owned());
@@ -149,10 +149,13 @@ impl Bench {
         let report = folder.join("report.json");
         let _ = fs::remove_file(&report); // of the run before; none of the first
         let floor_s = work.floor_s(&link);
-        let late_us = link.rtt.0 / 1_000 + LATE_US;
         let inside = match contender {
             Contender::Iperf(control, streams) => iperf(work, control, streams),
-            _ => self.mpi(work, contender, program, late_us),
+            Contender::Beside(control) => {
+                let mpi = self.mpi(work, &link, contender, program);
+                hub(&beside::script(control, work.amount(), &mpi))
+            }
+            _ => hub(&format!("exec {}", self.mpi(work, &link, contender, program))),
         };
         let limit = lab::limit_s(floor_s);
         let control = contender.congestion();
@@ -161,12 +164,12 @@ impl Bench {
         let at = OffsetDateTime::now_utc().unix_timestamp();
         let outcome = match lab.output() {
             Err(error) => Err(format!("cannot start the lab: {error}")),
-            Ok(ended) => outcome(contender, work.bytes(), &ended, limit),
+            Ok(ended) => outcome(contender, work, &link, &ended, limit),
         };
         let emulator = fs::read(&report).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let (seconds, round_trips_us, error) = match outcome {
-            Ok((seconds, trips)) => (Some(seconds), trips, None),
-            Err(error) => (None, Vec::new(), Some(error)),
+        let (outcome, error) = match outcome {
+            Ok(outcome) => (outcome, None),
+            Err(error) => (Outcome::default(), Some(error)),
         };
         Sample {
             at,
@@ -180,18 +183,19 @@ impl Bench {
             congestion: contender.congestion().map(str::to_owned),
             command: inside.join(" "),
             floor_s,
-            seconds,
-            round_trips_us,
+            seconds: outcome.seconds,
+            round_trips_us: outcome.round_trips_us,
+            shares: outcome.shares,
             error,
             emulator: emulator.unwrap_or(Value::Null),
         }
     }
 
-    /// The lab's arguments for an MPI job of one rank at each site.
-    fn mpi(&self, work: Work, contender: Contender, program: &Path, late_us: u64) -> Vec<String> {
+    /// The command for an MPI job of one rank at each site.
+    fn mpi(&self, work: Work, link: &Link, contender: Contender, program: &Path) -> String {
         let quoted = |path: &Path| lab::quoted(&path.display().to_string());
         let mut line = format!(
-            "exec {} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn 1 -n 2",
+            "{} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn 1 -n 2",
             quoted(&self.paths.mpi.join("bin/mpiexec"))
         );
         let mut set = |name: &str, value: &str| line += &format!(" -genv {name} {value}");
@@ -208,12 +212,18 @@ impl Bench {
         if let Contender::IsthmusBy(transport) = contender {
             set("FI_ISTHMUS_TRANSPORT", transport);
         }
-        line += &format!(" {} {} {}", quoted(program), work.name(), work.amount());
-        if matches!(work, Work::Late(_)) {
-            line += &format!(" {late_us}");
-        }
-        ["--", "sh", "-c", &line].map(str::to_owned).to_vec()
+        let amount = match work {
+            Work::Late(bytes) => format!("{bytes} {}", link.rtt.0 / 1_000 + LATE_US),
+            Work::Share(seconds) => beside::bytes(link, seconds.into()).to_string(),
+            _ => work.amount().to_string(),
+        };
+        line + &format!(" {} {} {amount}", quoted(program), work.name())
     }
+}
+
+/// The lab's arguments for a command at its login node.
+fn hub(line: &str) -> Vec<String> {
+    ["--", "sh", "-c", line].map(str::to_owned).to_vec()
 }
 
 /// The lab's arguments for iperf3 between the sites.
@@ -222,31 +232,45 @@ fn iperf(work: Work, control: &str, streams: u32) -> Vec<String> {
     ["--in", "b", "exec iperf3 -s -1 > /dev/null", "--in", "a", &client].map(str::to_owned).to_vec()
 }
 
-/// Time taken for `bytes`, and round trips, or why there are none.
+/// What a run came to; the fields are [`Sample`]'s.
+#[derive(Debug, Default, PartialEq)]
+struct Outcome {
+    seconds: Option<f64>,
+    round_trips_us: Vec<f64>,
+    shares: Option<Shares>,
+}
+
+/// What came of a run, or why nothing did.
 fn outcome(
     contender: Contender,
-    bytes: u64,
+    work: Work,
+    link: &Link,
     ended: &std::process::Output,
     limit: f64,
-) -> Result<(f64, Vec<f64>), String> {
+) -> Result<Outcome, String> {
     let said = String::from_utf8_lossy(&ended.stdout);
     if !ended.status.success() {
         return Err(lab::why(ended, limit));
     }
     let none = || format!("no result: {}", lab::last_line(&said));
+    if let Contender::Beside(_) = contender {
+        let (seconds, shares) = beside::shares(&said, link, work.amount())?;
+        return Ok(Outcome { seconds: Some(seconds), shares: Some(shares), ..Outcome::default() });
+    }
     if contender.is_mpi() {
         let line = said.lines().find_map(|line| line.strip_prefix("RESULT ")).ok_or_else(none)?;
         let result: Value = serde_json::from_str(line).map_err(|_| none())?;
         let trips = result["round_trips_us"].as_array().map(Vec::as_slice).unwrap_or_default();
         let seconds = result["seconds"].as_f64().ok_or_else(none)?;
-        return Ok((seconds, trips.iter().filter_map(Value::as_f64).collect()));
+        let round_trips_us = trips.iter().filter_map(Value::as_f64).collect();
+        return Ok(Outcome { seconds: Some(seconds), round_trips_us, shares: None });
     }
     let result: Value = serde_json::from_str(&said).map_err(|_| none())?;
     let received = &result["end"]["sum_received"];
     let [took, came] = ["seconds", "bytes"].map(|key| received[key].as_f64().filter(|value| *value > 0.0));
     let (Some(took), Some(came)) = (took, came) else { return Err(result["error"].to_string()) };
     // It ends when all was sent, which is before all has come: at the rate of what had.
-    Ok((took * bytes as f64 / came, Vec::new()))
+    Ok(Outcome { seconds: Some(took * work.bytes() as f64 / came), ..Outcome::default() })
 }
 
 fn line_of(sample: &Sample) -> String {
@@ -266,7 +290,11 @@ fn said(sample: &Sample) -> String {
     let spoiled = if sample.spoiled() { "  (the emulator was late)" } else { "" };
     match (&sample.seconds, &sample.error) {
         (Some(seconds), _) => {
-            format!("{what} {seconds:8.3} s  {:.3} of the floor{spoiled}", sample.fraction())
+            let came = sample.shares.map_or_else(
+                || format!("{:.3} of the floor", sample.fraction()),
+                |Shares { ours, theirs }| format!("{theirs:.3} of the link, ours {ours:.3}"),
+            );
+            format!("{what} {seconds:8.3} s  {came}{spoiled}")
         }
         (None, error) => format!("{what} failed: {}", error.as_deref().unwrap_or("?")),
     }
@@ -282,6 +310,8 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{ExitStatus, Output};
 
+    use isthmus_units::{Percent, Rate, Span};
+
     use super::*;
 
     fn ended(status: i32, out: &str, err: &str) -> Output {
@@ -290,14 +320,21 @@ mod tests {
 
     #[test]
     fn results_are_found_and_failures_say_why() {
+        let link = Link { rate: Rate(1_000_000), rtt: Span(0), loss: Percent(0.0), mtu: 9_000 };
+        let outcome = |contender, status: i32, out: &str, err: &str, limit| {
+            super::outcome(contender, Work::Stream(8), &link, &ended(status, out, err), limit)
+        };
+        let took = |seconds, trips: &[f64]| {
+            Ok(Outcome { seconds: Some(seconds), round_trips_us: trips.to_vec(), shares: None })
+        };
         let good = "warning\nRESULT {\"seconds\": 4.5, \"round_trips_us\": [1.0, 2.5]}\n";
-        assert_eq!(outcome(Contender::Isthmus, 8, &ended(0, good, ""), 1.0), Ok((4.5, vec![1.0, 2.5])));
-        let late = outcome(Contender::Isthmus, 8, &ended(3, "", "isthmus lab: time is up\n"), 30.0);
+        assert_eq!(outcome(Contender::Isthmus, 0, good, "", 1.0), took(4.5, &[1.0, 2.5]));
+        let late = outcome(Contender::Isthmus, 3, "", "isthmus lab: time is up\n", 30.0);
         assert!(late.expect_err("failed").contains("within 30 s: isthmus lab: time is up"));
-        assert!(outcome(Contender::Isthmus, 8, &ended(0, "nothing\n", ""), 1.0).is_err());
+        assert!(outcome(Contender::Isthmus, 0, "nothing\n", "", 1.0).is_err());
         let json = "{\"end\": {\"sum_received\": {\"seconds\": 2.25, \"bytes\": 4}}}";
-        assert_eq!(outcome(Contender::Iperf("bbr", 1), 8, &ended(0, json, ""), 1.0), Ok((4.5, vec![])));
-        let refused = outcome(Contender::Iperf("bbr", 1), 8, &ended(0, "{\"error\": \"refused\"}", ""), 1.0);
+        assert_eq!(outcome(Contender::Iperf("bbr", 1), 0, json, "", 1.0), took(4.5, &[]));
+        let refused = outcome(Contender::Iperf("bbr", 1), 0, "{\"error\": \"refused\"}", "", 1.0);
         assert_eq!(refused, Err("\"refused\"".to_owned()));
     }
 }

@@ -34,20 +34,36 @@ pub struct Sample {
     pub command: String,
     /// Least time possible. Seconds.
     pub floor_s: f64,
-    /// Time taken; none where it failed. Seconds.
+    /// Time taken, or, of a link's shares, measured; none where it failed. Seconds.
     pub seconds: Option<f64>,
     /// Round trips, ascending, where they were measured. Microseconds.
     pub round_trips_us: Vec<f64>,
+    /// What two that used the link at once reached of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Shares>,
     /// Why it failed.
     pub error: Option<String>,
     /// The emulator's report on itself.
     pub emulator: Value,
 }
 
+/// Fractions of the link's goodput.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    /// MPI's over Isthmus.
+    pub ours: f64,
+    /// iperf3's.
+    pub theirs: f64,
+}
+
 impl Sample {
-    /// Floor over time taken; 0 where it failed.
+    /// Floor over time taken, or what is left of a link to others; 0 where it failed.
     pub fn fraction(&self) -> f64 {
-        self.seconds.map_or(0.0, |seconds| self.floor_s / seconds)
+        match (self.shares, self.seconds) {
+            (Some(shares), _) => shares.theirs,
+            (None, Some(seconds)) => self.floor_s / seconds,
+            (None, None) => 0.0,
+        }
     }
 
     /// Whether the emulator says that it was late itself.
@@ -117,6 +133,7 @@ mod tests {
             floor_s: 0.25,
             seconds: Some(0.5),
             round_trips_us: vec![1.5],
+            shares: None,
             error: None,
             emulator: Value::Null,
         };

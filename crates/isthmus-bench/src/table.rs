@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::beside::GOAL;
 use crate::link::Link;
 use crate::sample::{Sample, median, percentile};
 
@@ -16,11 +17,12 @@ pub(crate) fn distinct<T: PartialEq>(samples: &[Sample], of: impl Fn(&Sample) ->
     found
 }
 
-/// What a cell's samples come to: the median's fraction of the floor, and how many there are,
-/// how many among them spoiled, how many failed.
+/// What a cell's samples come to: the median's fraction of the floor, of a link's shares iperf3's and ours,
+/// and how many there are, how many among them spoiled, how many failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) fraction: Option<f64>,
+    pub(crate) ours: Option<f64>,
     pub(crate) count: usize,
     pub(crate) spoiled: usize,
     pub(crate) failed: usize,
@@ -30,6 +32,7 @@ pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> Cel
     Cell {
         // One that failed counts: as slower than all others.
         fraction: median(samples.clone().map(Sample::fraction)),
+        ours: median(samples.clone().filter_map(|sample| Some(sample.shares?.ours))),
         count: samples.clone().count(),
         spoiled: samples.clone().filter(|sample| sample.spoiled()).count(),
         failed: samples.filter(|sample| sample.seconds.is_none()).count(),
@@ -43,15 +46,18 @@ pub(crate) fn text(samples: &[Sample]) -> String {
     for (work, bytes) in distinct(samples, |sample| (sample.work.clone(), sample.bytes)) {
         let of_work = |sample: &&Sample| (&sample.work, sample.bytes) == (&work, bytes);
         let chosen: Vec<_> = samples.iter().filter(of_work).cloned().collect();
-        let _ = writeln!(
-            out,
-            "{work}, {} MB: fraction of the floor, median (* some runs spoiled, ! some failed)",
-            bytes as f64 / 1e6
-        );
+        let what = if work == "share" {
+            format!(
+                "share: fraction of the link that iperf3 reaches, which is to be {GOAL} or more, and ours beside it"
+            )
+        } else {
+            format!("{work}, {} MB: fraction of the floor", bytes as f64 / 1e6)
+        };
+        let _ = writeln!(out, "{what}, median (* some runs spoiled, ! some failed)");
         let contenders = distinct(&chosen, |sample| sample.contender.clone());
         let _ = write!(out, "{:>18}", "round trip, loss");
         contenders.iter().for_each(|one| {
-            let _ = write!(out, " {one:>16}");
+            let _ = write!(out, " {one:>20}");
         });
         for link in links.iter().filter(|link| chosen.iter().any(|sample| sample.link == **link)) {
             let _ = write!(out, "\n{:>18}", link.title());
@@ -59,8 +65,10 @@ pub(crate) fn text(samples: &[Sample]) -> String {
                 let here = cell(chosen.iter().filter(|s| s.link == *link && s.contender == *one));
                 let marks = [(here.spoiled > 0, '*'), (here.failed > 0, '!')];
                 let marks: String = marks.iter().filter(|(set, _)| *set).map(|(_, mark)| *mark).collect();
-                let value = here.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.3}{marks}"));
-                let _ = write!(out, " {value:>16}");
+                let ours = here.ours.map_or(String::new(), |ours| format!(", {ours:.3}"));
+                let value =
+                    here.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.3}{ours}{marks}"));
+                let _ = write!(out, " {value:>20}");
             }
             if let Some(ratio) = beside_iperf(&chosen, link) {
                 let _ = write!(out, "   {ratio:.2} x the best iperf3");

@@ -9,6 +9,9 @@ use isthmus_units::{Percent, Rate, Span};
 
 use super::lab;
 
+/// How long a link is shared: at 100 ms 150 round trips. Seconds.
+const SHARE_S: u32 = 15;
+
 /// MPI across emulated WANs, over Isthmus, over libfabric's tcp, and iperf3
 ///
 /// Every run has a lab of its own (isthmus lab), whose emulator tells how late it was itself. The
@@ -49,12 +52,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "MB")]
     size: Option<u64>,
     /// Who is measured: isthmus, isthmus-tcp, isthmus-udp, stock-cubic, stock-bbr, iperf3-cubic-x1,
-    /// iperf3-cubic-x8, iperf3-bbr-x1, iperf3-bbr-x8 [default: all but isthmus-tcp, isthmus-udp]
+    /// iperf3-cubic-x8, iperf3-bbr-x1, iperf3-bbr-x8; for share cubic-beside-isthmus,
+    /// bbr-beside-isthmus [default: all but isthmus-tcp, isthmus-udp]
     #[arg(long, value_delimiter = ',', value_parser = contender)]
     with: Vec<Contender>,
     /// What is done: stream (one way), exchange (MPI_Sendrecv of 1 MB), pingpong, late (receives
-    /// posted after the message came) [default: stream; with --full all]
-    #[arg(long, value_delimiter = ',', value_parser = ["stream", "exchange", "pingpong", "late"])]
+    /// posted after the message came), share (what one stream of iperf3's keeps of a link without
+    /// loss, with a queue of one round trip, that isthmus uses for the same 15 s; at least 0.4 of it
+    /// is the goal) [default: stream, and share if --with names who does it; with --full all]
+    #[arg(long, value_delimiter = ',', value_parser = ["stream", "exchange", "pingpong", "late", "share"])]
     work: Vec<String>,
     /// Go on where a run of the same folder ended: what it measured counts
     #[arg(long)]
@@ -106,6 +112,7 @@ fn matrix(args: &Args) -> Matrix {
     let bytes = args.size.unwrap_or(if args.full { 500 } else { 200 }) * 1_000_000;
     let links = Matrix::links(args.rate, args.mtu, &rtts, &losses);
     let wanted = |work: &str| match args.work.as_slice() {
+        [] if args.with.iter().any(|one| matches!(one, Contender::Beside(_))) && work == "share" => true,
         [] => args.full || work == "stream",
         named => named.iter().any(|name| name == work),
     };
@@ -125,6 +132,10 @@ fn matrix(args: &Args) -> Matrix {
             let clean = all.clone().filter(|link| link.loss.0 == 0.0);
             cells.extend(clean.map(|link| (*link, Work::Late(size))));
         }
+    }
+    if wanted("share") {
+        let clean = all.filter(|link| link.loss.0 == 0.0);
+        cells.extend(clean.map(|link| (*link, Work::Share(SHARE_S))));
     }
     let usual = || Contender::ALL.into_iter().filter(|one| !matches!(one, Contender::IsthmusBy(_))).collect();
     let contenders = if args.with.is_empty() { usual() } else { args.with.clone() };
