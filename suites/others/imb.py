@@ -10,7 +10,7 @@ import re
 from harness import mpis, process
 
 from . import abi
-from .table import FAIL, OURS, PASS, TIMEOUT, Case, Outcome, Suite, Unavailable, wanted
+from .table import COLUMN, FAIL, OURS, PASS, TIMEOUT, Case, Outcome, Suite, Unavailable, wanted
 
 SECONDS = 600
 RANKS = 4
@@ -21,7 +21,6 @@ SKIPPED = {"needs the OpenMP library of Intel's compiler, which the wheel has no
 MPIS = ("mpich", "intel")
 # Of the columns of times of a benchmark, the one that counts.
 TIMES = ("t[usec]", "t_avg[usec]", "t_ovrl[usec]")
-NAMES = {"isthmus": "ours", "rxm": "theirs"}
 
 
 def prepare(options):
@@ -45,7 +44,7 @@ def perform(case, provider, options):
     if ended.status or cut or not times or "All processes entering MPI_Finalize" not in ended.output:
         return Outcome(FAIL, f"status {ended.status}, {len(times)} times measured {cut[0].strip() if cut else ''}")
     mean = math.exp(sum(map(math.log, times)) / len(times))
-    return Outcome(PASS, f"{NAMES[transport]} {len(times)} times, mean {mean:.0f} us")
+    return Outcome(PASS, f"{COLUMN[provider]} {len(times)} times, mean {mean:.0f} us")
 
 
 def times_of(output):
