@@ -10,7 +10,7 @@ import re
 from harness import mpis, process
 
 from . import abi
-from .table import COLUMN, FAIL, OURS, PASS, TIMEOUT, Case, Outcome, Suite, Unavailable, wanted
+from .table import COLUMN, FAIL, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Suite, Unavailable, wanted
 
 SECONDS = 600
 RANKS = 4
@@ -33,7 +33,7 @@ def prepare(options):
 
 def perform(case, provider, options):
     mpi, program = case.body
-    transport = "isthmus" if provider == OURS else "rxm"
+    transport = TRANSPORT[provider]
     words = [str(mpis.MPIS["intel"].folder / "bin" / program), *WORDS]
     command, env = mpi.command(RANKS, words, transport, env=abi.environment(mpi))
     ended = process.run(command, env, options.logs / f"{mpi.name}-{program}.{transport}.log", SECONDS)

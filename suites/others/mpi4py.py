@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import mpis, process, suite
 
-from .table import FAIL, OURS, PASS, TIMEOUT, Case, Outcome, Plan, Suite, Unavailable, wanted
+from .table import FAIL, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable, wanted
 
 PLAN = Path(__file__).resolve().parent.parent / "mpi4py.txt"
 MPIS = ("mpich", "openmpi", "intel")
@@ -24,17 +24,17 @@ def prepare(options):
     cases = [Case(f"{name} {ranks}", (mpis.MPIS[name], ranks), alone=ranks > 2) for name in MPIS for ranks in RANKS]
     cases = [case for case in cases if wanted(case.name, options) and not case.body[0].missing()]
     # In this suite the patterns name tests of mpi4py, not rows, and what they are said of is an MPI.
-    left_out = {name: [pattern.pattern for pattern, _ in Plan(PLAN, name).skips] for name in MPIS}
-    skipped = {}
+    left_out, skipped = {name: [] for name in MPIS}, {}
     for name in MPIS:
         for pattern, reason in Plan(PLAN, name).skips:
+            left_out[name].append(pattern.pattern)
             skipped.setdefault(reason, []).append(f"{name} {pattern.pattern}")
     return Suite("mpi4py's tests", cases, lambda case, provider: perform(case, provider, left_out, options), skipped)
 
 
 def perform(case, provider, left_out, options):
     mpi, ranks = case.body
-    transport = "isthmus" if provider == OURS else "rxm"
+    transport = TRANSPORT[provider]
     logs = [options.logs / f"{mpi.name}-{ranks}.{transport}.rank.{rank}" for rank in range(ranks)]
     for log in logs:
         log.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import mpis, process
 
 from . import debian
-from .table import BUILD, FAIL, OURS, PASS, ROOT, TIMEOUT, Case, Outcome, Plan, Suite, Unavailable
+from .table import BUILD, FAIL, PASS, ROOT, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite, Unavailable
 
 PLAN = Path(__file__).resolve().parent.parent / "mpich.txt"
 WORK = BUILD / "mpich"
@@ -173,7 +173,7 @@ def parsed(folder, words):
 def perform(test, provider, mpi, options):
     if not program(test).exists():
         return Outcome(FAIL, "does not build")
-    transport = "isthmus" if provider == OURS else "rxm"
+    transport = TRANSPORT[provider]
     command, env = mpi.command(test.ranks, [str(program(test)), *test.args], transport, env=test.env)
     launcher = command.index(mpi.launcher()) + 1
     command[launcher:launcher] = test.launcher_args

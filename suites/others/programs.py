@@ -9,7 +9,7 @@ import re
 from harness import mpis, process
 
 from . import abi, debian
-from .table import FAIL, OURS, PASS, TIMEOUT, Case, Outcome, Suite, wanted
+from .table import COLUMN, FAIL, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Suite, wanted
 
 SECONDS = 300
 # NetPIPE's ways: its plain ping-pong, checked data, streaming, and both ways at once.
@@ -68,17 +68,16 @@ def prepare(options):
 
 def perform(case, provider, options):
     mpi, how, args = case.body
-    transport = "isthmus" if provider == OURS else "rxm"
-    folder = debian.emptied(options.logs / re.sub(r"\W+", "_", f"{case.name}.{transport}"))
-    return how(mpis.MPIS[mpi], transport, folder, args)
+    folder = debian.emptied(options.logs / re.sub(r"\W+", "_", f"{case.name}.{TRANSPORT[provider]}"))
+    return how(mpis.MPIS[mpi], provider, folder, args)
 
 
-def netpipe(mpi, transport, folder, args):
+def netpipe(mpi, provider, folder, args):
     package, name = NETPIPES[mpi.name]
     program = debian.unpacked(package) / "usr" / "bin" / name
     words = [str(program), "-u", str(NETPIPE_MOST), "-o", "figures", *args]
     env = abi.environment(mpi) if package == "netpipe-mpich2" else {}
-    ended = run(mpi, 2, words, transport, folder, env)
+    ended = run(mpi, 2, words, provider, folder, env)
     if ended.timed_out:
         return Outcome(TIMEOUT, f"{SECONDS} s")
     figures = folder / "figures"
@@ -87,19 +86,16 @@ def netpipe(mpi, transport, folder, args):
         return Outcome(FAIL, f"status {ended.status}, {len(rows)} sizes measured")
     if "-i" in args:
         # It writes how often it has sent each size, and no times.
-        return Outcome(PASS, f"{COLUMN_OF[transport]} {len(rows)} sizes intact")
+        return Outcome(PASS, f"{COLUMN[provider]} {len(rows)} sizes intact")
     best = max(float(row[1]) for row in rows)
-    return Outcome(PASS, f"{COLUMN_OF[transport]} {float(rows[0][-1]) * 1e6:.1f} us, {best / 1000:.1f} Gb/s")
+    return Outcome(PASS, f"{COLUMN[provider]} {float(rows[0][-1]) * 1e6:.1f} us, {best / 1000:.1f} Gb/s")
 
 
-COLUMN_OF = {"isthmus": "ours", "rxm": "theirs"}
-
-
-def hpcc(mpi, transport, folder, _args):
+def hpcc(mpi, provider, folder, _args):
     program = debian.unpacked("hpcc") / "usr" / "bin" / "hpcc"
     (folder / "hpccinf.txt").write_text(HPCC_INPUT)
     blas = next(debian.unpacked("libblas3").rglob("libblas.so.3")).parent
-    ended = run(mpi, HPCC_RANKS, [str(program)], transport, folder, {"LD_LIBRARY_PATH": str(blas)})
+    ended = run(mpi, HPCC_RANKS, [str(program)], provider, folder, {"LD_LIBRARY_PATH": str(blas)})
     if ended.timed_out:
         return Outcome(TIMEOUT, f"{SECONDS} s")
     output = folder / "hpccoutf.txt"
@@ -110,6 +106,6 @@ def hpcc(mpi, transport, folder, _args):
     return Outcome(PASS)
 
 
-def run(mpi, ranks, words, transport, folder, env):
-    command, launch_env = mpi.command(ranks, words, transport, env=env)
+def run(mpi, ranks, words, provider, folder, env):
+    command, launch_env = mpi.command(ranks, words, TRANSPORT[provider], env=env)
     return process.run(command, launch_env, folder / "output.log", SECONDS, cwd=folder)

@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build" / "suites"
 OURS, THEIRS = "isthmus", "tcp;ofi_rxm"
 COLUMN = {OURS: "ours", THEIRS: "theirs"}
+# What tests/harness calls the same.
+TRANSPORT = {OURS: "isthmus", THEIRS: "rxm"}
 PASS, ABSENT, FAIL, TIMEOUT = "pass", "not run", "FAIL", "TIME OUT"
 # The verdicts' column starts here at the latest.
 WIDEST = 60
