@@ -33,6 +33,11 @@ mod turn;
 
 use sleep::wait_readable;
 
+/// The part of what is to be sent that measures the path before, and its bounds. Bytes.
+const TRAIN_PART: u64 = 64;
+const TRAIN_LEAST: u64 = 128 << 10;
+const TRAIN_MOST: u64 = 1 << 20;
+
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -255,9 +260,12 @@ impl Endpoint {
     }
 
     /// This endpoint calls one peer, which answers before others call: what is sent first does not wait for
-    /// that answer, a round trip, nor for what the path turns out to be. To be called before the peer is named.
-    pub fn call_one(&self) {
-        self.shell.lock().carriers_mut().hurry();
+    /// that answer, a round trip, nor for what the path turns out to be. Where so many `bytes` are to go there, the
+    /// path is measured meanwhile with a little of that, at most 1 MiB without data, if it goes by UDP. To be called
+    /// before the peer is named.
+    pub fn call_one(&self, bytes: u64) {
+        let train = (bytes / TRAIN_PART).min(TRAIN_MOST);
+        self.shell.lock().carriers_mut().hurry(if train < TRAIN_LEAST { 0 } else { train as u32 });
         self.core.lock().engine.call_one();
     }
 

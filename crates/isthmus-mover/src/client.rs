@@ -82,7 +82,7 @@ impl Transfer {
         let local = self.local()?;
         let port = Port::open(&self.settings).map_err(|error| MoverError::Local(error.to_string()))?;
         let port = Arc::new(port);
-        port.call_one();
+        port.call_one(self.expected(&local));
         let peer = port.peer(&self.service)?;
         let session = getrandom::u64().map_err(|error| MoverError::Local(error.to_string()))?;
         let mut channel = match &self.trust {
@@ -113,6 +113,18 @@ impl Transfer {
         // Taking leave costs round trips, for which nobody need wait.
         std::thread::spawn(move || drop(port));
         done.map_err(|error| self.explained(error))
+    }
+
+    /// What is known of how much will go, as fast as it can: the lengths of single files. Bytes.
+    fn expected(&self, local: &Local) -> u64 {
+        let all_go = self.rate == 0 && !self.rules.dry_run && !self.rules.update;
+        match local {
+            Local::Sources(roots) if all_go => {
+                let bytes: u64 = roots.iter().filter_map(Root::file_len).sum();
+                bytes / u64::from(self.choice.share.ranks)
+            }
+            _ => 0,
+        }
     }
 
     fn explained(&self, error: MoverError) -> MoverError {

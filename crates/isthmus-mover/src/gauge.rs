@@ -1,19 +1,22 @@
 //! How much to have under way: the bandwidth-delay product, as it shows.
 //!
 //! The delay is the shortest time that a block took from being posted to being acknowledged,
-//! the bandwidth the greatest amount that was acknowledged in a tenth of a second.
+//! the bandwidth the greatest amount that was acknowledged in as long a time, at most a tenth of a second: while
+//! the network keeps up with the window, that doubles with each delay.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Least window: what a network may need of which no more than its round trip is known, up to
-/// this one, and as many times more on a longer one. Bytes. It is more than five times what 1 Gb/s holds: what
+/// this one, and as many times more on a longer one. Bytes. It is what 5 Gb/s hold twice, and 1 Gb/s ten times: what
 /// is lost comes a round trip later, or two, and holds up what follows it.
-const LEAST: u64 = 16 << 20;
+const LEAST: u64 = 32 << 20;
 const LEAST_TRIP: Duration = Duration::from_millis(24);
 /// Least window in blocks.
 const LEAST_BLOCKS: u64 = 4;
-const LOOK: Duration = Duration::from_millis(100);
+/// Over how long the bandwidth is taken: the delay, within these.
+const LOOK_LEAST: Duration = Duration::from_millis(20);
+const LOOK_MOST: Duration = Duration::from_millis(100);
 
 /// What to have under way on a path of this round trip before more is known of it. Bytes.
 pub(crate) fn at_first(round_trip: Option<Duration>) -> u64 {
@@ -75,7 +78,7 @@ impl Gauge {
     /// Adapts the window if it is time.
     pub(crate) fn look(&mut self) {
         let spent = self.since.elapsed();
-        if spent < LOOK {
+        if spent < self.delay.unwrap_or(LOOK_MOST).clamp(LOOK_LEAST, LOOK_MOST) {
             return;
         }
         self.rate = self.rate.max(self.bytes as f64 / spent.as_secs_f64());

@@ -88,9 +88,10 @@ impl Port {
         self.endpoint.address()
     }
 
-    /// There will be one peer, which this side calls: what is sent first goes with the lane's first word.
-    pub(crate) fn call_one(&self) {
-        self.endpoint.call_one();
+    /// There will be one peer, which this side calls: what is sent first goes with the lane's first word. About so
+    /// many `bytes` are to go there.
+    pub(crate) fn call_one(&self, bytes: u64) {
+        self.endpoint.call_one(bytes);
     }
 
     pub(crate) fn peer(&self, address: &Address) -> Result<PeerId, PostError> {

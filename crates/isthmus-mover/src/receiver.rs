@@ -154,7 +154,7 @@ impl<'a> ReceivingSide<'a> {
                 self.post_blocks()?;
             }
             let status = self.status;
-            self.wire.beat(|| status)?;
+            self.wire.beat(false, || status)?;
             self.tell(false);
         }
     }
@@ -359,7 +359,7 @@ impl<'a> ReceivingSide<'a> {
         let (wire, status) = (&mut *self.wire, self.status);
         let mut lost = None;
         let mut alive = || {
-            if let Err(error) = wire.beat(|| status) {
+            if let Err(error) = wire.beat(false, || status) {
                 lost = Some(error);
             }
         };

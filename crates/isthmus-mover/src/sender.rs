@@ -20,9 +20,9 @@ use crate::walk::{Filter, Found, Item, Root, walk};
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Status, Verdict};
 
-/// What is sent before the first answer: more than a path of 1 Gb/s carries in two round trips, if they are so
-/// long, and as many times more on a longer one: the answer may be lost at first. Bytes.
-const AHEAD: u64 = 4 << 20;
+/// What is sent before the first answer: more than a path of 1 Gb/s carries in four round trips, or one of 5 Gb/s
+/// in one, if they are so long, and as many times more on a longer one: the answer may be lost at first. Bytes.
+const AHEAD: u64 = 8 << 20;
 const AHEAD_TRIP: Duration = Duration::from_millis(12);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
@@ -86,6 +86,8 @@ pub(crate) struct SendingSide<'a> {
     /// Bytes with the network.
     in_network: u64,
     gauge: Gauge,
+    /// The window that the receiver knows of.
+    window_told: u64,
     status: Status,
     other: Status,
     told: (Instant, Status, Status, u64, u64),
@@ -134,6 +136,7 @@ impl<'a> SendingSide<'a> {
             reading: 0,
             in_network: 0,
             gauge: Gauge::new(sending.block, sending.memory),
+            window_told: 0,
             status: Status::default(),
             other: Status::default(),
             told: (now, Status::default(), Status::default(), 0, 0),
@@ -187,7 +190,11 @@ impl<'a> SendingSide<'a> {
                 }
             }
             let status = Status { window: self.gauge.window(), ..self.status };
-            self.wire.beat(|| status)?;
+            // The receiver is to have buffers for what comes by then.
+            let has_grown = status.window > self.window_told;
+            if self.wire.beat(has_grown, || status)? {
+                self.window_told = status.window;
+            }
             self.tell(false);
         }
     }
@@ -197,6 +204,7 @@ impl<'a> SendingSide<'a> {
         let round_trip = self.wire.round_trip();
         tracing::debug!(?round_trip, "both sides know each other");
         self.gauge.expect(round_trip);
+        self.window_told = self.gauge.window(); // it reckons with as much
         self.plan.run_ahead(scaled(AHEAD, AHEAD_TRIP, round_trip).saturating_sub(AHEAD));
     }
 

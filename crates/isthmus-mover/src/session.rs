@@ -253,14 +253,18 @@ impl Wire {
         self.flush()
     }
 
-    /// Says how it goes if it is time, and looks whether the other side still does.
-    pub(crate) fn beat(&mut self, status: impl FnOnce() -> Status) -> Result<bool, MoverError> {
+    /// Says how it goes if it is time, or `at_once`, and looks whether the other side still does. Whether it was said.
+    pub(crate) fn beat(
+        &mut self,
+        at_once: bool,
+        status: impl FnOnce() -> Status,
+    ) -> Result<bool, MoverError> {
         let now = Instant::now();
         if now - self.heard > PATIENCE {
             let text = format!("the other side has been silent for {} s", PATIENCE.as_secs());
             return Err(MoverError::Lost(text));
         }
-        if now - self.beat < BEAT || !self.channel.is_ready() {
+        if now - self.beat < BEAT && !at_once || !self.channel.is_ready() {
             return Ok(false);
         }
         self.beat = now;

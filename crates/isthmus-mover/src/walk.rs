@@ -27,6 +27,14 @@ pub(crate) struct Root {
     pub(crate) name: Vec<u8>,
 }
 
+impl Root {
+    /// How long it is, if it is a regular file. Bytes.
+    pub(crate) fn file_len(&self) -> Option<u64> {
+        let stat = statat(&self.dir, &self.at[..], AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(stat.st_size as u64)
+    }
+}
+
 /// Whether each has a place of its own at the destination.
 ///
 /// # Errors

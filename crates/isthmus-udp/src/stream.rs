@@ -396,6 +396,15 @@ impl Stream {
         self.receiving.consume(now, len);
     }
 
+    /// So many bytes of packets without data go behind what is written first, while the peer's answer is
+    /// on its way: how they arrive tells of the path. Bytes (wire). For who knows that much more than that
+    /// will follow; to be called before anything is sent.
+    pub fn measure(&mut self, bytes: u32) {
+        if matches!(self.handshake, Handshake::Opening { .. }) {
+            self.train = Some(bytes);
+        }
+    }
+
     /// Whether the peer has answered.
     pub fn is_open(&self) -> bool {
         self.remote.is_some()

@@ -377,8 +377,8 @@ pub(crate) struct Carriers {
     transport: Transport,
     /// The round trip from which on UDP carries, where nothing else is said.
     udp_from: Duration,
-    /// Lanes carry before it is known by what they had better go.
-    hurried: bool,
+    /// Lanes carry before it is known by what they had better go, and so many bytes measure the path.
+    hurried: Option<u32>,
     /// Who has to be reached by TCP.
     routers: Vec<SocketAddr>,
     paths: Paths,
@@ -411,7 +411,7 @@ impl Carriers {
             from,
             transport: settings.transport,
             udp_from: settings.udp_from.to_duration(),
-            hurried: false,
+            hurried: None,
             routers: settings.routers.0.clone(),
             paths: Paths::new(settings.congestion.clone(), Neighbours::new(own, ledger)),
             hubs,
@@ -469,9 +469,10 @@ impl Carriers {
         self.udp.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// The first words to a host of which nothing is known do not wait until it is.
-    pub(crate) fn hurry(&mut self) {
-        self.hurried = true;
+    /// The first words to a host of which nothing is known do not wait until it is, and `train` bytes behind them
+    /// measure the path.
+    pub(crate) fn hurry(&mut self, train: u32) {
+        self.hurried = Some(train);
     }
 
     /// Starts to connect to `to`.
@@ -491,10 +492,10 @@ impl Carriers {
             return Ok(Carrier::Udp(udp.dial(to)));
         }
         if by.is_none()
-            && self.hurried
+            && let Some(train) = self.hurried
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Udp(udp.try_out(to, self.udp_from)));
+            return Ok(Carrier::Udp(udp.try_out(to, self.udp_from, train)));
         }
         let lane = TcpLane::dial(by_tcp, self.from)?;
         if by.is_none_or(|by| by == Known::Wanted)

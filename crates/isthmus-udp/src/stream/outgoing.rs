@@ -230,8 +230,10 @@ impl Stream {
     /// Whether the path is to be measured while there is nothing to send.
     fn wants_train(&mut self) -> bool {
         // Who has said nothing may never do so.
-        let is_used = self.sending.sent_to() > 0 && self.handshake == Handshake::Done;
-        if self.train.is_none() && is_used && self.path.rtt_us().is_some() {
+        if self.sending.sent_to() == 0 {
+            return false;
+        }
+        if self.train.is_none() && self.handshake == Handshake::Done && self.path.rtt_us().is_some() {
             let long = self.path.rtt_least_us().is_some_and(|rtt| rtt >= TRAIN_RTT_US);
             self.train = Some(if long { TRAIN_BYTES } else { 0 });
         }

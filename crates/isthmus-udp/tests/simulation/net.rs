@@ -495,9 +495,23 @@ pub(crate) fn transfer(net: &mut Net, bytes: u64, checked: bool, limit_s: f64) -
 
 /// The same of a stream that was opened, with a little data, so long before time counts.
 pub(crate) fn transfer_after(net: &mut Net, pause_us: Micros, bytes: u64, limit_s: f64) -> Result<f64, u64> {
+    transfer_measured(net, 0, pause_us, bytes, limit_s)
+}
+
+/// The same where the path is measured with `train` bytes while the stream opens.
+pub(crate) fn transfer_measured(
+    net: &mut Net,
+    train: u32,
+    pause_us: Micros,
+    bytes: u64,
+    limit_s: f64,
+) -> Result<f64, u64> {
     let mut flow = Flow::new(net, 0, 1, bytes, false);
     let (now, id) = (net.now, flow.stream());
-    flow.written = net.ports[0].with(now, id, |stream| stream.write(&[0; 20])).expect("it lives") as u64;
+    if train > 0 {
+        net.ports[0].with(now, id, |stream| stream.measure(train));
+    }
+    flow.greet(net);
     while net.step(now + pause_us) {
         flow.on_event(net);
         flow.drain(net);

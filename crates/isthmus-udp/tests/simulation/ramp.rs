@@ -2,7 +2,7 @@
 
 use isthmus_lab::model::Loss;
 
-use crate::net::{Net, PathSpec, transfer};
+use crate::net::{Net, PathSpec, transfer, transfer_measured};
 
 /// The fraction of the floor at which so many bytes go from a cold start, and the packets that were lost.
 fn start(path: &PathSpec, bytes: u64) -> (f64, u64) {
@@ -37,6 +37,42 @@ fn a_fast_path_is_filled_in_a_few_round_trips_and_no_queue_overflows() {
                 lost <= 100 + 2 * by_chance,
                 "{rate} Gb/s, {rtt_us} us, loss {loss}: {lost} packets lost"
             );
+        }
+    }
+}
+
+/// The fraction of the floor at which so many bytes go once the peer has answered, where the path was measured
+/// with `train` bytes meanwhile.
+fn start_measured(path: &PathSpec, train: u32, bytes: u64) -> f64 {
+    let mut net = Net::pair(path);
+    let seconds = transfer_measured(&mut net, train, path.rtt_us + 2_000, bytes, 60.0);
+    path.floor_s(bytes) / seconds.expect("it ends in time")
+}
+
+/// Who has to wait for an answer before bulk data may go uses that time.
+#[test]
+fn a_path_is_measured_while_the_stream_opens() {
+    for (mbps, rtt_us, bytes, least) in [
+        (100, 24_000, 20_000_000, 0.95),
+        (1_000, 24_000, 50_000_000, 0.985),
+        (1_000, 100_000, 50_000_000, 0.97),
+        (1_000, 366_000, 100_000_000, 0.9),
+        (5_000, 24_000, 250_000_000, 0.95),
+        (10_000, 24_000, 500_000_000, 0.95),
+    ] {
+        for loss in [0.0, 0.01] {
+            let path = PathSpec {
+                rate_bps: mbps * 1_000_000,
+                rtt_us,
+                queue_us: rtt_us / 4,
+                loss: Loss::Independent(loss),
+                ..Default::default()
+            };
+            let (cold, measured) = (start_measured(&path, 0, bytes), start_measured(&path, 1 << 20, bytes));
+            let what =
+                format!("{mbps} Mb/s, {rtt_us} us, loss {loss}: {measured:.3} of the floor, else {cold:.3}");
+            println!("{what}");
+            assert!(measured >= least && measured > cold - 0.02, "{what}");
         }
     }
 }

@@ -21,6 +21,10 @@ pub(crate) struct UdpLane {
 }
 
 impl UdpLane {
+    pub(super) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
     pub(super) fn new(stream: StreamId, peer: SocketAddr, dialled: bool) -> Self {
         Self { stream, peer, dialled, trial: None }
     }

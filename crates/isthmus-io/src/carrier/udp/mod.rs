@@ -251,9 +251,13 @@ impl Udp {
     }
 
     /// Opens a lane that carries at once, though it ends if the round trip is shorter than `long`, or if
-    /// nothing gets through while TCP does.
-    pub(super) fn try_out(&mut self, to: SocketAddr, long: Duration) -> UdpLane {
-        self.dial(to).on_trial(long)
+    /// nothing gets through while TCP does. `train` bytes behind its first words measure the path.
+    pub(super) fn try_out(&mut self, to: SocketAddr, long: Duration, train: u32) -> UdpLane {
+        let lane = self.dial(to);
+        if train > 0 {
+            self.port.with(self.now(), lane.stream(), |stream| stream.measure(train));
+        }
+        lane.on_trial(long)
     }
 
     /// Opens a lane within a session.
