@@ -16,6 +16,9 @@ enum { TRIPS = 3, TRIPS_MOST = 8 };
 #define USUAL_TRIP_S 0.024
 // The same on a path of USUAL_TRIP_S before anything has been delivered; as many times more on a longer one. Bytes.
 #define AT_FIRST (4 * MIB)
+// Length of a rank's first piece; the next ones are as long as all before them together, up to that of pieces. The network
+// need not wait until a long one has been read. Bytes.
+#define FIRST_PIECE MIB
 // What a rank remembers of its path's rate when that seems to be less.
 #define FADING 0.9
 // How often a rank looks how quick its path is, or a round trip. Seconds.
@@ -168,6 +171,9 @@ void on_deal(struct transfer *t, int source)
 int deal_next(struct transfer *t, struct slot *slot)
 {
     struct range *taken = &t->deal.taken;
+    int64_t most = t->deal.begun > FIRST_PIECE ? t->deal.begun : FIRST_PIECE;
+    if (most > t->piece)
+        most = t->piece;
     if (t->stopped)
         taken->next = taken->end;
     while (taken->next < taken->end && is_had(t, taken->next))
@@ -177,11 +183,12 @@ int deal_next(struct transfer *t, struct slot *slot)
     int64_t end = taken->next;
     do
         end += taken->end - end < t->block ? taken->end - end : t->block;
-    while (end < taken->end && end - taken->next < t->piece && !is_had(t, end));
+    while (end < taken->end && end - taken->next < most && !is_had(t, end));
     slot->offset = taken->next;
     slot->length = end - taken->next;
     taken->next = end;
     t->deal.under_way += slot->length;
+    t->deal.begun += slot->length;
     return 1;
 }
 

@@ -247,7 +247,7 @@ struct deal {
     int64_t asked;        // the word of who asks: its transfer's serial
     struct grant granted;
     int asking, few, none;
-    int64_t under_way, delivered; // bytes
+    int64_t begun, under_way, delivered; // bytes
     int64_t longest;              // piece of what was taken last
     double rate, looked;          // bytes a second; when
 };
