@@ -34,6 +34,7 @@ mod stubs;
 mod tagged;
 mod trigger;
 mod wait;
+mod waitobj;
 mod waitset;
 
 use isthmus_abi::{abi, flags};
