@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::abi::{
-    FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, fi_cntr_attr, fi_ops, fi_ops_cntr, fi_wait_obj,
-    fid, fid_cntr, fid_xpu_cntr,
+    FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP, fi_cntr_attr, fi_ops, fi_ops_cntr, fi_wait_obj, fid, fid_cntr,
+    fid_xpu_cntr,
 };
 use crate::convert::{Plain, copy_prefix, zeroed};
-use crate::cq::waits;
 use crate::domain::DomainState;
 use crate::door::{Guard, Object, close, entries, give, refusals};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_CLASS_CNTR, FI_GETWAIT, FI_GETWAITOBJ};
+use crate::flags::FI_CLASS_CNTR;
 use crate::live::Live;
 use crate::trigger::Board;
 use crate::wait::{Deadline, Sources, Waiter};
+use crate::waitobj::{self, waits};
 use crate::waitset::{self, SetState};
 
 /// The counter behind a C object.
@@ -279,20 +279,8 @@ entries! {
     }
 
     fn control(cntr: Cntr as fid, command: c_int, arg: *mut c_void) -> c_int {
-        if arg.is_null() {
-            return Err(Error::Null);
-        }
-        let value = match command {
-            FI_GETWAIT if cntr.wait_obj == FI_WAIT_NONE => {
-                return Err(Error::BadState("this counter has no wait object"));
-            }
-            FI_GETWAIT => cntr.counter.fd()?,
-            FI_GETWAITOBJ => cntr.wait_obj.cast_signed(),
-            _ => return Err(Error::Unsupported("this control of a counter")),
-        };
-        // SAFETY: the caller passes a place for the descriptor or the enumeration.
-        unsafe { arg.cast::<c_int>().write(value) };
-        Ok(0)
+        // SAFETY: the caller passes what the command takes.
+        unsafe { waitobj::control(cntr.wait_obj, command, arg, || cntr.counter.fd()) }
     }
 }
 

@@ -100,6 +100,21 @@ pub(crate) fn length(pieces: &[iovec]) -> usize {
     pieces.iter().map(|piece| piece.iov_len).sum()
 }
 
+/// The `len` bytes from `start` of a buffer in pieces.
+pub(crate) fn cut(pieces: &[iovec], start: usize, len: usize) -> Vec<iovec> {
+    let (mut skip, mut want) = (start, len);
+    let mut out = Vec::new();
+    for piece in pieces {
+        let used = want.min(piece.iov_len.saturating_sub(skip));
+        if used > 0 {
+            out.push(iovec { iov_base: piece.iov_base.wrapping_byte_add(skip), iov_len: used });
+        }
+        skip = skip.saturating_sub(piece.iov_len);
+        want -= used;
+    }
+    out
+}
+
 /// Pieces that C counted in elements, counted in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Elements {
@@ -125,6 +140,16 @@ impl Elements {
         Ok(out)
     }
 
+    /// The `len` bytes from `start`.
+    pub(crate) fn cut(&self, start: usize, len: usize) -> Self {
+        let mut out = Self::EMPTY;
+        for (to, from) in out.pieces.iter_mut().zip(cut(self.as_slice(), start, len)) {
+            *to = from;
+            out.used += 1;
+        }
+        out
+    }
+
     pub(crate) fn as_slice(&self) -> &[iovec] {
         &self.pieces[..self.used]
     }
@@ -143,6 +168,24 @@ mod tests {
         // SAFETY: the whole structure is readable.
         let copy = unsafe { copy_prefix(&raw const attr, len) }.expect("not null");
         assert_eq!((copy.mr_mode, copy.max_group_id), (3, 0));
+    }
+
+    #[test]
+    fn a_cut_goes_through_the_pieces() {
+        let bytes = [0_u8; 20];
+        let base = bytes.as_ptr().cast::<c_void>();
+        let at =
+            |start: usize, len| iovec { iov_base: base.wrapping_byte_add(start).cast_mut(), iov_len: len };
+        let whole = [at(0, 5), at(8, 0), at(10, 6)];
+        let cut = |start, len| -> Vec<_> {
+            let offset = |piece: &iovec| piece.iov_base.addr() - base.addr();
+            super::cut(&whole, start, len).iter().map(|piece| (offset(piece), piece.iov_len)).collect()
+        };
+        assert_eq!(cut(0, 5), [(0, 5)]);
+        assert_eq!(cut(3, 4), [(3, 2), (10, 2)]);
+        assert_eq!(cut(5, 6), [(10, 6)]);
+        assert_eq!(cut(7, 2), [(12, 2)]);
+        assert_eq!(cut(4, 0), []);
     }
 
     #[test]

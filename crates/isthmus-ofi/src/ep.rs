@@ -147,12 +147,13 @@ impl EpState {
     }
 
     fn enable(&self) -> Result<(), Error> {
+        let mut bindings = self.bindings.lock();
         if self.live.get().is_some() {
             return Ok(());
         }
-        let engine = self.engine()?;
-        let bound = std::mem::take(&mut *self.bindings.lock());
-        let live = Live::start(engine, bound, self.caps, &self.domain)?;
+        // What is bound stays so if something is still missing.
+        bindings.check()?;
+        let live = Live::start(self.engine()?, std::mem::take(&mut bindings), self.caps, &self.domain)?;
         self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
     }
 
@@ -334,8 +335,16 @@ impl Ep {
         if flags & !EVENTS != 0 || flags == 0 {
             return Err(Error::BadFlags(flags));
         }
-        self.state.bindings.lock().counters.push((cntr.counter.clone(), flags));
-        Ok(())
+        // A counter may come late (libfabric's own providers allow that, and Sandia OpenSHMEM does it);
+        // the lock keeps enabling out.
+        let mut bound = self.state.bindings.lock();
+        match self.state.live.get() {
+            Some(live) => live.bind_counter(cntr.counter.clone(), flags),
+            None => {
+                bound.counters.push((cntr.counter.clone(), flags));
+                Ok(())
+            }
+        }
     }
 
     /// A second handle with other default flags (`FI_ALIAS`).
@@ -403,11 +412,11 @@ static FID_OPS: fi_ops = ops(close_ep, Some(bind), Some(control));
 
 entries! {
     fn bind(ep: Ep as fid, other: *mut fid, flags: u64) -> c_int {
-        if ep.state.live.get().is_some() {
-            return Err(Error::BadState("the endpoint is enabled already"));
-        }
         // SAFETY: the caller passes null or an object of this provider.
         let class = unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass;
+        if ep.state.live.get().is_some() && matches!(class, FI_CLASS_AV | FI_CLASS_CQ) {
+            return Err(Error::BadState("the endpoint is enabled already"));
+        }
         match class {
             FI_CLASS_AV => {
                 // SAFETY: the class says what it is.

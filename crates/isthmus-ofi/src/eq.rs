@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::abi::{FI_WAIT_NONE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fi_wait_obj, fid, fid_eq};
+use crate::abi::{fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fi_wait_obj, fid, fid_eq};
 use crate::convert::{Plain, array, copy_prefix, zeroed};
-use crate::cq::{copy_text, waits};
+use crate::cq::copy_text;
 use crate::door::{Guard, Object, close, entries, give};
 use crate::error::Error;
 use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_AFFINITY, FI_CLASS_EQ, FI_GETWAIT, FI_GETWAITOBJ, FI_PEEK, FI_WRITE};
+use crate::flags::{FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_WRITE};
 use crate::wait::{Deadline, Waiter};
+use crate::waitobj::{self, waits};
 
 #[repr(C)]
 pub(crate) struct Eq {
@@ -232,20 +233,8 @@ entries! {
     }
 
     fn control(eq: Eq as fid, command: c_int, arg: *mut c_void) -> c_int {
-        if arg.is_null() {
-            return Err(Error::Null);
-        }
-        let value = match command {
-            FI_GETWAIT if eq.wait_obj == FI_WAIT_NONE => {
-                return Err(Error::BadState("this queue has no wait object"));
-            }
-            FI_GETWAIT => eq.queue.waiter.fd(),
-            FI_GETWAITOBJ => eq.wait_obj.cast_signed(),
-            _ => return Err(Error::Unsupported("this control of an event queue")),
-        };
-        // SAFETY: the caller passes a place for the descriptor or the enumeration.
-        unsafe { arg.cast::<c_int>().write(value) };
-        Ok(0)
+        // SAFETY: the caller passes what the command takes.
+        unsafe { waitobj::control(eq.wait_obj, command, arg, || Ok(eq.queue.waiter.fd())) }
     }
 }
 

@@ -10,11 +10,13 @@ use crate::abi::fi_addr_t;
 use crate::access::Observers;
 use crate::av::AvTable;
 use crate::cntr::Counter;
+use crate::counters::Counters;
 use crate::cq::{Entry, Filling, Queue, Reading};
 use crate::domain::DomainState;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::*;
+use crate::joint::Joints;
 use crate::log::{self, Level};
 use crate::peers::Peers;
 use crate::trigger::{Board, Tickets};
@@ -27,7 +29,7 @@ pub(crate) struct QueueBinding {
     pub(crate) selective: bool,
 }
 
-/// What an endpoint is once it is enabled; nothing of it changes any more.
+/// What an endpoint is once it is enabled; nothing of it changes any more, but that counters join.
 #[derive(Debug)]
 pub(crate) struct Live {
     engine: Engine,
@@ -35,13 +37,12 @@ pub(crate) struct Live {
     peers: Peers,
     pub(crate) tx: Option<QueueBinding>,
     pub(crate) rx: Option<QueueBinding>,
-    counters: Vec<(Arc<Counter>, u64)>,
-    /// The events of all of them.
-    counted: u64,
+    counters: Counters,
     caps: u64,
     observers: Arc<Observers>,
     board: Arc<Board>,
     tickets: Tickets,
+    joints: Joints,
     /// Completions on their way to the queues; its lock is held by whoever turns the engine.
     scratch: Mutex<Vec<Completion>>,
 }
@@ -55,6 +56,19 @@ pub(crate) struct Bindings {
     pub(crate) counters: Vec<(Arc<Counter>, u64)>,
 }
 
+impl Bindings {
+    /// Whether all is there that an endpoint needs.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.av.is_none() {
+            return Err(Error::NoAv);
+        }
+        if self.tx.is_none() && self.rx.is_none() && self.counters.is_empty() {
+            return Err(Error::NoCq);
+        }
+        Ok(())
+    }
+}
+
 impl Live {
     /// Starts the flow of completions.
     pub(crate) fn start(
@@ -64,28 +78,25 @@ impl Live {
         domain: &DomainState,
     ) -> Result<Arc<Self>, Error> {
         let av = bound.av.ok_or(Error::NoAv)?;
-        if bound.tx.is_none() && bound.rx.is_none() && bound.counters.is_empty() {
-            return Err(Error::NoCq);
-        }
         let live = Arc::new(Self {
             engine,
             av,
             peers: Peers::default(),
             tx: bound.tx,
             rx: bound.rx,
-            counted: bound.counters.iter().fold(0, |all, (_, events)| all | events),
-            counters: bound.counters,
+            counters: Counters::default(),
             caps,
             observers: domain.observers.clone(),
             board: domain.board.clone(),
             tickets: Tickets::default(),
+            joints: Joints::default(),
             scratch: Mutex::default(),
         });
         for queue in live.queues() {
             queue.add_source(&live)?;
         }
-        for (counter, _) in &live.counters {
-            counter.add_source(&live)?;
+        for (counter, events) in bound.counters {
+            live.bind_counter(counter, events)?;
         }
         if caps & FI_RMA_EVENT != 0 {
             live.observers.add_endpoint(&live)?;
@@ -96,12 +107,19 @@ impl Live {
         Ok(live)
     }
 
+    /// Counts these events too from now on.
+    pub(crate) fn bind_counter(self: &Arc<Self>, counter: Arc<Counter>, events: u64) -> Result<(), Error> {
+        counter.add_source(self)?;
+        self.counters.join(counter, events);
+        Ok(())
+    }
+
     /// Ends it: nothing polls the engine any more, and it says goodbye to its peers.
     pub(crate) fn stop(self: &Arc<Self>) {
         for queue in self.queues() {
             queue.remove_source(self);
         }
-        for (counter, _) in &self.counters {
+        for counter in self.counters.all() {
             counter.remove_source(self);
         }
         self.observers.forget_endpoint(self);
@@ -126,9 +144,17 @@ impl Live {
         &self.tickets
     }
 
+    pub(crate) fn joints(&self) -> &Joints {
+        &self.joints
+    }
+
+    pub(crate) fn caps(&self) -> u64 {
+        self.caps
+    }
+
     /// Whether counters are told of messages sent.
     pub(crate) fn counts_sends(&self) -> bool {
-        self.counted & FI_SEND != 0
+        self.counters.count_any(FI_SEND)
     }
 
     /// The peer to send to.
@@ -176,6 +202,9 @@ impl Live {
         open: &mut Option<Filling<'a>>,
         reading: Option<&mut Reading<'_>>,
     ) {
+        if self.joints.are_open() && !self.joints.settle(completion) {
+            return;
+        }
         if self.tickets.are_open() {
             // To count may start what waits for it, which may fail and be told to the same queue.
             *open = None;
@@ -188,9 +217,9 @@ impl Live {
             let key = std::mem::take(&mut completion.tag);
             self.observers.count(key, counted_as(completion.kind).unwrap_or(0), completion.len);
         }
-        if let Some(event) = counted_as(completion.kind).filter(|event| self.counted & event != 0) {
+        if let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event)) {
             *open = None;
-            self.count(event, completion);
+            self.counters.count(event, completion.error.is_some(), completion.len);
         }
         let binding = if is_receiver_side(completion.kind) { &self.rx } else { &self.tx };
         let Some(binding) = binding else { return };
@@ -212,14 +241,6 @@ impl Live {
                 datagrams.source(peer).and_then(|source| self.av.number(&source)).unwrap_or(FI_ADDR_NOTAVAIL)
             }
             (None, _) => FI_ADDR_NOTAVAIL,
-        }
-    }
-
-    fn count(&self, event: u64, completion: &Completion) {
-        for (counter, events) in &self.counters {
-            if events & event != 0 {
-                counter.count(completion.error.is_some(), completion.len);
-            }
         }
     }
 }
@@ -246,7 +267,7 @@ fn report(completion: &Completion) {
 
 fn is_receiver_side(kind: CompletionKind) -> bool {
     use CompletionKind::*;
-    matches!(kind, Recv(_) | RemoteWrite | RemoteAccess { .. } | BufferReleased)
+    matches!(kind, Recv(_) | Peek | RemoteWrite | RemoteAccess { .. } | BufferReleased)
 }
 
 /// Which of a counter's events this is (`fi_cntr(3)`).
@@ -259,7 +280,7 @@ fn counted_as(kind: CompletionKind) -> Option<u64> {
         Read | Atomic(_) => Some(FI_READ),
         RemoteWrite | RemoteAccess { wrote: true } => Some(FI_REMOTE_WRITE),
         RemoteAccess { wrote: false } => Some(FI_REMOTE_READ),
-        BufferReleased => None,
+        Peek | BufferReleased => None,
     }
 }
 
@@ -269,6 +290,7 @@ pub(crate) fn flags_of(completion: &Completion) -> u64 {
     let kind = match completion.kind {
         Send(channel) => FI_SEND | flag_of(channel),
         Recv(channel) => FI_RECV | flag_of(channel),
+        Peek => FI_RECV | FI_TAGGED,
         Write => FI_RMA | FI_WRITE,
         Read => FI_RMA | FI_READ,
         Atomic(AtomicKind::Update) => FI_ATOMIC | FI_WRITE,

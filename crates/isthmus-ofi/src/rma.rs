@@ -5,13 +5,15 @@ use std::ffi::c_void;
 use isthmus_proto::{CompletionKind, Options, RemoteRange, RmaRequest};
 use libc::iovec;
 
-use crate::abi::{fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
+use crate::abi::{fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
 use crate::call::Call;
-use crate::convert::{array, length, piece, pieces};
+use crate::convert::{array, cut, length, piece, pieces};
 use crate::door::entries;
 use crate::ep::{Ep, target};
 use crate::error::Error;
 use crate::flags::FI_REMOTE_CQ_DATA;
+use crate::info::Kind;
+use crate::joint;
 use crate::live::Live;
 use crate::send::check_inject;
 
@@ -30,7 +32,7 @@ pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
 
 /// Where at the peer.
 #[derive(Clone, Copy)]
-pub(crate) struct Remote {
+struct Remote {
     peer: fi_addr_t,
     addr: u64,
     key: u64,
@@ -46,11 +48,6 @@ impl Remote {
         Self { data: Some(data), ..self }
     }
 
-    /// With data if the flags of a `*msg` call say so.
-    pub(crate) fn with_flagged_data(self, flags: u64, data: u64) -> Self {
-        if flags & FI_REMOTE_CQ_DATA == 0 { self } else { self.with_data(data) }
-    }
-
     fn request(self, live: &Live, options: Options, iov: &[iovec]) -> Result<RmaRequest, Error> {
         let remote = RemoteRange { key: self.key, addr: self.addr, len: length(iov) as u64 };
         Ok(RmaRequest { peer: target(live, self.peer)?, remote, data: self.data, options })
@@ -58,7 +55,7 @@ impl Remote {
 
     /// # Safety
     /// The buffers stay valid and unchanged until the completion is read.
-    pub(crate) unsafe fn write(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
+    unsafe fn write(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
         check_inject(call.options, iov)?;
         call.post(CompletionKind::Write, iov, move |live, options, iov| {
             let request = self.request(live, options, iov)?;
@@ -69,7 +66,7 @@ impl Remote {
 
     /// # Safety
     /// The buffers stay valid and untouched until the completion is read.
-    pub(crate) unsafe fn read(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
+    unsafe fn read(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
         call.post(CompletionKind::Read, iov, move |live, options, iov| {
             let request = self.request(live, options, iov)?;
             // SAFETY: by this function's contract.
@@ -78,26 +75,84 @@ impl Remote {
     }
 }
 
-/// The parts of a `*msg` call: its one remote piece, as long as the local ones, and these.
+/// Several places at the peer, one behind the other for the local buffer.
+struct Scattered {
+    peer: fi_addr_t,
+    places: Vec<RemoteRange>,
+    data: Option<u64>,
+}
+
+impl Scattered {
+    /// # Safety
+    /// The buffers stay valid, and unchanged or untouched, until the completion is read.
+    unsafe fn post(self, call: Call<'_>, kind: CompletionKind, iov: &[iovec]) -> Result<isize, Error> {
+        call.post(kind, iov, move |live, options, iov| {
+            let peer = target(live, self.peer)?;
+            let engine = live.engine().reliable()?;
+            let starts =
+                self.places.iter().scan(0, |end, place| Some(std::mem::replace(end, *end + place.len)));
+            let parts: Vec<_> = starts.zip(&self.places).collect();
+            joint::post(live, kind, options, &parts, self.data.is_some(), |&(start, place), options, last| {
+                let iov = cut(iov, start as usize, place.len as usize);
+                let data = self.data.filter(|_| last);
+                let request = RmaRequest { peer, remote: *place, data, options };
+                match kind {
+                    // SAFETY: by this function's contract.
+                    CompletionKind::Read => unsafe { engine.read(&request, &iov) },
+                    // SAFETY: by this function's contract.
+                    _ => unsafe { engine.write(&request, &iov) },
+                }?;
+                Ok(())
+            })
+        })
+    }
+}
+
+/// Posts the write or read that a message describes.
 ///
 /// # Safety
-/// `msg` is valid for `'a`, with as many pieces as it says.
-pub(crate) unsafe fn parts<'a>(
+/// `msg` is null or valid, with as many pieces as it says; the buffers behind stay valid, and unchanged or
+/// untouched, until the completion is read.
+pub(crate) unsafe fn post_call(
+    call: Call<'_>,
+    kind: CompletionKind,
     msg: *const fi_msg_rma,
-) -> Result<(Remote, &'a [iovec], &'a fi_msg_rma), Error> {
+    flags: u64,
+) -> Result<isize, Error> {
     // SAFETY: by this function's contract.
     let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
     // SAFETY: by this function's contract.
     let iov = unsafe { pieces(msg.msg_iov, msg.iov_count) }?;
     // SAFETY: by this function's contract.
-    let remote = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
-    let [remote] = remote else {
-        return Err(Error::Invalid("exactly one remote piece is needed (rma_iov_limit)"));
-    };
-    if remote.len != length(iov) {
+    let places = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
+    check_remote_pieces(&call, places.len())?;
+    let total = places.iter().try_fold(0, |all: usize, place| all.checked_add(place.len));
+    if total != Some(length(iov)) {
         return Err(Error::Invalid("local and remote pieces differ in length"));
     }
-    Ok((Remote::new(msg.addr, remote.addr, remote.key), iov, msg))
+    let write = kind == CompletionKind::Write;
+    let data = (write && flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+    if let [place] = places {
+        let remote = Remote { peer: msg.addr, addr: place.addr, key: place.key, data };
+        // SAFETY: by this function's contract.
+        return if write { unsafe { remote.write(call, iov) } } else { unsafe { remote.read(call, iov) } };
+    }
+    if write {
+        check_inject(call.options, iov)?;
+    }
+    let range = |place: &fi_rma_iov| RemoteRange { key: place.key, addr: place.addr, len: place.len as u64 };
+    let scattered = Scattered { peer: msg.addr, places: places.iter().map(range).collect(), data };
+    // SAFETY: by this function's contract.
+    unsafe { scattered.post(call, kind, iov) }
+}
+
+/// Whether one call may name so many pieces of the peer's memory.
+pub(crate) fn check_remote_pieces(call: &Call<'_>, count: usize) -> Result<(), Error> {
+    let most = Kind::Reliable.remote_pieces(call.live.caps());
+    if (1..=most).contains(&count) {
+        return Ok(());
+    }
+    Err(Error::Invalid("no remote piece, or more than rma_iov_limit"))
 }
 
 entries! {
@@ -121,9 +176,9 @@ entries! {
 
     fn readmsg(ep: Ep as fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
         // SAFETY: the caller passes null or its message.
-        let (remote, iov, msg) = unsafe { parts(msg) }?;
-        // SAFETY: the caller lends the buffers until the completion is read.
-        unsafe { remote.read(ep.tx_msg(flags, msg.context)?, iov) }
+        let context = unsafe { msg.as_ref() }.ok_or(Error::Null)?.context;
+        // SAFETY: the caller lends the buffer until the completion is read.
+        unsafe { post_call(ep.tx_msg(flags, context)?, CompletionKind::Read, msg, flags) }
     }
 
     fn write(
@@ -146,10 +201,9 @@ entries! {
 
     fn writemsg(ep: Ep as fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
         // SAFETY: the caller passes null or its message.
-        let (remote, iov, msg) = unsafe { parts(msg) }?;
-        let remote = remote.with_flagged_data(flags, msg.data);
+        let context = unsafe { msg.as_ref() }.ok_or(Error::Null)?.context;
         // SAFETY: the caller lends the buffers until the completion is read.
-        unsafe { remote.write(ep.tx_msg(flags, msg.context)?, iov) }
+        unsafe { post_call(ep.tx_msg(flags, context)?, CompletionKind::Write, msg, flags) }
     }
 
     fn inject(

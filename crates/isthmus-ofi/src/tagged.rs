@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use isthmus_proto::{Channel, PeekAction, PeekRequest, RecvRequest};
+use isthmus_proto::{Channel, Options, PeekAction, PeekRequest, RecvRequest};
 use libc::iovec;
 
 use crate::abi::{fi_addr_t, fi_msg_tagged, fi_ops_tagged, fid_ep};
@@ -55,6 +55,8 @@ unsafe fn recv_flagged(
         return Err(Error::Unsupported("a search that waits for a counter"));
     }
     let live = call.live;
+    // All that a search gives is its completion, whatever the queue is told of else.
+    let options = Options { notify: true, ..options };
     let look = |action| PeekRequest { source, tag, ignore, action, options };
     match (flags & FI_PEEK != 0, flags & FI_CLAIM != 0, flags & FI_DISCARD != 0) {
         // SAFETY: by this function's contract.

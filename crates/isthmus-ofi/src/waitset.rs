@@ -7,13 +7,14 @@ use parking_lot::Mutex;
 
 use crate::abi::{FI_WAIT_SET, fi_ops, fi_ops_wait, fi_wait_attr, fi_wait_obj, fid, fid_wait};
 use crate::cntr::Counter;
-use crate::cq::{Queue, waits};
+use crate::cq::Queue;
 use crate::door::{Guard, Object, close, entries, give};
 use crate::error::Error;
 use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_CLASS_WAIT, FI_GETWAIT, FI_GETWAITOBJ};
+use crate::flags::FI_CLASS_WAIT;
 use crate::wait::{Deadline, Waiter};
+use crate::waitobj::{self, waits};
 
 /// The set, which its members keep open.
 #[derive(Debug)]
@@ -160,17 +161,8 @@ entries! {
     }
 
     fn control(set: WaitSet as fid, command: c_int, arg: *mut c_void) -> c_int {
-        if arg.is_null() {
-            return Err(Error::Null);
-        }
-        let value = match command {
-            FI_GETWAIT => set.state.waiter.fd(),
-            FI_GETWAITOBJ => set.wait_obj.cast_signed(),
-            _ => return Err(Error::Unsupported("this control of a wait set")),
-        };
-        // SAFETY: the caller passes a place for the descriptor or the enumeration.
-        unsafe { arg.cast::<c_int>().write(value) };
-        Ok(0)
+        // SAFETY: the caller passes what the command takes.
+        unsafe { waitobj::control(set.wait_obj, command, arg, || Ok(set.state.waiter.fd())) }
     }
 }
 

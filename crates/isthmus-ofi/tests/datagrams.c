@@ -57,6 +57,22 @@ static void what_datagrams_have_not_is_not_offered(void)
 	fi_freeinfo(hints);
 }
 
+/* Who binds to any address has the host's own, and the packets of its interface. */
+static void any_address_has_the_packets_of_the_hosts_own(void)
+{
+	struct fi_info *hints = asked(FI_MSG), *own, *any;
+
+	setenv("FI_ISTHMUS_INTERFACE", "lo", 1);
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &own));
+	OK(fi_getinfo(FI_VERSION(1, 17), "0.0.0.0", "0", FI_SOURCE, hints, &any));
+	WANT(own->ep_attr->max_msg_size > 1472, 1);
+	WANT(any->ep_attr->max_msg_size, own->ep_attr->max_msg_size);
+	unsetenv("FI_ISTHMUS_INTERFACE");
+	fi_freeinfo(own);
+	fi_freeinfo(any);
+	fi_freeinfo(hints);
+}
+
 static void open_end(struct end *end)
 {
 	struct fi_av_attr table = { .type = FI_AV_TABLE };
@@ -206,6 +222,7 @@ int main(void)
 	struct fi_info *hints = asked(FI_MSG | FI_SOURCE);
 
 	what_datagrams_have_not_is_not_offered();
+	any_address_has_the_packets_of_the_hosts_own();
 	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
 	fi_freeinfo(hints);
 	WANT(info->ep_attr->type, FI_EP_DGRAM);

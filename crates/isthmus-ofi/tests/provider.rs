@@ -63,6 +63,11 @@ fn what_is_claimed_is_there_and_the_rest_is_refused() {
 }
 
 #[test]
+fn what_programs_of_others_rely_on_is_there() {
+    run("corners", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn operations_wait_for_counters_and_regions_count_accesses() {
     run("triggers", &[], LONG_ENOUGH);
 }

@@ -220,8 +220,10 @@ pub struct AtomicRequest {
 pub enum CompletionKind {
     /// A message was sent.
     Send(Channel),
-    /// A message was received (or an unexpected one was peeked at).
+    /// A message was received.
     Recv(Channel),
+    /// An unexpected tagged message was looked for.
+    Peek,
     /// Local end of an RMA write.
     Write,
     /// Local end of an RMA read.

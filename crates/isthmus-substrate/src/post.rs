@@ -238,6 +238,7 @@ impl Inner {
             }
             CompletionKind::RemoteAccess { .. }
             | CompletionKind::Atomic(_)
+            | CompletionKind::Peek
             | CompletionKind::BufferReleased => {}
         }
     }

@@ -7,13 +7,17 @@ use std::ffi::c_int;
 
 use isthmus_proto::{AtomicKind, AtomicRequest, AtomicType, CompletionKind, Options, RemoteRange};
 
-use crate::abi::{fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op};
+use crate::abi::{
+    FI_ATOMIC_READ, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_rma_ioc,
+};
 use crate::call::Call;
 use crate::convert::{Elements, array, length};
 use crate::ep::target;
 use crate::error::Error;
 use crate::flags::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC};
+use crate::joint;
 use crate::live::Live;
+use crate::rma::check_remote_pieces;
 use valid::{count_max, op_of, type_of};
 
 pub(crate) use calls::OPS;
@@ -86,6 +90,16 @@ impl Buffers {
         if operand == 0 { length(self.result.as_slice()) } else { operand }
     }
 
+    /// The `len` bytes from `start` of each.
+    fn cut(&self, start: usize, len: usize) -> Self {
+        let Self { operand, compare, result } = self;
+        Self {
+            operand: operand.cut(start, len),
+            compare: compare.cut(start, len),
+            result: result.cut(start, len),
+        }
+    }
+
     /// # Safety
     /// The arrays have as many elements as their counts say.
     unsafe fn of(size: usize, operand: Iocs, compare: Iocs, result: Iocs) -> Result<Self, Error> {
@@ -105,23 +119,35 @@ pub(crate) type Iocs = (*const fi_ioc, usize);
 /// No pieces.
 pub(crate) const NONE: Iocs = (std::ptr::null(), 0);
 
-/// The parts of a `*msg` call.
+/// Posts an atomic on several pieces of a peer's memory, one behind the other for the local buffers.
 ///
 /// # Safety
-/// `msg` is null or valid, with as many pieces as it says.
-unsafe fn parts(kind: AtomicKind, msg: *const fi_msg_atomic) -> Result<(Atomic, Iocs), Error> {
-    // SAFETY: by this function's contract.
-    let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
-    // SAFETY: by this function's contract.
-    let remote = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
-    let [remote] = remote else {
-        return Err(Error::Invalid("exactly one remote piece is needed (rma_iov_limit)"));
-    };
-    let fi_msg_atomic { addr: peer, datatype, op, .. } = *msg;
-    let atomic = Atomic { kind, peer, addr: remote.addr, key: remote.key, datatype, op };
-    // A read's operand is ignored, so that it may be anything.
-    let operand = if op == crate::abi::FI_ATOMIC_READ { NONE } else { (msg.msg_iov, msg.iov_count) };
-    Ok((atomic, operand))
+/// As for [`Atomic::post`].
+unsafe fn post_scattered(
+    call: Call<'_>,
+    atomic: Atomic,
+    places: &[fi_rma_ioc],
+    buffers: &Buffers,
+) -> Result<isize, Error> {
+    let size = atomic.element()?;
+    let mut parts = Vec::with_capacity(places.len());
+    let mut end = 0_usize;
+    for place in places {
+        let len = place.count.checked_mul(size).ok_or(Error::Invalid("a count beyond memory"))?;
+        let part = Atomic { addr: place.addr, key: place.key, ..atomic };
+        parts.push((part, buffers.cut(end, len)));
+        end = end.saturating_add(len);
+    }
+    if end != buffers.len() {
+        return Err(Error::Invalid("local and remote pieces differ in length"));
+    }
+    let kind = CompletionKind::Atomic(atomic.kind);
+    call.post(kind, &parts[..], move |live, options, parts| {
+        joint::post(live, kind, options, parts, false, |(part, buffers), options, _last| {
+            // SAFETY: by this function's contract.
+            unsafe { part.post_now(live, options, buffers) }
+        })
+    })
 }
 
 /// Posts what a message describes.
@@ -137,11 +163,22 @@ pub(crate) unsafe fn post_call(
     result: Iocs,
 ) -> Result<isize, Error> {
     // SAFETY: by this function's contract.
-    let (atomic, operand) = unsafe { parts(kind, msg) }?;
+    let msg = unsafe { msg.as_ref() }.ok_or(Error::Null)?;
+    // SAFETY: by this function's contract.
+    let places = unsafe { array(msg.rma_iov, msg.rma_iov_count) }?;
+    check_remote_pieces(&call, places.len())?;
+    let fi_msg_atomic { addr: peer, datatype, op, .. } = *msg;
+    // A read's operand is ignored, so that it may be anything.
+    let operand = if op == FI_ATOMIC_READ { NONE } else { (msg.msg_iov, msg.iov_count) };
+    let atomic = Atomic { kind, peer, addr: places[0].addr, key: places[0].key, datatype, op };
     // SAFETY: by this function's contract.
     let buffers = unsafe { Buffers::of(atomic.element()?, operand, compare, result) }?;
-    // SAFETY: by this function's contract.
-    unsafe { atomic.post(call, &buffers) }
+    match places {
+        // SAFETY: by this function's contract.
+        [_] => unsafe { atomic.post(call, &buffers) },
+        // SAFETY: by this function's contract.
+        _ => unsafe { post_scattered(call, atomic, places, &buffers) },
+    }
 }
 
 /// `fi_query_atomic`.

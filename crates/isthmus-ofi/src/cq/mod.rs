@@ -8,17 +8,17 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use crate::abi::{
-    FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC,
-    FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fi_wait_obj, fid, fid_cq,
-    fid_xpu_cq,
+    FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry,
+    fi_ops, fi_ops_cq, fi_wait_obj, fid, fid_cq, fid_xpu_cq,
 };
 use crate::convert::{Plain, copy_prefix};
 use crate::domain::DomainState;
 use crate::door::{Guard, Object, close, entries, give, refusals};
 use crate::error::{Error, completion_errno};
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_AFFINITY, FI_CLASS_CQ, FI_GETWAIT, FI_GETWAITOBJ, version};
+use crate::flags::{FI_AFFINITY, FI_CLASS_CQ, version};
 use crate::wait::Deadline;
+use crate::waitobj::{self, waits};
 use crate::waitset::{self, SetState};
 
 pub(crate) use entry::Entry;
@@ -77,17 +77,6 @@ pub(crate) unsafe fn open(
     // SAFETY: by this function's contract.
     unsafe { give(cq, out) }?;
     Ok(0)
-}
-
-/// Whether a wait object of one's own needs a descriptor; refuses those that we have not.
-pub(crate) fn waits(wait_obj: fi_wait_obj) -> Result<bool, Error> {
-    match wait_obj {
-        FI_WAIT_NONE => Ok(false),
-        FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD => Ok(true),
-        _ => Err(Error::Unsupported(
-            "this wait object (supported: none, unspecified, fd, yield; of queues and counters set)",
-        )),
-    }
 }
 
 static FID_OPS: fi_ops = ops(close_cq, None, Some(control));
@@ -171,24 +160,8 @@ entries! {
     }
 
     fn control(cq: Cq as fid, command: c_int, arg: *mut c_void) -> c_int {
-        if arg.is_null() {
-            return Err(Error::Null);
-        }
-        match command {
-            FI_GETWAIT if cq.wait_obj == FI_WAIT_NONE => Err(Error::BadState("this queue has no wait object")),
-            FI_GETWAIT => {
-                let fd = cq.queue.fd()?;
-                // SAFETY: the caller passes a place for a descriptor.
-                unsafe { arg.cast::<c_int>().write(fd) };
-                Ok(0)
-            }
-            FI_GETWAITOBJ => {
-                // SAFETY: the caller passes a place for the enumeration.
-                unsafe { arg.cast::<fi_wait_obj>().write(cq.wait_obj) };
-                Ok(0)
-            }
-            _ => Err(Error::Unsupported("this control of a completion queue")),
-        }
+        // SAFETY: the caller passes what the command takes.
+        unsafe { waitobj::control(cq.wait_obj, command, arg, || cq.queue.fd()) }
     }
 }
 

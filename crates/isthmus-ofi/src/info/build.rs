@@ -113,7 +113,7 @@ impl Offer {
         tx.inject_size = Endpoint::INJECT_MAX.min(self.message_max);
         tx.size = self.tx_size;
         tx.iov_limit = self.tx_pieces;
-        tx.rma_iov_limit = usize::from(self.kind == Kind::Reliable);
+        tx.rma_iov_limit = self.kind.remote_pieces(self.caps);
         Ok(tx)
     }
 

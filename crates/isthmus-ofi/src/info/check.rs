@@ -21,7 +21,7 @@ pub(super) fn negotiate(version: u32, hints: Option<&Hints>) -> Result<Offer, Er
     let kind = Kind::of(hints.ep.type_)
         .ok_or(Error::NoData("an endpoint type other than FI_EP_RDM and FI_EP_DGRAM"))?;
     check_general(kind, hints)?;
-    check_tx(kind, &hints.tx)?;
+    check_tx(kind, hints.caps, &hints.tx)?;
     check_rx(kind, &hints.rx)?;
     check_ep(kind, &hints.ep)?;
     check_domain(&hints.domain)?;
@@ -41,7 +41,7 @@ fn check_general(kind: Kind, hints: &Hints) -> Answer {
     need(hints.addr_format == FI_FORMAT_UNSPEC || sockets, "this address format")
 }
 
-fn check_tx(kind: Kind, tx: &fi_tx_attr) -> Answer {
+fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
     need(tx.caps & !kind.caps() == 0, "one of the transmit capabilities asked for")?;
     need(tx.op_flags & !kind.tx_flags() == 0, "one of the default transmit flags asked for")?;
     need(tx.msg_order & !kind.order() == 0, "this message order")?;
@@ -49,7 +49,8 @@ fn check_tx(kind: Kind, tx: &fi_tx_attr) -> Answer {
     need(tx.inject_size <= Endpoint::INJECT_MAX, "such a large inject_size")?;
     need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
     need(tx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")?;
-    need(tx.rma_iov_limit <= 1, "RMA of more than one remote piece")
+    let remote_pieces = kind.remote_pieces(complete(kind, caps)).max(1);
+    need(tx.rma_iov_limit <= remote_pieces, "RMA of so many remote pieces")
 }
 
 fn check_rx(kind: Kind, rx: &fi_rx_attr) -> Answer {
@@ -150,13 +151,13 @@ fn complete(kind: Kind, wanted: u64) -> u64 {
 }
 
 /// We demand nothing of registered memory. Programs that know only the two modes from
-/// before 1.5 get the one they ask for.
+/// before 1.5 get the one they ask for, and who leaves it open the one that all providers had.
 fn mr_mode(version: u32, wanted: i32) -> i32 {
-    if wanted & FI_MR_BASIC != 0 {
+    let old = version < crate::flags::version(1, 5);
+    if wanted & FI_MR_BASIC != 0 || (old && wanted == 0) {
         return FI_MR_BASIC;
     }
-    let old = version < crate::flags::version(1, 5);
-    if wanted & FI_MR_SCALABLE != 0 || (old && wanted == 0) { FI_MR_SCALABLE } else { 0 }
+    if wanted & FI_MR_SCALABLE != 0 { FI_MR_SCALABLE } else { 0 }
 }
 
 fn data_progress(domain: &fi_domain_attr) -> u32 {

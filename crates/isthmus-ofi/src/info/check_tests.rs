@@ -179,7 +179,8 @@ fn programs_from_before_1_5_keep_their_two_memory_modes() {
     let mode =
         |version, wanted| negotiate(version, Some(&hints(FI_RMA, 0, 0, wanted))).expect("an offer").mr_mode;
     assert_eq!(mode(version(1, 4), FI_MR_BASIC), FI_MR_BASIC);
-    assert_eq!(mode(version(1, 4), 0), FI_MR_SCALABLE);
+    assert_eq!(mode(version(1, 4), FI_MR_SCALABLE), FI_MR_SCALABLE);
+    assert_eq!(mode(version(1, 4), 0), FI_MR_BASIC);
     assert_eq!(mode(version(1, 5), FI_MR_SCALABLE), FI_MR_SCALABLE);
     assert_eq!(mode(version(1, 5), 0), 0);
 }

@@ -53,6 +53,16 @@ impl Kind {
         }
     }
 
+    /// Most pieces of a peer's memory in one operation. Each travels by itself, so that a target which counts
+    /// accesses (`FI_RMA_EVENT`) would count them all.
+    pub(crate) fn remote_pieces(self, caps: u64) -> usize {
+        match self {
+            Self::Reliable if caps & FI_RMA_EVENT != 0 => 1,
+            Self::Reliable => RMA_IOV_LIMIT,
+            Self::Datagram => 0,
+        }
+    }
+
     /// Flags that receives take.
     pub(crate) fn rx_flags(self) -> u64 {
         match self {

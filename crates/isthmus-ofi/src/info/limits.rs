@@ -59,6 +59,8 @@ pub(super) const MR_KEY_SIZE: usize = 8;
 /// ([`Endpoint::IOV_MAX`]): as many as libfabric's `tcp` has, since programs exist that make
 /// the most of the number and were never run with a larger one (fabtests' `fi_ubertest`).
 pub(super) const IOV_LIMIT: usize = 4;
+/// Pieces of a peer's memory that one operation may name.
+pub(super) const RMA_IOV_LIMIT: usize = 4;
 /// Pieces of one memory registration.
 pub(crate) const MR_IOV_LIMIT: usize = 1;
 /// Objects of each kind in a domain; only memory limits them.

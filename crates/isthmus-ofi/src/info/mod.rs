@@ -78,10 +78,13 @@ fn locate(offer: &mut Offer) -> Result<(), Error> {
     }
     let own = offer.src.unwrap_or_default().locator;
     if offer.kind == Kind::Datagram {
-        if settings.is_some_and(|settings| settings.tls == TlsMode::Required) {
+        if settings.as_ref().is_some_and(|settings| settings.tls == TlsMode::Required) {
             return Err(Error::NoData("datagrams, which are not encrypted, where tls is required: they"));
         }
-        offer.message_max = Datagrams::message_max_at(own.ip());
+        // Bound to any address, an endpoint has this host's own.
+        let wild = own.ip().is_unspecified();
+        let host = settings.as_ref().filter(|_| wild).and_then(|settings| settings.own_ip().ok());
+        offer.message_max = Datagrams::message_max_at(host.unwrap_or(own.ip()));
     }
     offer.addr_format = check::format(offer.addr_format, own)?;
     Ok(())

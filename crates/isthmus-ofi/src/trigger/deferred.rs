@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use isthmus_abi::trigger::*;
-use isthmus_proto::AtomicKind;
+use isthmus_proto::{AtomicKind, CompletionKind};
 
 use super::{Board, Job, When, counter};
 use crate::abi::fid_ep;
@@ -165,14 +165,10 @@ unsafe fn post(work: &fi_deferred_work, call: Call<'_>) -> Result<isize, Error> 
                 let message = Outgoing::tagged(msg.addr, msg.tag).with_flagged_data(flags, msg.data);
                 message.post(call, pieces(msg.msg_iov, msg.iov_count)?)
             }
-            FI_OP_READ => {
-                let (remote, iov, _) = rma::parts(&raw const (*op.rma).msg)?;
-                remote.read(call, iov)
-            }
-            FI_OP_WRITE => {
-                let (remote, iov, msg) = rma::parts(&raw const (*op.rma).msg)?;
-                let remote = remote.with_flagged_data((*op.rma).flags, msg.data);
-                remote.write(call, iov)
+            FI_OP_READ | FI_OP_WRITE => {
+                let write = work.op_type == FI_OP_WRITE;
+                let kind = if write { CompletionKind::Write } else { CompletionKind::Read };
+                rma::post_call(call, kind, &raw const (*op.rma).msg, (*op.rma).flags)
             }
             FI_OP_ATOMIC => post_call(call, AtomicKind::Update, &raw const (*op.atomic).msg, NONE, NONE),
             FI_OP_FETCH_ATOMIC => {

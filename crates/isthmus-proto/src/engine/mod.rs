@@ -510,7 +510,7 @@ impl Engine {
             len: 0,
             buffer: 0,
             data: None,
-            tag: 0,
+            tag: posted.wanted.tag,
             peer: None,
             released,
             error,

@@ -225,7 +225,7 @@ impl Engine {
         let mut completion = Completion {
             context: request.options.context,
             notify: request.options.notify,
-            kind: CompletionKind::Recv(Channel::Tagged),
+            kind: CompletionKind::Peek,
             len: 0,
             buffer: 0,
             data: None,

@@ -1,0 +1,142 @@
+//! Operations of several parts, of which the program hears once: RMA and atomics of several remote pieces.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use isthmus_proto::{Completion, CompletionKind, OpError, Options};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+use crate::live::Live;
+
+/// An endpoint's operations of several parts that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Joints {
+    len: AtomicUsize,
+    open: Mutex<HashMap<u64, Joint>>,
+}
+
+#[derive(Debug)]
+struct Joint {
+    /// Parts that have not ended.
+    left: usize,
+    /// What the program knows the whole by, and whether it wants to hear of its success.
+    options: Options,
+    /// Bytes of the parts that have ended.
+    len: u64,
+    /// Why the first of them failed that did.
+    error: Option<OpError>,
+    /// Its address is the parts' context: no program's can be the same.
+    _place: Box<u64>,
+}
+
+impl Joints {
+    pub(crate) fn are_open(&self) -> bool {
+        self.len.load(Ordering::SeqCst) > 0
+    }
+
+    /// Counts the end of a part. False where others are to come; else the completion is the whole's.
+    pub(crate) fn settle(&self, completion: &mut Completion) -> bool {
+        let mut open = self.open.lock();
+        let Some(joint) = open.get_mut(&completion.context) else { return true };
+        joint.left -= 1;
+        joint.len += completion.len;
+        joint.error = joint.error.take().or(completion.error.take());
+        if joint.left > 0 {
+            return false;
+        }
+        if let Some(joint) = open.remove(&completion.context) {
+            (completion.context, completion.notify) = (joint.options.context, joint.options.notify);
+            (completion.len, completion.error) = (joint.len, joint.error);
+        }
+        self.len.store(open.len(), Ordering::SeqCst);
+        true
+    }
+
+    fn enter(&self, options: Options, parts: usize) -> u64 {
+        let place = Box::new(0);
+        let id = std::ptr::from_ref(&*place).expose_provenance() as u64;
+        let mut open = self.open.lock();
+        open.insert(id, Joint { left: parts, options, len: 0, error: None, _place: place });
+        self.len.store(open.len(), Ordering::SeqCst);
+        id
+    }
+
+    fn withdraw(&self, id: u64) {
+        let mut open = self.open.lock();
+        open.remove(&id);
+        self.len.store(open.len(), Ordering::SeqCst);
+    }
+}
+
+/// Posts each of `parts` by `post`, as one operation with these options. `told` says that the target is told by
+/// the last part, which waits for the others.
+pub(crate) fn post<P>(
+    live: &Live,
+    kind: CompletionKind,
+    options: Options,
+    parts: &[P],
+    told: bool,
+    post: impl Fn(&P, Options, bool) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let id = live.joints().enter(options, parts.len());
+    for (index, part) in parts.iter().enumerate() {
+        let last = index + 1 == parts.len();
+        let fence = (options.fence && index == 0) || (told && last);
+        let options = Options { context: id, notify: true, fence, ..options };
+        match post(part, options, last) {
+            Ok(()) => {}
+            Err(error) if index == 0 => {
+                live.joints().withdraw(id);
+                return Err(error);
+            }
+            // Parts are under way: the whole ends as a failure when they do.
+            Err(error) => live.deliver(Completion {
+                context: id,
+                notify: true,
+                kind,
+                len: 0,
+                buffer: 0,
+                data: None,
+                tag: 0,
+                peer: None,
+                released: false,
+                error: Some(OpError::Protocol(error.to_string())),
+            }),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(context: u64, len: u64, error: Option<OpError>) -> Completion {
+        Completion {
+            context,
+            notify: true,
+            kind: CompletionKind::Write,
+            len,
+            buffer: 0,
+            data: None,
+            tag: 0,
+            peer: None,
+            released: false,
+            error,
+        }
+    }
+
+    #[test]
+    fn the_last_part_ends_the_whole_with_the_first_failure() {
+        let joints = Joints::default();
+        let id = joints.enter(Options { context: 7, notify: false, ..Options::default() }, 3);
+        assert!(joints.settle(&mut ended(7, 1, None)), "another operation's");
+        assert!(!joints.settle(&mut ended(id, 8, None)));
+        assert!(!joints.settle(&mut ended(id, 0, Some(OpError::Cancelled))));
+        let mut last = ended(id, 16, Some(OpError::NoMessage));
+        assert!(joints.settle(&mut last) && !joints.are_open());
+        assert_eq!((last.context, last.notify, last.len), (7, false, 24));
+        assert_eq!(last.error, Some(OpError::Cancelled));
+    }
+}

@@ -1,0 +1,266 @@
+/* Corners of the manual pages that programs of others rely on, as the providers of libfabric itself have
+ * them: counters bound late, searches that are always told, cancelled tags, lists of descriptors, operations
+ * on several pieces of a peer's memory, old versions. Prints the first thing that is not as it must be. */
+#include <poll.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+#include <string.h>
+
+#include "want.h"
+
+#define CONTEXT(n) ((void *)(n))
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+static struct fid_av *av;
+static struct fid_cq *cq;
+static struct fid_ep *ep;
+static fi_addr_t self;
+static struct fid_cntr *sent, *came;
+static char buffer[64];
+
+static struct fi_info *asked(uint64_t caps)
+{
+	struct fi_info *hints = fi_allocinfo();
+
+	hints->caps = caps;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->fabric_attr->prov_name = strdup("isthmus");
+	return hints;
+}
+
+/* An endpoint whose queue hears only of what asks for it; enabling fails until it has an address vector,
+ * and loses nothing of what was bound before. */
+static void open_all(void)
+{
+	struct fi_av_attr table = { .type = FI_AV_TABLE };
+	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_POLLFD };
+	char name[64];
+	size_t len = sizeof name;
+
+	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, info, &domain, NULL));
+	OK(fi_av_open(domain, &table, &av, NULL));
+	OK(fi_cq_open(domain, &queue, &cq, NULL));
+	OK(fi_endpoint(domain, info, &ep, NULL));
+	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION));
+	WANT(fi_enable(ep), -FI_ENOAV);
+	OK(fi_ep_bind(ep, &av->fid, 0));
+	OK(fi_enable(ep));
+	OK(fi_enable(ep));
+	OK(fi_getname(&ep->fid, name, &len));
+	WANT(fi_av_insert(av, name, 1, &self, 0, NULL), 1);
+}
+
+static void close_all(void)
+{
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&sent->fid));
+	OK(fi_close(&came->fid));
+	OK(fi_close(&cq->fid));
+	OK(fi_close(&av->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+}
+
+static struct fi_cq_tagged_entry next(void)
+{
+	struct fi_cq_tagged_entry entry;
+
+	WANT(fi_cq_sread(cq, &entry, 1, NULL, 5000), 1);
+	return entry;
+}
+
+static struct fi_cq_err_entry next_error(int errno_wanted)
+{
+	struct fi_cq_tagged_entry entry;
+	struct fi_cq_err_entry error = { 0 };
+
+	WANT(fi_cq_sread(cq, &entry, 1, NULL, 5000), -FI_EAVAIL);
+	WANT(fi_cq_readerr(cq, &error, 0), 1);
+	WANT(error.err, errno_wanted);
+	return error;
+}
+
+/* As Sandia OpenSHMEM binds those of its contexts. */
+static void a_counter_may_be_bound_to_an_enabled_endpoint(void)
+{
+	struct fi_cntr_attr counter = { .wait_obj = FI_WAIT_UNSPEC };
+
+	OK(fi_cntr_open(domain, &counter, &sent, NULL));
+	OK(fi_cntr_open(domain, &counter, &came, NULL));
+	OK(fi_ep_bind(ep, &sent->fid, FI_SEND));
+	OK(fi_ep_bind(ep, &came->fid, FI_RECV));
+	WANT(fi_ep_bind(ep, &av->fid, 0), -FI_EOPBADSTATE);
+	OK(fi_trecv(ep, buffer, 8, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
+	OK(fi_tsend(ep, "hello", 6, NULL, self, 1, NULL));
+	OK(fi_cntr_wait(sent, 1, 5000));
+	OK(fi_cntr_wait(came, 1, 5000));
+
+	WANT(fi_close(&came->fid), -FI_EBUSY);
+}
+
+/* A message that is looked for is not received by that, and to look in vain is no failure to receive; the
+ * search itself is told though the queue is told of nothing else. */
+static void a_search_is_told_and_not_counted(void)
+{
+	struct fi_msg_tagged search = { .addr = FI_ADDR_UNSPEC, .tag = 2, .context = CONTEXT(1) };
+	uint64_t before = fi_cntr_read(came);
+
+	struct fi_cq_err_entry missed = { 0 };
+	struct fi_cq_tagged_entry found;
+
+	OK(fi_tinject(ep, "hello", 6, self, 2));
+	/* It may not be here yet. */
+	do {
+		OK(fi_trecvmsg(ep, &search, FI_PEEK));
+	} while (fi_cq_sread(cq, &found, 1, NULL, 5000) == -FI_EAVAIL && fi_cq_readerr(cq, &missed, 0) == 1);
+	WANT(found.flags, FI_TAGGED | FI_RECV);
+	WANT(found.len == 6 && found.tag == 2 && found.op_context == CONTEXT(1), 1);
+	OK(fi_trecvmsg(ep, &search, FI_PEEK | FI_DISCARD));
+	WANT(next().len, 6);
+	OK(fi_trecvmsg(ep, &search, FI_PEEK));
+	WANT(next_error(FI_ENOMSG).tag, 2);
+	WANT(fi_cntr_read(came), before);
+	WANT(fi_cntr_readerr(came), 0);
+}
+
+static void a_cancelled_receive_is_named_by_its_tag(void)
+{
+	OK(fi_trecv(ep, buffer, 8, NULL, FI_ADDR_UNSPEC, 77, 0, CONTEXT(5)));
+	OK(fi_cancel(&ep->fid, CONTEXT(5)));
+	struct fi_cq_err_entry error = next_error(FI_ECANCELED);
+	WANT(error.tag == 77 && error.op_context == CONTEXT(5), 1);
+}
+
+static void descriptors_may_come_in_a_list(void)
+{
+	struct pollfd wait[2];
+	struct fi_wait_pollfd list = { .nfds = 0 };
+	struct fid *fids[1] = { &cq->fid };
+	uint64_t index;
+	enum fi_wait_obj kind;
+
+	OK(fi_control(&cq->fid, FI_GETWAITOBJ, &kind));
+	WANT(kind, FI_WAIT_POLLFD);
+	WANT(fi_control(&cq->fid, FI_GETWAIT, &list), -FI_ETOOSMALL);
+	WANT(list.nfds, 1);
+	index = list.change_index;
+	list.nfds = 2;
+	list.fd = wait;
+	OK(fi_control(&cq->fid, FI_GETWAIT, &list));
+	WANT(list.nfds == 1 && list.change_index == index, 1);
+	OK(fi_trywait(fabric, fids, 1));
+	WANT(poll(wait, 1, 10), 0);
+	struct fi_msg_tagged search = { .addr = FI_ADDR_UNSPEC, .tag = 9 };
+	OK(fi_trywait(fabric, fids, 1));
+	OK(fi_trecvmsg(ep, &search, FI_PEEK));
+	WANT(poll(wait, 1, 5000), 1);
+	next_error(FI_ENOMSG);
+}
+
+/* One operation, one completion, with the data after all of its pieces. */
+static void several_pieces_of_a_peers_memory_are_one_operation(void)
+{
+	char memory[64] = "", from[12] = "abcdefghijkl", back[12] = "";
+	struct iovec pieces[2] = { { from, 5 }, { from + 5, 7 } }, whole = { back, 12 };
+	struct fi_rma_iov places[5] = { { 0, 3, 42 }, { 16, 0, 42 }, { 32, 8, 42 }, { 50, 1, 42 } };
+	struct fi_msg_rma msg = { .msg_iov = pieces, .iov_count = 2, .addr = self, .rma_iov = places,
+				  .rma_iov_count = 4, .context = CONTEXT(8), .data = 0xabc };
+	struct fid_mr *mr;
+
+	WANT(info->tx_attr->rma_iov_limit, 4);
+	OK(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 42, 0, &mr, NULL));
+	OK(fi_writemsg(ep, &msg, FI_COMPLETION | FI_REMOTE_CQ_DATA));
+	for (int told = 0, done = 0; told + done < 2;) {
+		struct fi_cq_tagged_entry entry = next();
+		told += entry.flags == (FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA) && entry.data == 0xabc;
+		done += entry.flags == (FI_RMA | FI_WRITE) && entry.op_context == CONTEXT(8);
+		WANT(told <= 1 && done <= 1 && told + done > 0, 1);
+		if (told)
+			WANT(memcmp(memory, "abc", 4) || memcmp(memory + 32, "defghijk", 9) || memory[50] != 'l', 0);
+	}
+	msg.msg_iov = &whole;
+	msg.iov_count = 1;
+	OK(fi_readmsg(ep, &msg, FI_COMPLETION));
+	WANT(next().flags, FI_RMA | FI_READ);
+	WANT(memcmp(from, back, 12), 0);
+
+	/* Without FI_COMPLETION nobody hears of it, unless a piece fails. */
+	OK(fi_readmsg(ep, &msg, 0));
+	places[1].key = 43;
+	OK(fi_readmsg(ep, &msg, 0));
+	next_error(FI_EACCES);
+	places[1].key = 42;
+	msg.rma_iov_count = 5;
+	WANT(fi_readmsg(ep, &msg, 0), -FI_EINVAL);
+	msg.rma_iov_count = 3;
+	WANT(fi_readmsg(ep, &msg, 0), -FI_EINVAL);
+
+	uint64_t *cells = (uint64_t *)memory, one[3] = { 1, 2, 3 }, old[3] = { 0 };
+	struct fi_ioc operand = { one, 3 }, result = { old, 3 };
+	struct fi_rma_ioc targets[2] = { { 8, 1, 42 }, { 24, 2, 42 } };
+	struct fi_msg_atomic add = { .msg_iov = &operand, .iov_count = 1, .addr = self, .rma_iov = targets,
+				     .rma_iov_count = 2, .datatype = FI_UINT64, .op = FI_SUM };
+	memset(memory, 0, sizeof memory);
+	cells[3] = 10;
+	OK(fi_fetch_atomicmsg(ep, &add, &result, NULL, 1, FI_COMPLETION));
+	WANT(next().flags, FI_ATOMIC | FI_READ);
+	WANT(cells[1] == 1 && cells[3] == 12 && cells[4] == 3, 1);
+	WANT(old[0] == 0 && old[1] == 10 && old[2] == 0, 1);
+	OK(fi_close(&mr->fid));
+}
+
+/* Accesses are counted one by one at their target: who wants that names one piece each. */
+static void counted_accesses_are_of_one_piece(void)
+{
+	struct fi_info *hints = asked(FI_RMA | FI_RMA_EVENT), *found;
+
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found));
+	WANT(found->tx_attr->rma_iov_limit, 1);
+	hints->tx_attr->rma_iov_limit = 2;
+	fi_freeinfo(found);
+	WANT(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found), -FI_ENODATA);
+	fi_freeinfo(hints);
+}
+
+/* Before 1.5 there were two modes of memory registration, and FI_MR_BASIC was what all had. */
+static void old_programs_find_their_modes(void)
+{
+	struct fi_info *hints = asked(FI_RMA), *found;
+	int modes[] = { FI_MR_UNSPEC, FI_MR_BASIC, FI_MR_SCALABLE };
+
+	for (int i = 0; i < 3; i++) {
+		hints->domain_attr->mr_mode = modes[i];
+		OK(fi_getinfo(FI_VERSION(1, 0), NULL, NULL, 0, hints, &found));
+		WANT(found->domain_attr->mr_mode, modes[i] == FI_MR_UNSPEC ? FI_MR_BASIC : modes[i]);
+		fi_freeinfo(found);
+	}
+	fi_freeinfo(hints);
+}
+
+int main(void)
+{
+	struct fi_info *hints = asked(FI_TAGGED | FI_MSG | FI_RMA | FI_ATOMIC);
+
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+	open_all();
+	a_counter_may_be_bound_to_an_enabled_endpoint();
+	a_search_is_told_and_not_counted();
+	a_cancelled_receive_is_named_by_its_tag();
+	descriptors_may_come_in_a_list();
+	several_pieces_of_a_peers_memory_are_one_operation();
+	close_all();
+	counted_accesses_are_of_one_piece();
+	old_programs_find_their_modes();
+	fi_freeinfo(info);
+	fi_freeinfo(hints);
+	return 0;
+}
