@@ -271,12 +271,31 @@ impl Spot {
         self.0.store(std::ptr::from_ref(reader.place.word(reader.at)).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Whether a record is there. Of a ring that is given up any answer may come.
+    /// Whether a record is there. Of a place that was read meanwhile, or a ring that is given up, any answer may come.
     pub(crate) fn has_news(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
-        // SAFETY: null, or a word of a ring: its memory stays mapped whatever became of the ring (`segment.rs`).
-        unsafe { word.as_ref() }.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+        // SAFETY: it is a word of a ring: its memory stays mapped whatever became of the ring (`segment.rs`).
+        !word.is_null() && unsafe { glance(word) } != 0
     }
+}
+
+/// What a word holds that may be a part of some record's bytes by now, which are not written by atomic operations.
+///
+/// # Safety
+/// It is mapped.
+unsafe fn glance(word: *const AtomicU64) -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let value;
+        // SAFETY: this function's promise; what the processor finds there is whole, whoever writes it.
+        unsafe {
+            std::arch::asm!("mov {}, [{}]", out(reg) value, in(reg) word, options(nostack, preserves_flags, readonly));
+        }
+        value
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: this function's promise.
+    unsafe { &*word }.load(Ordering::Acquire)
 }
 
 /// The end that reads.
