@@ -105,6 +105,8 @@ pub struct Endpoint {
     rung: AtomicBool,
     /// The I/O thread does not sleep on this endpoint's descriptor: whoever polls need not be woken.
     standby: AtomicBool,
+    /// The I/O thread was told that the program polls although the thread looks after the endpoint.
+    told: AtomicBool,
     closed: AtomicBool,
     bell: Bell,
     event_fd: Poller,
@@ -177,6 +179,7 @@ impl Endpoint {
             sleepers: AtomicUsize::new(0),
             rung: AtomicBool::new(false),
             standby: AtomicBool::new(true),
+            told: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             bell: Bell::new()?,
             event_fd,

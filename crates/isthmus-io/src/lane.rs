@@ -117,8 +117,6 @@ impl Lane {
 pub(crate) struct Outgoing {
     batch: Batch,
     pieces: Vec<libc::iovec>,
-    /// Of each piece, whether it stays as it is until the peer has acknowledged it.
-    lasting: Vec<bool>,
     /// Pieces written whole.
     written: usize,
 }
@@ -131,9 +129,9 @@ impl Outgoing {
         self.written < self.pieces.len()
     }
 
-    /// What is still to be written, and which of it lasts.
-    pub(crate) fn rest(&mut self) -> (&mut [libc::iovec], &[bool]) {
-        (&mut self.pieces[self.written..], &self.lasting[self.written..])
+    /// What is still to be written.
+    pub(crate) fn rest(&mut self) -> &mut [libc::iovec] {
+        &mut self.pieces[self.written..]
     }
 
     /// Notes that `n` more bytes are written.
@@ -152,7 +150,6 @@ impl Outgoing {
     fn clear(&mut self) {
         self.batch.clear();
         self.pieces.clear();
-        self.lasting.clear();
         self.written = 0;
     }
 }
@@ -208,7 +205,7 @@ impl Spares {
 /// Takes the lane's next batch from the engine.
 pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
     let Core { engine, memory, .. } = &mut **core;
-    let Outgoing { batch, pieces, lasting, .. } = &mut **lane.outgoing.get_or_insert_default();
+    let Outgoing { batch, pieces, .. } = &mut **lane.outgoing.get_or_insert_default();
     if !engine.transmit(id, batch, memory) {
         return;
     }
@@ -218,12 +215,8 @@ pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>)
                 let bytes = &batch.bytes[start..end];
                 pieces.push(libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() });
             }
-            isthmus_proto::Segment::Lent { place, offset, len } => {
-                memory.iovecs(place, offset, len, pieces);
-                lasting.resize(pieces.len(), true);
-            }
+            isthmus_proto::Segment::Lent { place, offset, len } => memory.iovecs(place, offset, len, pieces),
         }
-        lasting.resize(pieces.len(), false);
     }
 }
 

@@ -386,10 +386,9 @@ impl Shell {
         let mut more = true;
         let Some(lane) = self.lanes[index].as_mut() else { return more };
         if let Some(outgoing) = lane.outgoing.as_mut().filter(|outgoing| outgoing.is_unwritten()) {
-            let (pieces, lasting) = outgoing.rest();
             // SAFETY: the pieces are the batch's own bytes and memory lent until the
-            // engine hears that the batch is written; those that last until they are acknowledged.
-            match unsafe { lane.carrier.write(pieces, lasting, &mut self.carriers) } {
+            // engine hears that the batch is written.
+            match unsafe { lane.carrier.write(outgoing.rest(), &mut self.carriers) } {
                 Transfer::Bytes(n) => outgoing.advance(n),
                 Transfer::Blocked => {}
                 Transfer::Failed(error) => {

@@ -210,7 +210,7 @@ fn open_files() -> Finding {
     }
 }
 
-/// Can lanes between programs of this host go through memory, and with one copy?
+/// Can lanes between programs of this host go through memory, and without the sender?
 fn shared_memory() -> Finding {
     const SUBJECT: &str = "memory";
     /// From 1 on, Yama lets a process read only those that it started.
@@ -218,17 +218,17 @@ fn shared_memory() -> Finding {
     let scope = fs::read_to_string(PathBuf::from("/proc/sys").join(YAMA.replace('.', "/")));
     let scope = scope.ok().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
     match isthmus_io::try_shared_memory() {
-        Ok(true) if scope == 0 => good(SUBJECT, "within this host messages go through memory, copied once"),
+        Ok(true) if scope == 0 => good(SUBJECT, "within this host messages go through memory"),
         Ok(true) => finding(
             Verdict::Advice,
             SUBJECT,
-            format!("{YAMA} is {scope}: long messages within this host are copied twice"),
+            format!("{YAMA} is {scope}: long messages within this host wait for a sender that computes"),
             format!("sysctl -w {YAMA}=0 lets a user's programs read each other's memory"),
         ),
         Ok(false) => finding(
             Verdict::Advice,
             SUBJECT,
-            "process_vm_readv is refused here: long messages within this host are copied twice",
+            "process_vm_readv is refused here: long messages within this host wait for a sender that computes",
             "in a container: allow process_vm_readv in its seccomp profile",
         ),
         Err(error) => finding(

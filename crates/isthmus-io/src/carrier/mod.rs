@@ -189,25 +189,18 @@ impl Carrier {
         }
     }
 
-    /// Writes from `pieces`, as much as there is room for; `lasting` says of each whether it stays as it is
-    /// until the engine knows that the peer has it.
+    /// Writes from `pieces`, as much as there is room for.
     ///
     /// # Safety
-    /// Every piece is valid for reading until it counts as written, those that last beyond that, or the lane is
-    /// dropped.
-    pub(crate) unsafe fn write(
-        &mut self,
-        pieces: &mut [libc::iovec],
-        lasting: &[bool],
-        shared: &mut Carriers,
-    ) -> Transfer {
+    /// Every piece is valid for reading until it counts as written or the lane is dropped.
+    pub(crate) unsafe fn write(&mut self, pieces: &mut [libc::iovec], shared: &mut Carriers) -> Transfer {
         match self {
             // SAFETY: the caller's promise.
             Self::Tcp(lane) => unsafe { lane.write(pieces) },
             // SAFETY: the caller's promise.
             Self::Fabric(lane) => unsafe { lane.write(pieces, &mut shared.hubs) },
             // SAFETY: the caller's promise.
-            Self::Memory(lane) => unsafe { lane.write(pieces, lasting) },
+            Self::Memory(lane) => unsafe { lane.write(pieces) },
             Self::Udp(lane) => match shared.udp() {
                 // SAFETY: the caller's promise.
                 Ok(udp) => unsafe { lane.write(pieces, udp) },

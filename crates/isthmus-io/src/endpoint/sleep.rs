@@ -23,6 +23,8 @@ impl Endpoint {
     /// engine. False where completions are already waiting.
     pub fn arm(&self) -> bool {
         self.armed.store(true, Ordering::SeqCst);
+        // The polls that follow may have to tell it again.
+        self.told.store(false, Ordering::SeqCst);
         self.watch.stir();
         if self.core.lock().engine.has_completions() {
             return false;

@@ -39,6 +39,8 @@ impl Endpoint {
         }
         if self.armed.load(Ordering::Relaxed) {
             self.disarm();
+        } else if !self.standby.load(Ordering::Relaxed) {
+            self.tell_driver();
         }
         if self.burst.end() {
             self.pump();
@@ -120,6 +122,15 @@ impl Endpoint {
         brief
     }
 
+    /// The program polls, and the I/O thread sleeps until something comes. Polls may take that before the thread has seen
+    /// it, which then would not know that nobody is woken any more when they end.
+    #[cold]
+    fn tell_driver(&self) {
+        if !self.told.load(Ordering::Relaxed) && !self.told.swap(true, Ordering::SeqCst) {
+            self.driver.wake();
+        }
+    }
+
     /// Gives the shell up and does what came while it was held.
     pub(super) fn release(&self, shell: MutexGuard<'_, Shell>) {
         drop(shell);
@@ -168,6 +179,7 @@ impl Endpoint {
     /// The I/O thread leaves the endpoint to the program, or takes over.
     pub(crate) fn set_standby(&self, standby: bool) {
         self.standby.store(standby, Ordering::Relaxed);
+        self.told.store(false, Ordering::SeqCst);
     }
 
     /// The I/O thread is about to sleep until the endpoint's descriptor is readable.
@@ -188,5 +200,36 @@ impl Endpoint {
         drop(guard);
         let shell = if self.is_closed() { None } else { self.shell.lock().deadline() };
         engine.into_iter().chain(shell).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{RegionTable, Settings};
+
+    #[test]
+    fn polls_are_noticed_by_the_thread_that_waits_for_something_to_come() {
+        let settings = Settings { interface: "127.0.0.1".into(), ..Settings::default() };
+        let regions: Arc<RegionTable> = Arc::default();
+        let endpoint = Endpoint::open(&settings, None, regions).expect("an endpoint");
+        let mut out = Vec::new();
+        let mut notice = || {
+            endpoint.poll(&mut out);
+            while endpoint.standby.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let start = Instant::now();
+            while !endpoint.standby.load(Ordering::Relaxed) {
+                endpoint.poll(&mut out);
+                std::thread::yield_now();
+            }
+            start.elapsed()
+        };
+        // It looks by itself once a second.
+        assert!((0..5).any(|_| notice() < Duration::from_millis(500)));
+        endpoint.close();
     }
 }

@@ -1,10 +1,15 @@
 //! A lane's bytes through shared memory: two rings, and memory that is lent where the other end may
 //! read it.
+//!
+//! What goes through a ring both ends copy, at the same time; and no system call is made. What is lent only the reader
+//! copies, by a call that takes longer for each page than both of them need, but for which the writer need not be there.
+//! So bytes go by the ring, and what it has no room for is lent as long as the writer is away: it takes it back when it
+//! comes again and finds room, if the reader has not begun with it.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
+use std::time::{Duration, Instant};
 
 use isthmus_wire::frame::Message;
 
@@ -13,25 +18,25 @@ use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
 use super::segment::Segment;
 use crate::carrier::Transfer;
 
-/// Pieces from this length on are lent. Bytes.
+/// Pieces from this length on are lent where there is no room for them. Bytes.
 const LEND_MIN: usize = 12 << 10;
-/// With more than this lent, what follows waits. Bytes.
-const LENT_MAX: usize = 1 << 20;
 /// Most pieces of one record of bytes.
 const GATHER: usize = 16;
 /// With less room than this nothing is written that is longer. Bytes.
 const FAIR: usize = 4 << 10;
+/// What is lent is left to its writer for so long, which does the quicker thing with it where it is there.
+const PATIENCE: Duration = Duration::from_micros(20);
 
-/// Memory that is lent.
+/// A piece that is lent.
 #[derive(Clone, Copy, Debug)]
 struct Lent {
-    /// Position behind its record.
+    /// Position of its record, and behind it.
+    at: u64,
     behind: u64,
     /// Bytes of those to be written that are before it.
     before: usize,
-    len: usize,
-    /// It stays as it is even after it counts as written.
-    lasting: bool,
+    /// The reader has it.
+    taken: bool,
 }
 
 /// One end of a lane.
@@ -46,11 +51,14 @@ pub(crate) struct Link {
     reaches: bool,
     /// Bytes of those to be written that are in the ring and were not reported yet.
     pushed: usize,
-    /// Memory that is lent and was not read yet, and its bytes.
-    lent: VecDeque<Lent>,
-    lent_bytes: usize,
-    /// The last write could not take all.
+    /// What is lent and was not read yet.
+    lent: Option<Lent>,
+    /// Since when the neighbour offers what it lends, and how long it is waited for to come itself.
+    offered: Option<Instant>,
+    patience: Duration,
+    /// The last write could not take all; some of it is neither in the ring nor lent.
     waits: bool,
+    unpushed: bool,
     /// The neighbour writes no more; we do not; the connection has ended.
     ended: bool,
     finished: bool,
@@ -78,9 +86,11 @@ impl Link {
             neighbour,
             reaches,
             pushed: 0,
-            lent: VecDeque::new(),
-            lent_bytes: 0,
+            lent: None,
+            offered: None,
+            patience: PATIENCE,
             waits: false,
+            unpushed: false,
             ended: false,
             finished: false,
             parted: false,
@@ -111,11 +121,16 @@ impl Link {
         if !self.waits {
             return false;
         }
-        match (self.lent.front(), self.writer.read_to()) {
+        match (self.lent, self.writer.read_to()) {
             (_, Err(Broken)) => true,
-            (Some(lent), Ok(read)) => read >= lent.behind,
-            (None, Ok(_)) => self.writer.room(FAIR as u64).is_ok_and(|room| room >= FAIR as u64),
+            (Some(lent), Ok(read)) if read >= lent.behind => true,
+            (Some(lent), Ok(_)) => (self.unpushed || !lent.taken) && self.has_fair_room(),
+            (None, Ok(_)) => self.has_fair_room(),
         }
+    }
+
+    fn has_fair_room(&mut self) -> bool {
+        self.writer.room(FAIR as u64).is_ok_and(|room| room >= FAIR as u64)
     }
 
     /// Reads into `pieces`, as much as is there: of memory that is lent as much as one call
@@ -203,6 +218,11 @@ impl Link {
                     // SAFETY: the caller vouches for the piece, of which `filled + n` bytes exist.
                     unsafe { self.reader.copy(to, n) };
                     (filled, total) = (filled + n, total + n);
+                    self.offered = None;
+                    if n >= FAIR {
+                        // The other end goes on meanwhile.
+                        self.tell();
+                    }
                 }
                 // It becomes what it is by any other way.
                 Record::Short(len) => {
@@ -224,7 +244,12 @@ impl Link {
                     break;
                 }
                 // It goes to its place by itself.
-                Record::Lent { .. } if total > 0 => break,
+                Record::Offered | Record::Lent { .. } if total > 0 => break,
+                Record::Offered => match self.take_lent() {
+                    Ok(true) => continue,
+                    Ok(false) => break,
+                    Err(Broken) => return broken(),
+                },
                 Record::Lent { address, len } => {
                     // SAFETY: the caller's promise.
                     return unsafe { self.reach(address, len, &mut pieces[at..]) };
@@ -238,6 +263,15 @@ impl Link {
             0 => Transfer::Blocked,
             n => Transfer::Bytes(n),
         }
+    }
+
+    /// Takes what is offered once its writer was away for a while; false where it is not ours.
+    fn take_lent(&mut self) -> Result<bool, Broken> {
+        if self.offered.get_or_insert_with(Instant::now).elapsed() < self.patience {
+            return Ok(false);
+        }
+        self.offered = None;
+        self.reader.take_lent()
     }
 
     /// # Safety
@@ -259,28 +293,29 @@ impl Link {
         }
     }
 
-    /// Writes from `pieces`, as much as there is room for; what is lent counts as written once the
-    /// neighbour has read it, or at once where it is `lasting` and not too much is lent already. Whoever
-    /// is told of less than all comes again with the rest.
+    /// Writes from `pieces`, as much as there is room for, and lends what comes next; what is lent counts as written once
+    /// the neighbour has read it. Whoever is told of less than all comes again with the rest.
     ///
     /// # Safety
     /// As for `Carrier::write`.
-    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lasting: &[bool]) -> Transfer {
+    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec]) -> Transfer {
         let total = pieces.iter().map(|piece| piece.iov_len).sum();
         // SAFETY: the caller's promise.
-        let mut done = unsafe { self.put(pieces, lasting, total) };
+        let mut done = unsafe { self.put(pieces, total) };
         self.waits = done.is_ok_and(|done| done < total);
         if self.waits {
             self.segment.own_wait().swap(1, SeqCst);
             if self.is_writable() {
                 // SAFETY: the caller's promise.
-                done = unsafe { self.put(pieces, lasting, total) };
+                done = unsafe { self.put(pieces, total) };
                 self.waits = done.is_ok_and(|done| done < total);
             }
         }
         let Ok(done) = done else { return broken() };
         self.pushed -= done;
-        self.lent.iter_mut().for_each(|lent| lent.before = lent.before.saturating_sub(done));
+        if let Some(lent) = &mut self.lent {
+            lent.before -= done;
+        }
         if done == 0 && total > 0 { Transfer::Blocked } else { Transfer::Bytes(done) }
     }
 
@@ -288,39 +323,67 @@ impl Link {
     ///
     /// # Safety
     /// As for [`Link::write`].
-    unsafe fn put(
-        &mut self,
-        pieces: &[libc::iovec],
-        lasting: &[bool],
-        total: usize,
-    ) -> Result<usize, Broken> {
+    unsafe fn put(&mut self, pieces: &[libc::iovec], total: usize) -> Result<usize, Broken> {
+        self.look_after_lent()?;
         let before = self.writer.tail();
-        // SAFETY: the caller's promise.
-        while self.pushed < total && unsafe { self.push(pieces, lasting) }? {}
+        if self.lent.is_none_or(|lent| lent.taken) {
+            // SAFETY: the caller's promise.
+            while self.pushed < total && unsafe { self.push(pieces) }? {}
+            if self.pushed < total && self.lent.is_none() && self.segment.is_reached() {
+                self.lend(pieces)?;
+            }
+        }
+        self.unpushed = self.pushed < total;
         if self.writer.tail() != before {
             self.used = true;
             self.ring_if_asleep();
         }
-        if !self.lent.is_empty() {
-            let read = self.writer.read_to()?;
-            while let Some(lent) = self.lent.pop_front_if(|lent| lent.behind <= read) {
-                self.lent_bytes -= lent.len;
+        Ok(self.lent.map_or(self.pushed, |lent| lent.before))
+    }
+
+    /// Whether what is lent was read; takes it back where there is room for it.
+    fn look_after_lent(&mut self) -> Result<(), Broken> {
+        let Some(mut lent) = self.lent else { return Ok(()) };
+        if self.writer.read_to()? >= lent.behind {
+            self.lent = None;
+        } else if !lent.taken && self.has_fair_room() {
+            lent.taken = !self.writer.take_back(lent.at);
+            if lent.taken {
+                self.lent = Some(lent);
+            } else {
+                (self.lent, self.pushed) = (None, lent.before);
             }
         }
-        let much = self.lent_bytes > LENT_MAX;
-        let waits = self.lent.iter().find(|lent| much || !lent.lasting);
-        Ok(waits.map_or(self.pushed, |lent| lent.before.min(self.pushed)))
+        Ok(())
+    }
+
+    /// Lends what is left of the piece that comes next, if that is long enough and there is room to say so.
+    fn lend(&mut self, pieces: &[libc::iovec]) -> Result<(), Broken> {
+        let mut skip = self.pushed;
+        for piece in pieces {
+            if skip >= piece.iov_len {
+                skip -= piece.iov_len;
+                continue;
+            }
+            let (from, len) = (piece.iov_base.wrapping_byte_add(skip), piece.iov_len - skip);
+            let (at, before) = (self.writer.tail(), self.pushed);
+            if len >= LEND_MIN && self.writer.push_lent(from as u64, len as u64)? {
+                self.lent = Some(Lent { at, behind: self.writer.tail(), before, taken: false });
+                self.pushed += len;
+            }
+            break;
+        }
+        Ok(())
     }
 
     /// Writes one record of what is not pushed yet; false where there is no room for a fair part of it.
     ///
     /// # Safety
     /// As for [`Link::write`].
-    unsafe fn push(&mut self, pieces: &[libc::iovec], lasting: &[bool]) -> Result<bool, Broken> {
-        let lends = self.segment.is_reached();
+    unsafe fn push(&mut self, pieces: &[libc::iovec]) -> Result<bool, Broken> {
         let (mut skip, mut wanted, mut count) = (self.pushed, 0, 0);
         let mut gathered = [(std::ptr::null(), 0); GATHER];
-        for (piece, &lasting) in pieces.iter().zip(lasting) {
+        for piece in pieces {
             if skip >= piece.iov_len {
                 skip -= piece.iov_len;
                 continue;
@@ -328,19 +391,6 @@ impl Link {
             let (from, len) =
                 (piece.iov_base.cast::<u8>().cast_const().wrapping_add(skip), piece.iov_len - skip);
             skip = 0;
-            if lends && len >= LEND_MIN {
-                if count > 0 {
-                    break;
-                }
-                let pushed = self.writer.push_lent(from as u64, len as u64)?;
-                if pushed {
-                    let (behind, before) = (self.writer.tail(), self.pushed);
-                    self.lent.push_back(Lent { behind, before, len, lasting });
-                    self.lent_bytes += len;
-                    self.pushed += len;
-                }
-                return Ok(pushed);
-            }
             gathered[count] = (from, len);
             (count, wanted) = (count + 1, wanted + len);
             if count == GATHER || wanted >= RECORD_MAX as usize {

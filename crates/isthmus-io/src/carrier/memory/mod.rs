@@ -37,7 +37,7 @@ pub(crate) const NAME: &str = "memory";
 
 /// Tries out what lanes within this host need of the system: memory that is found by way of its
 /// process. Whether one process may read another's memory, as far as this process can tell by itself: long
-/// messages are copied once then, and twice otherwise.
+/// messages need not wait for a sender that computes then.
 ///
 /// # Errors
 /// The system's, where lanes within this host stay TCP.
@@ -119,7 +119,10 @@ impl Memory {
         let neighbour = segment.neighbour();
         let reaches = !self.unreachable.contains(&neighbour.pid) && neighbour.is_within_reach();
         if !reaches {
-            debug_log!("memory of process {} cannot be read: two copies instead of one", neighbour.pid);
+            debug_log!(
+                "memory of process {} cannot be read: what the ring has no room for waits for it",
+                neighbour.pid
+            );
         }
         self.links.insert(Link::new(segment, neighbour, reaches))
     }
@@ -191,9 +194,9 @@ impl MemoryLane {
     ///
     /// # Safety
     /// As for `Carrier::write`.
-    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lasting: &[bool]) -> Transfer {
+    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec]) -> Transfer {
         // SAFETY: the caller's promise.
-        let done = unsafe { self.link.write(pieces, lasting) };
+        let done = unsafe { self.link.write(pieces) };
         self.ring();
         done
     }

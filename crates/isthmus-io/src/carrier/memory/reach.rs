@@ -1,4 +1,4 @@
-//! Reading another process's memory, where the system permits it: one copy instead of two.
+//! Reading another process's memory, where the system permits it: one copy instead of two, without its help.
 
 use std::io;
 use std::sync::LazyLock;

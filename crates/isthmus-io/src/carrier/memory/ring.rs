@@ -5,6 +5,9 @@
 //! nothing has come yet: whoever writes puts that behind a record before it puts the record's own head. `Head`
 //! positions count bytes from the beginning and never wrap; the reader tells the writer how far it has read.
 //!
+//! What is lent is the reader's from the moment it takes its record; until then, and while nothing was written behind it,
+//! the writer may take it back.
+//!
 //! Lines are asked for before they are needed: by the writer two records ahead, so that it does not wait until the
 //! reader's processor has let go of them, by the reader the next one, as it takes one.
 //!
@@ -19,7 +22,9 @@ const HEAD: u64 = 8;
 /// Records begin at multiples of this: what processors hand each other at a time.
 const LINE: u64 = 64;
 /// Room that only the last record may take: itself and the zero behind it.
-const RESERVE: u64 = 2 * LINE;
+const LAST: u64 = 2 * LINE;
+/// The same, and room for what lends: other bytes leave that free.
+const RESERVE: u64 = LAST + LINE;
 /// Longest payload of a record: the reader may begin before all is written. Bytes.
 pub(super) const RECORD_MAX: u64 = 16 << 10;
 
@@ -34,7 +39,9 @@ pub(super) enum Record {
     Bytes(u64),
     /// A message in a few words ([`Words`]), and so many bytes of it.
     Short(u64),
-    /// So many bytes lie at this address of the process that writes.
+    /// Something is lent, and may be taken ([`Reader::take_lent`]).
+    Offered,
+    /// So many bytes lie at this address of the process that writes: they are ours to read.
     Lent { address: u64, len: u64 },
     /// Nothing will follow.
     End,
@@ -44,6 +51,8 @@ const BYTES: u64 = 1;
 const LENT: u64 = 2;
 const END: u64 = 3;
 const SHORT: u64 = 4;
+/// What [`LENT`] becomes when the reader takes it.
+const TAKEN: u64 = 5;
 /// What a record of [`SHORT`] says before its bytes: eight bits in the head, and so many words.
 pub(super) const WORDS: usize = 4;
 const WORDS_LEN: u64 = 8 * WORDS as u64;
@@ -70,25 +79,20 @@ impl Place {
         unsafe { self.head.as_ref() }
     }
 
-    /// The line at `position` is about to be written.
+    /// The line at `position` is about to be written, or else read.
     #[inline]
-    fn expect_write(&self, position: u64) {
+    fn expect<const WRITTEN: bool>(&self, position: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint, which touches nothing; processors without it take it for nothing.
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) self.word(position), options(nostack, preserves_flags));
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = position;
-    }
-
-    /// The line at `position` is about to be read.
-    #[inline]
-    fn expect_read(&self, position: u64) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: as above.
-        unsafe {
-            std::arch::asm!("prefetcht0 [{}]", in(reg) self.word(position), options(nostack, preserves_flags));
+        if WRITTEN {
+            // SAFETY: a hint, which touches nothing; processors without it take it for nothing.
+            unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) self.word(position), options(nostack, preserves_flags));
+            }
+        } else {
+            // SAFETY: as above.
+            unsafe {
+                std::arch::asm!("prefetcht0 [{}]", in(reg) self.word(position), options(nostack, preserves_flags));
+            }
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = position;
@@ -161,8 +165,11 @@ impl Writer {
     }
 
     fn known_room(&self) -> u64 {
-        let free = self.place.capacity - (self.tail - self.head);
-        (free & !(LINE - 1)).saturating_sub(HEAD + RESERVE).min(RECORD_MAX)
+        self.known_free().saturating_sub(HEAD + RESERVE).min(RECORD_MAX)
+    }
+
+    fn known_free(&self) -> u64 {
+        (self.place.capacity - (self.tail - self.head)) & !(LINE - 1)
     }
 
     /// Writes a record of bytes; there is room for them.
@@ -193,7 +200,7 @@ impl Writer {
         self.place.word(next).store(0, Ordering::Relaxed);
         let head = u64::from(bits) << 40 | SHORT << 32 | len;
         self.place.word(self.tail).store(head, Ordering::Release);
-        self.place.expect_write(next + 2 * LINE);
+        self.place.expect::<true>(next + 2 * LINE);
         self.tail = next;
     }
 
@@ -212,13 +219,28 @@ impl Writer {
 
     /// Writes a record that lends memory; false where there is no room.
     pub(super) fn push_lent(&mut self, address: u64, len: u64) -> Result<bool, Broken> {
-        if self.room(LENT_LEN)? < LENT_LEN {
-            return Ok(false);
+        const { assert!(HEAD + LENT_LEN <= LINE) };
+        if self.known_free() < LINE + LAST {
+            self.read_to()?;
+            if self.known_free() < LINE + LAST {
+                return Ok(false);
+            }
         }
         self.place.word(self.tail + HEAD).store(address, Ordering::Relaxed);
         self.place.word(self.tail + 2 * HEAD).store(len, Ordering::Relaxed);
         self.publish(LENT, LENT_LEN);
         Ok(true)
+    }
+
+    /// Takes back what was lent by the last record, which begins `at` this position; false where the reader has taken it.
+    pub(super) fn take_back(&mut self, at: u64) -> bool {
+        let lent = LENT << 32 | LENT_LEN;
+        let word = self.place.word(at);
+        let back = word.compare_exchange(lent, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if back {
+            self.tail = at;
+        }
+        back
     }
 
     /// Writes the last record, for which there is always room.
@@ -249,12 +271,31 @@ impl Spot {
         self.0.store(std::ptr::from_ref(reader.place.word(reader.at)).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Whether a record is there. Of a ring that is given up any answer may come.
+    /// Whether a record is there. Of a place that was read meanwhile, or a ring that is given up, any answer may come.
     pub(crate) fn has_news(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
-        // SAFETY: null, or a word of a ring: its memory stays mapped whatever became of the ring (`segment.rs`).
-        unsafe { word.as_ref() }.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+        // SAFETY: it is a word of a ring: its memory stays mapped whatever became of the ring (`segment.rs`).
+        !word.is_null() && unsafe { glance(word) } != 0
     }
+}
+
+/// What a word holds that may be a part of some record's bytes by now, which are not written by atomic operations.
+///
+/// # Safety
+/// It is mapped.
+unsafe fn glance(word: *const AtomicU64) -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let value;
+        // SAFETY: this function's promise; what the processor finds there is whole, whoever writes it.
+        unsafe {
+            std::arch::asm!("mov {}, [{}]", out(reg) value, in(reg) word, options(nostack, preserves_flags, readonly));
+        }
+        value
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: this function's promise.
+    unsafe { &*word }.load(Ordering::Acquire)
 }
 
 /// The end that reads.
@@ -312,20 +353,34 @@ impl Reader {
         }
         let record = match kind {
             BYTES if (1..=RECORD_MAX).contains(&len) => Record::Bytes(len),
-            LENT if len == LENT_LEN => {
-                let address = self.place.word(self.at + HEAD).load(Ordering::Relaxed);
-                let len = self.place.word(self.at + 2 * HEAD).load(Ordering::Relaxed);
-                if len == 0 || address.checked_add(len).is_none() {
-                    return Err(Broken);
-                }
-                Record::Lent { address, len }
-            }
+            LENT if len == LENT_LEN => return Ok(Some(Record::Offered)),
             END if len == 0 => Record::End,
             _ => return Err(Broken),
         };
         self.from = self.at + HEAD;
         self.current = Some((record, self.at + span(len)));
         Ok(Some(record))
+    }
+
+    /// Takes what is offered, which the writer cannot take back then: the record is one of [`Record::Lent`] until it is
+    /// read. False where the writer was first.
+    pub(super) fn take_lent(&mut self) -> Result<bool, Broken> {
+        let [offered, taken] = [LENT, TAKEN].map(|kind| kind << 32 | LENT_LEN);
+        if self
+            .place
+            .word(self.at)
+            .compare_exchange(offered, taken, Ordering::SeqCst, Ordering::SeqCst)
+            .is_err()
+        {
+            return Ok(false);
+        }
+        let address = self.place.word(self.at + HEAD).load(Ordering::Relaxed);
+        let len = self.place.word(self.at + 2 * HEAD).load(Ordering::Relaxed);
+        if len == 0 || address.checked_add(len).is_none() {
+            return Err(Broken);
+        }
+        self.current = Some((Record::Lent { address, len }, self.at + span(LENT_LEN)));
+        Ok(true)
     }
 
     /// The words of the record of [`SHORT`] that begins where we are.
@@ -350,7 +405,7 @@ impl Reader {
         };
         let to = to.get_mut(..len as usize)?;
         let next = self.at + span(WORDS_LEN + len);
-        self.place.expect_read(next);
+        self.place.expect::<false>(next);
         // SAFETY: a slice is valid for writing, and as long as the record.
         unsafe { self.copy_from(self.from, to.as_mut_ptr(), to.len()) };
         (self.at, self.current) = (next, None);
@@ -398,7 +453,7 @@ impl Reader {
                 *len = len.saturating_sub(n);
                 *len
             }
-            Record::End | Record::Short(_) => 0,
+            Record::End | Record::Short(_) | Record::Offered => 0,
         };
         if left == 0 {
             self.at = *next;

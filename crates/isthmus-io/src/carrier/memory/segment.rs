@@ -21,14 +21,15 @@ use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use super::reach::Process;
 use super::ring::{Place, Reader, Writer};
 
-/// Bytes of each ring: a power of two.
-const RING: usize = 64 << 10;
+/// Bytes of each ring: a power of two. Both ends copy at once where it holds more than either takes in one go, and
+/// what they copy stays in the processors' caches where it holds no more than a part of those.
+const RING: usize = 128 << 10;
 const PAGE: usize = 4096;
 const LEN: usize = PAGE + 2 * RING;
 /// What the file is called by those who list a process's files.
 const NAME: &str = "isthmus-lane";
 /// Changes with what the memory looks like.
-const VERSION: u64 = 0x6973_7468_6d75_0003;
+const VERSION: u64 = 0x6973_7468_6d75_0004;
 
 /// Where in the first page: for both ends.
 const AT_VERSION: usize = 0;
