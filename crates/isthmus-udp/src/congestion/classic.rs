@@ -133,20 +133,34 @@ pub struct Cubic {
     window: Window,
     /// Window before the last reduction. Packets.
     most: f64,
-    /// When the growth since the last reduction began.
-    epoch: Option<Micros>,
+    /// The growth since the last reduction.
+    epoch: Option<Epoch>,
     /// What Reno would have. Packets.
     reno: f64,
+    /// Least queue of this round in slow start. Microseconds.
+    queue_least_us: Option<Micros>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    since: Micros,
+    /// Where growth is flat: how long after `since`, seconds, and at how many packets.
+    flat_s: f64,
+    flat: f64,
 }
 
 /// RFC 9438, 4.1 and 4.6.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
+/// Queue that ends slow start before anything is lost: part of a round trip, and its bounds (RFC 9406, 4.3).
+/// Microseconds.
+const START_PART: Micros = 8;
+const START_QUEUE_US: std::ops::RangeInclusive<Micros> = 4_000..=16_000;
 
 impl Cubic {
     /// In slow start.
     pub fn new(limits: Limits) -> Self {
-        Self { window: Window::new(limits), most: 0.0, epoch: None, reno: 0.0 }
+        Self { window: Window::new(limits), most: 0.0, epoch: None, reno: 0.0, queue_least_us: None }
     }
 
     /// Past slow start, with a window of so many bytes.
@@ -173,15 +187,31 @@ impl Cubic {
         let acked = sample.acked_bytes as f64 / packet;
         let epoch = *self.epoch.get_or_insert_with(|| {
             self.reno = packets;
-            self.most = self.most.max(packets);
-            sample.now
+            let flat = self.most.max(packets);
+            Epoch { since: sample.now, flat_s: ((flat - packets) / C).cbrt(), flat }
         });
-        let t = (sample.now - epoch + sample.rtt_us) as f64 / 1e6;
-        let k = ((self.most - packets.min(self.most * BETA)).max(0.0) / C).cbrt();
-        let target = (C * (t - k).powi(3) + self.most).clamp(packets, 1.5 * packets);
+        let t = (sample.now - epoch.since + sample.rtt_us) as f64 / 1e6;
+        let target = (C * (t - epoch.flat_s).powi(3) + epoch.flat).clamp(packets, 1.5 * packets);
         self.reno += acked / packets * 3.0 * (1.0 - BETA) / (1.0 + BETA);
         let next = packets + (target - packets) / packets * acked;
         self.window.bytes = next.max(self.reno) * packet;
+    }
+
+    /// Slow start, which ends when a queue stands for a whole round (HyStart).
+    fn start(&mut self, sample: &AckSample) {
+        self.window.bytes += sample.acked_bytes as f64;
+        if let Some(queue) = sample.queue_us {
+            self.queue_least_us = Some(self.queue_least_us.map_or(queue, |least| least.min(queue)));
+        }
+        if sample.round_ended
+            && let Some(queue) = self.queue_least_us.take()
+        {
+            let long =
+                (sample.rtt_least_us / START_PART).clamp(*START_QUEUE_US.start(), *START_QUEUE_US.end());
+            if queue >= long {
+                self.window.threshold = self.window.bytes;
+            }
+        }
     }
 }
 
@@ -191,7 +221,7 @@ impl CongestionControl for Cubic {
             self.reduce();
         } else if self.window.is_used(sample) {
             if self.window.bytes < self.window.threshold {
-                self.window.bytes += sample.acked_bytes as f64;
+                self.start(sample);
             } else {
                 self.grow(sample);
             }

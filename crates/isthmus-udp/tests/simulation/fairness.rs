@@ -2,44 +2,62 @@
 
 use isthmus_udp::Composition;
 
-use crate::net::{Flow, Net, PathSpec, config};
+use crate::net::{Flow, Net, PathSpec, config, seeds};
 use isthmus_lab::model::Loss;
 
-/// Mean shares of the link that two flows have, the second having begun 2 s and a little after
+/// Two flows on one path, the second of which begins so long after the first; and from when until when what
+/// each has counts. Microseconds.
+struct Pair<'a> {
+    path: PathSpec,
+    compositions: [&'a str; 2],
+    later_us: u64,
+    counts_us: std::ops::Range<u64>,
+}
+
+impl Pair<'_> {
+    /// The shares of the link that they have.
+    fn shares(&self) -> [f64; 2] {
+        let [first, second] = self.compositions.map(|composition| {
+            let mut settings = config(&self.path);
+            settings.stream.composition = composition.parse::<Composition>().expect("valid");
+            settings
+        });
+        let mut net = Net::new(&self.path, vec![first.clone(), first, second.clone(), second]);
+        let start = net.now;
+        let [from, until] = [self.counts_us.start, self.counts_us.end].map(|us| start + us);
+        let mut flows = [0, 2].map(|port| Flow::new(&mut net, port, port + 1, 1 << 40, false));
+        let mut before = [0; 2];
+        while net.now < until {
+            for flow in flows.iter_mut().take(if net.now < start + self.later_us { 1 } else { 2 }) {
+                flow.feed(&mut net);
+            }
+            net.step(until);
+            for flow in &mut flows {
+                flow.on_event(&mut net);
+                flow.drain(&mut net);
+            }
+            if net.now < from {
+                before = [flows[0].read, flows[1].read];
+            }
+        }
+        let bytes = self.path.goodput() * (until - from) as f64 / 1e6;
+        [0, 1].map(|i| (flows[i].read - before[i]) as f64 / bytes)
+    }
+}
+
+/// Mean shares between 10 s and 40 s of a slow link, the second having begun 2 s and a little after
 /// the first: who has how much depends on that little, too.
 fn shares(first: &str, second: &str, rtt_us: u64) -> [f64; 2] {
     const STARTS: u64 = 4;
-    let each = (0..STARTS).map(|i| shares_from(first, second, rtt_us, 2_000_000 + 13_000 * i));
-    each.fold([0.0; 2], |sum, one| [0, 1].map(|i| sum[i] + one[i] / STARTS as f64))
-}
-
-/// Their shares between 10 s and 40 s, the second having begun after `later` microseconds.
-fn shares_from(first: &str, second: &str, rtt_us: u64, later: u64) -> [f64; 2] {
     let path = PathSpec { rate_bps: 100_000_000, rtt_us, queue_us: rtt_us, mtu: 1_500, ..Default::default() };
-    let settings = |composition: &str| {
-        let mut settings = config(&path);
-        settings.stream.composition = composition.parse::<Composition>().expect("valid");
-        settings
+    let from = |later_us| Pair {
+        path: path.clone(),
+        compositions: [first, second],
+        later_us,
+        counts_us: 10_000_000..40_000_000,
     };
-    let sides = [first, first, second, second].map(settings).to_vec();
-    let mut net = Net::new(&path, sides);
-    let start = net.now;
-    let mut flows = [Flow::new(&mut net, 0, 1, 1 << 40, false), Flow::new(&mut net, 2, 3, 1 << 40, false)];
-    let mut at_10_s = [0; 2];
-    while net.now < start + 40_000_000 {
-        for flow in flows.iter_mut().take(if net.now < start + later { 1 } else { 2 }) {
-            flow.feed(&mut net);
-        }
-        net.step(start + 40_000_000);
-        for flow in &mut flows {
-            flow.on_event(&mut net);
-            flow.drain(&mut net);
-        }
-        if net.now < start + 10_000_000 {
-            at_10_s = [flows[0].read, flows[1].read];
-        }
-    }
-    [0, 1].map(|i| (flows[i].read - at_10_s[i]) as f64 / 30.0 / path.goodput())
+    let each = (0..STARTS).map(|i| from(2_000_000 + 13_000 * i).shares());
+    each.fold([0.0; 2], |sum, one| [0, 1].map(|i| sum[i] + one[i] / STARTS as f64))
 }
 
 #[test]
@@ -49,8 +67,31 @@ fn a_cubic_flow_keeps_two_fifths_whoever_was_first() {
             let shares = shares(first, second, rtt_us);
             println!("{rtt_us} us: {first} {:.2}, {second} {:.2}", shares[0], shares[1]);
             assert!(shares[cubic] >= 0.4, "{rtt_us} us: cubic has {shares:?}");
-            assert!(shares[1 - cubic] >= 0.15, "{rtt_us} us: and does not starve it: {shares:?}");
+            assert!(shares[1 - cubic] >= 0.2, "{rtt_us} us: and does not starve it: {shares:?}");
             assert!(shares.iter().sum::<f64>() > 0.85, "{rtt_us} us: {shares:?}");
+        }
+    }
+}
+
+/// As one measures it: from one second after both began on, which is sooner than CUBIC has grown back from
+/// its first losses.
+#[test]
+fn a_cubic_flow_that_begins_at_the_same_time_keeps_two_fifths_from_the_first_seconds_on() {
+    for rtt_us in [24_000, 100_000] {
+        for (compositions, cubic) in [(["rate", "cubic"], 1), (["cubic", "rate"], 0)] {
+            let pair = |seed: u64| {
+                let later_us = 20_000 + 130_000 * seed;
+                let path = PathSpec { rtt_us, queue_us: rtt_us, seed, ..Default::default() };
+                let counts_us = later_us + 1_000_000..later_us + 13_000_000;
+                Pair { path, compositions, later_us, counts_us }.shares()
+            };
+            let each: Vec<_> = seeds(4).map(pair).collect();
+            let theirs: Vec<_> = each.iter().map(|shares| shares[cubic]).collect();
+            let mean = [0, 1].map(|i| each.iter().map(|shares| shares[i]).sum::<f64>() / each.len() as f64);
+            println!("{rtt_us} us, {compositions:?}: {mean:.2?}, cubic {theirs:.2?}");
+            assert!(theirs.iter().all(|share| *share >= 0.4), "{rtt_us} us: cubic has {theirs:.2?}");
+            assert!(mean[1 - cubic] >= 0.25, "{rtt_us} us: and does not starve it: {mean:.2?}");
+            assert!(mean.iter().sum::<f64>() > 0.95, "{rtt_us} us: {mean:.2?}");
         }
     }
 }

@@ -14,7 +14,7 @@ const GROWTH: f64 = 7.0;
 const GAP_US: Micros = 2_000;
 const GAP_PART: Micros = 4;
 /// Queue by which the first flight shows a slower path. Microseconds.
-const SHOWN_US: Micros = 2 * super::START_QUEUE_US;
+const SHOWN_US: Micros = 2 * super::start::START_QUEUE_US;
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,7 +10,8 @@
 //! Loss is held to be chance if it does not come with a queue, and does not go when less is
 //! sent: a trial of one round trip. Where a long queue stands that is not its own doing, the
 //! path is shared with somebody who fills queues; then it does as CUBIC does, except that it
-//! passes over losses up to what is known to be chance, until the queue has gone.
+//! passes over losses up to what is known to be chance, and has no more than half of what is under way,
+//! until the queue has gone (`shared.rs`).
 //!
 //! Flows of one host that use one path are planned for together (RFC 3124): one of them leads, judges
 //! by what all deliver, and says how fast all send and how much is under way; each has its share of
@@ -26,47 +27,27 @@
 mod burst;
 mod group;
 mod round;
+mod shared;
+mod start;
 
 use isthmus_ledger::{Group, Plan};
 
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
-use burst::{Bursts, was_empty};
+use burst::Bursts;
 use group::Role;
 use round::{Losses, Round};
 
 /// Least time over which a round is judged. Microseconds.
 const ROUND_US: Micros = 4_000;
-/// Queue that shows the bottleneck during start-up. Microseconds.
-const START_QUEUE_US: Micros = 1_000;
 /// Least dispersion of a flight that tells a rate. Microseconds.
 const TRAIN_US: Micros = 1_000;
 /// Packets of the same.
 const TRAIN_PACKETS: u64 = 8;
-/// Packets of the first: of few, one that is lost is a large share.
-const START_PACKETS: u64 = 32;
-/// Flights in start-up that may have arrived at less than half of what a train has shown: the sender may
-/// have paused within them.
-const DOUBTS_MOST: u32 = 8;
-/// Loss in start-up beyond which what arrives says nothing of the path.
-const LOST_START: f64 = 0.5;
-/// Loss in start-up beyond which it is hardly chance alone.
-const CHANCE_MOST: f64 = 0.2;
-/// Most by which one round trip may raise the capacity in start-up.
-const LEAP: f64 = 64.0;
-/// The part of what bursts have shown at which the path counts as full, and the first step beyond.
-const FULL: f64 = 0.8;
-const STEP_FULL: f64 = 0.25;
 /// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
 const SLACK_US: Micros = 2_500;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
-/// Rounds with a queue that is not ours after which the path counts as shared.
-const SHARED_ROUNDS: u32 = 3;
-/// Between attempts to find out whether it still is. Microseconds.
-const ALONE_EVERY_US: Micros = 8_000_000;
-/// Most rounds after start-up in which packets of its last flight arrive.
-const FLIGHT_ROUNDS: u32 = 2;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
@@ -87,10 +68,8 @@ const EXCESS_LEAST: f64 = 0.005;
 const EXCESS_PACKETS: f64 = 2.0;
 /// What each flow's part of a queue is, where several share a path. Microseconds.
 const SHARE_US: f64 = 1_500.0;
-/// What a path is taken for that showed nothing because others filled it. Bytes/s (1 Gb/s).
-const LINE_UNKNOWN: f64 = 125e6;
-/// What is kept of it from one round in which less arrives to the next.
-const LINE_KEPT: f64 = 0.99;
+/// In what time it is forgotten where less arrives. Microseconds.
+const LINE_LASTS_US: f64 = 30e6;
 /// Most flows that it is reckoned to have room for.
 const ROOM_MOST: f64 = 64.0;
 /// Packets under way at which the queue has its nominal length.
@@ -129,6 +108,8 @@ pub struct Rate {
     hint: f64,
     /// What bursts in start-up have shown that made no queue.
     bursts: Bursts,
+    /// The round trip, smoothed, and its least.
+    rtt_us: Micros,
     rtt_least_us: Micros,
     packet_bytes: u64,
     round: Round,
@@ -177,6 +158,7 @@ impl Rate {
             capacity: 0.0,
             hint: 0.0,
             bursts: Bursts::default(),
+            rtt_us: 0,
             rtt_least_us: 0,
             packet_bytes: 1_500,
             round: Round::default(),
@@ -212,8 +194,8 @@ impl Rate {
             }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
-            Phase::Shared(cubic) => cubic.window_bytes() as f64,
-            Phase::AmIAlone(cubic) => cubic.window_bytes() as f64 / 2.0,
+            Phase::Shared(cubic) => self.beside_others(&cubic),
+            Phase::AmIAlone(cubic) => self.beside_others(&cubic) / 2.0,
         }
     }
 
@@ -302,98 +284,6 @@ impl Rate {
         u32::from(STEP_QUEUE_US < STEP_NEAR * self.rtt_least_us as f64)
     }
 
-    /// Start-up: looks at the flight as it arrives.
-    fn on_start(&mut self, sample: &AckSample) {
-        if let Some(queue) = sample.queue_us {
-            self.queued = if queue >= START_QUEUE_US { self.queued + 1 } else { 0 };
-        }
-        // The bottleneck's rate shows in what arrives while the queue stands; what came before
-        // it stood may have left with pauses.
-        if self.bursts.rate(&self.limits).is_some() && was_empty(sample) {
-            self.queued = self.queued.min(1);
-        }
-        if self.queued < 2 {
-            self.train = Round::default();
-            self.beginning = self.round.losses();
-            self.bursts.note(sample, self.queued == 0, self.limits.first_window / 4);
-        } else {
-            self.train.note(sample, 3 * self.queue_us(), self.delivered());
-        }
-        let long = self.tells_of_all(sample, &self.train);
-        if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
-            let own = per_second(self.train.bytes, self.train.span_us);
-            let rate = if sample.is_train { own } else { self.of_all(sample.now, &self.train, own) };
-            let starved = self.train.loss() > LOST_START;
-            self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
-            if sample.is_train {
-                self.hint = self.hint.max(rate);
-                self.train = Round::default();
-                self.queued = 0;
-                return;
-            }
-            if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MOST {
-                self.doubts += 1;
-                self.train = Round::default();
-                return;
-            }
-            // Who comes while another's queue overflows sees next to nothing arrive.
-            let flight = per_second(self.limits.first_window / 4, sample.rtt_us);
-            let loss = self.train.loss().min(LOST_START);
-            // What the first flight lost it may have lost for being fast; what follows is not. If
-            // that loses as much, the path was capable of what arrived and what was lost.
-            let whole = rate / (1.0 - loss);
-            self.capacity = match self.train.loss() > LOST_START {
-                true => rate.max(flight),
-                false if loss < CHANCE_MOST && self.lost_evenly() => whole,
-                false => rate,
-            };
-            self.known = self.capacity;
-            self.rates = [rate, 0.0, 0.0];
-            let packets = (self.train.acked + self.train.lost).max(1) as f64;
-            let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
-            let least = loss - 2.0 * variance.sqrt();
-            self.trial = Some((least.max(0.0), whole)).filter(|_| loss > EXCESS_LEAST);
-            self.reset_step();
-            self.round = Round::default();
-            // Of a round that has just begun nothing left in start-up.
-            let began = sample.now - self.round_at < sample.rtt_us / 8;
-            self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
-            self.enter(sample.now, Phase::Cruise);
-        } else if sample.round_ended {
-            let round = std::mem::take(&mut self.round);
-            let rate = per_second(round.bytes, round.span_us);
-            // Of who had less to send than might have gone, the rate says nothing.
-            let had_enough = !round.app_limited || round.bytes >= self.limits.first_window;
-            if round.tells_rate() && rate > self.capacity && had_enough {
-                let most = LEAP * per_second(round.bytes, sample.rtt_us);
-                self.capacity = rate.min(most).max(self.capacity);
-            }
-            if let Some(rate) = self.bursts.rate(&self.limits).filter(|rate| self.capacity >= FULL * rate) {
-                self.fill(sample.now, rate);
-            }
-        }
-    }
-
-    /// The path is as full as bursts have shown that it can be, and no queue stands: what more it carries is
-    /// tried in steps.
-    fn fill(&mut self, now: Micros, rate: f64) {
-        self.line = self.line.max(rate);
-        self.step = STEP_FULL;
-        self.round = Round::default();
-        self.skip = 1;
-        self.enter(now, Phase::Cruise);
-    }
-
-    /// Whether the first flight's beginning lost about as much as its end: a queue that overflows
-    /// takes the end of it alone.
-    fn lost_evenly(&self) -> bool {
-        let (before, end) = (self.beginning, self.train.losses());
-        let ratio = (before.lost + end.lost) as f64 / (before.all + end.all).max(1) as f64;
-        let packets = 1.0 / before.all.max(1) as f64 + 1.0 / end.all.max(1) as f64;
-        let deviation = (ratio * (1.0 - ratio) * packets).sqrt();
-        before.lost > 0 && end.ratio() - before.ratio() <= 1.5 * deviation
-    }
-
     /// A round trip has passed.
     fn judge(&mut self, sample: &AckSample) {
         let round = self.round;
@@ -459,7 +349,7 @@ impl Rate {
             let usual = self.usual(rate);
             // Where the queue is long others send too: then what arrives now counts.
             let seen = if queue < 3 * self.queue_us() { usual } else { rate } / (1.0 - self.chance());
-            self.line = seen.max(self.line * LINE_KEPT);
+            self.line = seen.max(self.line * (-(sample.rtt_us as f64) / LINE_LASTS_US).exp());
             let more = (seen * (1.0 + self.step_among())).min(self.fair(queue));
             self.capacity = if overflow { seen } else { seen.max(more) };
             self.note_known();
@@ -527,48 +417,6 @@ impl Rate {
         self.step = (self.step * 2.0).min(if near { self.step_near() } else { 1.0 });
     }
 
-    /// A queue that our own window cannot make is somebody else's.
-    fn look_for_others(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
-        let foreign = queue >= 3 * self.queue_us() + SLACK_US && !round.app_limited;
-        self.window_before =
-            if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
-        self.shared_rounds = if foreign { self.shared_rounds + 1 } else { 0 };
-        if self.shared_rounds >= SHARED_ROUNDS {
-            let bytes = self.window_before.max(4 * self.packet_bytes);
-            let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
-            self.enter(sample.now, Phase::Shared(cubic));
-        } else if sample.now - self.phase_since >= DRAIN_EVERY_US {
-            self.enter(sample.now, Phase::Drain);
-        }
-    }
-
-    fn share(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64, cubic: Cubic) {
-        if queue < self.queue_us() / 2 {
-            self.capacity = rate / (1.0 - self.chance());
-            self.enter(sample.now, Phase::Cruise);
-        } else if sample.now - self.phase_since >= ALONE_EVERY_US {
-            self.enter(sample.now, Phase::AmIAlone(cubic));
-        } else {
-            let excess = round.loss() > self.excess_above(round.losses().all, sample.loss_run);
-            self.feed(sample, excess);
-        }
-    }
-
-    /// Tells the loss-based control of the shared path: losses only if they are congestion.
-    fn feed(&mut self, sample: &AckSample, congestion: bool) {
-        // The others get as much for theirs.
-        let acked_bytes = (sample.acked_bytes as f64 / self.own_share()) as u64;
-        if let Phase::Shared(cubic) = &mut self.phase {
-            cubic.on_ack(&AckSample { lost_packets: u64::from(congestion), acked_bytes, ..*sample });
-        }
-    }
-
-    /// Whether, in start-up, the burst that is to tell the rate has gone.
-    fn is_past_burst(&self, in_flight: u64) -> bool {
-        let hinted = matches!(self.phase, Phase::Start) && self.hint > self.capacity;
-        hinted && in_flight > self.limits.first_window
-    }
-
     fn path_bytes(&self, us: Micros) -> f64 {
         self.capacity * us as f64 / 1e6
     }
@@ -582,7 +430,7 @@ fn runs(run: f64) -> f64 {
 
 impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
-        self.rtt_least_us = sample.rtt_least_us;
+        (self.rtt_us, self.rtt_least_us) = (sample.rtt_us, sample.rtt_least_us);
         self.packet_bytes = sample.packet_bytes;
         if self.role == Role::Follows {
             return;

@@ -1,0 +1,126 @@
+//! Start-up of the rate control: what the first flights tell of their path.
+
+use super::burst::was_empty;
+use super::round::Round;
+use super::*;
+
+/// Queue that shows the bottleneck during start-up. Microseconds.
+pub(super) const START_QUEUE_US: Micros = 1_000;
+/// Packets of the first flight that tell of it: of few, one that is lost is a large share.
+const START_PACKETS: u64 = 32;
+/// Flights in start-up that may have arrived at less than half of what a train has shown: the sender may
+/// have paused within them.
+const DOUBTS_MOST: u32 = 8;
+/// Loss in start-up beyond which what arrives says nothing of the path.
+const LOST_START: f64 = 0.5;
+/// Loss in start-up beyond which it is hardly chance alone.
+const CHANCE_MOST: f64 = 0.2;
+/// Most by which one round trip may raise the capacity in start-up.
+const LEAP: f64 = 64.0;
+/// The part of what bursts have shown at which the path counts as full, and the first step beyond.
+const FULL: f64 = 0.8;
+const STEP_FULL: f64 = 0.25;
+/// Most rounds after start-up in which packets of its last flight arrive.
+const FLIGHT_ROUNDS: u32 = 2;
+/// What a path is taken for that showed nothing because others filled it. Bytes/s (1 Gb/s).
+const LINE_UNKNOWN: f64 = 125e6;
+
+impl Rate {
+    /// Start-up: looks at the flight as it arrives.
+    pub(super) fn on_start(&mut self, sample: &AckSample) {
+        if let Some(queue) = sample.queue_us {
+            self.queued = if queue >= START_QUEUE_US { self.queued + 1 } else { 0 };
+        }
+        // The bottleneck's rate shows in what arrives while the queue stands; what came before
+        // it stood may have left with pauses.
+        if self.bursts.rate(&self.limits).is_some() && was_empty(sample) {
+            self.queued = self.queued.min(1);
+        }
+        if self.queued < 2 {
+            self.train = Round::default();
+            self.beginning = self.round.losses();
+            self.bursts.note(sample, self.queued == 0, self.limits.first_window / 4);
+        } else {
+            self.train.note(sample, 3 * self.queue_us(), self.delivered());
+        }
+        let long = self.tells_of_all(sample, &self.train);
+        if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
+            let own = per_second(self.train.bytes, self.train.span_us);
+            let rate = if sample.is_train { own } else { self.of_all(sample.now, &self.train, own) };
+            let starved = self.train.loss() > LOST_START;
+            self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
+            if sample.is_train {
+                self.hint = self.hint.max(rate);
+                self.train = Round::default();
+                self.queued = 0;
+                return;
+            }
+            if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MOST {
+                self.doubts += 1;
+                self.train = Round::default();
+                return;
+            }
+            // Who comes while another's queue overflows sees next to nothing arrive.
+            let flight = per_second(self.limits.first_window / 4, sample.rtt_us);
+            let loss = self.train.loss().min(LOST_START);
+            // What the first flight lost it may have lost for being fast; what follows is not. If
+            // that loses as much, the path was capable of what arrived and what was lost.
+            let whole = rate / (1.0 - loss);
+            self.capacity = match self.train.loss() > LOST_START {
+                true => rate.max(flight),
+                false if loss < CHANCE_MOST && self.lost_evenly() => whole,
+                false => rate,
+            };
+            self.known = self.capacity;
+            self.rates = [rate, 0.0, 0.0];
+            let packets = (self.train.acked + self.train.lost).max(1) as f64;
+            let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
+            let least = loss - 2.0 * variance.sqrt();
+            self.trial = Some((least.max(0.0), whole)).filter(|_| loss > EXCESS_LEAST);
+            self.reset_step();
+            self.round = Round::default();
+            // Of a round that has just begun nothing left in start-up.
+            let began = sample.now - self.round_at < sample.rtt_us / 8;
+            self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
+            self.enter(sample.now, Phase::Cruise);
+        } else if sample.round_ended {
+            let round = std::mem::take(&mut self.round);
+            let rate = per_second(round.bytes, round.span_us);
+            // Of who had less to send than might have gone, the rate says nothing.
+            let had_enough = !round.app_limited || round.bytes >= self.limits.first_window;
+            if round.tells_rate() && rate > self.capacity && had_enough {
+                let most = LEAP * per_second(round.bytes, sample.rtt_us);
+                self.capacity = rate.min(most).max(self.capacity);
+            }
+            if let Some(rate) = self.bursts.rate(&self.limits).filter(|rate| self.capacity >= FULL * rate) {
+                self.fill(sample.now, rate);
+            }
+        }
+    }
+
+    /// The path is as full as bursts have shown that it can be, and no queue stands: what more it carries is
+    /// tried in steps.
+    pub(super) fn fill(&mut self, now: Micros, rate: f64) {
+        self.line = self.line.max(rate);
+        self.step = STEP_FULL;
+        self.round = Round::default();
+        self.skip = 1;
+        self.enter(now, Phase::Cruise);
+    }
+
+    /// Whether the first flight's beginning lost about as much as its end: a queue that overflows
+    /// takes the end of it alone.
+    pub(super) fn lost_evenly(&self) -> bool {
+        let (before, end) = (self.beginning, self.train.losses());
+        let ratio = (before.lost + end.lost) as f64 / (before.all + end.all).max(1) as f64;
+        let packets = 1.0 / before.all.max(1) as f64 + 1.0 / end.all.max(1) as f64;
+        let deviation = (ratio * (1.0 - ratio) * packets).sqrt();
+        before.lost > 0 && end.ratio() - before.ratio() <= 1.5 * deviation
+    }
+
+    /// Whether, in start-up, the burst that is to tell the rate has gone.
+    pub(super) fn is_past_burst(&self, in_flight: u64) -> bool {
+        let hinted = matches!(self.phase, Phase::Start) && self.hint > self.capacity;
+        hinted && in_flight > self.limits.first_window
+    }
+}
