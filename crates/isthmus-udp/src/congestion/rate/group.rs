@@ -42,8 +42,7 @@ impl Rate {
     /// Whether this took long enough to tell what others delivered meanwhile: they say so a little late.
     pub(super) fn tells_of_all(&self, sample: &AckSample, round: &Round) -> bool {
         let few = self.by_others(round) < round.acked_bytes / 4;
-        few || sample.is_train
-            || round.since.is_some_and(|since| sample.now - since >= self.others_least_us())
+        few || round.is_train || round.since.is_some_and(|since| sample.now - since >= self.others_least_us())
     }
 
     /// What others delivered in a round. Bytes (wire).
@@ -77,6 +76,7 @@ impl Rate {
         self.trial = None;
         self.round = Round::default();
         self.skip = 1;
+        self.adopted = true;
         self.phase_since = now;
     }
 

@@ -144,6 +144,8 @@ pub struct Rate {
     round_at: Micros,
     /// Rounds that say nothing: what they bring left under other circumstances.
     skip: u32,
+    /// A plan was taken over, and no round has been judged since.
+    adopted: bool,
     role: Role,
     /// The flows of this host that use the path, where it is not alone.
     group: Option<Group>,
@@ -178,6 +180,7 @@ impl Rate {
             doubts: 0,
             round_at: 0,
             skip: 0,
+            adopted: false,
             role: Role::Alone,
             group: None,
         }
@@ -306,6 +309,10 @@ impl Rate {
                 self.capacity = self.capacity.min(rate / (1.0 - self.chance()));
                 self.note_known();
             }
+            return;
+        }
+        // Who waited for another's plan sent next to nothing meanwhile: that pause says nothing of the path.
+        if std::mem::take(&mut self.adopted) && 2 * round.led_by_us.max(round.gap_us) > sample.rtt_us {
             return;
         }
         match self.phase {

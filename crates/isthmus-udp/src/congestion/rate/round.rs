@@ -16,7 +16,8 @@ pub(super) struct Round {
     /// Of what the sender did not pause before: bytes, and how long they took to arrive.
     pub(super) bytes: u64,
     pub(super) span_us: Micros,
-    /// The longest time in which nothing arrived.
+    /// For how long nothing had arrived before it, and the longest time in which nothing did.
+    pub(super) led_by_us: Micros,
     pub(super) gap_us: Micros,
     pub(super) acked: u64,
     pub(super) lost: u64,
@@ -28,6 +29,8 @@ pub(super) struct Round {
     /// The same of its second half.
     pub(super) late_least_us: Option<Micros>,
     pub(super) app_limited: bool,
+    /// Packets without data were among it: beside others' of the kind they tell of a part of the path alone.
+    pub(super) is_train: bool,
 }
 
 /// Packets, and how many of them were lost.
@@ -48,6 +51,7 @@ impl Round {
     pub(super) fn note(&mut self, sample: &AckSample, long_us: Micros, delivered: u64) {
         if self.since.is_none() {
             (self.since, self.delivered_before) = (Some(sample.now), delivered);
+            self.led_by_us = sample.span_us;
         } else {
             self.clock_us += sample.span_us;
             self.gap_us = self.gap_us.max(sample.span_us);
@@ -60,6 +64,7 @@ impl Round {
         self.acked += sample.acked_packets;
         self.lost += sample.lost_packets;
         self.app_limited |= sample.app_limited;
+        self.is_train |= sample.is_train;
         if let Some(queue) = sample.queue_us {
             let least = |before: Option<Micros>| Some(before.map_or(queue, |least| least.min(queue)));
             self.queue_least_us = least(self.queue_least_us);

@@ -46,10 +46,10 @@ impl Rate {
         let long = self.tells_of_all(sample, &self.train);
         if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
             let own = per_second(self.train.bytes, self.train.span_us);
-            let rate = if sample.is_train { own } else { self.of_all(sample.now, &self.train, own) };
+            let rate = if self.train.is_train { own } else { self.of_all(sample.now, &self.train, own) };
             let starved = self.train.loss() > LOST_START;
             self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
-            if sample.is_train {
+            if self.train.is_train {
                 self.hint = self.hint.max(rate);
                 self.train = Round::default();
                 self.queued = 0;

@@ -1,5 +1,7 @@
 //! Start-up of the rate control, sample by sample.
 
+use isthmus_ledger::{Group, Plan};
+
 use super::*;
 
 /// A sender whose processor is the bottleneck: no queue, and never at the end of its data.
@@ -31,30 +33,86 @@ fn a_guess_does_not_run_away_from_what_arrives() {
     assert!(rate.pace() >= 1_000 * arrives_per_ms, "{} bytes/s", rate.pace());
 }
 
-/// A sender that pauses within its first flight, its processor being busy elsewhere.
+/// What arrives in `span_us`, behind a queue.
+fn arrive(rate: &mut Rate, now: &mut Micros, span_us: Micros, is_train: bool) {
+    *now += span_us;
+    rate.on_ack(&AckSample {
+        now: *now,
+        acked_bytes: 18 * 9_038,
+        acked_packets: 18,
+        loss_run: 1.0,
+        rtt_us: 366_000,
+        rtt_least_us: 366_000,
+        queue_us: Some(2_000),
+        span_us,
+        packet_bytes: 9_038,
+        is_train,
+        ..AckSample::default()
+    });
+}
+
+/// Several endpoints of a host measure the path at once, and one has a message to send meanwhile.
 #[test]
-fn a_pause_in_the_first_flight_is_not_the_path() {
+fn a_message_among_a_train_is_no_flight() {
+    let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
+    for is_train in [true, true, false] {
+        arrive(&mut rate, &mut now, 9_000, is_train);
+    }
+    assert_eq!((rate.phase(), rate.capacity()), ("start", None));
+    (0..3).for_each(|_| arrive(&mut rate, &mut now, 1_300, false));
+    assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
+}
+
+/// Who waited for another to find out what the path carries, and then leads with that, has had next to nothing
+/// under way for a round trip.
+#[test]
+fn what_came_before_the_lead_was_taken_is_not_the_path() {
+    let rtt_us = 24_000;
+    let plan = Plan { capacity: 125_000_000, pace: 125_000_000, window: 3 << 20, loss: 0.0, rtt_us };
+    let group = |leads| Group {
+        leads,
+        is_led: true,
+        count: 2,
+        share: 0.5,
+        others_in_flight: 0,
+        delivered: 0,
+        plan: if leads { plan } else { Plan { capacity: 0, window: 0, ..plan } },
+    };
     let mut rate = Rate::new(Limits::default());
     let mut now = 0;
-    let mut arrive = |rate: &mut Rate, span_us, is_train| {
+    let mut arrive = |rate: &mut Rate, packets: u64, span_us, queue_us, round_ended| {
         now += span_us;
         rate.on_ack(&AckSample {
             now,
-            acked_bytes: 18 * 9_038,
-            acked_packets: 18,
+            acked_bytes: packets * 9_038,
+            acked_packets: packets,
             loss_run: 1.0,
-            rtt_us: 366_000,
-            rtt_least_us: 366_000,
-            queue_us: Some(2_000),
+            rtt_us,
+            rtt_least_us: rtt_us,
+            queue_us: Some(queue_us),
             span_us,
+            round_ended,
             packet_bytes: 9_038,
-            is_train,
             ..AckSample::default()
         });
     };
-    (0..3).for_each(|_| arrive(&mut rate, 1_300, true));
+    rate.on_group(0, Some(&group(false)));
+    arrive(&mut rate, 4, rtt_us, 0, true);
+    rate.on_group(rtt_us, Some(&group(true)));
+    // What left while another led; and then the first of what left since, beside that one's queue.
+    arrive(&mut rate, 4, 3_000, 3_000, true);
+    arrive(&mut rate, 4, rtt_us, 1_000, false);
+    arrive(&mut rate, 12, 1_000, 1_000, true);
+    assert!(rate.capacity().is_some_and(|it| it >= 100_000_000), "{:?}", rate.capacity());
+}
+
+/// A sender that pauses within its first flight, its processor being busy elsewhere.
+#[test]
+fn a_pause_in_the_first_flight_is_not_the_path() {
+    let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
+    (0..3).for_each(|_| arrive(&mut rate, &mut now, 1_300, true));
     for span_us in [1_300, 1_300, 16_000, 1_300, 1_300, 1_300] {
-        arrive(&mut rate, span_us, false);
+        arrive(&mut rate, &mut now, span_us, false);
     }
     assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
