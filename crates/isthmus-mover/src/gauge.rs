@@ -1,8 +1,8 @@
 //! How much to have under way: the bandwidth-delay product, as it shows.
 //!
 //! The delay is the shortest time that a block took from being posted to being acknowledged,
-//! the bandwidth the greatest amount that was acknowledged in as long a time, at most a tenth of a second: while
-//! the network keeps up with the window, that doubles with each delay.
+//! the bandwidth the greatest amount that was acknowledged in twice as long a time, at most a tenth of a second:
+//! while the network keeps up with the window, that doubles each time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const LEAST: u64 = 32 << 20;
 const LEAST_TRIP: Duration = Duration::from_millis(24);
 /// Least window in blocks.
 const LEAST_BLOCKS: u64 = 4;
-/// Over how long the bandwidth is taken: the delay, within these.
+/// Over how long the bandwidth is taken: twice the delay, lest a burst counts for much, within these.
 const LOOK_LEAST: Duration = Duration::from_millis(20);
 const LOOK_MOST: Duration = Duration::from_millis(100);
 
@@ -78,7 +78,7 @@ impl Gauge {
     /// Adapts the window if it is time.
     pub(crate) fn look(&mut self) {
         let spent = self.since.elapsed();
-        if spent < self.delay.unwrap_or(LOOK_MOST).clamp(LOOK_LEAST, LOOK_MOST) {
+        if spent < self.delay.map_or(LOOK_MOST, |delay| 2 * delay).clamp(LOOK_LEAST, LOOK_MOST) {
             return;
         }
         self.rate = self.rate.max(self.bytes as f64 / spent.as_secs_f64());
