@@ -187,7 +187,7 @@ impl Datagrams {
         // SAFETY: by this function's contract.
         unsafe { self.send_one(&peer, header, iov) }?;
         let (kind, options) = (CompletionKind::Send(Channel::Untagged), &request.options);
-        let done = Completion { len: total(iov), ..ended(kind, options.context, options.notify) };
+        let done = Completion { len: total(iov), ..Completion::of(kind, options.context, options.notify) };
         self.finish(&mut self.inner.lock(), done, None);
         Ok(())
     }
@@ -442,21 +442,5 @@ fn headed(head: &mut [u8; MessageHeader::LEN], iov: &[libc::iovec]) -> [libc::io
 
 /// The end of a receive, as far as it is known beforehand.
 fn received(posted: &Posted) -> Completion {
-    ended(CompletionKind::Recv(Channel::Untagged), posted.context, posted.notify)
-}
-
-/// The end of an operation of which nothing else is known.
-fn ended(kind: CompletionKind, context: u64, notify: bool) -> Completion {
-    Completion {
-        context,
-        notify,
-        kind,
-        len: 0,
-        buffer: 0,
-        data: None,
-        tag: 0,
-        peer: None,
-        released: false,
-        error: None,
-    }
+    Completion::of(CompletionKind::Recv(Channel::Untagged), posted.context, posted.notify)
 }

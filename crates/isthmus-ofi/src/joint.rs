@@ -92,16 +92,8 @@ pub(crate) fn post<P>(
             }
             // Parts are under way: the whole ends as a failure when they do.
             Err(error) => live.deliver(Completion {
-                context: id,
-                notify: true,
-                kind,
-                len: 0,
-                buffer: 0,
-                data: None,
-                tag: 0,
-                peer: None,
-                released: false,
                 error: Some(OpError::Protocol(error.to_string())),
+                ..Completion::of(kind, id, true)
             }),
         }
     }
@@ -113,18 +105,7 @@ mod tests {
     use super::*;
 
     fn ended(context: u64, len: u64, error: Option<OpError>) -> Completion {
-        Completion {
-            context,
-            notify: true,
-            kind: CompletionKind::Write,
-            len,
-            buffer: 0,
-            data: None,
-            tag: 0,
-            peer: None,
-            released: false,
-            error,
-        }
+        Completion { len, error, ..Completion::of(CompletionKind::Write, context, true) }
     }
 
     #[test]

@@ -296,3 +296,21 @@ pub struct Completion {
     /// Why it failed; `None` on success.
     pub error: Option<OpError>,
 }
+
+impl Completion {
+    /// The end of an operation of which nothing else is known: no bytes, and no failure.
+    pub fn of(kind: CompletionKind, context: u64, notify: bool) -> Self {
+        Self {
+            context,
+            notify,
+            kind,
+            len: 0,
+            buffer: 0,
+            data: None,
+            tag: 0,
+            peer: None,
+            released: false,
+            error: None,
+        }
+    }
+}

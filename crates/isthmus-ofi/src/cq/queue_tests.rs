@@ -7,18 +7,8 @@ use crate::abi::{
 use crate::flags::*;
 
 fn received(context: u64) -> Completion {
-    Completion {
-        context,
-        notify: true,
-        kind: CompletionKind::Recv(Channel::Tagged),
-        len: 40,
-        buffer: 0,
-        data: Some(5),
-        tag: 77,
-        peer: None,
-        released: false,
-        error: None,
-    }
+    let kind = CompletionKind::Recv(Channel::Tagged);
+    Completion { len: 40, data: Some(5), tag: 77, ..Completion::of(kind, context, true) }
 }
 
 fn queue(format: fi_cq_format) -> Queue {

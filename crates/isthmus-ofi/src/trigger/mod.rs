@@ -97,18 +97,7 @@ impl Job {
     /// Reports that it will not be done.
     fn end(&self, error: OpError) {
         let Self::Operation { live, context, kind, .. } = self else { return };
-        live.deliver(Completion {
-            context: *context,
-            notify: true,
-            kind: *kind,
-            len: 0,
-            buffer: 0,
-            data: None,
-            tag: 0,
-            peer: None,
-            released: false,
-            error: Some(error),
-        });
+        live.deliver(Completion { error: Some(error), ..Completion::of(*kind, *context, true) });
     }
 
     /// Whether it is a domain's deferred work, and no operation with `FI_TRIGGER`.

@@ -223,16 +223,9 @@ impl Engine {
         let wanted = self.wanted(request.source, Channel::Tagged, request.tag, request.ignore);
         let found = self.matcher.peek(Channel::Tagged, wanted, request.action != PeekAction::Look);
         let mut completion = Completion {
-            context: request.options.context,
-            notify: request.options.notify,
-            kind: CompletionKind::Peek,
-            len: 0,
-            buffer: 0,
-            data: None,
             tag: request.tag,
-            peer: None,
-            released: false,
             error: Some(OpError::NoMessage),
+            ..Completion::of(CompletionKind::Peek, request.options.context, request.options.notify)
         };
         if let Some(index) = found {
             let inbound = &self.inbounds[index];
