@@ -39,10 +39,17 @@ impl Rate {
         self.group.map_or(0, |group| group.delivered)
     }
 
-    /// Whether this took long enough to tell what others delivered meanwhile: they say so a little late.
+    /// Whether this tells what all delivered meanwhile, as also where the others, who wait for this one's plan,
+    /// delivered next to nothing.
     pub(super) fn tells_of_all(&self, sample: &AckSample, round: &Round) -> bool {
         let few = self.by_others(round) < round.acked_bytes / 4;
-        few || round.is_train || round.since.is_some_and(|since| sample.now - since >= self.others_least_us())
+        few || round.is_train || self.is_long(sample.now, round)
+    }
+
+    /// Whether a round took long enough to tell what others delivered meanwhile: they say so a little late.
+    pub(super) fn is_long(&self, now: Micros, round: &Round) -> bool {
+        self.group.is_none_or(|group| group.count == 1)
+            || round.since.is_some_and(|since| now - since >= self.others_least_us())
     }
 
     /// What others delivered in a round. Bytes (wire).

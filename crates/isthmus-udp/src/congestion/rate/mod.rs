@@ -50,6 +50,8 @@ const SLACK_US: Micros = 2_500;
 const DRAIN_EVERY_US: Micros = 4_000_000;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
+/// What the pacer lets go at once. Microseconds of the pace.
+const QUANTUM_US: Micros = 1_000;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
 /// guessed a round trip before.
 const RAISE_MOST: f64 = 4.5;
@@ -227,6 +229,13 @@ impl Rate {
         ((self.rtt_least_us / 32).clamp(1_000, 4_000) as f64 * scale) as Micros
     }
 
+    /// The queue that shows that the path is full. Microseconds. Where several send in quanta that come together,
+    /// each waits behind the others' however much room there is between them.
+    fn queue_least_us(&self) -> Micros {
+        let others = (QUANTUM_US as f64 * (1.0 - self.own_share())) as Micros;
+        (self.queue_us() / 2).max(others)
+    }
+
     fn chance(&self) -> f64 {
         if self.chance.1 > 0.0 { (self.chance.0 / self.chance.1).min(0.9) } else { 0.0 }
     }
@@ -298,14 +307,16 @@ impl Rate {
             self.skip = self.skip.saturating_sub(1);
             return;
         };
-        // What arrives faster than it left has waited together.
-        let own = per_second(round.bytes, round.span_us).min(2.0 * self.pace() as f64);
+        // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
+        let most = 2.0 * self.pace_of_all().min(self.limits.cap as f64);
+        let own = per_second(round.bytes, round.span_us).min(most);
         let rate = self.of_all(sample.now, &round, own);
         if self.skip > 0 {
             self.skip -= 1;
             // However it left: where a long queue stands all the time, no more than arrives gets through.
             let all_the_time = round.gap_us < sample.rtt_us / 4;
-            if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() && all_the_time {
+            let tells = all_the_time && self.is_long(sample.now, &round);
+            if matches!(self.phase, Phase::Cruise) && queue >= 3 * self.queue_us() && tells {
                 self.capacity = self.capacity.min(rate / (1.0 - self.chance()));
                 self.note_known();
             }
@@ -341,7 +352,7 @@ impl Rate {
         let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);
         let excess = calm.filter(|calm| calm.ratio() > above(*calm));
         let overflow = calm.is_none() && round.loss() > above(round.losses());
-        let stands = queue >= self.queue_us() / 2;
+        let stands = queue >= self.queue_least_us();
         match calm {
             // Far fewer than are known.
             Some(calm) if calm.ratio() < 2.0 * self.chance() - above(calm) => self.accept_chance(calm),

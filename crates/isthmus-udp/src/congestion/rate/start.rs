@@ -88,7 +88,7 @@ impl Rate {
             let rate = per_second(round.bytes, round.span_us);
             // Of who had less to send than might have gone, the rate says nothing.
             let had_enough = !round.app_limited || round.bytes >= self.limits.first_window;
-            if round.tells_rate() && rate > self.capacity && had_enough {
+            if round.tells_rate() && rate > self.capacity && had_enough && !round.is_train {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
             }
