@@ -107,8 +107,8 @@ pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<()
     let own = own_path(there);
     let wanted = meta.mode & MODE_KEPT;
     let mut mode = stat.st_mode & MODE_KEPT;
-    let has_some = listxattr(&own, &mut [0u8; 0][..]).is_ok_and(|len| len > 0);
-    if has_some || !meta.xattrs.is_empty() {
+    let found = listxattr(&own, &mut [0u8; 512][..]);
+    if !matches!(found, Ok(0) | Err(Errno::OPNOTSUPP)) || !meta.xattrs.is_empty() {
         if mode & MODE_OWN != MODE_OWN && chmod(&own, Mode::from_raw_mode(mode | MODE_OWN)).is_ok() {
             mode |= MODE_OWN;
         }
