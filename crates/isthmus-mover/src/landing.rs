@@ -6,14 +6,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, mkdirat, readlinkat, renameat, statat, symlinkat, unlinkat,
-    utimensat,
+    AtFlags, FileType, Mode, OFlags, Stat, fstat, futimens, mkdirat, openat, readlinkat, renameat, statat,
+    symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use crate::journal::Head;
 use crate::target::{Target, Wanted, boot, unique};
-use crate::wire::{Answer, Entry, Kind, Outcome, Rules, Time};
+use crate::wire::{Answer, Entry, Kind, Meta, Outcome, Rules, Time};
 use crate::{confine, meta, names};
 
 /// Most folders that are kept open.
@@ -147,7 +147,9 @@ impl Landing {
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
             Kind::FolderEnd => {
-                meta::apply(&*self.folder(&path)?, &entry.meta)?;
+                let folder = self.folder(&path)?;
+                meta::renew(&folder, &fstat(&folder)?, &entry.meta)?;
+                futimens(&folder, &meta::times(&entry.meta))?;
                 self.folders.remove(&path);
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
@@ -167,7 +169,7 @@ impl Landing {
     ) -> io::Result<()> {
         match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None => make_folder(parent, names::split(path).1, mode | 0o700)?,
-            Some(FileType::Directory) => {}
+            Some(FileType::Directory) => open_up(parent, names::split(path).1),
             Some(_) => {
                 let text =
                     "there is something else of this name, and no folder; remove it, or copy elsewhere";
@@ -239,6 +241,9 @@ impl Landing {
                 return Err(io::Error::other(text));
             }
             if let Some(answer) = self.leave_alone(size, entry.meta.mtime, stat) {
+                if answer == Answer::Same && !self.rules.dry_run {
+                    renew(&parent, name, stat, &entry.meta)?;
+                }
                 return Ok(Prepared::Asked(answer, None));
             }
         }
@@ -289,6 +294,17 @@ impl Landing {
     }
 }
 
+/// Gives a file whose content is the same already what is kept beside it.
+fn renew(parent: &OwnedFd, name: &[u8], seen: &Stat, meta: &Meta) -> io::Result<()> {
+    let file = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = fstat(&file)?;
+    // Something else took its place just now: that is left alone.
+    if (stat.st_dev, stat.st_ino) != (seen.st_dev, seen.st_ino) {
+        return Ok(());
+    }
+    meta::renew(&file, &stat, meta)
+}
+
 fn link(parent: &OwnedFd, name: &[u8], text: &[u8], entry: &Entry, there: bool) -> io::Result<()> {
     if there && readlinkat(parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == text) {
         return Ok(());
@@ -301,6 +317,14 @@ fn link(parent: &OwnedFd, name: &[u8], text: &[u8], entry: &Entry, there: bool) 
         let _ = unlinkat(parent, &temporary, AtFlags::empty());
     }
     Ok(renamed?)
+}
+
+/// Lets the owner into a folder that was made as one that may not be written to; until its end.
+fn open_up(parent: &OwnedFd, name: &[u8]) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = openat(parent, name, flags, Mode::empty());
+    // Where it fails, what is to be written there tells.
+    let _ = folder.and_then(|folder| meta::open_up(&folder, &fstat(&folder)?));
 }
 
 /// Makes a folder, unless another session that copies the same tree just did.

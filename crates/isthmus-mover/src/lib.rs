@@ -39,6 +39,7 @@ mod sender;
 pub mod server;
 mod session;
 mod source;
+mod succession;
 mod sweep;
 mod target;
 mod walk;

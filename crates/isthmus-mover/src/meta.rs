@@ -1,10 +1,11 @@
 //! What is kept of a file beside its content.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{
-    Mode, Stat, Timespec, Timestamps, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, futimens,
+    Mode, Stat, Timespec, Timestamps, XattrFlags, chmod, fchmod, fgetxattr, flistxattr, fsetxattr, futimens,
+    getxattr, listxattr, removexattr, setxattr,
 };
 use rustix::io::Errno;
 
@@ -12,8 +13,13 @@ use crate::wire::{Meta, Time, XATTRS_MAX};
 
 /// Permission bits that are kept: not those that lend a file's owner's rights.
 const MODE_KEPT: u32 = 0o1777;
+/// What an owner needs to read and to change attributes, whatever the file is to become.
+const MODE_OWN: u32 = 0o600;
 /// Longest list of names, and longest value, that the kernel gives. Bytes.
 const XATTR_LIST: usize = 64 << 10;
+
+/// Extended attributes: name and value.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// When the content changed last.
 pub(crate) fn mtime(stat: &Stat) -> Time {
@@ -39,16 +45,23 @@ pub(crate) fn of(stat: &Stat) -> Meta {
 ///
 /// # Errors
 /// They are more than are carried, or cannot be read.
-pub(crate) fn xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn xattrs(file: impl AsFd) -> io::Result<Xattrs> {
+    read_xattrs(|names| flistxattr(&file, names), |name, value| fgetxattr(&file, name, value))
+}
+
+fn read_xattrs(
+    list: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+    get: impl Fn(&[u8], &mut [u8]) -> Result<usize, Errno>,
+) -> io::Result<Xattrs> {
     // Most files have none, or few.
     let mut short = [0u8; 512];
     let mut long = Vec::new();
-    let names = match flistxattr(&file, &mut short[..]) {
+    let names = match list(&mut short) {
         Ok(len) => &short[..len],
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Err(Errno::RANGE) => {
             long.resize(XATTR_LIST, 0);
-            let len = flistxattr(&file, &mut long[..])?;
+            let len = list(&mut long)?;
             &long[..len]
         }
         Err(error) => return Err(error.into()),
@@ -57,7 +70,7 @@ pub(crate) fn xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut total = 0;
     for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
         let mut value = vec![0u8; XATTR_LIST];
-        let len = match fgetxattr(&file, name, &mut value[..]) {
+        let len = match get(name, &mut value) {
             Err(Errno::NODATA) => continue,
             got => got?,
         };
@@ -78,18 +91,74 @@ pub(crate) fn times(meta: &Meta) -> Timestamps {
     Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
 }
 
-/// Gives an open file what is kept: attributes, permissions, and last its times.
+/// Gives a new file what is kept: attributes, permissions, and last its times.
 pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<()> {
     for (name, value) in &meta.xattrs {
-        if !name.starts_with(b"user.") || name.contains(&0) {
-            return Err(io::Error::other("an extended attribute that is not a user's"));
-        }
-        match fsetxattr(&file, &name[..], value, XattrFlags::empty()) {
-            // A file system without them keeps the content at least.
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(error.into()),
-        }
+        check_name(name)?;
+        unless_none(fsetxattr(&file, &name[..], value, XattrFlags::empty()))?;
     }
     fchmod(&file, Mode::from_raw_mode(meta.mode & MODE_KEPT))?;
     Ok(futimens(&file, &times(meta))?)
+}
+
+/// Gives a file or folder that was there before what is kept but for its times: attributes that it has not are
+/// taken away as well. It may be open without permission to read it (`O_PATH`).
+pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<()> {
+    let own = own_path(there);
+    let wanted = meta.mode & MODE_KEPT;
+    let mut mode = stat.st_mode & MODE_KEPT;
+    let found = listxattr(&own, &mut [0u8; 512][..]);
+    if !matches!(found, Ok(0) | Err(Errno::OPNOTSUPP)) || !meta.xattrs.is_empty() {
+        if mode & MODE_OWN != MODE_OWN && chmod(&own, Mode::from_raw_mode(mode | MODE_OWN)).is_ok() {
+            mode |= MODE_OWN;
+        }
+        renew_xattrs(&own, &meta.xattrs)?;
+    }
+    if mode != wanted {
+        chmod(&own, Mode::from_raw_mode(wanted))?;
+    }
+    Ok(())
+}
+
+/// Lets the owner of a folder read and change it.
+pub(crate) fn open_up(folder: impl AsFd, stat: &Stat) -> Result<(), Errno> {
+    if stat.st_mode & 0o700 == 0o700 {
+        return Ok(());
+    }
+    chmod(own_path(folder), Mode::from_raw_mode(stat.st_mode & MODE_KEPT | 0o700))
+}
+
+/// The path by which the system knows what is open, whatever it was opened for.
+fn own_path(open: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", open.as_fd().as_raw_fd())
+}
+
+fn renew_xattrs(own: &str, wanted: &Xattrs) -> io::Result<()> {
+    let found = read_xattrs(|names| listxattr(own, names), |name, value| getxattr(own, name, value))?;
+    for (name, _) in found.iter().filter(|(name, _)| wanted.iter().all(|(kept, _)| kept != name)) {
+        match removexattr(own, &name[..]) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for (name, value) in wanted.iter().filter(|pair| !found.contains(pair)) {
+        check_name(name)?;
+        unless_none(setxattr(own, &name[..], value, XattrFlags::empty()))?;
+    }
+    Ok(())
+}
+
+fn check_name(name: &[u8]) -> io::Result<()> {
+    if !name.starts_with(b"user.") || name.contains(&0) {
+        return Err(io::Error::other("an extended attribute that is not a user's"));
+    }
+    Ok(())
+}
+
+/// A file system without extended attributes keeps the content at least.
+fn unless_none(set: Result<(), Errno>) -> io::Result<()> {
+    match set {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }

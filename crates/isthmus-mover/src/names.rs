@@ -106,9 +106,20 @@ pub fn is_shared_of(found: &[u8], name: &[u8]) -> bool {
     is_partial(found) && found.starts_with(start.as_bytes())
 }
 
-/// Whether a name is one that these make: never copied, never taken as a destination.
+/// Whether a name is one that these make: never copied, never taken as a destination. A user's file may
+/// well begin likewise.
 pub fn is_partial(name: &[u8]) -> bool {
-    name.starts_with(OWN.as_bytes()) && (name.ends_with(b".part") || name.ends_with(b".journal"))
+    let Some((short, rest)) = name.strip_prefix(OWN.as_bytes()).and_then(|rest| rest.split_at_checked(16))
+    else {
+        return false;
+    };
+    let is_hash = |part: &[u8]| part.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let rest = match rest.strip_prefix(b"-").and_then(|rest| rest.split_at_checked(16)) {
+        Some((tag, rest)) if is_hash(tag) => rest,
+        Some(_) => return false,
+        None => rest,
+    };
+    is_hash(short) && (rest == b".part" || rest.starts_with(b".") && rest.ends_with(b".journal"))
 }
 
 /// Whether a symlink at `path` whose text is `target` stays within the transfer's folder.
@@ -167,7 +178,16 @@ mod tests {
     fn names_of_our_own_are_known_whatever_the_users_are() {
         let (part, journal) = partial("ä".repeat(127).as_bytes());
         assert!(part.len() < 40 && is_partial(part.as_bytes()) && is_partial(journal.as_bytes()));
-        assert!(!is_partial(b".isthmus-notes.txt"));
+        let (part, journal) = partial_shared(b"x", b"y", 12);
+        assert!(is_partial(part.as_bytes()) && is_partial(journal.as_bytes()));
+        for users in [
+            ".isthmus-notes.txt",
+            ".isthmus-notes.part",
+            ".isthmus-0123456789abcdeg.part",
+            ".isthmus-.journal",
+        ] {
+            assert!(!is_partial(users.as_bytes()), "{users}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -20,6 +20,7 @@ use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{Event, TAG_OPEN, Wire, refuse};
+use crate::succession::Succession;
 use crate::sweep::Sweep;
 use crate::walk::{Filter, Root, apart};
 use crate::watch::{Notice, Summary};
@@ -35,8 +36,8 @@ const OPENING_MAX: usize = 16 << 10;
 const OPENINGS: usize = 16;
 /// How long a client may take to say who it is and what it wants.
 const GREETING: Duration = Duration::from_secs(30);
-/// How long an older session of the same transfer may take to end.
-const SUCCESSION: Duration = Duration::from_secs(30);
+/// How long sessions may take to end when the service does.
+const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A client's first message.
@@ -76,16 +77,14 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Sessions that were granted, by whose they are and their transfer.
-type Granted = Mutex<HashMap<(u32, [u8; 16]), (u64, Sender<Event>)>>;
-
 struct Service {
     port: Arc<Port>,
     config: ServeConfig,
     trust: Option<Trust>,
-    granted: Granted,
-    /// Sessions that were admitted.
+    succession: Succession,
+    /// How many sessions there are, and how many there were.
     sessions: AtomicUsize,
+    admitted: AtomicU64,
     running: Mutex<HashMap<u64, Sender<Event>>>,
     sweep: Mutex<Sweep>,
 }
@@ -108,9 +107,11 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
         listen(vec![0; OPENING_MAX])?;
     }
     ready(port.address());
-    let (granted, running, sessions) = Default::default();
+    let (succession, running, sessions, admitted) = Default::default();
     let sweep = Mutex::new(Sweep::new());
-    let service = Arc::new(Service { port: port.clone(), config, trust, granted, running, sessions, sweep });
+    let service =
+        Service { port: port.clone(), config, trust, succession, running, sessions, admitted, sweep };
+    let service = Arc::new(service);
     while !stop.load(Ordering::Relaxed) {
         service.sweep.lock().look(&port, &to);
         let Ok(Event::Net(mut news)) = inbox.recv_timeout(LOOK) else { continue };
@@ -148,8 +149,10 @@ impl Service {
         } else {
             let service = self.clone();
             self.sessions.fetch_add(1, Ordering::Relaxed);
+            let order = self.admitted.fetch_add(1, Ordering::Relaxed);
             let name = "mover-session".to_owned();
-            let spawned = std::thread::Builder::new().name(name).spawn(move || service.hold(peer, &message));
+            let spawned =
+                std::thread::Builder::new().name(name).spawn(move || service.hold(peer, &message, order));
             match spawned {
                 Ok(_) => return,
                 Err(error) => {
@@ -162,14 +165,14 @@ impl Service {
     }
 
     /// One session from its first message to its end.
-    fn hold(&self, peer: PeerId, message: &[u8]) {
+    fn hold(&self, peer: PeerId, message: &[u8], order: u64) {
         let Some(opening) = Opening::decode(message) else { return };
         let session = opening.session;
         let from = self.port.peer_address(peer).locator;
-        let done = self.converse(peer, &opening);
+        let done = self.converse(peer, &opening, order);
         self.sessions.fetch_sub(1, Ordering::Relaxed);
         self.running.lock().remove(&session);
-        self.granted.lock().retain(|_, (number, _)| *number != session);
+        self.succession.end(order);
         self.sweep.lock().add(peer, session);
         match done {
             Ok((what, Summary { files, bytes, kept, failed, .. })) => {
@@ -179,7 +182,12 @@ impl Service {
         }
     }
 
-    fn converse(&self, peer: PeerId, opening: &Opening<'_>) -> Result<(String, Summary), MoverError> {
+    fn converse(
+        &self,
+        peer: PeerId,
+        opening: &Opening<'_>,
+        order: u64,
+    ) -> Result<(String, Summary), MoverError> {
         let mut channel = match &self.trust {
             Some(trust) => Channel::server(trust)?,
             None => Channel::plain(),
@@ -196,7 +204,7 @@ impl Service {
                 return Err(error);
             }
         };
-        let done = self.grant(peer, &mut wire, opening.session, open, rest);
+        let done = self.grant(peer, &mut wire, order, open, rest);
         if let Err(error @ MoverError::Usage(_)) = &done {
             wire.end(error);
         }
@@ -207,7 +215,7 @@ impl Service {
         &self,
         peer: PeerId,
         wire: &mut Wire,
-        session: u64,
+        order: u64,
         open: Open,
         rest: Vec<Control>,
     ) -> Result<(String, Summary), MoverError> {
@@ -215,7 +223,7 @@ impl Service {
         let claimed = self.port.peer_address(peer).as_id.0;
         let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
         let export = self.export(&open, as_id).map_err(MoverError::Usage)?;
-        self.succeed(wire, session, as_id, &open)?;
+        self.succession.succeed((as_id, open.transfer), order, &wire.sender())?;
         let root = Arc::new(confine::folder(&export.path)?);
         let (block, memory) = (open.block, self.config.memory.0);
         let (threads, io) = (self.config.threads, self.config.io);
@@ -280,32 +288,12 @@ impl Service {
         Ok(export)
     }
 
-    /// Takes the place of an older session of the same transfer, whose client is gone.
-    fn succeed(&self, wire: &Wire, session: u64, as_id: u32, open: &Open) -> Result<(), MoverError> {
-        let key = (as_id, open.transfer);
-        let until = Instant::now() + SUCCESSION;
-        loop {
-            let mut granted = self.granted.lock();
-            let Some((_, older)) = granted.get(&key) else {
-                granted.insert(key, (session, wire.sender()));
-                return Ok(());
-            };
-            let _ = older.send(Event::Stop("the same transfer was started anew".to_owned()));
-            drop(granted);
-            if Instant::now() > until {
-                let text = "the same transfer is still under way; try again later";
-                return Err(MoverError::Usage(text.to_owned()));
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-
     /// Ends all sessions, and waits for them a while.
     fn end(&self) {
         for session in self.running.lock().values() {
             let _ = session.send(Event::Stop("the service is being stopped".to_owned()));
         }
-        let until = Instant::now() + SUCCESSION;
+        let until = Instant::now() + ENDING;
         while !self.running.lock().is_empty() && Instant::now() < until {
             std::thread::sleep(LOOK);
         }

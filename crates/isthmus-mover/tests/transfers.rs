@@ -186,6 +186,91 @@ fn extended_attributes_are_kept_where_the_file_systems_have_them() {
     assert_eq!(&found[..len], value);
 }
 
+/// The extended attributes of users that a file or folder has.
+fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let file = File::open(path).expect("there");
+    let mut names = [0u8; 512];
+    let len = rustix::fs::flistxattr(&file, &mut names[..]).expect("listed");
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    let value = |name: &[u8]| {
+        let mut value = [0u8; 512];
+        let len = rustix::fs::fgetxattr(&file, name, &mut value[..]).expect("read");
+        (String::from_utf8_lossy(name).into_owned(), value[..len].to_vec())
+    };
+    names.map(value).collect()
+}
+
+/// A second copy sends no content again; what was changed beside it arrives all the same, and what was taken away goes.
+#[test]
+fn what_changed_beside_the_content_is_brought_up_to_date() {
+    let place = Place::writable();
+    fs::create_dir(place.here("t")).expect("made");
+    for (name, len) in [("small", 10), ("large", 5 * BLOCK as usize)] {
+        fs::write(place.here("t").join(name), pattern(len, 1)).expect("written");
+    }
+    let set = |name: &str, key: &str, value: &str| {
+        let file = File::open(place.here(name)).expect("there");
+        rustix::fs::fsetxattr(&file, key, value.as_bytes(), rustix::fs::XattrFlags::empty())
+    };
+    let has_attributes = set("t/small", "user.gone", "1").is_ok();
+    if !has_attributes {
+        println!("this file system has no extended attributes");
+    }
+    let names = ["t", "t/small", "t/large"];
+    for name in names.into_iter().filter(|_| has_attributes) {
+        for (key, value) in [("user.gone", "1"), ("user.same", "2"), ("user.other", "3")] {
+            set(name, key, value).expect("set");
+        }
+    }
+    complete(&place.put(&["t"], ""));
+    for name in names {
+        if has_attributes {
+            let file = File::open(place.here(name)).expect("there");
+            rustix::fs::fremovexattr(&file, "user.gone").expect("removed");
+            if name == "t" {
+                for key in ["user.same", "user.other"] {
+                    rustix::fs::fremovexattr(&file, key).expect("removed");
+                }
+            } else {
+                set(name, "user.other", "4").expect("set");
+                set(name, "user.new", "5").expect("set");
+            }
+        }
+        fs::set_permissions(place.here(name), fs::Permissions::from_mode(0o500)).expect("set");
+    }
+    let (before, there) = (tree(&place.here("t")), |name: &str| place.export(name));
+    let mut transfer = place.put(&["t"], "");
+    transfer.rules.dry_run = true;
+    complete(&transfer);
+    assert_ne!(tree(&there("t")), before, "a dry run changes nothing");
+    let (summary, _) = complete(&place.put(&["t"], ""));
+    assert_eq!((summary.files, summary.kept), (0, 2));
+    assert_eq!(tree(&there("t")), before);
+    for name in names {
+        assert_eq!(attributes(&there(name)), attributes(&place.here(name)), "{name}");
+        assert_eq!(there(name).metadata().expect("there").mode() & 0o777, 0o500, "{name}");
+    }
+    // New files go into a folder that its owner may not write to, and it is so again afterwards.
+    fs::write(place.here("t/more"), "more").expect("written");
+    complete(&place.put(&["t"], ""));
+    assert_eq!(tree(&there("t")), tree(&place.here("t")));
+    assert_eq!(there("t").metadata().expect("there").mode() & 0o777, 0o500);
+}
+
+/// Only the very names of partial files are left out.
+#[test]
+fn a_user_s_file_may_be_named_much_like_a_partial_one() {
+    let place = Place::writable();
+    fs::create_dir(place.here("t")).expect("made");
+    for name in [".isthmus-notes.part", ".isthmus-run.journal"] {
+        fs::write(place.here("t").join(name), name).expect("written");
+    }
+    fs::write(place.here("t/.isthmus-0123456789abcdef.part"), "half").expect("written");
+    complete(&place.put(&["t"], ""));
+    let names: Vec<_> = tree(&place.export("t")).into_keys().collect();
+    assert_eq!(names, [".isthmus-notes.part", ".isthmus-run.journal"]);
+}
+
 #[test]
 fn what_is_no_file_is_named_and_the_rest_is_copied() {
     let place = Place::writable();

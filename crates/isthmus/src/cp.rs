@@ -22,8 +22,8 @@ use report::Report;
 /// One side is on this host. The other is SITE:EXPORT/PATH, where SITE is in the file with the
 /// sites, or IP:PORT:EXPORT/PATH. Every block is verified where it arrives; a file appears
 /// under its name when it is whole. When anything ends the command early, the same command
-/// continues: what has arrived is not sent again. Files of equal length and time are left
-/// alone.
+/// continues: what has arrived is not sent again. Of files of equal length and time only
+/// permissions and extended attributes are brought up to date.
 ///
 /// Exit status: 0 all is there; 1 some files were not copied, which are named; 2 a wrong
 /// command or configuration; 3 this host refuses something; 4 the other side cannot be reached

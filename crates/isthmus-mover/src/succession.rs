@@ -1,0 +1,97 @@
+//! Which session of a transfer goes on: the one that was admitted last. The client of an older one is gone, killed and
+//! started anew as a rule.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use parking_lot::Mutex;
+
+use crate::MoverError;
+use crate::session::Event;
+
+/// How long an older session may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(100);
+const ANEW: &str = "the same transfer was started anew";
+
+/// A transfer: whose, and what is copied where.
+pub(crate) type Key = (u32, [u8; 16]);
+
+/// The sessions that were granted.
+#[derive(Default)]
+pub(crate) struct Succession {
+    /// When it was admitted, as a count, and where it hears that it is to end.
+    granted: Mutex<HashMap<Key, (u64, Sender<Event>)>>,
+}
+
+impl Succession {
+    /// Grants a session, when an older one of its transfer has ended.
+    ///
+    /// # Errors
+    /// A newer one is there already, since threads do not start in the order of what they are for; or the older
+    /// one does not end.
+    pub(crate) fn succeed(&self, key: Key, order: u64, inbox: &Sender<Event>) -> Result<(), MoverError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut granted = self.granted.lock();
+            let Some((other, older)) = granted.get(&key) else {
+                granted.insert(key, (order, inbox.clone()));
+                return Ok(());
+            };
+            if *other > order {
+                return Err(MoverError::Usage(ANEW.to_owned()));
+            }
+            let _ = older.send(Event::Stop(ANEW.to_owned()));
+            drop(granted);
+            if Instant::now() > until {
+                let text = "the same transfer is still under way; try again later";
+                return Err(MoverError::Usage(text.to_owned()));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// A session has ended, if it was granted.
+    pub(crate) fn end(&self, order: u64) {
+        self.granted.lock().retain(|_, (other, _)| *other != order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = (1, [7; 16]);
+
+    fn session() -> (Sender<Event>, crossbeam_channel::Receiver<Event>) {
+        crossbeam_channel::unbounded()
+    }
+
+    /// A client was killed and started anew at once, and its first session's thread ran later than the second's.
+    #[test]
+    fn a_session_whose_thread_is_late_does_not_end_the_one_after_it() {
+        let (succession, (late, _), (newer, heard)) = (Succession::default(), session(), session());
+        succession.succeed(KEY, 2, &newer).expect("nobody else");
+        assert!(matches!(succession.succeed(KEY, 1, &late), Err(MoverError::Usage(text)) if text == ANEW));
+        assert!(heard.is_empty());
+        succession.end(1);
+        assert!(matches!(succession.succeed(KEY, 1, &late), Err(MoverError::Usage(_))));
+        succession.end(2);
+        succession.succeed(KEY, 3, &newer).expect("it has ended");
+    }
+
+    #[test]
+    fn an_older_session_is_told_and_waited_for() {
+        let (succession, (older, heard), (newer, _)) = (Succession::default(), session(), session());
+        succession.succeed(KEY, 1, &older).expect("nobody else");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(matches!(heard.recv(), Ok(Event::Stop(text)) if text == ANEW));
+                succession.end(1);
+            });
+            succession.succeed(KEY, 2, &newer).expect("the older one ends");
+        });
+        succession.succeed((2, KEY.1), 1, &newer).expect("another's transfer");
+    }
+}
