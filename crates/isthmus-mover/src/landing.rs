@@ -306,12 +306,16 @@ fn renew(parent: &OwnedFd, name: &[u8], seen: &Stat, meta: &Meta) -> io::Result<
 }
 
 fn link(parent: &OwnedFd, name: &[u8], text: &[u8], entry: &Entry, there: bool) -> io::Result<()> {
+    let give_times = |name: &[u8]| {
+        let _ = utimensat(parent, name, &meta::times(&entry.meta), AtFlags::SYMLINK_NOFOLLOW);
+    };
     if there && readlinkat(parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == text) {
+        give_times(name);
         return Ok(());
     }
     let temporary = unique(name)?;
     symlinkat(text, parent, &temporary)?;
-    let _ = utimensat(parent, &temporary, &meta::times(&entry.meta), AtFlags::SYMLINK_NOFOLLOW);
+    give_times(temporary.as_bytes());
     let renamed = renameat(parent, &temporary, parent, name);
     if renamed.is_err() {
         let _ = unlinkat(parent, &temporary, AtFlags::empty());

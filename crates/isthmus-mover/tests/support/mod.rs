@@ -1,7 +1,9 @@
 //! What the mover's tests share: a service in this process, and clients.
 #![allow(dead_code, unreachable_pub, reason = "no test uses all of it")]
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,4 +148,43 @@ pub fn complete(transfer: &Transfer) -> (Summary, Vec<Notice>) {
 
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31) ^ ((i >> 8) as u8) ^ ((i >> 16) as u8) ^ seed).collect()
+}
+
+/// What there is below a folder: kind, mode, time, content, extended attributes.
+pub fn tree(folder: &Path) -> BTreeMap<String, String> {
+    fn visit(root: &Path, folder: &Path, out: &mut BTreeMap<String, String>) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let stat = path.symlink_metadata().expect("there");
+            let content = if stat.is_symlink() {
+                format!("-> {:?}", fs::read_link(&path).expect("a link"))
+            } else if stat.is_dir() {
+                visit(root, &path, out);
+                "folder".to_owned()
+            } else {
+                blake3::hash(&fs::read(&path).expect("a file")).to_hex().to_string()
+            };
+            let mode = if stat.is_symlink() { 0 } else { stat.mode() & 0o7777 };
+            let own = if stat.is_symlink() { BTreeMap::new() } else { attributes(&path) };
+            let name = path.strip_prefix(root).expect("below").display().to_string();
+            out.insert(name, format!("{mode:o} {}.{:09} {content} {own:?}", stat.mtime(), stat.mtime_nsec()));
+        }
+    }
+    let mut out = BTreeMap::new();
+    visit(folder, folder, &mut out);
+    out
+}
+
+/// The extended attributes of users that a file or folder has; none where the file system has none.
+pub fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let file = File::open(path).expect("there");
+    let mut names = [0u8; 512];
+    let len = rustix::fs::flistxattr(&file, &mut names[..]).unwrap_or(0);
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    let value = |name: &[u8]| {
+        let mut value = [0u8; 512];
+        let len = rustix::fs::fgetxattr(&file, name, &mut value[..]).expect("read");
+        (String::from_utf8_lossy(name).into_owned(), value[..len].to_vec())
+    };
+    names.map(value).collect()
 }
