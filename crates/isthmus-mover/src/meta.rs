@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{
-    Mode, Stat, Timespec, Timestamps, XattrFlags, chmod, fchmod, fgetxattr, flistxattr, fsetxattr, futimens,
-    getxattr, listxattr, removexattr, setxattr,
+    FileType, Mode, Stat, Timespec, Timestamps, XattrFlags, chmod, fchmod, fgetxattr, flistxattr, fsetxattr,
+    futimens, getxattr, listxattr, removexattr, setxattr,
 };
 use rustix::io::Errno;
 
@@ -109,13 +109,13 @@ pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<()
     let mut mode = stat.st_mode & MODE_KEPT;
     let found = listxattr(&own, &mut [0u8; 512][..]);
     if !matches!(found, Ok(0) | Err(Errno::OPNOTSUPP)) || !meta.xattrs.is_empty() {
-        if mode & MODE_OWN != MODE_OWN && chmod(&own, Mode::from_raw_mode(mode | MODE_OWN)).is_ok() {
+        if mode & MODE_OWN != MODE_OWN && chmod(&own, beside_group(stat, mode | MODE_OWN)).is_ok() {
             mode |= MODE_OWN;
         }
         renew_xattrs(&own, &meta.xattrs)?;
     }
     if mode != wanted {
-        chmod(&own, Mode::from_raw_mode(wanted))?;
+        chmod(&own, beside_group(stat, wanted))?;
     }
     Ok(())
 }
@@ -125,7 +125,14 @@ pub(crate) fn open_up(folder: impl AsFd, stat: &Stat) -> Result<(), Errno> {
     if stat.st_mode & 0o700 == 0o700 {
         return Ok(());
     }
-    chmod(own_path(folder), Mode::from_raw_mode(stat.st_mode & MODE_KEPT | 0o700))
+    chmod(own_path(folder), beside_group(stat, stat.st_mode & MODE_KEPT | 0o700))
+}
+
+/// These permissions; a folder whose files are its group's stays one.
+fn beside_group(stat: &Stat, mode: u32) -> Mode {
+    let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let group = if is_folder { stat.st_mode & 0o2000 } else { 0 };
+    Mode::from_raw_mode(mode | group)
 }
 
 /// The path by which the system knows what is open, whatever it was opened for.

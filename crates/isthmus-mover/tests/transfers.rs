@@ -200,6 +200,8 @@ fn what_changed_beside_the_content_is_brought_up_to_date() {
         fs::set_permissions(place.here(name), fs::Permissions::from_mode(0o500)).expect("set");
     }
     let (before, there) = (tree(&place.here("t")), |name: &str| place.export(name));
+    // What is made in it is its group's, as is the way in folders of a project.
+    fs::set_permissions(there("t"), fs::Permissions::from_mode(0o2755)).expect("set");
     let mut transfer = place.put(&["t"], "");
     transfer.rules.dry_run = true;
     complete(&transfer);
@@ -208,12 +210,15 @@ fn what_changed_beside_the_content_is_brought_up_to_date() {
     assert_eq!((summary.files, summary.kept), (0, 2));
     assert_eq!(tree(&there("t")), before);
     assert_eq!(attributes(&there("t")), attributes(&place.here("t")));
-    assert_eq!(there("t").metadata().expect("there").mode() & 0o777, 0o500);
+    assert_eq!(there("t").metadata().expect("there").mode() & 0o7777, 0o2500);
     // New files go into a folder that its owner may not write to, and it is so again afterwards.
-    fs::write(place.here("t/more"), "more").expect("written");
+    for (mode, name) in [(0o700, Some("t/more")), (0o500, None)] {
+        fs::set_permissions(place.here("t"), fs::Permissions::from_mode(mode)).expect("set");
+        name.into_iter().for_each(|name| fs::write(place.here(name), name).expect("written"));
+    }
     complete(&place.put(&["t"], ""));
     assert_eq!(tree(&there("t")), tree(&place.here("t")));
-    assert_eq!(there("t").metadata().expect("there").mode() & 0o777, 0o500);
+    assert_eq!(there("t").metadata().expect("there").mode() & 0o7777, 0o2500);
 }
 
 /// Only the very names of partial files are left out.
