@@ -3,7 +3,7 @@
 use crate::Micros;
 
 /// A quantum: sent at once, then nothing until its time has passed. Nanoseconds (1 ms).
-const QUANTUM_NS: u64 = 1_000_000;
+pub(crate) const QUANTUM_NS: u64 = 1_000_000;
 /// Most time that a caller who came late may catch up on. Nanoseconds (4 ms).
 const LATE_NS: u64 = 4_000_000;
 

@@ -34,6 +34,7 @@ use isthmus_ledger::{Group, Plan};
 
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
+use crate::pacer::QUANTUM_NS;
 use burst::Bursts;
 use group::Role;
 use round::{Losses, Round};
@@ -50,8 +51,6 @@ const SLACK_US: Micros = 2_500;
 const DRAIN_EVERY_US: Micros = 4_000_000;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
-/// What the pacer lets go at once. Microseconds of the pace.
-const QUANTUM_US: Micros = 1_000;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
 /// guessed a round trip before.
 const RAISE_MOST: f64 = 4.5;
@@ -232,7 +231,7 @@ impl Rate {
     /// The queue that shows that the path is full. Microseconds. Where several send in quanta that come together,
     /// each waits behind the others' however much room there is between them.
     fn queue_least_us(&self) -> Micros {
-        let others = (QUANTUM_US as f64 * (1.0 - self.own_share())) as Micros;
+        let others = ((QUANTUM_NS / 1_000) as f64 * (1.0 - self.own_share())) as Micros;
         (self.queue_us() / 2).max(others)
     }
 
