@@ -12,7 +12,6 @@ use isthmus_proto::{Config, Counters, Engine, PeerId, Refusal};
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::{Address, AsId, SubnetId};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::burst::Burst;
 use crate::carrier::{Carriers, Tls};
@@ -20,6 +19,7 @@ use crate::courtesy;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
+use crate::lock::{Mutex, MutexGuard};
 use crate::memory::ProcessMemory;
 use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
@@ -91,7 +91,7 @@ impl From<Refusal> for PostError {
 pub struct Endpoint {
     address: Address,
     core: Mutex<Core>,
-    shell: Mutex<Shell>,
+    shell: parking_lot::Mutex<Shell>,
     /// The engine has news for the shell that its present owner may have missed.
     pending: AtomicBool,
     burst: Burst,
@@ -171,7 +171,7 @@ impl Endpoint {
         let endpoint = Arc::new(Self {
             address,
             core: Mutex::new(Core::new(Engine::new(config), ProcessMemory::new(regions))),
-            shell: Mutex::new(shell),
+            shell: parking_lot::Mutex::new(shell),
             pending: AtomicBool::new(false),
             burst: Burst::new(),
             watch: Arc::new(Watch::new()),

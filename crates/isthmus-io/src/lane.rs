@@ -6,9 +6,9 @@ use std::time::Instant;
 use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
 use isthmus_wire::Frame;
 use isthmus_wire::frame::Message;
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::carrier::{Carrier, Carriers, Transfer};
+use crate::lock::{Mutex, MutexGuard};
 use crate::log::info_log;
 use crate::memory::ProcessMemory;
 use crate::shell::{Core, loss_of};

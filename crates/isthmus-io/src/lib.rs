@@ -1,6 +1,6 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
-//! `unsafe` lives in `datagrams.rs`, `endpoint/post.rs`, `endpoint/sleep.rs`, `lane.rs`, `ledger.rs`, `memory.rs`,
+//! `unsafe` lives in `datagrams.rs`, `endpoint/post.rs`, `endpoint/sleep.rs`, `lane.rs`, `ledger.rs`, `lock.rs`, `memory.rs`,
 //! `shell.rs`, `shell/down.rs`, `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
 //! `carrier/udp/lane.rs` only.
 
@@ -15,6 +15,7 @@ mod interface;
 mod lane;
 mod ledger;
 mod listen;
+pub mod lock;
 pub mod log;
 mod memory;
 mod poller;

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
 use isthmus_udp::{Composition, Dropped};
-use parking_lot::Mutex;
 use socket2::Socket;
 
 use crate::carrier::{Carriers, Outdone, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
+use crate::lock::Mutex;
 use crate::log::{info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use isthmus_io::lock::Mutex;
 use isthmus_proto::CompletionKind::{RemoteAccess, RemoteWrite};
 use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId};
-use parking_lot::Mutex;
 
 use crate::abi::fi_addr_t;
 use crate::access::Observers;
@@ -196,6 +196,7 @@ impl Live {
     }
 
     /// Hands out a completion; `open` is the queue that has got the last one, `reading` who waits for it.
+    #[inline]
     fn deliver_by<'a>(
         &'a self,
         completion: &mut Completion,
@@ -217,7 +218,9 @@ impl Live {
             let key = std::mem::take(&mut completion.tag);
             self.observers.count(key, counted_as(completion.kind).unwrap_or(0), completion.len);
         }
-        if let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event)) {
+        if self.counters.count_any(u64::MAX)
+            && let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event))
+        {
             *open = None;
             self.counters.count(event, completion.error.is_some(), completion.len);
         }

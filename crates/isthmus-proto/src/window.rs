@@ -34,6 +34,7 @@ impl<T> SendWindow<T> {
         (self.slots.len() as u64) < WINDOW
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, item: T) -> u64 {
         let seq = self.next_seq();
         self.slots.push_back(Some(item));
@@ -53,15 +54,15 @@ impl<T> SendWindow<T> {
         item
     }
 
-    /// Takes out the oldest fragment, which was acknowledged, if its number is below `upto` and `with` says so of it.
-    pub(crate) fn pop_before(&mut self, upto: u64, with: impl FnOnce(&T) -> bool) -> Option<T> {
-        if self.base >= upto {
-            return None;
-        }
-        let item = self.slots.pop_front_if(|slot| slot.as_ref().is_some_and(with))??;
-        self.base += 1;
+    /// Drops the oldest fragments, which were acknowledged, whose numbers are below `upto`, as far as `with` has done
+    /// what is to be done for each.
+    pub(crate) fn drop_before(&mut self, upto: u64, mut with: impl FnMut(&mut T) -> bool) {
+        let most = self.slots.len().min(upto.saturating_sub(self.base) as usize);
+        let kept = |slot: &mut Option<T>| slot.as_mut().is_some_and(|item| !with(item));
+        let done = self.slots.iter_mut().take(most).position(kept).unwrap_or(most);
+        self.slots.drain(..done);
+        self.base += done as u64;
         self.skip_taken();
-        Some(item)
     }
 
     fn skip_taken(&mut self) {
@@ -149,6 +150,7 @@ impl ReceiveWindow {
         }
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, seq: u64) -> Receipt {
         let receipt = self.check(seq);
         if receipt != Receipt::New {
@@ -218,14 +220,25 @@ mod tests {
         assert_eq!(window.base(), 2);
         assert_eq!(window.take(0), None);
         assert_eq!(window.take(9), None);
-        assert_eq!(window.pop_before(2, |_| true), None);
-        assert_eq!(window.pop_before(4, |item| *item != 2), None);
-        window.push(4);
+        let drop_before = |window: &mut SendWindow<i32>, upto, last| {
+            let mut seen = Vec::new();
+            window.drop_before(upto, |item| {
+                seen.push(*item);
+                *item <= last
+            });
+            (seen, window.base())
+        };
+        assert_eq!(drop_before(&mut window, 2, 9), (vec![], 2));
+        assert_eq!(drop_before(&mut window, 4, 1), (vec![2], 2), "no further than it is done with");
+        for item in 4..8 {
+            window.push(item);
+        }
         assert_eq!(window.take(3), Some(3));
-        assert_eq!(window.pop_before(3, |item| *item == 2), Some(2));
-        assert_eq!(window.base(), 4, "past what was acknowledged before it");
-        assert_eq!(window.drain().collect::<Vec<_>>(), [4]);
-        assert_eq!(window.next_seq(), 5);
+        assert_eq!(window.take(5), Some(5));
+        assert_eq!(drop_before(&mut window, 3, 9), (vec![2], 4), "past what was acknowledged before it");
+        assert_eq!(drop_before(&mut window, 7, 9), (vec![4, 6], 7));
+        assert_eq!(window.drain().collect::<Vec<_>>(), [7]);
+        assert_eq!(window.next_seq(), 8);
     }
 
     #[test]

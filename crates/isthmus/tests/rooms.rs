@@ -29,6 +29,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/endpoint/sleep.rs",
     "isthmus-io/src/lane.rs",
     "isthmus-io/src/ledger.rs",
+    "isthmus-io/src/lock.rs",
     "isthmus-io/src/memory.rs",
     "isthmus-io/src/shell.rs",
     "isthmus-io/src/shell/down.rs",

@@ -38,7 +38,7 @@ use fabric::FabricLane;
 use grounds::Grounds;
 use memory::Memory;
 pub use memory::try_shared_memory;
-pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Spot};
+pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Sleeper, Spot};
 use neighbours::Neighbours;
 use race::{RaceLane, Winner};
 use tcp::Paths;

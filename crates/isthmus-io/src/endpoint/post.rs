@@ -1,5 +1,7 @@
 //! Posting: what a program gives an endpoint to do.
 
+use std::sync::atomic::Ordering;
+
 use isthmus_proto::{
     AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX, SendRequest,
 };
@@ -7,8 +9,18 @@ use isthmus_proto::{
 use super::{Endpoint, PostError, total};
 use crate::shell::Core;
 
+/// A fence, where an atomic exchange was made just before: on some processors that is one.
+#[inline]
+fn fence_after_exchange() {
+    #[cfg(target_arch = "x86_64")]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
 impl Endpoint {
     /// Posts something of so many bytes that are to go.
+    #[inline]
     fn post<T>(
         &self,
         len: u64,
@@ -40,6 +52,7 @@ impl Endpoint {
     ///
     /// # Safety
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
+    #[inline]
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         let len = total(iov);
         // SAFETY: the caller's promise.
@@ -56,6 +69,7 @@ impl Endpoint {
     ///
     /// # Safety
     /// The pieces are valid for reading.
+    #[inline]
     unsafe fn send_short(&self, request: &SendRequest, iov: &[libc::iovec], len: u64) -> bool {
         if self.is_closed() {
             return false;
@@ -64,7 +78,15 @@ impl Endpoint {
         // SAFETY: the caller's promise.
         let sent = unsafe { shell.send_short(&self.core, &self.watch, request, iov, len) };
         self.release(shell);
-        sent
+        let Some((lane, sleeper)) = sent else { return false };
+        // What was written comes before what is read now.
+        fence_after_exchange();
+        if sleeper.is_asleep() {
+            let mut shell = self.shell.lock();
+            shell.wake(lane);
+            self.release(shell);
+        }
+        true
     }
 
     /// Posts a receive buffer.
@@ -74,6 +96,7 @@ impl Endpoint {
     ///
     /// # Safety
     /// The buffers stay valid and untouched until the completion was polled.
+    #[inline]
     pub unsafe fn recv(&self, request: &RecvRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         self.post(0, |core| {
             let place = core.memory.lend(iov);

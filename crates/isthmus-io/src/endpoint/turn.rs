@@ -131,7 +131,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives the shell up and does what came while it was held.
+    /// Gives the shell up, by an atomic exchange, and does what came while it was held.
+    #[inline]
     pub(super) fn release(&self, shell: MutexGuard<'_, Shell>) {
         drop(shell);
         if self.pending.load(Ordering::SeqCst) {

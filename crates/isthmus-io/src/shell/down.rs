@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{LaneId, LaneLoss};
-use parking_lot::Mutex;
 
 use super::{Core, READS_PER_TURN, Shell};
 use crate::carrier::Transfer;
 use crate::lane::{Phase, fill};
+use crate::lock::Mutex;
 use crate::log::debug_log;
 
 /// How long a lane may take to be connected, to say who it is, or to write its last.

@@ -3,10 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use super::{Core, Shell};
 use crate::carrier::MemoryLane;
+use crate::lock::Mutex;
 use crate::watch::{WATCHED_MAX, Watch};
 
 /// Lanes by shared memory beyond this are looked at only while something comes: those on which nothing

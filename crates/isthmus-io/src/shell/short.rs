@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Completion, Engine, LaneId, LaneLoss, SHORT_FRAME_MAX, SendRequest};
-use parking_lot::{Mutex, MutexGuard};
 
 use super::{Core, DIRECT_TURNS, Shell};
-use crate::carrier::{MemoryLane, RECORD_MAX};
+use crate::carrier::{MemoryLane, RECORD_MAX, Sleeper};
 use crate::courtesy;
 use crate::lane::{Lane, Phase, read_short};
+use crate::lock::{Mutex, MutexGuard};
 use crate::watch::Watch;
 
 /// Whole turns need not be closer than this, times the endpoints of the process up to so many: a program that polls many
@@ -76,10 +76,12 @@ fn made(room: &mut Box<[u8]>) -> &mut [u8] {
 }
 
 impl Shell {
-    /// Writes a small message into shared memory, if it may go now. False where it has to be posted.
+    /// Writes a small message into shared memory, if it may go now; `None` where it has to be posted. Whoever gives the
+    /// shell up afterwards, which is a fence, looks then whether the other end is to be woken ([`Shell::wake`]).
     ///
     /// # Safety
     /// The pieces are valid for reading.
+    #[inline]
     pub(crate) unsafe fn send_short(
         &mut self,
         core: &Mutex<Core>,
@@ -87,28 +89,35 @@ impl Shell {
         request: &SendRequest,
         iov: &[libc::iovec],
         len: u64,
-    ) -> bool {
+    ) -> Option<(LaneId, Sleeper)> {
         if self.memory.is_empty() {
-            return false;
+            return None;
         }
         let mut guard = core.lock();
         let engine = &mut guard.engine;
-        let Some((id, message)) = engine.short_lane(request, len) else { return false };
-        let Some(lane) = self.lanes.get_mut(id.0 as usize).and_then(plain) else { return false };
+        let (id, message) = engine.short_lane(request, len)?;
+        let lane = self.lanes.get_mut(id.0 as usize).and_then(plain)?;
         if !lane.has_room(SHORT_FRAME_MAX) {
-            return false;
+            return None;
         }
         // SAFETY: the caller's promise.
         let payload = unsafe { whole(iov, &mut self.short) };
         // The other end need not wait for what we note of it.
-        lane.write_short(&message, payload);
+        let sleeper = lane.write_short(&message, payload);
         engine.note_short(id, request, &message, payload);
         if engine.has_completions() {
             watch.stir();
         }
-        drop(guard);
-        lane.ring_after_short();
-        true
+        Some((id, sleeper))
+    }
+
+    /// Wakes a lane's other end, if that sleeps.
+    #[cold]
+    pub(crate) fn wake(&mut self, id: LaneId) {
+        let lane = self.lanes.get_mut(id.0 as usize).and_then(Option::as_mut);
+        if let Some(memory) = lane.and_then(|lane| lane.carrier.memory()) {
+            memory.ring_if_asleep();
+        }
     }
 
     /// Takes in what has come where all lanes go by shared memory, and moves what has finished to the end of `out`.

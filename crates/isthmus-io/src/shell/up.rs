@@ -4,11 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 
 use isthmus_proto::{LaneId, LaneLoss};
-use parking_lot::Mutex;
 
 use super::{Core, Shell, loss_of};
 use crate::carrier::{Carrier, Neighbour, Settled};
 use crate::lane::{Lane, Phase};
+use crate::lock::Mutex;
 use crate::log::{info_log, warn_log};
 
 /// Lanes accepted in one turn.

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, MutexGuard};
+use isthmus_io::lock::{Mutex, MutexGuard};
 
 use super::entry::{self, Entry};
 use crate::abi::{fi_addr_t, fi_cq_format};
@@ -36,7 +36,7 @@ struct Inner {
     signalled: bool,
 }
 
-/// A queue that is locked to take in finished operations.
+/// A queue that takes in finished operations, locked from the first on that nobody reads at once.
 pub(crate) struct Filling<'a> {
     queue: &'a Queue,
     /// Until this ends.
@@ -47,10 +47,14 @@ impl Filling<'_> {
     /// Adds a finished operation, or hands it to who is reading the queue right now.
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry, reading: Option<&mut Reading<'_>>) {
-        let Some(inner) = &mut self.inner else { return };
-        let reader = reading.filter(|reading| self.queue.is_read_by(reading) && inner.entries.is_empty());
+        // Behind an endpoint's own, that is: what others put there meanwhile is in no order with this.
+        let empty = match &self.inner {
+            None => !self.queue.filled.load(Ordering::Acquire),
+            Some(inner) => inner.entries.is_empty(),
+        };
+        let reader = reading.filter(|reading| empty && self.queue.is_read_by(reading));
         if !reader.is_some_and(|reading| reading.take(&entry)) {
-            inner.entries.push_back(entry);
+            self.inner.get_or_insert_with(|| self.queue.inner.lock()).entries.push_back(entry);
         }
     }
 
@@ -64,7 +68,7 @@ impl Drop for Filling<'_> {
     fn drop(&mut self) {
         let Some(mut inner) = self.inner.take() else { return };
         let filled = !inner.entries.is_empty();
-        self.queue.filled.store(filled, Ordering::Relaxed);
+        self.queue.filled.store(filled, Ordering::Release);
         let wake = filled && std::mem::take(&mut inner.armed);
         drop(inner);
         if wake {
@@ -141,7 +145,7 @@ impl Queue {
 
     /// Takes in finished operations, as long as what is returned is held.
     pub(crate) fn filling(&self) -> Filling<'_> {
-        Filling { queue: self, inner: Some(self.inner.lock()) }
+        Filling { queue: self, inner: None }
     }
 
     /// A poll: whether it plainly finds nothing. Where it is not, there is more to do ([`Queue::read`]).

@@ -43,6 +43,7 @@ impl Owed {
 
 impl Engine {
     /// A fragment was received, whose acknowledgement the peer or its program may wait for ([`is_awaited`]) or not.
+    #[inline]
     pub(super) fn owe_ack(&mut self, peer: PeerId, awaited: bool) {
         let now = self.clock;
         let connection = self.connection(peer);
@@ -76,6 +77,7 @@ impl Engine {
     }
 
     /// Whether acknowledgements that somebody waits for wait for company.
+    #[inline]
     pub fn owes_acks(&self) -> bool {
         !self.owed.soon.is_empty()
     }

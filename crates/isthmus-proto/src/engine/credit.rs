@@ -126,6 +126,7 @@ impl Engine {
 
     /// Data that the peer was granted credit for has found its receive: grants as much anew, or less
     /// where others need it.
+    #[inline]
     pub(super) fn return_credit(&mut self, peer: PeerId, bytes: u64) {
         let (all, usual, peers) = (self.config.credit_total, self.config.credit, self.credit_peers.max(1));
         let connection = self.connection(peer);
@@ -134,9 +135,15 @@ impl Engine {
         let unsaid = connection.credit_to_advertise() - connection.advertised;
         // Nobody is granted less than this: the usual case, which need not be reckoned out.
         let plain = granted <= usual && granted.checked_mul(peers).is_some_and(|granted| granted <= all);
-        if plain && unsaid <= granted / 4 {
-            return;
+        if !plain || unsaid > granted / 4 {
+            self.return_credit_by_share(peer, bytes, plain);
         }
+    }
+
+    /// As [`Engine::return_credit`], of what was returned; `plain` where the peer has what all have.
+    #[inline(never)]
+    fn return_credit_by_share(&mut self, peer: PeerId, bytes: u64, plain: bool) {
+        let granted = self.connection(peer).granted;
         let fair = if plain { granted } else { self.fair_credit(peer).max(CREDIT_FIRST) };
         let connection = self.connection(peer);
         let less = connection.granted.saturating_sub(fair).min(bytes).min(connection.reserved());

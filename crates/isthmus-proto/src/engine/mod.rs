@@ -313,6 +313,7 @@ impl Engine {
         self.config.calls_one && matches!(&self.peers[..], [only] if only.address.is_wildcard())
     }
 
+    #[inline]
     fn resolve(&self, mut peer: PeerId) -> PeerId {
         while let Some(alias) = self.peers.get(peer.0 as usize).and_then(|peer| peer.alias) {
             peer = alias;
@@ -321,6 +322,7 @@ impl Engine {
     }
 
     /// The connection to a peer, made when first asked for.
+    #[inline]
     fn connection(&mut self, peer: PeerId) -> &mut Connection {
         let known = &self.peers[peer.0 as usize].connection;
         if !known.as_ref().is_some_and(|connection| connection.warm) {
@@ -358,11 +360,13 @@ impl Engine {
     }
 
     /// Whether finished operations, or lost peers that the program watches, wait.
+    #[inline]
     pub fn has_completions(&self) -> bool {
         !self.completions.is_empty() || self.lost.as_ref().is_some_and(|lost| !lost.is_empty())
     }
 
     /// Whether a turn would find anything to do that no lane or timer tells of.
+    #[inline]
     pub fn has_leavings(&self) -> bool {
         self.has_completions() || self.has_output() || self.owes_acks()
     }
@@ -399,6 +403,7 @@ impl Engine {
     }
 
     /// Whether a lane may have something to write, or the shell something to do.
+    #[inline]
     pub fn has_output(&self) -> bool {
         !self.ready.is_empty() || !self.actions.is_empty()
     }
@@ -409,6 +414,7 @@ impl Engine {
         timer.into_iter().chain(self.owed.due()).min()
     }
 
+    #[inline]
     fn report(&mut self, completion: Completion) {
         self.completions.push_back(completion);
     }
@@ -595,6 +601,7 @@ impl Engine {
     }
 
     #[allow(clippy::too_many_arguments, reason = "all of it goes into one completion")]
+    #[inline]
     fn finish_receive(
         &mut self,
         posted: &Posted,

@@ -162,6 +162,7 @@ impl Engine {
     }
 
     /// Posts a receive of `len` bytes at `place`.
+    #[inline]
     pub fn recv(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
         let mut posted = Posted {
             wanted: self.wanted(request.source, request.channel, request.tag, request.ignore),

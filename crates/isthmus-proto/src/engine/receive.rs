@@ -4,7 +4,7 @@ use isthmus_wire::frame::{self, Frame};
 
 use super::acks::is_awaited;
 use super::lanes::PeerFault;
-use super::state::{Flight, Lane, LaneState, Lingering, Load, Micros, Stream, Target};
+use super::state::{Lane, LaneState, Lingering, Load, Micros, Stream, Target};
 use super::transmit::REQUESTS_MAX;
 use super::{Engine, LaneId};
 use crate::PeerId;
@@ -45,6 +45,7 @@ impl Engine {
     }
 
     /// As [`Engine::handle`], of a message's first fragment.
+    #[inline]
     pub fn handle_message(
         &mut self,
         now: Micros,
@@ -396,20 +397,23 @@ impl Engine {
     /// and nobody measures how long they took.
     fn forget_kept(&mut self, peer: PeerId, upto: u64) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref_mut() else { return };
-        let plain = |flight: &Flight| flight.load.operation().is_none();
+        if connection.late.is_some() {
+            return;
+        }
         let mut last = None;
-        while connection.late.is_none()
-            && let Some(flight) = connection.window.pop_before(upto, plain)
-        {
+        connection.window.drop_before(upto, |flight| {
+            match &mut flight.load {
+                Load::Few(_) => {}
+                Load::Kept { operation: None, bytes } => self.pool.give(std::mem::take(bytes)),
+                Load::Kept { .. } | Load::Piece { .. } => return false,
+            }
             if last.replace(flight.lane) != Some(flight.lane)
                 && let Some(record) = self.lanes.get_mut(flight.lane.0 as usize)
             {
                 record.moved_at = self.clock;
             }
-            if let Load::Kept { bytes, .. } = flight.load {
-                self.pool.give(bytes);
-            }
-        }
+            true
+        });
     }
 
     fn acknowledge(&mut self, peer: PeerId, seq: u64, mem: &mut dyn Memory) {

@@ -22,6 +22,7 @@ pub const SHORT_FRAME_MAX: usize = frame::Message::LEN + SHORT_MAX as usize;
 impl Engine {
     /// The lane by which a message of `total` bytes may go the short way now, and its header; `None` where it has to be
     /// posted.
+    #[inline]
     pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
         let options = &request.options;
         if total > SHORT_MAX || options.fence || options.level != Level::Transmit || self.parted {
@@ -66,6 +67,7 @@ impl Engine {
 
     /// A message has gone, or goes before anything else, by the lane and with the header that [`Engine::short_lane`]
     /// just named, and its payload. The operation is over.
+    #[inline]
     pub fn note_short(
         &mut self,
         lane: LaneId,
@@ -109,6 +111,7 @@ impl Engine {
 
     /// A message whose frame and payload are there: whether it went to its receive, so that nothing else is to be
     /// done with the frame.
+    #[inline]
     pub(super) fn receive_short(
         &mut self,
         now: Micros,
@@ -175,6 +178,7 @@ impl Engine {
 
     /// Whether this message is the next of its peer in every respect, and nothing of that peer's is looked after
     /// that messages have to be told to.
+    #[inline]
     fn is_next(&mut self, peer: PeerId, message: &frame::Message) -> bool {
         let lanes = &self.lanes;
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref() else { return false };

@@ -8,14 +8,13 @@
 
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use isthmus_wire::frame::Message;
 
 use super::reach::Process;
 use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
-use super::segment::Segment;
+use super::segment::{Segment, Sleeper};
 use crate::carrier::Transfer;
 
 /// Pieces from this length on are lent where there is no room for them. Bytes.
@@ -182,19 +181,14 @@ impl Link {
             && self.writer.room(len as u64).is_ok_and(|room| room >= len as u64)
     }
 
-    /// Writes a message whole, for which there is room; to be followed by [`Link::check_sleep`].
+    /// Writes a message whole, for which there is room. Whoever does looks whether the neighbour sleeps, after a fence,
+    /// and has it woken then ([`Link::ring_if_asleep`]).
     #[inline]
-    pub(super) fn write_short(&mut self, message: &Message, payload: &[u8]) {
+    pub(super) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
         let words = [message.seq, message.order, message.tag, message.data];
         self.writer.push_short(message.flags, words, payload);
         self.used = true;
-    }
-
-    /// After [`Link::write_short`]: whether the neighbour has to be woken.
-    pub(super) fn check_sleep(&mut self) {
-        // What was written comes before what is read now.
-        fence(SeqCst);
-        self.ring_if_asleep();
+        self.segment.other_sleeper()
     }
 
     /// # Safety
@@ -455,7 +449,8 @@ impl Link {
         std::mem::take(&mut self.rings)
     }
 
-    fn ring_if_asleep(&mut self) {
+    /// Notes that the neighbour is to be woken, if it sleeps.
+    pub(super) fn ring_if_asleep(&mut self) {
         let sleep = self.segment.other_sleep();
         if sleep.load(SeqCst) != 0 {
             sleep.store(0, Relaxed);

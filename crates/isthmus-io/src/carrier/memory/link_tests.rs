@@ -252,7 +252,7 @@ fn short(seq: u64, payload: &[u8]) -> Message {
 fn write_short(link: &mut Link, seq: u64, payload: &[u8], out: &mut Vec<u8>) {
     let message = short(seq, payload);
     link.write_short(&message, payload);
-    link.check_sleep();
+    link.ring_if_asleep();
     out.extend_from_slice(&message.to_bytes());
     out.extend_from_slice(payload);
 }

@@ -27,6 +27,7 @@ use super::tcp::TcpLane;
 use crate::log::{debug_log, info_log};
 use link::Link;
 pub(crate) use ring::Spot;
+pub(crate) use segment::Sleeper;
 use segment::{Name, Segment};
 
 /// Longest record of a ring, and so longest short message. Bytes.
@@ -206,15 +207,15 @@ impl MemoryLane {
         self.link.has_room(len)
     }
 
-    /// See [`Link::write_short`]; to be followed by [`MemoryLane::ring_after_short`].
+    /// See [`Link::write_short`]; whom it wakes then [`MemoryLane::ring_if_asleep`].
     #[inline]
-    pub(crate) fn write_short(&mut self, message: &Message, payload: &[u8]) {
-        self.link.write_short(message, payload);
+    pub(crate) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
+        self.link.write_short(message, payload)
     }
 
     /// Wakes the other end if it sleeps.
-    pub(crate) fn ring_after_short(&mut self) {
-        self.link.check_sleep();
+    pub(crate) fn ring_if_asleep(&mut self) {
+        self.link.ring_if_asleep();
         self.ring();
     }
 

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -67,6 +67,19 @@ impl Name {
         let (fd, rest) = rest.split_first_chunk()?;
         let nonce = u64::from_le_bytes(rest.try_into().ok()?);
         Some(Self { pid: u32::from_le_bytes(*pid), fd: u32::from_le_bytes(*fd), nonce })
+    }
+}
+
+/// Whether an end sleeps, to look at without having the lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sleeper(NonNull<AtomicU64>);
+
+impl Sleeper {
+    /// Of a lane that is given up, any answer may come.
+    #[inline]
+    pub(crate) fn is_asleep(self) -> bool {
+        // SAFETY: addresses of mappings stay mapped ([`Mapping`]).
+        unsafe { self.0.as_ref() }.load(SeqCst) != 0
     }
 }
 
@@ -190,6 +203,11 @@ impl Segment {
 
     pub(super) fn other_sleep(&self) -> &AtomicU64 {
         self.other(AT_ASLEEP)
+    }
+
+    /// The same, to look at without having the lane.
+    pub(super) fn other_sleeper(&self) -> Sleeper {
+        Sleeper(NonNull::from(self.other_sleep()))
     }
 
     /// Whether this end waits for the other to read, or the other for us.
