@@ -10,7 +10,7 @@ use isthmus_wire::Address;
 
 use crate::MoverError;
 use crate::channel::Channel;
-use crate::disk::Io;
+use crate::disk::Disk;
 use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
@@ -67,8 +67,8 @@ pub struct Transfer {
     pub memory: u64,
     /// Disk threads.
     pub threads: usize,
-    /// By what they read and write.
-    pub io: Io,
+    /// How they read and write.
+    pub disk: Disk,
 }
 
 impl Transfer {
@@ -94,15 +94,15 @@ impl Transfer {
         // Where nobody listens it has left nevertheless: that shows by this message, and by nothing else.
         port.deliver(peer, TAG_OPEN, first, key::CONTROL_OUT, wire.sender())?;
         wire.say(&Control::Open(self.open()))?;
-        let (block, memory, threads, io) = (self.block, self.memory, self.threads, self.io);
+        let (block, memory, threads, disk) = (self.block, self.memory, self.threads, self.disk);
         let mut tell = |notice| watch(notice);
         let done = match local {
             Local::Sources(roots) => {
-                let sending = Sending { block, memory, threads, io, rate: self.rate, rules: self.rules };
+                let sending = Sending { block, memory, threads, disk, rate: self.rate, rules: self.rules };
                 SendingSide::start(sending, roots, filter, &mut wire, &mut tell)?.run()
             }
             Local::Landing(landing) => {
-                let receiving = Receiving { block, memory, threads, io };
+                let receiving = Receiving { block, memory, threads, disk };
                 ReceivingSide::start(receiving, landing, &mut wire, &mut tell)?.run(Vec::new())
             }
         };

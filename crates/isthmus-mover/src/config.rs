@@ -11,8 +11,9 @@ use isthmus_wire::{Address, AsId, SubnetId};
 use serde::Deserialize;
 
 use crate::MoverError;
+use crate::cache::Cache;
 use crate::channel::PROTOCOL;
-use crate::disk::Io;
+use crate::disk::{Disk, Io};
 
 /// Longest configuration file. Bytes.
 const FILE_MAX: u64 = 1 << 20;
@@ -65,6 +66,9 @@ pub struct ServeConfig {
     /// By what these read and write: "threads" or "uring". Default threads.
     #[serde(default)]
     pub io: Io,
+    /// Whether blocks of long files go through the page cache: "measured", "always" or "never". Default measured.
+    #[serde(default)]
+    pub cache: Cache,
     /// The endpoint's own settings, as elsewhere.
     #[serde(default)]
     pub device: Settings,
@@ -143,6 +147,11 @@ fn parse<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, Mo
 }
 
 impl ServeConfig {
+    /// How disk threads read and write.
+    pub fn disk(&self) -> Disk {
+        Disk { io: self.io, cache: self.cache }
+    }
+
     /// Reads and checks the file at `path`. Paths in it are taken from its folder.
     pub fn read(path: &Path) -> Result<Self, MoverError> {
         let mut config = Self::parse(&path.display().to_string(), &text(path)?)?;

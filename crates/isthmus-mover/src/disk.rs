@@ -4,13 +4,15 @@
 //! With `port.rs` the place of this crate with `unsafe` code: the kernel is lent a buffer, and nothing returns
 //! before all of it is given back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, AsRawFd};
 use std::str::FromStr;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::{Errno, pread, pwrite};
 use serde::Deserialize;
+
+use crate::cache::Cache;
 
 /// A piece that is under way. Bytes.
 const PIECE: usize = 256 << 10;
@@ -40,12 +42,23 @@ impl FromStr for Io {
     }
 }
 
+/// How disk threads read and write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// By what.
+    pub io: Io,
+    /// Through what.
+    pub cache: Cache,
+}
+
 thread_local! {
+    static CACHE: Cell<Cache> = const { Cell::new(Cache::Measured) };
     static RING: RefCell<Option<IoUring>> = const { RefCell::new(None) };
 }
 
 /// Chooses for this thread.
-pub(crate) fn begin(io: Io) {
+pub(crate) fn begin(Disk { io, cache }: Disk) {
+    CACHE.set(cache);
     let ring = match io {
         Io::Threads => None,
         Io::Uring => IoUring::new(DEPTH)
@@ -53,6 +66,11 @@ pub(crate) fn begin(io: Io) {
             .ok(),
     };
     RING.set(ring);
+}
+
+/// What was chosen for this thread.
+pub(crate) fn cache() -> Cache {
+    CACHE.get()
 }
 
 /// As `pread(2)`.
@@ -159,7 +177,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let bytes: Vec<u8> = (0..5_000_001u32).map(|at| (at * 7 / 3) as u8).collect();
         for io in [Io::Threads, Io::Uring] {
-            begin(io);
+            begin(Disk { io, ..Disk::default() });
             let path = place.path().join(format!("{io:?}"));
             let file =
                 File::options().read(true).write(true).create(true).truncate(true).open(path).expect("made");
@@ -177,20 +195,20 @@ mod tests {
             }
             assert!(at == bytes.len() && read[..at] == bytes[..], "{io:?}");
         }
-        begin(Io::Threads);
+        begin(Disk::default());
     }
 
     #[test]
     fn errors_are_those_of_the_call() {
         let place = tempfile::tempdir().expect("a folder");
         for io in [Io::Threads, Io::Uring] {
-            begin(io);
+            begin(Disk { io, ..Disk::default() });
             let folder = File::open(place.path()).expect("opened");
             assert_eq!(read_at(&folder, &mut [0; 600_000], 0), Err(Errno::ISDIR), "{io:?}");
             let file = File::create(place.path().join("file")).expect("made");
             assert_eq!(read_at(&file, &mut [0; 600_000], 0), Err(Errno::BADF), "{io:?}");
         }
-        begin(Io::Threads);
+        begin(Disk::default());
     }
 
     #[test]

@@ -17,6 +17,8 @@
 //! under way, and about a kilobyte for each of at most 16,384 announced entries.
 #![deny(unsafe_code)]
 
+mod buffer;
+mod cache;
 pub mod channel;
 pub mod client;
 pub mod config;
@@ -48,8 +50,9 @@ pub mod wire;
 
 pub use isthmus_digest as digest;
 
+pub use cache::Cache;
 pub use client::{Direction, Transfer};
 pub use config::{ServeConfig, Site, SitesConfig};
-pub use disk::Io;
+pub use disk::{Disk, Io};
 pub use error::MoverError;
 pub use watch::{Notice, Summary};

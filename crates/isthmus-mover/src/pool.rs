@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::disk::{self, Io};
+use crate::buffer::Buffer;
+use crate::disk::{self, Disk};
 use crate::plan::Part;
 use crate::seal::Seal;
 use crate::session::Event;
@@ -25,7 +26,7 @@ pub(crate) struct Sealing {
 /// A block in its buffer: what of it was read, and what of it is to be sent.
 #[derive(Debug)]
 pub(crate) struct Block {
-    pub(crate) buffer: Vec<u8>,
+    pub(crate) buffer: Buffer,
     pub(crate) read: Read,
     /// The message, once it is sealed.
     pub(crate) message: Option<std::ops::Range<usize>>,
@@ -35,7 +36,7 @@ pub(crate) struct Block {
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Read these pieces, and seal the block if there is a seal yet.
-    Read { parts: Vec<(Part, Arc<Source>)>, buffer: Vec<u8>, block: u64, sealing: Arc<Sealing> },
+    Read { parts: Vec<(Part, Arc<Source>)>, buffer: Buffer, block: u64, sealing: Arc<Sealing> },
     /// Seal a block that was read before.
     Seal { block: Block, sealing: Arc<Sealing> },
     /// Look whether this file is what it was.
@@ -44,7 +45,7 @@ pub(crate) enum Job {
     Write {
         header: Header,
         lead: usize,
-        buffer: Vec<u8>,
+        buffer: Buffer,
         len: usize,
         targets: Vec<Option<Arc<Target>>>,
         seal: Arc<Seal>,
@@ -64,7 +65,7 @@ pub(crate) enum Done {
         verdict: Verdict,
     },
     Wrote {
-        buffer: Vec<u8>,
+        buffer: Buffer,
         bytes: u64,
         outcomes: Vec<(u64, Outcome)>,
         disk_ns: u64,
@@ -91,14 +92,14 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(threads: usize, io: Io, to: &Sender<Event>) -> std::io::Result<Self> {
+    pub(crate) fn new(threads: usize, how: Disk, to: &Sender<Event>) -> std::io::Result<Self> {
         let (jobs, taken) = crossbeam_channel::unbounded();
         let mut pool = Self { jobs: Some(jobs), threads: Vec::new() };
         for _ in 0..threads {
             let (taken, to) = (taken.clone(), to.clone());
             let builder = std::thread::Builder::new().name("mover-disk".to_owned());
             pool.threads.push(builder.spawn(move || {
-                disk::begin(io);
+                disk::begin(how);
                 work(&taken, &to);
             })?);
         }
@@ -180,14 +181,13 @@ fn seal(mut block: Block, sealing: &Sealing) -> Done {
 fn write(
     header: &Header,
     lead: usize,
-    mut buffer: Vec<u8>,
+    mut buffer: Buffer,
     len: usize,
     targets: &[Option<Arc<Target>>],
     seal: &Seal,
 ) -> Done {
     let start = Instant::now();
-    let (head, sealed) = buffer[..len].split_at_mut(lead);
-    let mut body = match seal.open(header.number, head, sealed) {
+    let mut body = match seal.open(header.number, lead, &mut buffer[..len]) {
         Ok(body) => &*body,
         Err(error) => return Done::Damaged(error.to_string()),
     };

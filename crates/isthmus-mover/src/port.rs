@@ -17,6 +17,8 @@ use isthmus_proto::{
 use isthmus_wire::Address;
 use parking_lot::Mutex;
 
+use crate::buffer::Buffer;
+
 /// How often the thread looks whether the port is being closed.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -28,7 +30,7 @@ pub(crate) struct News {
     /// As given with the operation.
     pub(crate) key: u64,
     /// The buffer, the caller's again.
-    pub(crate) buffer: Vec<u8>,
+    pub(crate) buffer: Buffer,
     /// How much of it was sent or received. Bytes.
     pub(crate) len: usize,
     /// Tag of the message.
@@ -61,7 +63,7 @@ struct Table {
 
 struct Posted {
     key: u64,
-    buffer: Vec<u8>,
+    buffer: Buffer,
     inbox: Box<dyn Inbox>,
 }
 
@@ -111,12 +113,12 @@ impl Port {
         &self,
         peer: PeerId,
         tag: u64,
-        buffer: Vec<u8>,
+        buffer: impl Into<Buffer>,
         range: Range<usize>,
         key: u64,
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
-        self.send_until(Level::Transmit, peer, tag, (buffer, range), key, inbox)
+        self.send_until(Level::Transmit, peer, tag, (buffer.into(), range), key, inbox)
     }
 
     /// The same, of what ends when it is there, or cannot be brought there.
@@ -129,7 +131,7 @@ impl Port {
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
         let range = 0..buffer.len();
-        self.send_until(Level::Delivery, peer, tag, (buffer, range), key, inbox)
+        self.send_until(Level::Delivery, peer, tag, (buffer.into(), range), key, inbox)
     }
 
     fn send_until(
@@ -137,7 +139,7 @@ impl Port {
         level: Level,
         peer: PeerId,
         tag: u64,
-        (buffer, range): (Vec<u8>, Range<usize>),
+        (buffer, range): (Buffer, Range<usize>),
         key: u64,
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
@@ -154,7 +156,7 @@ impl Port {
         &self,
         source: Option<PeerId>,
         tag: u64,
-        buffer: Vec<u8>,
+        buffer: Buffer,
         key: u64,
         inbox: impl Inbox + 'static,
     ) -> Result<u64, PostError> {
@@ -175,7 +177,7 @@ impl Port {
 
     /// Drops one message that nobody has received; the news' error says that there is none.
     pub(crate) fn discard(&self, peer: PeerId, tag: u64, key: u64, inbox: impl Inbox + 'static) {
-        let _ = self.post(Vec::new(), 0..0, key, inbox, |_, context| {
+        let _ = self.post(Vec::new().into(), 0..0, key, inbox, |_, context| {
             let options = Options { context, notify: true, ..Options::default() };
             let (source, action) = (Some(peer), PeekAction::Discard);
             self.endpoint.peek(&PeekRequest { source, tag, ignore: 0, action, options })
@@ -184,14 +186,14 @@ impl Port {
 
     fn post<T>(
         &self,
-        mut buffer: Vec<u8>,
+        mut buffer: Buffer,
         range: Range<usize>,
         key: u64,
         inbox: impl Inbox + 'static,
         start: impl FnOnce(&[libc::iovec], u64) -> Result<T, PostError>,
     ) -> Result<T, PostError> {
         let bytes = &mut buffer[range];
-        // The vector's memory stays where it is while the vector moves.
+        // The buffer's memory stays where it is while the buffer moves.
         let iov = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
         // Known before it starts: its end may come at once.
         let posted = Posted { key, buffer, inbox: Box::new(inbox) };

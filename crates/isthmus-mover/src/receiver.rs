@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::MoverError;
+use crate::buffer::Buffer;
 use crate::digest;
-use crate::disk::Io;
+use crate::disk::Disk;
 use crate::gauge::at_first;
 use crate::landing::{Landing, Prepared};
 use crate::names::shown;
@@ -32,14 +33,14 @@ pub(crate) struct Receiving {
     pub(crate) memory: u64,
     /// Disk threads.
     pub(crate) threads: usize,
-    pub(crate) io: Io,
+    pub(crate) disk: Disk,
 }
 
 /// A block whose entries are not known yet.
 struct Parked {
     header: Header,
     lead: usize,
-    buffer: Vec<u8>,
+    buffer: Buffer,
     len: usize,
 }
 
@@ -81,7 +82,7 @@ impl<'a> ReceivingSide<'a> {
         wire: &'a mut Wire,
         watch: &'a mut Watch<'a>,
     ) -> Result<Self, MoverError> {
-        let pool = Pool::new(receiving.threads, receiving.io, &wire.sender())?;
+        let pool = Pool::new(receiving.threads, receiving.disk, &wire.sender())?;
         Ok(Self {
             receiving,
             landing,
@@ -216,12 +217,12 @@ impl<'a> ReceivingSide<'a> {
             at_first(self.wire.round_trip()).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
         while self.made < most && self.posted < wanted {
             self.made += 1;
-            self.post(vec![0; size as usize])?;
+            self.post(Buffer::new(size as usize))?;
         }
         Ok(())
     }
 
-    fn post(&mut self, buffer: Vec<u8>) -> Result<(), MoverError> {
+    fn post(&mut self, buffer: Buffer) -> Result<(), MoverError> {
         self.posted += 1;
         self.wire.expect_block(buffer)
     }

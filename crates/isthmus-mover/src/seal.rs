@@ -43,13 +43,20 @@ impl Seal {
         Ok(Some(bytes))
     }
 
-    /// Decrypts what follows the header: body and tag. Returns the body.
-    pub fn open<'a>(&self, number: u64, header: &[u8], sealed: &'a mut [u8]) -> Result<&'a mut [u8], Broken> {
-        let Some(key) = &self.0 else { return Ok(sealed) };
-        let body = sealed.len().checked_sub(TAG_LEN).ok_or(Broken)?;
-        let (body, tag) = sealed.split_at_mut(body);
+    /// Decrypts what follows the first `lead` bytes, the header: body and tag. Returns the body, which begins where the
+    /// header did: what begins with a page is to be written so.
+    pub fn open<'a>(&self, number: u64, lead: usize, message: &'a mut [u8]) -> Result<&'a mut [u8], Broken> {
+        let Some(key) = &self.0 else {
+            let body = message.len().checked_sub(lead).ok_or(Broken)?;
+            message.copy_within(lead.., 0);
+            return Ok(&mut message[..body]);
+        };
+        let end = message.len().checked_sub(TAG_LEN).filter(|end| *end >= lead).ok_or(Broken)?;
+        let (sealed, tag) = message.split_at_mut(end);
         let tag = Tag::try_from(&*tag).map_err(|_| Broken)?;
-        key.open_in_place_separate_tag(nonce(number), Aad::from(header), tag, body, 0..).map_err(|_| Broken)
+        let header = sealed[..lead].to_vec();
+        key.open_in_place_separate_tag(nonce(number), Aad::from(&header[..]), tag, sealed, lead..)
+            .map_err(|_| Broken)
     }
 }
 
@@ -71,18 +78,27 @@ mod tests {
         assert_ne!(block, b"what the file says");
         block.extend_from_slice(&tag);
         let open = |number, header: &[u8], change: usize| {
-            let mut sealed = block.clone();
-            if let Some(byte) = sealed.get_mut(change) {
+            let mut message = [header, &block].concat();
+            if let Some(byte) = message.get_mut(change) {
                 *byte ^= 1;
             }
-            seal.open(number, header, &mut sealed).map(|body| body.to_vec())
+            seal.open(number, header.len(), &mut message).map(|body| body.to_vec())
         };
         assert_eq!(open(5, b"header", usize::MAX), Ok(b"what the file says".to_vec()));
         assert_eq!(open(6, b"header", usize::MAX), Err(Broken));
         assert_eq!(open(5, b"Header", usize::MAX), Err(Broken));
-        for change in 0..block.len() {
+        for change in 0..b"header".len() + block.len() {
             assert_eq!(open(5, b"header", change), Err(Broken));
         }
-        assert_eq!(seal.open(5, b"header", &mut [0; 15]), Err(Broken));
+        for (lead, len) in [(0, 15), (6, 21), (22, 21)] {
+            assert_eq!(seal.open(5, lead, &mut vec![0; len]), Err(Broken));
+        }
+    }
+
+    #[test]
+    fn what_is_not_sealed_begins_where_its_header_did_too() {
+        let mut message = *b"headerbody";
+        assert_eq!(Seal::none().open(0, 6, &mut message).expect("as it is"), b"body");
+        assert_eq!(Seal::none().open(0, 11, &mut message), Err(Broken));
     }
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, never, select};
 
 use crate::MoverError;
+use crate::buffer::Buffer;
 use crate::digest;
-use crate::disk::Io;
+use crate::disk::Disk;
 use crate::gauge::{Gauge, scaled};
 use crate::names::shown;
 use crate::plan::Plan;
@@ -39,7 +40,7 @@ pub(crate) struct Sending {
     pub(crate) memory: u64,
     /// Disk threads.
     pub(crate) threads: usize,
-    pub(crate) io: Io,
+    pub(crate) disk: Disk,
     /// Most bytes a second; 0: no limit.
     pub(crate) rate: u64,
     pub(crate) rules: Rules,
@@ -77,7 +78,7 @@ pub(crate) struct SendingSide<'a> {
     closes: Vec<(u64, Verdict)>,
     /// Folders that were left, and the entry before which all is in them.
     ends: VecDeque<(u64, Item)>,
-    free: Vec<Vec<u8>>,
+    free: Vec<Buffer>,
     made: usize,
     /// Read before there was a seal.
     unsealed: Vec<Block>,
@@ -114,7 +115,7 @@ impl<'a> SendingSide<'a> {
         std::thread::Builder::new()
             .name("mover-walk".to_owned())
             .spawn(move || walk(&roots, &filter, &out))?;
-        let pool = Pool::new(sending.threads, sending.io, &wire.sender())?;
+        let pool = Pool::new(sending.threads, sending.disk, &wire.sender())?;
         let now = Instant::now();
         let ahead = if sending.rules.dry_run || sending.rules.update { 0 } else { AHEAD };
         Ok(Self {
@@ -360,7 +361,7 @@ impl<'a> SendingSide<'a> {
             let len = HEAD_ROOM + self.sending.block as usize + TAG_LEN;
             let buffer = self.free.pop().unwrap_or_else(|| {
                 self.made += 1;
-                vec![0; len]
+                Buffer::new(len)
             });
             self.reading += 1;
             let (block, sealing) = (self.sending.block, self.sealing.clone());

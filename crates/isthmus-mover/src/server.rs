@@ -104,7 +104,7 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
     let port = Arc::new(port);
     let listen = |buffer| port.recv(None, TAG_OPEN, buffer, 0, to.clone());
     for _ in 0..OPENINGS {
-        listen(vec![0; OPENING_MAX])?;
+        listen(vec![0; OPENING_MAX].into())?;
     }
     ready(port.address());
     let (succession, running, sessions, admitted) = Default::default();
@@ -114,7 +114,7 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
     let service = Arc::new(service);
     while !stop.load(Ordering::Relaxed) {
         service.sweep.lock().look(&port, &to);
-        let Ok(Event::Net(mut news)) = inbox.recv_timeout(LOOK) else { continue };
+        let Ok(Event::Net(news)) = inbox.recv_timeout(LOOK) else { continue };
         if news.key == sweep::KEY {
             service.sweep.lock().found(&port, &to, &news);
             continue;
@@ -123,7 +123,6 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
             let message = news.buffer[..news.len.min(news.buffer.len())].to_vec();
             service.admit(peer, message);
         }
-        news.buffer.resize(OPENING_MAX, 0);
         listen(news.buffer)?;
     }
     service.end();
@@ -226,7 +225,7 @@ impl Service {
         self.succession.succeed((as_id, open.transfer), order, &wire.sender())?;
         let root = Arc::new(confine::folder(&export.path)?);
         let (block, memory) = (open.block, self.config.memory.0);
-        let (threads, io) = (self.config.threads, self.config.io);
+        let (threads, disk) = (self.config.threads, self.config.disk());
         let usage = |path: &[u8], error: &dyn std::fmt::Display| {
             MoverError::Usage(format!("{}/{}: {error}", open.export, names::shown(path)))
         };
@@ -238,7 +237,7 @@ impl Service {
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
                     .map_err(|error| usage(&path, &error))?;
                 wire.say(&Control::Opened)?;
-                let receiving = Receiving { block, memory, threads, io };
+                let receiving = Receiving { block, memory, threads, disk };
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 Ok((what, side.run(rest)?))
             }
@@ -252,7 +251,7 @@ impl Service {
                 }
                 apart(&roots).map_err(MoverError::Usage)?;
                 wire.say(&Control::Opened)?;
-                let sending = Sending { block, memory, threads, io, rate: open.rate, rules: open.rules };
+                let sending = Sending { block, memory, threads, disk, rate: open.rate, rules: open.rules };
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
                 Ok((what, side.run()?))
             }

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender};
 use isthmus_proto::PeerId;
 
 use crate::MoverError;
+use crate::buffer::Buffer;
 use crate::channel::Channel;
 use crate::pool::Done;
 use crate::port::{News, Port};
@@ -87,7 +88,7 @@ pub(crate) struct Wire {
     taken: u64,
     early: BTreeMap<u64, Vec<u8>>,
     /// Buffers of receives for those.
-    idle: Vec<Vec<u8>>,
+    idle: Vec<Buffer>,
     /// Receives that are posted.
     receives: HashSet<u64>,
     /// Control messages that are not delivered yet.
@@ -124,7 +125,7 @@ impl Wire {
             beat: now,
         };
         for _ in 0..RECEIVES {
-            wire.listen(vec![0; LEAD + CARRIED])?;
+            wire.listen(vec![0; LEAD + CARRIED].into())?;
         }
         Ok(wire)
     }
@@ -139,7 +140,7 @@ impl Wire {
         self.to.clone()
     }
 
-    fn listen(&mut self, buffer: Vec<u8>) -> Result<(), MoverError> {
+    fn listen(&mut self, buffer: Buffer) -> Result<(), MoverError> {
         let tag = tag(self.session, false);
         let receive = self.port.recv(self.source, tag, buffer, key::CONTROL_IN, self.to.clone())?;
         self.receives.insert(receive);
@@ -147,7 +148,7 @@ impl Wire {
     }
 
     /// Posts a buffer for a block.
-    pub(crate) fn expect_block(&mut self, buffer: Vec<u8>) -> Result<(), MoverError> {
+    pub(crate) fn expect_block(&mut self, buffer: Buffer) -> Result<(), MoverError> {
         let tag = tag(self.session, true);
         let receive = self.port.recv(self.source, tag, buffer, key::BLOCK_IN, self.to.clone())?;
         self.receives.insert(receive);
@@ -155,11 +156,7 @@ impl Wire {
     }
 
     /// Sends a block.
-    pub(crate) fn send_block(
-        &self,
-        buffer: Vec<u8>,
-        range: std::ops::Range<usize>,
-    ) -> Result<(), MoverError> {
+    pub(crate) fn send_block(&self, buffer: Buffer, range: std::ops::Range<usize>) -> Result<(), MoverError> {
         Ok(self.port.send(
             self.peer,
             tag(self.session, true),
@@ -213,7 +210,7 @@ impl Wire {
                 self.idle.push(news.buffer);
                 // What waits for one before it keeps its receive: so no more can get ahead.
                 for _ in before..self.taken {
-                    let buffer = self.idle.pop().unwrap_or_else(|| vec![0; LEAD + CARRIED]);
+                    let buffer = self.idle.pop().unwrap_or_else(|| vec![0; LEAD + CARRIED].into());
                     self.listen(buffer)?;
                 }
                 while let Some(control) = self.channel.hear()? {
@@ -324,7 +321,8 @@ mod tests {
         let buffer = [&[BYTES][..], &number.to_le_bytes(), &channel.output()].concat();
         let operation = *wire.receives.iter().next().expect("a receive is posted");
         let (len, key) = (buffer.len(), key::CONTROL_IN);
-        wire.take(News { operation, key, buffer, len, tag: 0, peer: None, error: None }, heard).map(drop)
+        wire.take(News { operation, key, buffer: buffer.into(), len, tag: 0, peer: None, error: None }, heard)
+            .map(drop)
     }
 
     /// What one that is being repaired holds up keeps its receives, or still later ones would come than

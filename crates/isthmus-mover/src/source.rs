@@ -1,7 +1,7 @@
 //! Reads files that are sent, and notices when they change meanwhile.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,12 +9,14 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, seek};
 use rustix::io::Errno;
 
+use crate::buffer::PAGE;
+use crate::cache::Opened;
 use crate::plan::Part;
 use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
-use crate::{confine, digest, disk, meta, names};
+use crate::{confine, digest, meta, names};
 
-/// Room before a block's bytes for its header. Bytes.
-pub(crate) const HEAD_ROOM: usize = 4 + HEADER_MAX;
+/// Room before a block's bytes for its header: whole pages, so that the bytes begin with one. Bytes.
+pub(crate) const HEAD_ROOM: usize = (4 + HEADER_MAX).next_multiple_of(PAGE);
 
 /// A file that is being sent.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub(crate) struct Source {
     /// Whose blocks of it are sent.
     pub(crate) share: Share,
     /// Kept open while its blocks are read; not of files that fit into one.
-    open: Mutex<Option<Arc<OwnedFd>>>,
+    open: Mutex<Option<Arc<Opened>>>,
 }
 
 /// A block that was read.
@@ -79,7 +81,7 @@ impl Source {
     }
 
     /// Whether it still is what was announced.
-    fn same(&self, file: &OwnedFd) -> Result<(), Verdict> {
+    fn same(&self, file: impl AsFd) -> Result<(), Verdict> {
         let stat = fstat(file).map_err(|e| self.unreadable(&e.into()))?;
         let now = (stat.st_size as u64, meta::mtime(&stat), meta::ctime(&stat));
         if now == (self.size, self.mtime, self.ctime) { Ok(()) } else { Err(self.changed()) }
@@ -94,17 +96,17 @@ impl Source {
     pub(crate) fn verdict(&self) -> Verdict {
         let open = self.open.lock().take();
         let same = match open {
-            Some(file) => self.same(&file),
+            Some(file) => self.same(&*file),
             None => self.open().map(drop),
         };
         same.err().unwrap_or(Verdict::Unchanged)
     }
 
-    fn shared(&self) -> Result<Arc<OwnedFd>, Verdict> {
+    fn shared(&self) -> Result<Arc<Opened>, Verdict> {
         if let Some(file) = &*self.open.lock() {
             return Ok(file.clone());
         }
-        let file = Arc::new(self.open()?);
+        let file = Arc::new(Opened::long(self.open()?));
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         Ok(self.open.lock().get_or_insert(file).clone())
     }
@@ -112,14 +114,14 @@ impl Source {
     /// Reads one piece to the start of `room`. None: it is a hole.
     fn read(&self, part: &Part, room: &mut [u8], block: u64) -> Result<Option<usize>, Verdict> {
         let whole = self.size <= block;
-        let file = if whole { Arc::new(self.open()?) } else { self.shared()? };
-        if self.sparse && part.len > 0 && is_hole(&file, part) {
-            return if whole { self.same(&file).map(|()| None) } else { Ok(None) };
+        let file = if whole { Arc::new(Opened::short(self.open()?)) } else { self.shared()? };
+        if self.sparse && part.len > 0 && is_hole(&*file, part) {
+            return if whole { self.same(&*file).map(|()| None) } else { Ok(None) };
         }
         let room = &mut room[..part.len as usize];
         let mut got = 0;
         while got < room.len() {
-            match disk::read_at(&file, &mut room[got..], part.offset + got as u64) {
+            match file.read_at(&mut room[got..], part.offset + got as u64) {
                 Ok(0) => return Err(self.changed()),
                 Ok(more) => got += more,
                 Err(Errno::INTR) => {}
@@ -127,14 +129,14 @@ impl Source {
             }
         }
         if whole {
-            self.same(&file)?;
+            self.same(&*file)?;
         }
         Ok(Some(got))
     }
 }
 
-fn is_hole(file: &OwnedFd, part: &Part) -> bool {
-    match seek(file, SeekFrom::Data(part.offset)) {
+fn is_hole(file: impl AsFd, part: &Part) -> bool {
+    match seek(&file, SeekFrom::Data(part.offset)) {
         Ok(data) => data >= part.offset + part.len,
         Err(Errno::NXIO) => true,
         Err(_) => false,

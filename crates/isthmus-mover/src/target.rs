@@ -15,6 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, write};
 
+use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
 use crate::wire::{Meta, Outcome, Piece, Share, Verdict};
@@ -96,7 +97,7 @@ struct Growing {
 /// The partial file with its journal.
 #[derive(Debug)]
 struct Partial {
-    file: OwnedFd,
+    file: Opened,
     journal: OwnedFd,
     zeros: Zeros,
     growing: Mutex<Growing>,
@@ -173,7 +174,8 @@ impl Target {
         let left = blocks.iter().filter(|block| block.is_none()).count() as u64;
         let have = ranges(&blocks, wanted.range().start);
         let growing = Mutex::new(Growing { blocks, left, confirmed: false, reserving: false, over: false });
-        let target = Self { wanted, partial: Some(Partial { file, journal, zeros, growing }) };
+        let target =
+            Self { wanted, partial: Some(Partial { file: Opened::long(file), journal, zeros, growing }) };
         Ok(Begun { target, have })
     }
 
@@ -359,6 +361,7 @@ impl Target {
     fn write_whole(&self, piece: &Piece, bytes: &[u8]) -> io::Result<()> {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let Some(file) = nameless(parent)? else { return self.write_named(piece, bytes) };
+        let file = Opened::short(file);
         fill(&file, piece, bytes, *sparse)?;
         meta::apply(&file, meta)?;
         if *sync {
@@ -376,9 +379,9 @@ impl Target {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let temporary = unique(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(parent, &temporary, flags, Mode::from_raw_mode(0o600))?;
+        let file = Opened::short(openat(parent, &temporary, flags, Mode::from_raw_mode(0o600))?);
         let written = (|| {
-            fill(file.as_fd(), piece, bytes, *sparse)?;
+            fill(&file, piece, bytes, *sparse)?;
             meta::apply(&file, meta)?;
             if *sync {
                 fsync(&file)?;
@@ -392,11 +395,11 @@ impl Target {
     }
 }
 
-fn fill(file: impl AsFd, piece: &Piece, bytes: &[u8], sparse: bool) -> io::Result<()> {
+fn fill(file: &Opened, piece: &Piece, bytes: &[u8], sparse: bool) -> io::Result<()> {
     if piece.hole || sparse {
-        ftruncate(&file, u64::from(piece.len))?;
+        ftruncate(file, u64::from(piece.len))?;
     }
-    if !piece.hole { put(&file, bytes, 0, Zeros::of(sparse, true)) } else { Ok(()) }
+    if !piece.hole { put(file, bytes, 0, Zeros::of(sparse, true)) } else { Ok(()) }
 }
 
 /// A new file in `parent` that has no name; none where the file system cannot.
@@ -410,8 +413,8 @@ fn nameless(parent: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Gives a file without a name this one, in the place of what has it.
-fn publish(file: &OwnedFd, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+fn publish(file: &Opened, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     match linkat(CWD, &own, parent, name, AtFlags::SYMLINK_FOLLOW) {
         Err(Errno::EXIST) => {}
         linked => return Ok(linked?),
@@ -465,9 +468,9 @@ fn make_room(wanted: &Wanted, file: &OwnedFd) -> io::Result<()> {
     Ok(ftruncate(file, size)?)
 }
 
-fn put_all(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+fn put_all(file: &Opened, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
-        match crate::disk::write_at(&file, bytes, offset) {
+        match file.write_at(bytes, offset) {
             Ok(0) => return Err(Errno::NOSPC.into()),
             Ok(written) => {
                 bytes = &bytes[written..];
@@ -553,10 +556,10 @@ fn read_all(journal: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+fn read_at(file: impl AsFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut got = 0;
     while got < bytes.len() {
-        match pread(file, &mut bytes[got..], offset + got as u64) {
+        match pread(&file, &mut bytes[got..], offset + got as u64) {
             Ok(0) => break,
             Ok(more) => got += more,
             Err(Errno::INTR) => {}
@@ -567,7 +570,7 @@ fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
 }
 
 /// Whether a block that a journal speaks of is on the disk, as it should be.
-fn is_there(file: &OwnedFd, head: &Head, index: u64, digest: &Digest, buffer: &mut [u8]) -> bool {
+fn is_there(file: impl AsFd, head: &Head, index: u64, digest: &Digest, buffer: &mut [u8]) -> bool {
     let offset = index * head.block;
     let len = head.block.min(head.size - offset) as usize;
     let bytes = &mut buffer[..len];

@@ -11,7 +11,7 @@ use std::time::Instant;
 use isthmus_io::{Settings, Streams};
 use isthmus_mover::config::for_copies;
 use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
-use isthmus_mover::{Direction, Io, MoverError, SitesConfig, Summary, Transfer};
+use isthmus_mover::{Cache, Direction, Disk, Io, MoverError, SitesConfig, Summary, Transfer};
 use isthmus_units::{Rate, Size};
 
 use place::{Place, Remote};
@@ -79,6 +79,9 @@ pub(crate) struct Args {
     /// once, where the kernel has it)
     #[arg(long, value_name = "HOW", default_value = "threads")]
     io: Io,
+    /// Whether blocks of files longer than one go through the page cache: measured (as is found to be quicker), always or never
+    #[arg(long, value_name = "HOW", default_value = "measured")]
+    cache: Cache,
     /// File with the sites and this host's certificates; default: sites.toml below the folder of
     /// isthmus.toml
     #[arg(long, value_name = "FILE", env = "ISTHMUS_SITES")]
@@ -158,7 +161,7 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
         rate: args.limit_rate.map_or(0, |rate| (rate.0 / 8).max(1)),
         memory: args.memory.0,
         threads: usize::from(args.threads),
-        io: args.io,
+        disk: Disk { io: args.io, cache: args.cache },
     })
 }
 

@@ -14,6 +14,7 @@ use rustix::fs::{
 use rustix::io::{Errno, write};
 
 use super::{Wanted, is_there, read_all};
+use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, Head};
 use crate::{meta, names};
@@ -30,7 +31,7 @@ pub(super) fn partial(wanted: &Wanted, rank: u32) -> (String, String) {
 ///
 /// # Errors
 /// What the system said; or the file was removed, by a share whose source had changed, say.
-pub(super) fn finish(wanted: &Wanted, file: &OwnedFd, journal: &OwnedFd) -> io::Result<Option<Digest>> {
+pub(super) fn finish(wanted: &Wanted, file: &Opened, journal: &OwnedFd) -> io::Result<Option<Digest>> {
     if wanted.sync {
         fsync(file)?;
     }
@@ -62,7 +63,7 @@ pub(super) fn finish(wanted: &Wanted, file: &OwnedFd, journal: &OwnedFd) -> io::
 }
 
 /// The file still waits for other shares, or has got its name from one.
-fn settled(wanted: &Wanted, file: &OwnedFd, part: &str, own: &str) -> io::Result<()> {
+fn settled(wanted: &Wanted, file: &Opened, part: &str, own: &str) -> io::Result<()> {
     if is_at(wanted, file, part.as_bytes())? {
         return Ok(());
     }
@@ -74,7 +75,7 @@ fn settled(wanted: &Wanted, file: &OwnedFd, part: &str, own: &str) -> io::Result
 }
 
 /// Whether `file` is what has this name.
-fn is_at(wanted: &Wanted, file: &OwnedFd, name: &[u8]) -> io::Result<bool> {
+fn is_at(wanted: &Wanted, file: &Opened, name: &[u8]) -> io::Result<bool> {
     let own = fstat(file)?;
     match statat(&wanted.parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(there) => Ok((there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)),
@@ -85,7 +86,7 @@ fn is_at(wanted: &Wanted, file: &OwnedFd, name: &[u8]) -> io::Result<bool> {
 
 /// The digests of all blocks, if all journals say that their share is there. What another system
 /// wrote, or this one before it was started last, counts if it was synced, or else can be read.
-fn all_blocks(wanted: &Wanted, file: &OwnedFd) -> io::Result<Option<Vec<Digest>>> {
+fn all_blocks(wanted: &Wanted, file: &Opened) -> io::Result<Option<Vec<Digest>>> {
     let head = &wanted.head;
     let mut blocks: Vec<Option<Digest>> = vec![None; head.blocks() as usize];
     for rank in 0..wanted.share.ranks {

@@ -100,7 +100,7 @@ impl Place {
             rate: 0,
             memory: 64 << 20,
             threads: 2,
-            io: isthmus_mover::Io::default(),
+            disk: isthmus_mover::Disk::default(),
         }
     }
 
