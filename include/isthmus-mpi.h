@@ -60,6 +60,13 @@ enum isthmus_mpi_io {
     ISTHMUS_MPI_MPIIO = 1  /* MPI_File_iread_at, MPI_File_iwrite_at */
 };
 
+/* Whether blocks of a file go through the page cache, by POSIX and where the file system can do without. */
+enum isthmus_mpi_cache {
+    ISTHMUS_MPI_MEASURED = 0, /* as is found to be quicker for this file */
+    ISTHMUS_MPI_DIRECT = 1,   /* past it */
+    ISTHMUS_MPI_CACHED = 2    /* through it */
+};
+
 /* How to transfer. Zero is the default of each; rank 0's are taken, and NULL is all defaults. */
 struct isthmus_mpi_options {
     /* Length of a block, which is read, sent and written at once, at most 1 GiB; the sender's
@@ -77,7 +84,7 @@ struct isthmus_mpi_options {
     /* Not 0: the receiver's file is on the disk, not just with the system, before the call
      * returns. */
     int32_t sync;
-    /* Not 0: write past the page cache (POSIX, where the file system can). */
+    /* One of enum isthmus_mpi_cache. */
     int32_t direct;
     /* Not 0: read, send, receive and write one after the other, block by block, as a program
      * without this library might. To measure what the overlap is worth. */

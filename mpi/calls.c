@@ -9,7 +9,7 @@ enum { ATTEMPTS = 4 };
 
 static struct store closed_store(int is_file, int sends, void *data)
 {
-    return (struct store){.is_file = is_file, .writes = !sends, .fd = -1, .direct = -1, .lock = -1, .log = -1,
+    return (struct store){.is_file = is_file, .writes = !sends, .fd = -1, .lock = -1, .log = -1,
                           .file = MPI_FILE_NULL, .data = data};
 }
 

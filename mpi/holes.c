@@ -41,7 +41,7 @@ static int64_t step_at(int64_t at, int64_t length)
     return length - at < STEP ? length - at : STEP;
 }
 
-void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
+void store_write(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
 {
     if (store->holes == HOLES_NONE) {
         store_write_all(store, memory, length, offset, trouble);

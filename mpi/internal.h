@@ -5,7 +5,8 @@
 //   transfer.c  a transfer, from the opening to the report; greeting.c what both sides say first
 //   blocks.c    the loop that moves blocks; words.c what is said meanwhile
 //   plan.c      which rank sends what to which, and with how much memory; deal.c who of a sender's ranks takes which piece of a file
-//   store.c     files, by POSIX and MPI-IO; holes.c those with holes; pool.c the disk threads
+//   store.c     files, by POSIX and MPI-IO; cache.c through the page cache or past it; holes.c those with holes;
+//               pool.c the disk threads
 //   journal.c   what is there of a file that is not whole; resume.c how both sides go on with it
 #ifndef ISTHMUS_MPI_INTERNAL_H
 #define ISTHMUS_MPI_INTERNAL_H
@@ -17,6 +18,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 
 enum { PROTOCOL = 0x49534d34, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000, REST_MOST_NS = 400000, MAX_BLOCKS = 64 };
 enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS, TAG_HAD, TAG_ASK, TAG_GRANT };
@@ -147,9 +149,26 @@ int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t byt
 // hole is made of it, for an earlier call may have left something else.
 enum { HOLES_NONE, HOLES_NEW, HOLES_AGAIN };
 
+// How a file is read or written by POSIX; of its own lock, for the disk threads share it.
+struct ways {
+    int fd, direct; // -1: none
+    int cache;      // enum isthmus_mpi_cache
+    int refused;    // the file system takes no such reads or writes as ours past the cache
+    pthread_mutex_t lock;
+    double cost[2]; // through the cache, and past it; seconds a byte, 0 before the first block
+    double since;   // blocks since one went the other way
+    int tried;      // one has
+};
+void ways_begin(struct ways *ways, int fd, int cache);
+// 0, or -1 with errno.
+int ways_end(struct ways *ways);
+// As pread or pwrite; short where the rest has to go another way.
+ssize_t ways_act(struct ways *ways, int writes, char *memory, int64_t length, int64_t offset);
+
 struct store {
     int is_file, writes, io;
-    int fd, direct; // -1: none
+    int fd; // -1: none
+    struct ways ways;
     MPI_File file;
     char *data;     // of an array
     int64_t base;   // of the range in the file
@@ -166,15 +185,15 @@ struct store {
 // Rank 0 of a receiver: the file under its temporary name, or the one in place.
 void store_create(struct store *store, struct trouble *trouble);
 // Every rank, after that.
-void store_open(struct store *store, MPI_Comm local, int direct, struct trouble *trouble);
+void store_open(struct store *store, MPI_Comm local, int cache, struct trouble *trouble);
 // Rank 0 of a receiver, when the length is known.
 void store_reserve(struct store *store, int64_t bytes, struct trouble *trouble);
 // What the file system calls a good size to read, a stripe; 0: nothing.
 int64_t store_size(const struct store *store);
-void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
-void store_write_all(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+void store_read(struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+void store_write_all(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 // The same, where a file with holes gets no zeros.
-void store_write(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
+void store_write(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble);
 // Whether what is sent has holes, and whether these bytes of it are one.
 int has_holes(const struct store *store);
 int store_is_hole(const struct store *store, int64_t length, int64_t offset);

@@ -13,6 +13,7 @@ module isthmus_mpi
         ISTHMUS_MPI_FILE = 3, ISTHMUS_MPI_SPACE = 4, ISTHMUS_MPI_CHANGED = 5, ISTHMUS_MPI_MISMATCH = 6, &
         ISTHMUS_MPI_DAMAGED = 7, ISTHMUS_MPI_MEMORY = 8, ISTHMUS_MPI_LOST = 9
     integer(c_int32_t), parameter, public :: ISTHMUS_MPI_POSIX = 0, ISTHMUS_MPI_MPIIO = 1
+    integer(c_int32_t), parameter, public :: ISTHMUS_MPI_MEASURED = 0, ISTHMUS_MPI_DIRECT = 1, ISTHMUS_MPI_CACHED = 2
 
     type, bind(c), public :: isthmus_mpi_options
         integer(c_int64_t) :: block = 0, memory = 0

@@ -9,8 +9,8 @@
 
 All calls are collective, and raise the same Error on all ranks of both sides. Options are
 those of struct isthmus_mpi_options (isthmus-mpi.h), as keywords: block, memory, threads, io
-(POSIX or MPIIO), sync, direct, in_turn. The library is found beside this module; it has to
-be the one that was built for the MPI that mpi4py uses.
+(POSIX or MPIIO), sync, direct (MEASURED, DIRECT or CACHED), in_turn. The library is found beside this
+module; it has to be the one that was built for the MPI that mpi4py uses.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 POSIX, MPIIO = 0, 1
+MEASURED, DIRECT, CACHED = 0, 1, 2
 (SUCCESS, INVALID, COUPLING, FILE, SPACE, CHANGED, MISMATCH, DAMAGED, MEMORY, LOST) = range(10)
 
 _library = ctypes.CDLL(str(Path(__file__).resolve().parent / "libisthmus-mpi.so"))

@@ -12,8 +12,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 4096 };
-
 static const char *written_path(const struct store *store)
 {
     return store->temporary[0] ? store->temporary : store->path;
@@ -82,19 +80,18 @@ void store_create(struct store *store, struct trouble *trouble)
     store->temporary[0] = store->journal[0] = 0;
 }
 
-static void open_posix(struct store *store, int direct, struct trouble *trouble)
+static void open_posix(struct store *store, int cache, struct trouble *trouble)
 {
     const char *path = store->writes ? written_path(store) : store->path;
     store->fd = open(path, (store->writes ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
     if (store->fd < 0)
         note_errno(trouble, errno, "cannot open %.200s", store->path);
-    // File systems that know no direct writes refuse to open; then the cache does.
-    else if (direct && store->writes)
-        store->direct = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+    else
+        ways_begin(&store->ways, store->fd, cache);
 }
 
 // By MPI-IO the opening is collective: who could not look at the file comes along.
-void store_open(struct store *store, MPI_Comm local, int direct, struct trouble *trouble)
+void store_open(struct store *store, MPI_Comm local, int cache, struct trouble *trouble)
 {
     int error;
     const char *path = store->writes ? written_path(store) : store->path;
@@ -108,7 +105,7 @@ void store_open(struct store *store, MPI_Comm local, int direct, struct trouble 
         journal_open(store);
     if (store->io == ISTHMUS_MPI_POSIX) {
         if (!trouble->code)
-            open_posix(store, direct, trouble);
+            open_posix(store, cache, trouble);
         return;
     }
     int mine = trouble->code != 0, any = 0;
@@ -155,10 +152,10 @@ int64_t store_size(const struct store *store)
     return stripe ? stripe : store->first.st_blksize;
 }
 
-void store_read(const struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble)
+void store_read(struct store *store, char *memory, int64_t length, int64_t offset, struct trouble *trouble)
 {
     for (int64_t done = 0; done < length;) {
-        ssize_t got = pread(store->fd, memory + done, (size_t)(length - done), store->base + offset + done);
+        ssize_t got = ways_act(&store->ways, 0, memory + done, length - done, store->base + offset + done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -171,15 +168,12 @@ void store_read(const struct store *store, char *memory, int64_t length, int64_t
     }
 }
 
-void store_write_all(const struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
+void store_write_all(struct store *store, const char *memory, int64_t length, int64_t offset, struct trouble *trouble)
 {
     int64_t base = store->base > 0 ? store->base : 0;
     for (int64_t done = 0; done < length;) {
-        int64_t left = length - done, at = base + offset + done;
-        int aligned = at % ALIGNMENT == 0 && (uintptr_t)(memory + done) % ALIGNMENT == 0;
-        int direct = store->direct >= 0 && aligned && left >= ALIGNMENT;
-        size_t now = (size_t)(direct ? left / ALIGNMENT * ALIGNMENT : left);
-        ssize_t put = pwrite(direct ? store->direct : store->fd, memory + done, now, at);
+        int64_t at = base + offset + done;
+        ssize_t put = ways_act(&store->ways, 1, (char *)memory + done, length - done, at);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0) {
@@ -212,9 +206,9 @@ void store_close(struct store *store, int sync, struct trouble *trouble)
         if ((error = MPI_File_close(&store->file)) != MPI_SUCCESS && store->writes)
             note_mpi(trouble, error, "cannot finish %.200s", store->path);
     }
-    if (store->direct >= 0 && close(store->direct) < 0)
-        note_errno(trouble, errno, "cannot finish %.200s", store->path);
     if (store->fd >= 0) {
+        if (ways_end(&store->ways) < 0 && store->writes)
+            note_errno(trouble, errno, "cannot finish %.200s", store->path);
         if (sync && store->writes && fsync(store->fd) < 0)
             note_errno(trouble, errno, "cannot bring %.200s to the disk", store->path);
         if (close(store->fd) < 0 && store->writes)
@@ -222,7 +216,7 @@ void store_close(struct store *store, int sync, struct trouble *trouble)
     }
     if (store->log >= 0)
         close(store->log);
-    store->fd = store->direct = store->log = -1;
+    store->fd = store->log = -1;
 }
 
 static void sync_folder(const struct store *store, struct trouble *trouble)

@@ -42,6 +42,9 @@ static void check(const struct transfer *t, const struct opening *opening, struc
     else if (o->memory < 0 || o->threads < 0 || o->threads > MAX_THREADS)
         note(trouble, ISTHMUS_MPI_INVALID, "%" PRId64 " bytes of memory and %d threads; threads are 1 to %d", o->memory,
              o->threads, MAX_THREADS);
+    else if (o->direct < ISTHMUS_MPI_MEASURED || o->direct > ISTHMUS_MPI_CACHED)
+        note(trouble, ISTHMUS_MPI_INVALID, "direct = %d; it is ISTHMUS_MPI_MEASURED, ISTHMUS_MPI_DIRECT or ISTHMUS_MPI_CACHED",
+             o->direct);
     else if (o->io != ISTHMUS_MPI_POSIX && o->io != ISTHMUS_MPI_MPIIO)
         note(trouble, ISTHMUS_MPI_INVALID, "io = %d; it is ISTHMUS_MPI_POSIX or ISTHMUS_MPI_MPIIO", o->io);
 }

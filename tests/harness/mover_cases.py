@@ -84,6 +84,11 @@ def layout(c):
     return c.run(1, "layout", seconds=30)
 
 
+def cache(c):
+    """Which way blocks go, by what they took."""
+    return c.run(1, "cache", folder_of(c), seconds=30)
+
+
 class Pair:
     """A transfer that lasts, as long as the lab's link needs for it, of which one job is to be killed;
     and once more, which goes on with it."""
@@ -280,6 +285,7 @@ CASES = {
         Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
+        Case("mover-cache", cache, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
         Case("mover-python-jobs", python_pair, places=("host",), mpis=("mpich",)),
         Case("mover-fortran-jobs", fortran_pair, places=("host",), mpis=("intel",)),

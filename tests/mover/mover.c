@@ -146,7 +146,9 @@ static void files(void)
     CHECK(!whole(1000001, 20, (struct isthmus_mpi_options){.block = 100000}).has_digest, "a digest of odd blocks");
     whole(3000001, 21, (struct isthmus_mpi_options){.block = 4096, .memory = 1});
     whole(3000001, 22, (struct isthmus_mpi_options){.block = 65536, .in_turn = 1});
-    whole(3000001, 23, (struct isthmus_mpi_options){.threads = 4, .direct = 1, .sync = 1});
+    whole(3000001, 23, (struct isthmus_mpi_options){.threads = 4, .direct = ISTHMUS_MPI_DIRECT, .sync = 1});
+    whole((24 << 20) + 4097, 27, (struct isthmus_mpi_options){.block = 1 << 18});
+    whole(3000001, 28, (struct isthmus_mpi_options){.direct = ISTHMUS_MPI_CACHED});
     whole(3000001, 24, (struct isthmus_mpi_options){.io = ISTHMUS_MPI_MPIIO});
     whole(300001, 25, (struct isthmus_mpi_options){.io = ISTHMUS_MPI_MPIIO, .block = 65536, .in_turn = 1, .sync = 1});
     whole(0, 26, (struct isthmus_mpi_options){.io = ISTHMUS_MPI_MPIIO});
