@@ -311,6 +311,7 @@ impl Endpoint {
         }
     }
 
+    #[inline]
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.is_foreign()
     }
@@ -332,6 +333,7 @@ pub(crate) fn random_incarnation() -> io::Result<u32> {
     Ok(random.max(1))
 }
 
+#[inline]
 pub(crate) fn total(iov: &[libc::iovec]) -> u64 {
     iov.iter().map(|piece| piece.iov_len as u64).sum()
 }

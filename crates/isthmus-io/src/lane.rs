@@ -291,14 +291,12 @@ pub(crate) fn read_short(
     let Core { engine, memory: program, .. } = &mut **core;
     let now = engine.clock();
     let Some(memory) = lane.carrier.memory() else { return Ok(false) };
-    let mut came = false;
-    for _ in 0..SHORT_READS {
-        let Some(message) = memory.take_short(room) else { break };
-        let payload = &room[..message.payload as usize];
-        engine.handle_message(now, id, &message, payload, program).map_err(fault)?;
-        came = true;
-    }
-    if came {
+    let mut left = SHORT_READS;
+    let next = |room: &mut [u8]| {
+        left = left.checked_sub(1)?;
+        memory.take_short(room)
+    };
+    if engine.handle_messages(now, id, room, next, program).map_err(fault)? {
         memory.tell();
         return Ok(true);
     }

@@ -182,6 +182,7 @@ impl ProcessMemory {
     }
 
     /// The place that stands for these pieces.
+    #[inline]
     pub(crate) fn lend(&mut self, iov: &[libc::iovec]) -> Place {
         match iov {
             [] => Place::default(),
@@ -216,7 +217,14 @@ impl ProcessMemory {
 }
 
 impl Memory for ProcessMemory {
+    #[inline]
     fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+        if at.list == 0 {
+            let to = (at.token + offset) as *mut u8;
+            // SAFETY: the program lent these bytes for writing until the completion, and
+            // they do not overlap the engine's own `bytes`.
+            return unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
         if at.is_registered() {
             // What is no longer registered is no longer written.
             self.regions.access(at, offset, bytes.len() as u64, |address| {
@@ -227,8 +235,7 @@ impl Memory for ProcessMemory {
         }
         let mut done = 0;
         self.pieces(at, offset, bytes.len() as u64, |(address, len)| {
-            // SAFETY: the program lent these bytes for writing until the completion, and
-            // they do not overlap the engine's own `bytes`.
+            // SAFETY: as above.
             unsafe { std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), address as *mut u8, len) };
             done += len;
         });
@@ -259,6 +266,7 @@ impl Memory for ProcessMemory {
         self.regions.locate(range, access)
     }
 
+    #[inline]
     fn release(&mut self, at: Place) {
         if at.list != 0 && !at.is_registered() {
             self.lists.try_remove(at.list as usize - 1);

@@ -38,6 +38,7 @@ extern "C" fn in_child() {
 /// belongs to an ancestor, and its I/O thread does not exist here.
 ///
 /// Cheaper than the system's number, which is asked for by a call each time.
+#[inline]
 pub fn process_number() -> u32 {
     WATCH.call_once(|| {
         // SAFETY: `in_child` only adds to an atomic, which is safe after fork.

@@ -188,8 +188,13 @@ impl Ep {
     }
 
     /// The endpoint at work.
+    #[inline]
     pub(crate) fn live(&self) -> Result<&Arc<Live>, Error> {
-        self.state.live.get().ok_or(Error::BadState("the endpoint is not enabled"))
+        // Not `ok_or`, which makes an error each time only to drop it.
+        let Some(live) = self.state.live.get() else {
+            return Err(Error::BadState("the endpoint is not enabled"));
+        };
+        Ok(live)
     }
 
     /// A call without flags that transmits.

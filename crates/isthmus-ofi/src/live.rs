@@ -11,7 +11,7 @@ use crate::access::Observers;
 use crate::av::AvTable;
 use crate::cntr::Counter;
 use crate::counters::Counters;
-use crate::cq::{Entry, Filling, Queue, Reading};
+use crate::cq::{Entry, Filling, Queue, Reading, tagged};
 use crate::domain::DomainState;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -179,15 +179,38 @@ impl Live {
         if self.engine.poll(&mut scratch) == 0 && scratch.is_empty() {
             return;
         }
+        let taken = self.hand_over(&scratch, reading.as_deref_mut());
         // Most go to the same queue, which is locked once for all of them.
         let mut open = None;
-        for completion in scratch.iter_mut() {
+        for completion in &mut scratch[taken..] {
             self.deliver_by(completion, &mut open, reading.as_deref_mut());
         }
         drop(open);
         scratch.clear();
         // What was ready may have waited for room.
         self.board.start();
+    }
+
+    /// Hands out the messages that were received first of all, as far as only the queue is to be told of them; how many
+    /// they were.
+    #[inline]
+    fn hand_over(&self, done: &[Completion], reading: Option<&mut Reading<'_>>) -> usize {
+        let Some(binding) = &self.rx else { return 0 };
+        if self.joints.are_open() || self.tickets.are_open() || self.counters.count_any(FI_RECV) {
+            return 0;
+        }
+        let plain = |completion: &&Completion| {
+            let received = matches!(completion.kind, CompletionKind::Recv(_));
+            received && completion.notify && completion.error.is_none()
+        };
+        let mut done = done.iter().take_while(plain);
+        let source = |completion: &Completion| self.source_number(completion);
+        let taken = reading.filter(|reading| reading.is_next_of(&binding.queue)).map_or(0, |reading| {
+            let room = done.by_ref().take(reading.room());
+            room.map(|completion| reading.take(&tagged(completion), || source(completion))).count()
+        });
+        let rest = done.map(|completion| Entry::received(completion, source(completion)));
+        taken + binding.queue.fill(rest)
     }
 
     /// Hands out a completion.
@@ -288,6 +311,7 @@ fn counted_as(kind: CompletionKind) -> Option<u64> {
 }
 
 /// The completion's flags (`fi_cq(3)`).
+#[inline]
 pub(crate) fn flags_of(completion: &Completion) -> u64 {
     use CompletionKind::*;
     let kind = match completion.kind {

@@ -17,6 +17,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    #[inline]
     fn fits(&self, peer: PeerId, tag: u64) -> bool {
         self.source.is_none_or(|source| source == peer) && (self.tag ^ tag) & !self.ignore == 0
     }
@@ -85,6 +86,7 @@ impl Matcher {
         self.polls = self.polls.max(polls);
     }
 
+    #[inline]
     fn queues(&mut self, channel: Channel) -> &mut Queues {
         match channel {
             Channel::Untagged => &mut self.untagged,
@@ -100,9 +102,15 @@ impl Matcher {
     /// The receive that was posted first, if this message goes to it and it takes no other: the usual case of
     /// [`Matcher::find_posted`].
     #[inline]
-    pub(crate) fn first_posted(&mut self, channel: Channel, peer: PeerId, tag: u64) -> Option<Posted> {
-        let fits = |posted: &mut Posted| posted.multi.is_none() && posted.wanted.fits(peer, tag);
-        self.queues(channel).posted.pop_front_if(fits)
+    pub(crate) fn first_posted(&mut self, channel: Channel, peer: PeerId, tag: u64) -> Option<&Posted> {
+        let first = self.queues(channel).posted.front();
+        first.filter(|posted| posted.multi.is_none() && posted.wanted.fits(peer, tag))
+    }
+
+    /// That one has its message.
+    #[inline]
+    pub(crate) fn drop_first(&mut self, channel: Channel) {
+        self.queues(channel).posted.pop_front();
     }
 
     /// Finds the receive for a message of `len` bytes. Multi-receive buffers with too

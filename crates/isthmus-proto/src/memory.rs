@@ -51,3 +51,21 @@ pub trait Memory {
     /// The operation that lent this buffer is over.
     fn release(&mut self, at: Place);
 }
+
+impl<M: Memory + ?Sized> Memory for &mut M {
+    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+        (**self).store(at, offset, bytes);
+    }
+
+    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+        (**self).load(at, offset, len, out);
+    }
+
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status> {
+        (**self).locate(range, access)
+    }
+
+    fn release(&mut self, at: Place) {
+        (**self).release(at);
+    }
+}

@@ -180,6 +180,14 @@ impl ReceiveWindow {
         map
     }
 
+    /// The next so many have arrived, and none beyond them ([`ReceiveWindow::has_gaps`]).
+    #[inline]
+    pub(crate) fn advance_by(&mut self, count: u64) {
+        debug_assert!(!self.has_gaps());
+        self.words.clear();
+        self.upto += count;
+    }
+
     fn bit_index(&self, seq: u64) -> usize {
         (seq - self.upto / 64 * 64) as usize
     }

@@ -26,18 +26,15 @@ unsafe impl Send for Entry {}
 
 impl Entry {
     /// Takes the completion's error.
-    #[inline]
     pub(crate) fn new(completion: &mut Completion, source: fi_addr_t) -> Self {
-        let received = matches!(completion.kind, CompletionKind::Recv(_) | CompletionKind::RemoteWrite);
-        let tagged = fi_cq_tagged_entry {
-            op_context: pointer(completion.context),
-            flags: flags_of(completion),
-            len: completion.len as usize,
-            buf: if received { pointer(completion.buffer) } else { std::ptr::null_mut() },
-            data: completion.data.unwrap_or(0),
-            tag: completion.tag,
-        };
+        let tagged = tagged(completion);
         Self { tagged, source, error: completion.error.take().map(Box::new) }
+    }
+
+    /// A message that was received, and did not fail.
+    #[inline]
+    pub(crate) fn received(completion: &Completion, source: fi_addr_t) -> Self {
+        Self { tagged: tagged(completion), source, error: None }
     }
 
     /// The end of a multi-receive buffer, alone.
@@ -51,6 +48,20 @@ impl Entry {
             tag: 0,
         };
         Self { tagged, source: FI_ADDR_NOTAVAIL, error: None }
+    }
+}
+
+/// What the program is told of an operation that succeeded.
+#[inline]
+pub(crate) fn tagged(completion: &Completion) -> fi_cq_tagged_entry {
+    let received = matches!(completion.kind, CompletionKind::Recv(_) | CompletionKind::RemoteWrite);
+    fi_cq_tagged_entry {
+        op_context: pointer(completion.context),
+        flags: flags_of(completion),
+        len: completion.len as usize,
+        buf: if received { pointer(completion.buffer) } else { std::ptr::null_mut() },
+        data: completion.data.unwrap_or(0),
+        tag: completion.tag,
     }
 }
 
@@ -72,7 +83,12 @@ pub(super) fn size_of_format(format: fi_cq_format) -> usize {
 ///
 /// # Safety
 /// `out` has room for an entry of `size` bytes, which is a format's.
+#[inline]
 pub(super) unsafe fn write(entry: &fi_cq_tagged_entry, out: *mut u8, size: usize) {
+    if size == size_of::<fi_cq_tagged_entry>() {
+        // SAFETY: by this function's contract.
+        return unsafe { out.cast::<fi_cq_tagged_entry>().write_unaligned(*entry) };
+    }
     let from = std::ptr::from_ref(entry).cast::<u8>();
     // SAFETY: by this function's contract; no format is longer than a tagged entry.
     unsafe { std::ptr::copy_nonoverlapping(from, out, size) };

@@ -21,7 +21,7 @@ use crate::wait::Deadline;
 use crate::waitobj::{self, waits};
 use crate::waitset::{self, SetState};
 
-pub(crate) use entry::Entry;
+pub(crate) use entry::{Entry, tagged};
 pub(crate) use queue::{Filling, Queue, Reading};
 
 #[repr(C)]

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use isthmus_io::lock::{Mutex, MutexGuard};
 
 use super::entry::{self, Entry};
-use crate::abi::{fi_addr_t, fi_cq_format};
+use crate::abi::{fi_addr_t, fi_cq_format, fi_cq_tagged_entry};
 use crate::error::Error;
 use crate::live::Live;
 use crate::wait::{Deadline, Sources, Waiter};
@@ -48,12 +48,11 @@ impl Filling<'_> {
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry, reading: Option<&mut Reading<'_>>) {
         // Behind an endpoint's own, that is: what others put there meanwhile is in no order with this.
-        let empty = match &self.inner {
-            None => !self.queue.filled.load(Ordering::Acquire),
-            Some(inner) => inner.entries.is_empty(),
+        let next = |reading: &&mut Reading<'_>| match &self.inner {
+            None => reading.is_next_of(self.queue),
+            Some(inner) => std::ptr::eq(self.queue, reading.queue) && inner.entries.is_empty(),
         };
-        let reader = reading.filter(|reading| empty && self.queue.is_read_by(reading));
-        if !reader.is_some_and(|reading| reading.take(&entry)) {
+        if !reading.filter(next).is_some_and(|reading| reading.take_good(&entry)) {
             self.inner.get_or_insert_with(|| self.queue.inner.lock()).entries.push_back(entry);
         }
     }
@@ -66,13 +65,8 @@ impl Filling<'_> {
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
-        let Some(mut inner) = self.inner.take() else { return };
-        let filled = !inner.entries.is_empty();
-        self.queue.filled.store(filled, Ordering::Release);
-        let wake = filled && std::mem::take(&mut inner.armed);
-        drop(inner);
-        if wake {
-            self.queue.wake();
+        if let Some(inner) = self.inner.take() {
+            self.queue.let_go(inner);
         }
     }
 }
@@ -87,21 +81,38 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Takes the queue's next entry, if that did not fail and there is room.
+    /// Whether it is the next to take from this queue, in which nothing waits.
     #[inline]
-    fn take(&mut self, entry: &Entry) -> bool {
-        if self.moved >= self.room || entry.error.is_some() {
+    pub(crate) fn is_next_of(&self, queue: &Queue) -> bool {
+        std::ptr::eq(self.queue, queue) && !queue.filled.load(Ordering::Acquire)
+    }
+
+    /// So many entries more it has room for.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.room - self.moved
+    }
+
+    /// Takes the queue's next entry, of an operation that succeeded, if there is room.
+    #[inline]
+    pub(crate) fn take(&mut self, entry: &fi_cq_tagged_entry, source: impl FnOnce() -> fi_addr_t) -> bool {
+        if self.moved >= self.room {
             return false;
         }
         let size = self.queue.entry_size;
         // SAFETY: there is room for `room` entries, by the contract of `Queue::read`, which made this.
-        unsafe { entry::write(&entry.tagged, self.out.add(self.moved * size), size) };
+        unsafe { entry::write(entry, self.out.add(self.moved * size), size) };
         if !self.sources.is_null() {
             // SAFETY: likewise.
-            unsafe { self.sources.add(self.moved).write(entry.source) };
+            unsafe { self.sources.add(self.moved).write(source()) };
         }
         self.moved += 1;
         true
+    }
+
+    /// As [`Reading::take`], if it succeeded.
+    fn take_good(&mut self, entry: &Entry) -> bool {
+        entry.error.is_none() && self.take(&entry.tagged, || entry.source)
     }
 }
 
@@ -148,6 +159,32 @@ impl Queue {
         Filling { queue: self, inner: None }
     }
 
+    /// Takes in these; how many they were.
+    #[inline]
+    pub(crate) fn fill(&self, entries: impl Iterator<Item = Entry>) -> usize {
+        let mut entries = entries.peekable();
+        if entries.peek().is_none() {
+            return 0;
+        }
+        let mut inner = self.inner.lock();
+        let before = inner.entries.len();
+        inner.entries.extend(entries);
+        let added = inner.entries.len() - before;
+        self.let_go(inner);
+        added
+    }
+
+    /// Something may have come in.
+    fn let_go(&self, mut inner: MutexGuard<'_, Inner>) {
+        let filled = !inner.entries.is_empty();
+        self.filled.store(filled, Ordering::Release);
+        let wake = filled && std::mem::take(&mut inner.armed);
+        drop(inner);
+        if wake {
+            self.wake();
+        }
+    }
+
     /// A poll: whether it plainly finds nothing. Where it is not, there is more to do ([`Queue::read`]).
     #[inline]
     pub(crate) fn is_poll_vain(&self) -> bool {
@@ -187,15 +224,11 @@ impl Queue {
             Some(first) if first.error.is_some() => return Err(Error::EntryFailed),
             Some(_) => {}
         }
-        while inner.entries.front().is_some_and(|entry| reading.take(entry)) {
+        while inner.entries.front().is_some_and(|entry| reading.take_good(entry)) {
             inner.entries.pop_front();
         }
         self.filled.store(!inner.entries.is_empty(), Ordering::Relaxed);
         Ok(reading.moved as isize)
-    }
-
-    fn is_read_by(&self, reading: &Reading<'_>) -> bool {
-        std::ptr::eq(self, reading.queue)
     }
 
     /// Takes the failed operation at the front.

@@ -43,22 +43,28 @@ impl Owed {
 
 impl Engine {
     /// A fragment was received, whose acknowledgement the peer or its program may wait for ([`is_awaited`]) or not.
-    #[inline]
     pub(super) fn owe_ack(&mut self, peer: PeerId, awaited: bool) {
+        self.owe_acks(peer, 1, u32::from(awaited));
+    }
+
+    /// As [`Engine::owe_ack`], of several fragments, so many of which are awaited.
+    #[inline]
+    pub(super) fn owe_acks(&mut self, peer: PeerId, fragments: u32, awaited: u32) {
         let now = self.clock;
         let connection = self.connection(peer);
-        connection.unacked += if awaited { AWAITED } else { 1 };
+        connection.unacked += fragments - awaited + AWAITED * awaited;
         if !std::mem::replace(&mut connection.ack_owed, true) {
             connection.owed_since = now;
         }
         if connection.unacked >= ACK_EVERY {
             connection.ack_due = true;
-            self.kick(peer);
-        } else if awaited {
-            if !std::mem::replace(&mut connection.owing, true) {
-                self.owed.soon.push(peer);
-            }
-        } else if !std::mem::replace(&mut connection.owing_later, true) {
+            return self.kick(peer);
+        }
+        if awaited > 0 && !std::mem::replace(&mut connection.owing, true) {
+            self.owed.soon.push(peer);
+        }
+        let connection = self.connection(peer);
+        if awaited < fragments && !std::mem::replace(&mut connection.owing_later, true) {
             self.owed.later.push_back((now + PATIENCE_US, peer));
         }
     }

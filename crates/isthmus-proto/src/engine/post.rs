@@ -181,9 +181,9 @@ impl Engine {
         if let Some(inbound) = self.matcher.find_unexpected(request.channel, posted.wanted, true) {
             return self.match_inbound(inbound, posted, true, mem);
         }
-        match self.directed_failure(request.source) {
-            Some(error) => self.fail_posted(request.channel, posted, Some(error), mem),
+        match self.failure_of(posted.wanted.source).cloned() {
             None => self.matcher.post(request.channel, posted),
+            error => self.fail_posted(request.channel, posted, error, mem),
         }
     }
 
@@ -205,9 +205,10 @@ impl Engine {
         }
     }
 
-    fn directed_failure(&mut self, source: Option<PeerId>) -> Option<OpError> {
-        let peer = self.resolve(source?);
-        self.peers.get(peer.0 as usize)?.connection.as_ref()?.trouble.failed.clone()
+    /// Why nothing will come from this peer any more.
+    #[inline]
+    fn failure_of(&self, source: Option<PeerId>) -> Option<&OpError> {
+        self.peers.get(source?.0 as usize)?.connection.as_ref()?.trouble.failed.as_ref()
     }
 
     #[inline]

@@ -45,7 +45,6 @@ impl Engine {
     }
 
     /// As [`Engine::handle`], of a message's first fragment.
-    #[inline]
     pub fn handle_message(
         &mut self,
         now: Micros,
@@ -60,7 +59,7 @@ impl Engine {
         self.handle_at_length(now, lane, &Frame::from(*message), payload, mem)
     }
 
-    fn handle_at_length(
+    pub(super) fn handle_at_length(
         &mut self,
         now: Micros,
         lane: LaneId,

@@ -7,11 +7,11 @@
 use isthmus_wire::frame::{self, flags};
 
 use super::acks::is_message_awaited;
-use super::state::{Few, Flight, LaneState, Load, Micros};
-use super::{Engine, LaneId, Summary};
+use super::state::{Connection, Few, Flight, LaneState, Load, Micros};
+use super::{Engine, LaneId, PeerFault, Summary};
 use crate::matching::Match;
 use crate::memory::Memory;
-use crate::{Channel, Completion, CompletionKind, Level, PeerId, SendRequest};
+use crate::{Channel, Completion, CompletionKind, Level, OpError, PeerId, SendRequest};
 
 /// Longest message that may go the short way. Bytes.
 const SHORT_MAX: u64 = 4 << 10;
@@ -109,95 +109,202 @@ impl Engine {
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });
     }
 
+    /// A run of messages on this lane may begin: `None` where they go the long way.
+    #[inline]
+    fn begin_run<'e>(&'e mut self, now: Micros, lane: LaneId) -> Option<Run<'e>> {
+        let record = self.lanes.get_mut(lane.0 as usize)?;
+        let peer = record.peer.filter(|_| record.state == LaneState::Open)?;
+        record.heard = true;
+        self.clock = now;
+        let connection = self.peers[peer.0 as usize].connection.as_deref()?;
+        if !self.is_plain(connection) {
+            return None;
+        }
+        let (seq, order) = (connection.received.upto(), connection.expected_order);
+        let credit = connection.credit_to_advertise() - connection.taken;
+        let longest = credit.min(SHORT_MAX);
+        Some(Run { engine: self, peer, seq, order, longest, messages: 0, awaited: 0, bytes: 0 })
+    }
+
+    /// Takes in messages that lie one behind the other on a lane, as many as `next` has: it says what a message's header
+    /// is, and puts its payload, all of it, to the beginning of `room`. Whether there was any.
+    #[inline]
+    pub fn handle_messages<M: Memory>(
+        &mut self,
+        now: Micros,
+        lane: LaneId,
+        room: &mut [u8],
+        mut next: impl FnMut(&mut [u8]) -> Option<frame::Message>,
+        mem: &mut M,
+    ) -> Result<bool, PeerFault> {
+        let mut any = false;
+        loop {
+            let mut run = self.begin_run(now, lane);
+            let message = loop {
+                let Some(message) = next(room) else { return Ok(any) };
+                any = true;
+                let payload = &room[..message.payload as usize];
+                if !run.as_mut().is_some_and(|run| run.take(&message, payload, mem)) {
+                    break message;
+                }
+            };
+            drop(run);
+            self.handle_at_length(now, lane, &message.into(), &room[..message.payload as usize], mem)?;
+        }
+    }
+
     /// A message whose frame and payload are there: whether it went to its receive, so that nothing else is to be
     /// done with the frame.
-    #[inline]
     pub(super) fn receive_short(
         &mut self,
         now: Micros,
         lane: LaneId,
         message: &frame::Message,
         payload: &[u8],
-        mem: &mut dyn Memory,
+        mut mem: &mut dyn Memory,
     ) -> bool {
-        let total = payload.len() as u64;
-        let whole = (message.total, message.eager) == (total, total) && u64::from(message.payload) == total;
-        let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
-        let Some(peer) = record.peer.filter(|_| record.state == LaneState::Open) else { return false };
-        record.heard = true;
-        if total > SHORT_MAX || !whole || message.flags & flags::ACCEPT != 0 || !self.is_next(peer, message) {
-            return false;
-        }
-        let tagged = message.flags & flags::TAGGED != 0;
-        let channel = if tagged { Channel::Tagged } else { Channel::Untagged };
-        let (posted, last) = match self.matcher.first_posted(channel, peer, message.tag) {
-            Some(posted) => (posted, true),
-            None => match self.posted_for(channel, peer, message.tag, total, mem) {
-                Some(Match { posted, last }) => (posted, last),
-                None => return false,
-            },
-        };
-        let kept = total.min(posted.end - posted.offset) as usize;
-        if kept > 0 {
-            mem.store(posted.place, posted.offset, &payload[..kept]);
-        }
-        self.clock = now;
-        let connection = self.connection(peer);
-        connection.received.insert(message.seq);
-        connection.expected_order += 1;
-        connection.taken += total;
-        self.counters.fragments_received += 1;
-        self.owe_ack(peer, is_message_awaited(message));
-        self.return_credit(peer, total);
-        let data = (message.flags & flags::DATA != 0).then_some(message.data);
-        let summary = Summary { data, tag: message.tag, total };
-        self.finish_receive(&posted, last, &summary, channel, peer, None, mem);
-        true
+        let run = self.begin_run(now, lane);
+        run.is_some_and(|mut run| run.take(message, payload, &mut mem))
     }
 
-    /// The receive that such a message goes to, where that is not the first; a multi-receive buffer has one more user then.
-    #[inline(never)]
-    fn posted_for(
+    /// Receives a message by the receive that was posted first, if it goes to that one and that takes no other: the usual
+    /// case of [`Engine::receive_by_search`].
+    #[inline]
+    fn receive_by_first<M: Memory>(
         &mut self,
         channel: Channel,
         peer: PeerId,
-        tag: u64,
-        len: u64,
+        summary: &Summary,
+        payload: &[u8],
+        mem: &mut M,
+    ) -> bool {
+        let Some(posted) = self.matcher.first_posted(channel, peer, summary.tag) else { return false };
+        let (place, room) = (posted.place, posted.end);
+        let kept = room.min(summary.total);
+        if kept > 0 {
+            mem.store(place, 0, &payload[..kept as usize]);
+        }
+        mem.release(place);
+        let error = (summary.total > room).then_some(OpError::Truncated { sent: summary.total, room });
+        self.completions.push_back(Completion {
+            context: posted.context,
+            notify: posted.notify,
+            kind: CompletionKind::Recv(channel),
+            len: kept,
+            buffer: place.token,
+            data: summary.data,
+            tag: summary.tag,
+            peer: Some(peer),
+            released: false,
+            error,
+        });
+        self.matcher.drop_first(channel);
+        true
+    }
+
+    /// Receives a message by whichever receive it goes to; false where there is none.
+    #[inline(never)]
+    fn receive_by_search(
+        &mut self,
+        channel: Channel,
+        peer: PeerId,
+        summary: &Summary,
+        payload: &[u8],
         mem: &mut dyn Memory,
-    ) -> Option<Match> {
+    ) -> bool {
         let mut released = Vec::new();
-        let found = self.matcher.find_posted(channel, peer, tag, len, &mut released);
+        let found = self.matcher.find_posted(channel, peer, summary.tag, summary.total, &mut released);
         for buffer in released {
             self.fail_posted(channel, buffer, None, mem);
         }
-        if let Some(multi) = found.as_ref().and_then(|found| found.posted.multi) {
+        let Some(Match { posted, last }) = found else { return false };
+        if let Some(multi) = posted.multi {
             self.multi_buffers[multi.buffer].users += 1;
         }
-        found
+        let kept = summary.total.min(posted.end - posted.offset) as usize;
+        if kept > 0 {
+            mem.store(posted.place, posted.offset, &payload[..kept]);
+        }
+        self.finish_receive(&posted, last, summary, channel, peer, None, mem);
+        true
     }
 
-    /// Whether this message is the next of its peer in every respect, and nothing of that peer's is looked after
-    /// that messages have to be told to.
+    /// Whether nothing is missing of what this peer sent, and nothing of it is looked after that messages have to be
+    /// told to.
     #[inline]
-    fn is_next(&mut self, peer: PeerId, message: &frame::Message) -> bool {
-        let lanes = &self.lanes;
-        let Some(connection) = self.peers[peer.0 as usize].connection.as_deref() else { return false };
+    fn is_plain(&self, connection: &Connection) -> bool {
         let flows = |lane: &LaneId| {
-            lanes
+            self.lanes
                 .get(lane.0 as usize)
                 .is_none_or(|lane| lane.stream.is_some() || lane.router.is_some() || lane.through_routers)
         };
-        let credit = connection.credit_to_advertise() - connection.taken;
         connection.warm
-            && connection.received.upto() == message.seq
             && !connection.received.has_gaps()
-            && connection.expected_order == message.order
             && connection.trouble.failed.is_none()
             && connection.late.is_none()
             && connection.ways.is_none()
             && !connection.is_far()
-            && message.total <= credit
             && !connection.lanes.iter().any(flows)
             && connection.traffic.expects_nothing()
+    }
+}
+
+/// Messages that go to their receives one after the other, as long as each is the next of its peer: what they have in
+/// common is looked at when the run begins, and its connection is told of all of them when it ends.
+struct Run<'e> {
+    engine: &'e mut Engine,
+    peer: PeerId,
+    /// Numbers of the message that is next.
+    seq: u64,
+    order: u64,
+    /// Longest that it may be: credit goes back as it is used. Bytes.
+    longest: u64,
+    /// What was taken, how many of that somebody waits for, and its bytes.
+    messages: u64,
+    awaited: u32,
+    bytes: u64,
+}
+
+impl Run<'_> {
+    /// Takes a message to its receive; false where that is not to be done here.
+    #[inline]
+    fn take<M: Memory>(&mut self, message: &frame::Message, payload: &[u8], mem: &mut M) -> bool {
+        let total = payload.len() as u64;
+        let whole = (message.total, message.eager) == (total, total) && u64::from(message.payload) == total;
+        let next = (message.seq, message.order) == (self.seq, self.order);
+        if total > self.longest || !whole || !next || message.flags & flags::ACCEPT != 0 {
+            return false;
+        }
+        let tagged = message.flags & flags::TAGGED != 0;
+        let channel = if tagged { Channel::Tagged } else { Channel::Untagged };
+        let data = (message.flags & flags::DATA != 0).then_some(message.data);
+        let summary = Summary { data, tag: message.tag, total };
+        if !self.engine.receive_by_first(channel, self.peer, &summary, payload, mem)
+            && !self.engine.receive_by_search(channel, self.peer, &summary, payload, mem)
+        {
+            return false;
+        }
+        self.seq += 1;
+        self.order += 1;
+        self.messages += 1;
+        self.awaited += u32::from(is_message_awaited(message));
+        self.bytes += total;
+        true
+    }
+}
+
+impl Drop for Run<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.messages == 0 {
+            return;
+        }
+        let connection = self.engine.connection(self.peer);
+        connection.received.advance_by(self.messages);
+        connection.expected_order = self.order;
+        connection.taken += self.bytes;
+        self.engine.counters.fragments_received += self.messages;
+        self.engine.owe_acks(self.peer, self.messages as u32, self.awaited);
+        self.engine.return_credit(self.peer, self.bytes);
     }
 }

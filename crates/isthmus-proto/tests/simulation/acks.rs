@@ -83,3 +83,19 @@ fn the_short_way_needs_few_acknowledgements() {
     program.settle();
     program.expect_rest();
 }
+
+#[test]
+fn small_messages_that_wait_are_taken_in_together() {
+    let mut program = two();
+    (program.world.shorts, program.world.runs) = (true, true);
+    for burst in 1..=20 {
+        for _ in 0..50 {
+            message(&mut program, 0, Level::Transmit);
+        }
+        until_over(&mut program, 100 * burst);
+    }
+    assert!(program.world.went_short > 800, "{} went the short way", program.world.went_short);
+    assert!(program.world.longest_run > 3, "at most {} at one go", program.world.longest_run);
+    program.settle();
+    program.expect_rest();
+}
