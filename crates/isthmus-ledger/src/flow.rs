@@ -115,8 +115,10 @@ impl Flow {
 
     fn take_place(&mut self, now: Micros) -> Option<(usize, usize)> {
         let shared = &self.ledger.shared;
-        // The path may have given its place to another while this flow rested.
-        self.place = self.place.filter(|(path, _)| shared.path(*path).key.load(Acquire) == self.key.0);
+        // The path may have given its place to another while this flow rested, or have two since two took it at once.
+        if let Some((path, slot)) = self.place.take_if(|(path, _)| shared.find(self.key.0) != Some(*path)) {
+            shared.release(path, slot);
+        }
         if self.place.is_none() && now >= self.none_until {
             let path = shared.enter(now, self.key.0);
             self.place = path.and_then(|path| shared.claim(now, path).map(|slot| (path, slot)));

@@ -193,7 +193,7 @@ impl Shared {
         (0..used).map(move |slot| self.slot(path, slot))
     }
 
-    /// Where a path's record is.
+    /// Where a path's record is: the first that there is of it.
     pub(crate) fn find(&self, key: u64) -> Option<usize> {
         (0..PATHS).find(|path| self.path(*path).key.load(Acquire) == key)
     }
@@ -201,25 +201,29 @@ impl Shared {
     /// The same; a place is made where there is none, of those of which nothing was heard for long the
     /// one of which that was longest ago.
     pub(crate) fn enter(&self, now: Micros, key: u64) -> Option<usize> {
-        if let Some(path) = self.find(key) {
-            return Some(path);
+        // Who comes at the same time tries the same places in the same order, and so finds what another has just
+        // taken: flows of two records of one path would not know of each other.
+        for path in 0..PATHS {
+            match self.path(path).key.compare_exchange(0, key, AcqRel, Acquire) {
+                Ok(_) => {
+                    self.path(path).touched.store(now, Release);
+                    return Some(path);
+                }
+                Err(is) if is == key => return Some(path),
+                Err(_) => {}
+            }
         }
-        let free = (0..PATHS).find(|path| self.path(*path).key.load(Acquire) == 0);
-        let path = free.or_else(|| {
-            let oldest = (0..PATHS).min_by_key(|path| self.path(*path).touched.load(Relaxed))?;
-            let touched = self.path(oldest).touched.load(Relaxed);
-            (now >= touched.saturating_add(PATH_LIFE_US)).then_some(oldest)
-        })?;
-        let record = self.path(path);
+        let oldest = (0..PATHS).min_by_key(|path| self.path(*path).touched.load(Relaxed))?;
+        let record = self.path(oldest);
         let before = record.key.load(Acquire);
-        let taken = record.key.compare_exchange(before, key, AcqRel, Acquire);
-        if taken.is_ok() {
+        let is_old = now >= record.touched.load(Relaxed).saturating_add(PATH_LIFE_US);
+        if is_old && before != key && record.key.compare_exchange(before, key, AcqRel, Acquire).is_ok() {
             let known = [record.leader, record.capacity, record.learned_at, record.rtt_us, record.pace];
             known.into_iter().chain([record.window, record.loss_ppm]).for_each(|word| word.store(0, Relaxed));
             record.touched.store(now, Release);
         }
-        // Somebody else may have been sooner, with the same path or another.
-        (record.key.load(Acquire) == key).then_some(path).or_else(|| self.find(key))
+        // Somebody else may have been sooner, there or elsewhere; of two the first is the path's.
+        self.find(key)
     }
 
     /// Takes a slot of a path: a free one, else one whose process has ended.

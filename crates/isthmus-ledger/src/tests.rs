@@ -128,6 +128,40 @@ fn paths_of_which_nothing_is_heard_give_way() {
     assert_eq!(placed(&mut flows[..32], PATH_LIFE_US + 1), 24);
 }
 
+/// In a new table, and in one full of paths that are used no more.
+#[test]
+fn who_begins_at_the_same_time_as_others_is_one_of_them() {
+    for round in 0..600 {
+        let heap = Arc::new(Heap::default());
+        let start = if round % 2 == 0 { 0 } else { 2 * PATH_LIFE_US };
+        if start > 0 {
+            let before = ledger(&heap, 9);
+            for i in 0..40 {
+                before
+                    .flow(PathKey::new(None, IpAddr::from([10, 3, 0, i])), Kind::Paced)
+                    .tell(u64::from(i), MANY);
+            }
+        }
+        let ready = std::sync::Barrier::new(3);
+        let count = &|process| {
+            let mut flow = ledger(&heap, process).flow(key(), Kind::Paced);
+            for now in [start, start + 1] {
+                ready.wait();
+                flow.tell(now, MANY);
+            }
+            ready.wait();
+            let count = flow.group(start + 1).map_or(0, |group| group.count);
+            ready.wait();
+            count
+        };
+        let counts = std::thread::scope(|scope| {
+            let flows = [1, 2, 3].map(|process| scope.spawn(move || count(process)));
+            flows.map(|flow| flow.join().expect("it counts"))
+        });
+        assert_eq!(counts, [3; 3], "round {round}");
+    }
+}
+
 #[test]
 fn what_is_no_ledger_is_refused() {
     let heap = Arc::new(Heap::default());
