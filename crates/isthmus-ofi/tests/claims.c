@@ -43,16 +43,13 @@ static void what_is_not_there_is_not_offered(void)
 {
 	uint64_t caps[] = { FI_XPU_TRIGGER, FI_RMA_PMEM, FI_SHARED_AV, FI_NAMED_RX_CTX,
 			    FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_VARIABLE_MSG };
-	uint64_t orders[] = { FI_ORDER_RAW, FI_ORDER_WAW, FI_ORDER_RMA_RAR, FI_ORDER_SAR };
 	struct fi_info *hints;
 
 	for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)
 		want_refused(asked(FI_MSG | caps[i]));
-	for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
-		hints = asked(FI_MSG);
-		hints->tx_attr->msg_order = orders[i];
-		want_refused(hints);
-	}
+	hints = asked(FI_MSG);
+	hints->tx_attr->comp_order = FI_ORDER_STRICT;
+	want_refused(hints);
 	hints = asked(FI_MSG);
 	hints->ep_attr->type = FI_EP_MSG;
 	want_refused(hints);

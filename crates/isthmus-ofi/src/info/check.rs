@@ -23,7 +23,7 @@ pub(super) fn negotiate(version: u32, hints: Option<&Hints>) -> Result<Offer, Er
     check_general(kind, hints)?;
     check_tx(kind, hints.caps, &hints.tx)?;
     check_rx(kind, &hints.rx)?;
-    check_ep(kind, &hints.ep)?;
+    check_ep(kind, hints.tx.msg_order, &hints.ep)?;
     check_domain(&hints.domain)?;
     check_names(hints)?;
     Ok(accept(version, kind, hints))
@@ -44,7 +44,7 @@ fn check_general(kind: Kind, hints: &Hints) -> Answer {
 fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
     need(tx.caps & !kind.caps() == 0, "one of the transmit capabilities asked for")?;
     need(tx.op_flags & !kind.tx_flags() == 0, "one of the default transmit flags asked for")?;
-    need(tx.msg_order & !kind.order() == 0, "this message order")?;
+    need(tx.msg_order & !kind.orders() == 0, "this message order")?;
     need(tx.comp_order == 0, "an order of completions")?;
     need(tx.inject_size <= Endpoint::INJECT_MAX, "such a large inject_size")?;
     need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
@@ -56,18 +56,23 @@ fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
 fn check_rx(kind: Kind, rx: &fi_rx_attr) -> Answer {
     need(rx.caps & !kind.caps() == 0, "one of the receive capabilities asked for")?;
     need(rx.op_flags & !kind.rx_flags() == 0, "one of the default receive flags asked for")?;
-    need(rx.msg_order & !kind.order() == 0, "this message order")?;
+    need(rx.msg_order & !kind.orders() == 0, "this message order")?;
     need(rx.comp_order == 0, "an order of completions")?;
     need(rx.size <= QUEUE_SIZE_MAX, "such a long receive queue")?;
     need(rx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")
 }
 
-fn check_ep(kind: Kind, ep: &fi_ep_attr) -> Answer {
+fn check_ep(kind: Kind, orders: u64, ep: &fi_ep_attr) -> Answer {
     need(ep.protocol == 0 || ep.protocol == kind.protocol(), "this protocol")?;
     need(ep.protocol_version <= PROTOCOL_VERSION, "this protocol version")?;
     need(ep.max_msg_size <= MSG_SIZE_MAX, "such long messages")?;
-    let ordered = ep.max_order_raw_size.max(ep.max_order_war_size).max(ep.max_order_waw_size);
-    need(ordered <= kind.order_size(), "order among such long transfers")?;
+    let ordered = [
+        (ep.max_order_raw_size, FI_ORDER_RAW | FI_ORDER_RMA_RAW),
+        (ep.max_order_war_size, FI_ORDER_WAR | FI_ORDER_RMA_WAR),
+        (ep.max_order_waw_size, FI_ORDER_WAW | FI_ORDER_RMA_WAW),
+    ];
+    let kept = ordered.iter().all(|&(size, these)| size <= kind.order_size(orders, these));
+    need(kept, "order among such long transfers")?;
     need(ep.tx_ctx_cnt <= 1 && ep.rx_ctx_cnt <= 1, "scalable endpoints or shared contexts")?;
     need(ep.auth_key_size == 0, "authorization keys")
 }
@@ -111,6 +116,8 @@ fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
         caps: complete(kind, hints.caps),
         tx_flags: hints.tx.op_flags,
         rx_flags: hints.rx.op_flags,
+        tx_order: kind.order() | hints.tx.msg_order,
+        rx_order: kind.order() | hints.rx.msg_order,
         tx_size: if hints.tx.size == 0 { QUEUE_SIZE } else { hints.tx.size },
         rx_size: if hints.rx.size == 0 { QUEUE_SIZE } else { hints.rx.size },
         tx_pieces: hints.tx.iov_limit.max(IOV_LIMIT),

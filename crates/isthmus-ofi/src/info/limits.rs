@@ -40,9 +40,12 @@ pub(super) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE | FI_TR
 /// Order among atomics to one peer.
 pub(super) const ATOMIC_ORDERS: u64 =
     FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
-/// Order that we keep.
+/// Order that we keep whether asked to or not.
 pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS | ATOMIC_ORDERS;
-/// Largest transfer for which the atomics' order holds: all that an atomic can carry. Bytes.
+/// Order that we keep for who asks (`order.rs`).
+pub(super) const ORDERS: u64 =
+    MSG_ORDER | FI_ORDER_STRICT | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW;
+/// Largest transfer for which the atomics' order holds: all that an atomic can carry. The others hold for any. Bytes.
 pub(super) const ORDER_SIZE: usize = Endpoint::ATOMIC_MAX;
 
 /// Most bytes of one message.
