@@ -159,8 +159,9 @@ impl Endpoint {
     #[inline]
     pub(super) fn tell_sleepers(&self) {
         if self.armed.load(Ordering::Relaxed) && self.core.lock().engine.has_completions() {
+            // Before it: polls silence it while this thread has no processor. After it: one may have done so too early.
+            self.rung.store(true, Ordering::SeqCst);
             self.bell.ring();
-            // After it: what is silenced has been rung.
             self.rung.store(true, Ordering::SeqCst);
         }
     }
