@@ -32,6 +32,8 @@ pub const FI_LOCAL_COMM: u64 = 1 << 51;
 pub const FI_REMOTE_COMM: u64 = 1 << 52;
 pub const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
 pub const FI_NUMERICHOST: u64 = 1 << 55;
+/// Also a flag of `fi_av_insert`.
+pub const FI_AV_USER_ID: u64 = 1 << 41;
 pub const FI_RMA_EVENT: u64 = 1 << 56;
 pub const FI_SOURCE: u64 = 1 << 57;
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;

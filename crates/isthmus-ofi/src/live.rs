@@ -246,13 +246,14 @@ impl Live {
 
     fn source_number(&self, completion: &Completion) -> fi_addr_t {
         let wanted = self.caps & FI_SOURCE != 0 && is_receiver_side(completion.kind);
-        match (completion.peer.filter(|_| wanted), &self.engine) {
+        let number = match (completion.peer.filter(|_| wanted), &self.engine) {
             (Some(peer), Engine::Reliable(engine)) => self.peers.number(engine, &self.av, peer),
             (Some(peer), Engine::Datagrams(datagrams)) => {
                 datagrams.source(peer).and_then(|source| self.av.number(&source)).unwrap_or(FI_ADDR_NOTAVAIL)
             }
-            (None, _) => FI_ADDR_NOTAVAIL,
-        }
+            (None, _) => return FI_ADDR_NOTAVAIL,
+        };
+        self.av.told(number)
     }
 }
 

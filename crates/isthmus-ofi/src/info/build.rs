@@ -150,7 +150,7 @@ impl Offer {
         domain.max_ep_rx_ctx = 1;
         domain.cntr_cnt = OBJECTS;
         domain.mr_iov_limit = MR_IOV_LIMIT;
-        domain.caps = DOMAIN_CAPS;
+        domain.caps = DOMAIN_CAPS | self.caps & DOMAIN_EXTRAS;
         domain.mr_cnt = REGISTRATIONS;
         domain.max_cntr_value = u64::MAX;
         domain.max_err_cntr_value = u64::MAX;

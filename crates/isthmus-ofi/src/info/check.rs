@@ -35,7 +35,7 @@ fn need(met: bool, what: &'static str) -> Answer {
 
 fn check_general(kind: Kind, hints: &Hints) -> Answer {
     need(!hints.handle, "a connection request")?;
-    need(hints.caps & !kind.caps() == 0, "one of the capabilities asked for")?;
+    need(hints.caps & !(kind.caps() | DOMAIN_EXTRAS) == 0, "one of the capabilities asked for")?;
     let sockets =
         matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
     need(hints.addr_format == FI_FORMAT_UNSPEC || sockets, "this address format")
@@ -82,7 +82,7 @@ fn check_domain(domain: &fi_domain_attr) -> Answer {
     need(domain.control_progress <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
     need(data_progress(domain) <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
     need(domain.resource_mgmt <= FI_RM_ENABLED, "this resource management")?;
-    need(domain.caps & !DOMAIN_CAPS == 0, "one of the domain capabilities asked for")?;
+    need(domain.caps & !(DOMAIN_CAPS | DOMAIN_EXTRAS) == 0, "one of the domain capabilities asked for")?;
     need(domain.mr_key_size <= MR_KEY_SIZE, "memory keys of more than 8 bytes")?;
     need(domain.cq_data_size <= CQ_DATA_SIZE, "more than 8 bytes of completion data")?;
     let objects = [domain.cq_cnt, domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt, domain.cntr_cnt];
@@ -113,7 +113,7 @@ fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
     Offer {
         kind,
         message_max: MSG_SIZE_MAX,
-        caps: complete(kind, hints.caps),
+        caps: complete(kind, hints.caps | hints.domain.caps & DOMAIN_EXTRAS),
         tx_flags: hints.tx.op_flags,
         rx_flags: hints.rx.op_flags,
         tx_order: kind.order() | hints.tx.msg_order,
@@ -145,7 +145,7 @@ pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
 /// Adds the directions that a program left open, and what costs nothing.
 fn complete(kind: Kind, wanted: u64) -> u64 {
     if wanted & OPERATIONS == 0 {
-        return kind.caps();
+        return kind.caps() | wanted & DOMAIN_EXTRAS;
     }
     let mut caps = wanted | DOMAIN_CAPS;
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGE_DIRECTIONS == 0 {

@@ -127,6 +127,16 @@ fn what_we_have_not_is_refused_and_not_claimed() {
 }
 
 #[test]
+fn names_for_addresses_are_for_those_who_ask() {
+    assert_eq!(negotiate(version(1, 18), None).map(|offer| offer.caps & FI_AV_USER_ID).ok(), Some(0));
+    assert_eq!(offer(&hints(0, 0, 0, 0)).caps & FI_AV_USER_ID, 0);
+    let mut asking = hints(FI_MSG, 0, 0, 0);
+    asking.domain.caps = FI_AV_USER_ID;
+    assert_ne!(offer(&asking).caps & FI_AV_USER_ID, 0);
+    assert_ne!(offer(&hints(FI_MSG | FI_AV_USER_ID, 0, 0, 0)).caps & FI_AV_USER_ID, 0);
+}
+
+#[test]
 fn orders_are_kept_for_those_who_ask_and_for_any_length_then() {
     let plain = offer(&hints(FI_MSG | FI_RMA, 0, 0, 0));
     assert_eq!((plain.tx_order, plain.rx_order), (MSG_ORDER, MSG_ORDER));

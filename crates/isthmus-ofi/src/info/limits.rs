@@ -16,6 +16,8 @@ const DIRECTIONS: u64 = MESSAGE_DIRECTIONS | MEMORY_DIRECTIONS;
 const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_FENCE | FI_RMA_EVENT | FI_TRIGGER;
 /// What a domain may promise.
 pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+/// What it promises only to programs that ask: names of theirs for addresses.
+pub(super) const DOMAIN_EXTRAS: u64 = FI_AV_USER_ID;
 
 /// The part of the capabilities that concerns transmitting.
 pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
