@@ -32,6 +32,8 @@ pub const FI_LOCAL_COMM: u64 = 1 << 51;
 pub const FI_REMOTE_COMM: u64 = 1 << 52;
 pub const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
 pub const FI_NUMERICHOST: u64 = 1 << 55;
+/// Also a flag of `fi_av_insert`.
+pub const FI_AV_USER_ID: u64 = 1 << 41;
 pub const FI_RMA_EVENT: u64 = 1 << 56;
 pub const FI_SOURCE: u64 = 1 << 57;
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
@@ -47,7 +49,22 @@ pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
 pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
 
+/// Orders among operations to one peer.
+pub const FI_ORDER_RAR: u64 = 1;
+pub const FI_ORDER_RAW: u64 = 1 << 1;
+pub const FI_ORDER_RAS: u64 = 1 << 2;
+pub const FI_ORDER_WAR: u64 = 1 << 3;
+pub const FI_ORDER_WAW: u64 = 1 << 4;
+pub const FI_ORDER_WAS: u64 = 1 << 5;
+pub const FI_ORDER_SAR: u64 = 1 << 6;
+pub const FI_ORDER_SAW: u64 = 1 << 7;
 pub const FI_ORDER_SAS: u64 = 1 << 8;
+/// All of those.
+pub const FI_ORDER_STRICT: u64 = 0x1ff;
+pub const FI_ORDER_RMA_RAR: u64 = 1 << 32;
+pub const FI_ORDER_RMA_RAW: u64 = 1 << 33;
+pub const FI_ORDER_RMA_WAR: u64 = 1 << 34;
+pub const FI_ORDER_RMA_WAW: u64 = 1 << 35;
 pub const FI_ORDER_ATOMIC_RAR: u64 = 1 << 36;
 pub const FI_ORDER_ATOMIC_RAW: u64 = 1 << 37;
 pub const FI_ORDER_ATOMIC_WAR: u64 = 1 << 38;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use isthmus_wire::Address;
@@ -19,8 +19,8 @@ use crate::eq::{Eq, EventQueue, Failure};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{
-    FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_MORE, FI_NUMERICHOST,
-    FI_SYNC_ERR,
+    FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_AV_USER_ID, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_MORE,
+    FI_NUMERICHOST, FI_SYNC_ERR,
 };
 use crate::log::{self, Level};
 use crate::resolve::{from_bytes, neighbour, resolve, sockaddr, to_bytes};
@@ -30,6 +30,8 @@ use crate::resolve::{from_bytes, neighbour, resolve, sockaddr, to_bytes};
 pub(crate) struct AvTable {
     inner: RwLock<Inner>,
     removals: AtomicU64,
+    /// Some have a name of the program's (`FI_AV_USER_ID`).
+    named: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +46,8 @@ struct Entry {
     address: Address,
     /// How often it was inserted and not removed.
     uses: usize,
+    /// What the program calls it in completions.
+    name: Option<fi_addr_t>,
 }
 
 impl AvTable {
@@ -56,7 +60,7 @@ impl AvTable {
             }
             return number;
         }
-        let entry = Some(Entry { address, uses: 1 });
+        let entry = Some(Entry { address, uses: 1, name: None });
         let index = match inner.free.pop() {
             Some(index) => {
                 inner.entries[index] = entry;
@@ -98,6 +102,28 @@ impl AvTable {
         let wildcards = [Address { incarnation: 0, ..*address }, Address::from(address.locator)];
         let mut candidates = std::iter::once(address).chain(&wildcards);
         candidates.find_map(|candidate| inner.numbers.get(candidate)).copied()
+    }
+
+    /// Has completions call the address of this number `name` (`FI_AV_USER_ID`); false for a number that is not in use.
+    fn set_name(&self, number: fi_addr_t, name: fi_addr_t) -> bool {
+        let mut inner = self.inner.write();
+        let Some(Some(entry)) = inner.entries.get_mut(number as usize) else { return false };
+        entry.name = Some(name);
+        self.named.store(true, Ordering::Release);
+        true
+    }
+
+    /// What completions call the address of this number.
+    #[inline]
+    pub(crate) fn told(&self, number: fi_addr_t) -> fi_addr_t {
+        if self.named.load(Ordering::Acquire) { self.name(number) } else { number }
+    }
+
+    #[cold]
+    fn name(&self, number: fi_addr_t) -> fi_addr_t {
+        let inner = self.inner.read();
+        let entry = inner.entries.get(number as usize).and_then(Option::as_ref);
+        entry.and_then(|entry| entry.name).unwrap_or(number)
     }
 
     /// Grows whenever numbers become invalid.
@@ -178,13 +204,15 @@ static OPS: fi_ops_av = fi_ops_av {
     av_set: Some(no_av_set),
     insert_auth_key: Some(no_insert_auth_key),
     lookup_auth_key: Some(no_lookup_auth_key),
-    set_user_id: Some(no_set_user_id),
+    set_user_id: Some(set_user_id),
     lookup2: Some(no_lookup2),
 };
 
 /// Where the numbers and errors of an insertion go.
 struct Results<'a> {
     numbers: *mut fi_addr_t,
+    /// The program says there what completions are to call them (`FI_AV_USER_ID`).
+    named: bool,
     errors: *mut c_int,
     /// The queue that hears of it, where the vector is asynchronous.
     events: Option<&'a EventQueue>,
@@ -195,8 +223,12 @@ struct Results<'a> {
 
 impl<'a> Results<'a> {
     fn new(av: &'a Av, numbers: *mut fi_addr_t, flags: u64, context: *mut c_void) -> Result<Self, Error> {
-        if flags & !(FI_MORE | FI_SYNC_ERR | FI_NUMERICHOST) != 0 {
+        if flags & !(FI_MORE | FI_SYNC_ERR | FI_NUMERICHOST | FI_AV_USER_ID) != 0 {
             return Err(Error::BadFlags(flags));
+        }
+        let named = flags & FI_AV_USER_ID != 0;
+        if named && numbers.is_null() {
+            return Err(Error::Null);
         }
         let events = match (av.asynchronous, av.events.get()) {
             (false, _) => None,
@@ -206,7 +238,7 @@ impl<'a> Results<'a> {
         };
         let errors = if flags & FI_SYNC_ERR == 0 { std::ptr::null_mut() } else { context.cast() };
         let object = (&raw const av.raw.fid) as usize;
-        Ok(Self { numbers, errors, events, object, context: context as usize })
+        Ok(Self { numbers, named, errors, events, object, context: context as usize })
     }
 
     /// What the insertion returns: how many were inserted, or nothing yet where an event
@@ -235,6 +267,10 @@ impl<'a> Results<'a> {
         if let (Some(events), true) = (self.events, errno != 0) {
             let Self { object, context, .. } = *self;
             events.fail(Failure { object, context, index: index as u64, errno });
+        }
+        if self.named {
+            // SAFETY: by this function's contract; not null, or this would not have been made.
+            table.set_name(number, unsafe { self.numbers.add(index).read() });
         }
         if !self.numbers.is_null() {
             // SAFETY: by this function's contract.
@@ -330,6 +366,13 @@ entries! {
         Ok(0)
     }
 
+    fn set_user_id(av: Av as fid_av, number: fi_addr_t, name: fi_addr_t, flags: u64) -> c_int {
+        if flags != 0 {
+            return Err(Error::BadFlags(flags));
+        }
+        if av.table.set_name(number, name) { Ok(0) } else { Err(Error::Invalid("no address has this number")) }
+    }
+
     fn straddr(av: Av as fid_av, address: *const c_void, out: *mut c_char, len: *mut usize) -> *const c_char {
         let _ = av;
         // SAFETY: the caller passes an address, which has more bytes than those that tell
@@ -406,7 +449,6 @@ refusals! {
     fn no_av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int;
     fn no_insert_auth_key(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int;
     fn no_lookup_auth_key(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int;
-    fn no_set_user_id(*mut fid_av, fi_addr_t, fi_addr_t, u64) -> c_int;
     fn no_lookup2(*mut fid_av, fi_addr_t, *mut c_void, *mut usize, u64, *mut fid_xpu_ctx) -> c_int;
 }
 
@@ -427,6 +469,17 @@ mod tests {
         assert_eq!(table.address(1), Some(address(2, 7)));
         assert_eq!(table.address(2), None);
         assert_eq!(table.address(FI_ADDR_NOTAVAIL), None);
+    }
+
+    #[test]
+    fn an_address_is_called_by_its_name_as_long_as_it_is_there() {
+        let table = AvTable::default();
+        let number = table.insert(address(1, 7));
+        assert!(table.set_name(number, 700) && !table.set_name(5, 700));
+        assert_eq!((table.told(number), table.told(5)), (700, 5));
+        assert!(table.remove(number));
+        assert_eq!(table.insert(address(2, 7)), number);
+        assert_eq!(table.told(number), number);
     }
 
     #[test]

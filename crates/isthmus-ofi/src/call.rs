@@ -26,9 +26,11 @@ impl Call<'_> {
         B::Owned: 'static,
         F: Fn(&Live, Options, &B) -> Result<(), Error> + Send + 'static,
     {
+        let options =
+            Options { fence: self.options.fence.max(self.live.orders().fence(kind)), ..self.options };
         match self.when {
-            None => post(self.live, self.options, buffers)?,
-            Some(when) => Self::defer(self.live, self.options, when, kind, buffers, post)?,
+            None => post(self.live, options, buffers)?,
+            Some(when) => Self::defer(self.live, options, when, kind, buffers, post)?,
         }
         Ok(0)
     }

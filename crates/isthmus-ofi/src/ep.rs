@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use isthmus_io::{Datagrams, Endpoint, Settings, TlsMode};
-use isthmus_proto::{Level, Options};
+use isthmus_proto::{Fence, Level, Options};
 use parking_lot::Mutex;
 
 use crate::abi::{
@@ -27,6 +27,7 @@ use crate::fid::{head, ops, table};
 use crate::flags::*;
 use crate::info::{Kind, MSG_SIZE_MAX, MULTI_RECV_MIN};
 use crate::live::{Bindings, Live, QueueBinding};
+use crate::order::Orders;
 use crate::trigger::When;
 use crate::{atomic, cm, info, msg, options, rma, stubs, tagged};
 
@@ -36,6 +37,7 @@ pub(crate) struct EpState {
     domain: Arc<DomainState>,
     kind: Kind,
     caps: u64,
+    orders: Orders,
     /// Where to listen; `None`: as the settings say.
     pub(crate) bind: Mutex<Option<SocketAddr>>,
     engine: Mutex<Option<Engine>>,
@@ -87,6 +89,7 @@ pub(crate) unsafe fn open(
         domain,
         kind,
         caps: if info.caps == 0 { kind.caps() } else { info.caps },
+        orders: Orders::of(tx.msg_order),
         bind: Mutex::new(src.map(|address| address.locator)),
         engine: Mutex::default(),
         bindings: Mutex::default(),
@@ -153,7 +156,8 @@ impl EpState {
         }
         // What is bound stays so if something is still missing.
         bindings.check()?;
-        let live = Live::start(self.engine()?, std::mem::take(&mut bindings), self.caps, &self.domain)?;
+        let live =
+            Live::start(self.engine()?, std::mem::take(&mut bindings), self.caps, self.orders, &self.domain)?;
         self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
     }
 
@@ -273,7 +277,7 @@ impl Ep {
             notify,
             inject: flags & FI_INJECT != 0,
             level,
-            fence: flags & FI_FENCE != 0,
+            fence: if flags & FI_FENCE != 0 { Fence::All } else { Fence::None },
             ..Options::default()
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isthmus_proto::{Completion, CompletionKind, OpError, Options};
+use isthmus_proto::{Completion, CompletionKind, Fence, OpError, Options};
 use parking_lot::Mutex;
 
 use crate::error::Error;
@@ -82,7 +82,11 @@ pub(crate) fn post<P>(
     let id = live.joints().enter(options, parts.len());
     for (index, part) in parts.iter().enumerate() {
         let last = index + 1 == parts.len();
-        let fence = (options.fence && index == 0) || (told && last);
+        let fence = match index {
+            _ if told && last => Fence::All,
+            0 => options.fence,
+            _ => Fence::None,
+        };
         let options = Options { context: id, notify: true, fence, ..options };
         match post(part, options, last) {
             Ok(()) => {}

@@ -26,6 +26,7 @@ mod log;
 mod mr;
 mod msg;
 mod options;
+mod order;
 mod peers;
 mod poll;
 mod provider;

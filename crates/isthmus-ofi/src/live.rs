@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::flags::*;
 use crate::joint::Joints;
 use crate::log::{self, Level};
+use crate::order::Orders;
 use crate::peers::Peers;
 use crate::trigger::{Board, Tickets};
 
@@ -39,6 +40,7 @@ pub(crate) struct Live {
     pub(crate) rx: Option<QueueBinding>,
     counters: Counters,
     caps: u64,
+    orders: Orders,
     observers: Arc<Observers>,
     board: Arc<Board>,
     tickets: Tickets,
@@ -75,6 +77,7 @@ impl Live {
         engine: Engine,
         bound: Bindings,
         caps: u64,
+        orders: Orders,
         domain: &DomainState,
     ) -> Result<Arc<Self>, Error> {
         let av = bound.av.ok_or(Error::NoAv)?;
@@ -86,6 +89,7 @@ impl Live {
             rx: bound.rx,
             counters: Counters::default(),
             caps,
+            orders,
             observers: domain.observers.clone(),
             board: domain.board.clone(),
             tickets: Tickets::default(),
@@ -150,6 +154,10 @@ impl Live {
 
     pub(crate) fn caps(&self) -> u64 {
         self.caps
+    }
+
+    pub(crate) fn orders(&self) -> &Orders {
+        &self.orders
     }
 
     /// Whether counters are told of messages sent.
@@ -261,13 +269,14 @@ impl Live {
 
     fn source_number(&self, completion: &Completion) -> fi_addr_t {
         let wanted = self.caps & FI_SOURCE != 0 && is_receiver_side(completion.kind);
-        match (completion.peer.filter(|_| wanted), &self.engine) {
+        let number = match (completion.peer.filter(|_| wanted), &self.engine) {
             (Some(peer), Engine::Reliable(engine)) => self.peers.number(engine, &self.av, peer),
             (Some(peer), Engine::Datagrams(datagrams)) => {
                 datagrams.source(peer).and_then(|source| self.av.number(&source)).unwrap_or(FI_ADDR_NOTAVAIL)
             }
-            (None, _) => FI_ADDR_NOTAVAIL,
-        }
+            (None, _) => return FI_ADDR_NOTAVAIL,
+        };
+        self.av.told(number)
     }
 }
 

@@ -43,16 +43,13 @@ static void what_is_not_there_is_not_offered(void)
 {
 	uint64_t caps[] = { FI_XPU_TRIGGER, FI_RMA_PMEM, FI_SHARED_AV, FI_NAMED_RX_CTX,
 			    FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_VARIABLE_MSG };
-	uint64_t orders[] = { FI_ORDER_RAW, FI_ORDER_WAW, FI_ORDER_RMA_RAR, FI_ORDER_SAR };
 	struct fi_info *hints;
 
 	for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)
 		want_refused(asked(FI_MSG | caps[i]));
-	for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
-		hints = asked(FI_MSG);
-		hints->tx_attr->msg_order = orders[i];
-		want_refused(hints);
-	}
+	hints = asked(FI_MSG);
+	hints->tx_attr->comp_order = FI_ORDER_STRICT;
+	want_refused(hints);
 	hints = asked(FI_MSG);
 	hints->ep_attr->type = FI_EP_MSG;
 	want_refused(hints);
@@ -240,6 +237,36 @@ static void an_address_is_text_of_known_length(void)
 	OK(strncmp(whole, part, sizeof part - 1));
 }
 
+/* Completions call an address what its program does (FI_AV_USER_ID, fi_av(3)). */
+static void addresses_may_have_names_of_the_programs_own(void)
+{
+	struct fi_info *hints = asked(FI_TAGGED | FI_SOURCE | FI_AV_USER_ID);
+	struct fi_cq_tagged_entry entry;
+	fi_addr_t source, number = 0xabc;
+	const int named = 1;
+	ssize_t n;
+
+	WANT(info->caps & FI_AV_USER_ID, 0);
+	fi_freeinfo(info);
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+	WANT(info->caps & FI_AV_USER_ID, FI_AV_USER_ID);
+	WANT(info->domain_attr->caps & FI_AV_USER_ID, FI_AV_USER_ID);
+	open_with(FI_CQ_FORMAT_TAGGED, 0);
+	for (int i = 0; i < 2; i++) {
+		if (i == named)
+			WANT(fi_av_insert(av, name, 1, &number, FI_AV_USER_ID, NULL), 1);
+		WANT(i == named ? number : self, self);
+		OK(fi_trecv(ep, buffer, sizeof buffer, NULL, FI_ADDR_UNSPEC, 1, 0, buffer));
+		OK(fi_tinject(ep, hello, 6, self, 1));
+		while ((n = fi_cq_readfrom(cq, &entry, 1, &source)) == -FI_EAGAIN)
+			;
+		WANT(n, 1);
+		WANT(source, i == named ? 0xabc : self);
+	}
+	close_all();
+}
+
 int main(void)
 {
 	struct fi_info *hints = asked(FI_TAGGED | FI_MSG | FI_DIRECTED_RECV | FI_FENCE);
@@ -256,6 +283,7 @@ int main(void)
 	open_with(FI_CQ_FORMAT_TAGGED, FI_SELECTIVE_COMPLETION);
 	failures_without_a_context_have_the_endpoints();
 	close_all();
+	addresses_may_have_names_of_the_programs_own();
 	fi_freeinfo(info);
 	fi_freeinfo(hints);
 	return 0;

@@ -63,6 +63,11 @@ fn what_is_claimed_is_there_and_the_rest_is_refused() {
 }
 
 #[test]
+fn operations_keep_the_order_that_was_asked_for() {
+    run("orders", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn what_programs_of_others_rely_on_is_there() {
     run("corners", &[], LONG_ENOUGH);
 }

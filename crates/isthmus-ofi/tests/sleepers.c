@@ -1,5 +1,6 @@
 /* Threads that sleep for completions while others poll the same endpoint, sleep on the same
- * queue, or wait for the same counter: none is forgotten. Ends by SIGALRM if one is. */
+ * queue, wait for the same counter, or finish by a call what is slept for: none is forgotten.
+ * Ends by SIGALRM if one is. */
 #include <pthread.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -22,6 +23,7 @@ static struct fid_cntr *count;
 static struct fid_ep *here, *there;
 static fi_addr_t to;
 static char in[8], out[8];
+static struct fi_context2 cancelled;
 
 static struct fid_ep *opened(struct fid_cq *transmit, struct fid_cq *receive)
 {
@@ -87,6 +89,21 @@ static void *one_entry(void *unused)
 	return unused;
 }
 
+static void *one_cancelled(void *unused)
+{
+	struct fi_cq_entry entry;
+	struct fi_cq_err_entry failed = { 0 };
+	long got;
+
+	do
+		got = fi_cq_sread(received, &entry, 1, NULL, -1);
+	while (got == -FI_EAGAIN || got == -FI_EINTR);
+	WANT(got, -FI_EAVAIL);
+	WANT(fi_cq_readerr(received, &failed, 0), 1);
+	WANT(failed.err, FI_ECANCELED);
+	return unused;
+}
+
 static void *counted(void *threshold)
 {
 	OK(fi_cntr_wait(count, (long)threshold, -1));
@@ -146,6 +163,23 @@ int main(void)
 		total += 2;
 		for (int k = 0; k < 2; k++)
 			one_entry(NULL);
+	}
+	/* The thread sleeps by now, most times, and nothing but these calls will wake it. */
+	for (int i = 0; i < ROUNDS / 4; i++) {
+		while (fi_inject(there, out, 1, to) == -FI_EAGAIN)
+			;
+		poll_in_vain(4);
+		OK(pthread_create(threads, NULL, one_entry, NULL));
+		usleep(i % 4 * 5000);
+		OK(fi_recv(here, in, 1, NULL, FI_ADDR_UNSPEC, NULL));
+		OK(pthread_join(threads[0], NULL));
+	}
+	for (int i = 0; i < ROUNDS / 4; i++) {
+		OK(fi_recv(here, in, 1, NULL, FI_ADDR_UNSPEC, &cancelled));
+		OK(pthread_create(threads, NULL, one_cancelled, NULL));
+		usleep(i % 4 * 5000);
+		OK(fi_cancel(&here->fid, &cancelled));
+		OK(pthread_join(threads[0], NULL));
 	}
 	close_all();
 	return 0;

@@ -17,6 +17,6 @@ pub use engine::{
 };
 pub use memory::{Access, Memory, Place};
 pub use operation::{
-    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Level, OpError,
-    Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,
+    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Fence, Level,
+    OpError, Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,
 };

@@ -27,6 +27,18 @@ pub enum Level {
     Match,
 }
 
+/// Which earlier operations to the same peer have to be complete before one starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fence {
+    /// None of them.
+    #[default]
+    None,
+    /// Its writes, reads and atomics of the peer's memory.
+    Remote,
+    /// All of them (`FI_FENCE`).
+    All,
+}
+
 /// Options that every operation takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -41,8 +53,8 @@ pub struct Options {
     pub inject: bool,
     /// When the operation is complete.
     pub level: Level,
-    /// Start only after all earlier operations to the same peer are complete (`FI_FENCE`).
-    pub fence: bool,
+    /// What it waits for.
+    pub fence: Fence,
     /// How a message is transferred; adaptive: as the endpoint is set.
     pub transfer: Transfer,
 }

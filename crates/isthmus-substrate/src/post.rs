@@ -2,8 +2,8 @@
 
 use isthmus_io::{Endpoint as Engine, PostError};
 use isthmus_proto::{
-    Channel, Completion, CompletionKind, Level as When, Micros, Options, PeerId, RecvRequest, RemoteRange,
-    RmaRequest, SendRequest,
+    Channel, Completion, CompletionKind, Fence, Level as When, Micros, Options, PeerId, RecvRequest,
+    RemoteRange, RmaRequest, SendRequest,
 };
 use isthmus_wire::conversation::{MemoryHandle, Subject};
 use std::io::IoSlice;
@@ -197,7 +197,7 @@ impl Inner {
             false => state.talk.read(self.now(), id, how.context, silent, how.message)?,
         };
         let range = RemoteRange { key: remote.key, addr: remote_offset, len };
-        let options = Options { fence: how.fence, ..options(plan.op) };
+        let options = Options { fence: if how.fence { Fence::All } else { Fence::None }, ..options(plan.op) };
         let request = RmaRequest { peer: within(plan.peer), remote: range, data: plan.data, options };
         if how.blocking {
             self.await_op(&mut state, plan.op);

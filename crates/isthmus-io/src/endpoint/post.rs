@@ -1,22 +1,12 @@
 //! Posting: what a program gives an endpoint to do.
 
-use std::sync::atomic::Ordering;
-
 use isthmus_proto::{
     AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX, SendRequest,
 };
 
+use super::turn::fence_after_exchange;
 use super::{Endpoint, PostError, total};
 use crate::shell::Core;
-
-/// A fence, where an atomic exchange was made just before: on some processors that is one.
-#[inline]
-fn fence_after_exchange() {
-    #[cfg(target_arch = "x86_64")]
-    std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    #[cfg(not(target_arch = "x86_64"))]
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
 
 impl Endpoint {
     /// Posts something of so many bytes that are to go.
@@ -42,6 +32,7 @@ impl Endpoint {
         if busy && !self.burst.holds(len) {
             self.pump();
         }
+        self.tell_sleepers();
         posted
     }
 
@@ -206,7 +197,10 @@ impl Endpoint {
     pub fn cancel(&self, context: u64) -> bool {
         let mut guard = self.work();
         let Core { engine, memory, .. } = &mut *guard;
-        engine.cancel(context, memory)
+        let cancelled = engine.cancel(context, memory);
+        drop(guard);
+        self.tell_sleepers();
+        cancelled
     }
 
     /// From now on [`Endpoint::poll_lost`] tells of peers that are gone for good.

@@ -17,6 +17,15 @@ use crate::watch::{POLLS_A_LOOK, Watch};
 /// Turns that the I/O thread makes before it looks at other endpoints.
 const TURNS_PER_DRIVE: usize = 16;
 
+/// A fence, where an atomic exchange was made just before: on some processors that is one.
+#[inline]
+pub(super) fn fence_after_exchange() {
+    #[cfg(target_arch = "x86_64")]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
 impl Endpoint {
     /// Turns the engine and moves finished operations into `out` (appending; `out` is
     /// the caller's to reuse). Returns how many.
@@ -85,10 +94,13 @@ impl Endpoint {
     pub(super) fn pump(&self) {
         self.pending.store(true, Ordering::SeqCst);
         while self.pending.load(Ordering::SeqCst) {
+            fence_after_exchange();
             let Some(mut shell) = self.shell.try_lock() else { return };
             self.watch.stir();
             self.pending.store(false, Ordering::SeqCst);
             shell.put_out(&self.core);
+            drop(shell);
+            self.tell_sleepers();
         }
     }
 
@@ -135,12 +147,21 @@ impl Endpoint {
     #[inline]
     pub(super) fn release(&self, shell: MutexGuard<'_, Shell>) {
         drop(shell);
+        fence_after_exchange();
         if self.pending.load(Ordering::SeqCst) {
             self.pump();
         }
+        self.tell_sleepers();
+    }
+
+    /// Wakes who sleeps until something is delivered, if something is: after whatever may have finished an operation,
+    /// posting and cancelling among it.
+    #[inline]
+    pub(super) fn tell_sleepers(&self) {
         if self.armed.load(Ordering::Relaxed) && self.core.lock().engine.has_completions() {
+            // Before it: polls silence it while this thread has no processor. After it: one may have done so too early.
+            self.rung.store(true, Ordering::SeqCst);
             self.bell.ring();
-            // After it: what is silenced has been rung.
             self.rung.store(true, Ordering::SeqCst);
         }
     }

@@ -12,7 +12,7 @@ use crate::abi::{
     fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr,
 };
 use crate::error::Error;
-use crate::flags::FI_FORMAT_UNSPEC;
+use crate::flags::*;
 use crate::provider::PROVIDER_VERSION;
 use crate::resolve::to_bytes;
 
@@ -25,6 +25,8 @@ pub(crate) struct Offer {
     pub(crate) caps: u64,
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
+    pub(crate) tx_order: u64,
+    pub(crate) rx_order: u64,
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,
     /// Most pieces of a buffer.
@@ -51,6 +53,8 @@ impl Default for Offer {
             caps: CAPS,
             tx_flags: 0,
             rx_flags: 0,
+            tx_order: MSG_ORDER,
+            rx_order: MSG_ORDER,
             tx_size: QUEUE_SIZE,
             rx_size: QUEUE_SIZE,
             tx_pieces: IOV_LIMIT,
@@ -109,7 +113,7 @@ impl Offer {
         let tx = allocate::<fi_tx_attr>()?;
         tx.caps = self.caps & TX_CAPS;
         tx.op_flags = self.tx_flags;
-        tx.msg_order = self.kind.order();
+        tx.msg_order = self.tx_order;
         tx.inject_size = Endpoint::INJECT_MAX.min(self.message_max);
         tx.size = self.tx_size;
         tx.iov_limit = self.tx_pieces;
@@ -121,7 +125,7 @@ impl Offer {
         let rx = allocate::<fi_rx_attr>()?;
         rx.caps = self.caps & RX_CAPS;
         rx.op_flags = self.rx_flags;
-        rx.msg_order = self.kind.order();
+        rx.msg_order = self.rx_order;
         rx.size = self.rx_size;
         rx.iov_limit = self.rx_pieces;
         Ok(rx)
@@ -146,7 +150,7 @@ impl Offer {
         domain.max_ep_rx_ctx = 1;
         domain.cntr_cnt = OBJECTS;
         domain.mr_iov_limit = MR_IOV_LIMIT;
-        domain.caps = DOMAIN_CAPS;
+        domain.caps = DOMAIN_CAPS | self.caps & DOMAIN_EXTRAS;
         domain.mr_cnt = REGISTRATIONS;
         domain.max_cntr_value = u64::MAX;
         domain.max_err_cntr_value = u64::MAX;
@@ -159,9 +163,10 @@ impl Offer {
         ep.protocol = self.kind.protocol();
         ep.protocol_version = PROTOCOL_VERSION;
         ep.max_msg_size = self.message_max;
-        ep.max_order_raw_size = self.kind.order_size();
-        ep.max_order_war_size = self.kind.order_size();
-        ep.max_order_waw_size = self.kind.order_size();
+        let order_size = |these| self.kind.order_size(self.tx_order, these);
+        ep.max_order_raw_size = order_size(FI_ORDER_RAW | FI_ORDER_RMA_RAW);
+        ep.max_order_war_size = order_size(FI_ORDER_WAR | FI_ORDER_RMA_WAR);
+        ep.max_order_waw_size = order_size(FI_ORDER_WAW | FI_ORDER_RMA_WAW);
         ep.mem_tag_format = self.kind.tag_format();
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;

@@ -23,7 +23,7 @@ pub(super) fn negotiate(version: u32, hints: Option<&Hints>) -> Result<Offer, Er
     check_general(kind, hints)?;
     check_tx(kind, hints.caps, &hints.tx)?;
     check_rx(kind, &hints.rx)?;
-    check_ep(kind, &hints.ep)?;
+    check_ep(kind, hints.tx.msg_order, &hints.ep)?;
     check_domain(&hints.domain)?;
     check_names(hints)?;
     Ok(accept(version, kind, hints))
@@ -35,7 +35,7 @@ fn need(met: bool, what: &'static str) -> Answer {
 
 fn check_general(kind: Kind, hints: &Hints) -> Answer {
     need(!hints.handle, "a connection request")?;
-    need(hints.caps & !kind.caps() == 0, "one of the capabilities asked for")?;
+    need(hints.caps & !(kind.caps() | DOMAIN_EXTRAS) == 0, "one of the capabilities asked for")?;
     let sockets =
         matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
     need(hints.addr_format == FI_FORMAT_UNSPEC || sockets, "this address format")
@@ -44,7 +44,7 @@ fn check_general(kind: Kind, hints: &Hints) -> Answer {
 fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
     need(tx.caps & !kind.caps() == 0, "one of the transmit capabilities asked for")?;
     need(tx.op_flags & !kind.tx_flags() == 0, "one of the default transmit flags asked for")?;
-    need(tx.msg_order & !kind.order() == 0, "this message order")?;
+    need(tx.msg_order & !kind.orders() == 0, "this message order")?;
     need(tx.comp_order == 0, "an order of completions")?;
     need(tx.inject_size <= Endpoint::INJECT_MAX, "such a large inject_size")?;
     need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
@@ -56,18 +56,23 @@ fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
 fn check_rx(kind: Kind, rx: &fi_rx_attr) -> Answer {
     need(rx.caps & !kind.caps() == 0, "one of the receive capabilities asked for")?;
     need(rx.op_flags & !kind.rx_flags() == 0, "one of the default receive flags asked for")?;
-    need(rx.msg_order & !kind.order() == 0, "this message order")?;
+    need(rx.msg_order & !kind.orders() == 0, "this message order")?;
     need(rx.comp_order == 0, "an order of completions")?;
     need(rx.size <= QUEUE_SIZE_MAX, "such a long receive queue")?;
     need(rx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")
 }
 
-fn check_ep(kind: Kind, ep: &fi_ep_attr) -> Answer {
+fn check_ep(kind: Kind, orders: u64, ep: &fi_ep_attr) -> Answer {
     need(ep.protocol == 0 || ep.protocol == kind.protocol(), "this protocol")?;
     need(ep.protocol_version <= PROTOCOL_VERSION, "this protocol version")?;
     need(ep.max_msg_size <= MSG_SIZE_MAX, "such long messages")?;
-    let ordered = ep.max_order_raw_size.max(ep.max_order_war_size).max(ep.max_order_waw_size);
-    need(ordered <= kind.order_size(), "order among such long transfers")?;
+    let ordered = [
+        (ep.max_order_raw_size, FI_ORDER_RAW | FI_ORDER_RMA_RAW),
+        (ep.max_order_war_size, FI_ORDER_WAR | FI_ORDER_RMA_WAR),
+        (ep.max_order_waw_size, FI_ORDER_WAW | FI_ORDER_RMA_WAW),
+    ];
+    let kept = ordered.iter().all(|&(size, these)| size <= kind.order_size(orders, these));
+    need(kept, "order among such long transfers")?;
     need(ep.tx_ctx_cnt <= 1 && ep.rx_ctx_cnt <= 1, "scalable endpoints or shared contexts")?;
     need(ep.auth_key_size == 0, "authorization keys")
 }
@@ -77,7 +82,7 @@ fn check_domain(domain: &fi_domain_attr) -> Answer {
     need(domain.control_progress <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
     need(data_progress(domain) <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
     need(domain.resource_mgmt <= FI_RM_ENABLED, "this resource management")?;
-    need(domain.caps & !DOMAIN_CAPS == 0, "one of the domain capabilities asked for")?;
+    need(domain.caps & !(DOMAIN_CAPS | DOMAIN_EXTRAS) == 0, "one of the domain capabilities asked for")?;
     need(domain.mr_key_size <= MR_KEY_SIZE, "memory keys of more than 8 bytes")?;
     need(domain.cq_data_size <= CQ_DATA_SIZE, "more than 8 bytes of completion data")?;
     let objects = [domain.cq_cnt, domain.ep_cnt, domain.tx_ctx_cnt, domain.rx_ctx_cnt, domain.cntr_cnt];
@@ -108,9 +113,11 @@ fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
     Offer {
         kind,
         message_max: MSG_SIZE_MAX,
-        caps: complete(kind, hints.caps),
+        caps: complete(kind, hints.caps | hints.domain.caps & DOMAIN_EXTRAS),
         tx_flags: hints.tx.op_flags,
         rx_flags: hints.rx.op_flags,
+        tx_order: kind.order() | hints.tx.msg_order,
+        rx_order: kind.order() | hints.rx.msg_order,
         tx_size: if hints.tx.size == 0 { QUEUE_SIZE } else { hints.tx.size },
         rx_size: if hints.rx.size == 0 { QUEUE_SIZE } else { hints.rx.size },
         tx_pieces: hints.tx.iov_limit.max(IOV_LIMIT),
@@ -138,7 +145,7 @@ pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
 /// Adds the directions that a program left open, and what costs nothing.
 fn complete(kind: Kind, wanted: u64) -> u64 {
     if wanted & OPERATIONS == 0 {
-        return kind.caps();
+        return kind.caps() | wanted & DOMAIN_EXTRAS;
     }
     let mut caps = wanted | DOMAIN_CAPS;
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGE_DIRECTIONS == 0 {

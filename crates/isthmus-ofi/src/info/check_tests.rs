@@ -116,13 +116,37 @@ fn what_we_have_not_is_refused_and_not_claimed() {
     assert!(refused(|hints| hints.ep.tx_ctx_cnt = 2));
     assert!(refused(|hints| hints.ep.rx_ctx_cnt = usize::MAX));
     assert!(refused(|hints| hints.tx.comp_order = 1));
-    assert!(refused(|hints| hints.tx.msg_order |= 1));
+    assert!(refused(|hints| hints.tx.msg_order |= 1 << 9));
+    assert!(refused(|hints| hints.ep.max_order_waw_size = 1 << 20));
     assert!(refused(|hints| hints.tx.op_flags |= FI_COMMIT_COMPLETE));
     assert!(refused(|hints| hints.tx.inject_size = Endpoint::INJECT_MAX + 1));
     assert!(refused(|hints| hints.domain.cq_data_size = 16));
     assert!(refused(|hints| hints.domain.auth_key_size = 8));
     assert!(refused(|hints| hints.addr_format = 7));
     assert!(refused(|hints| hints.domain.mr_iov_limit = 2));
+}
+
+#[test]
+fn names_for_addresses_are_for_those_who_ask() {
+    assert_eq!(negotiate(version(1, 18), None).map(|offer| offer.caps & FI_AV_USER_ID).ok(), Some(0));
+    assert_eq!(offer(&hints(0, 0, 0, 0)).caps & FI_AV_USER_ID, 0);
+    let mut asking = hints(FI_MSG, 0, 0, 0);
+    asking.domain.caps = FI_AV_USER_ID;
+    assert_ne!(offer(&asking).caps & FI_AV_USER_ID, 0);
+    assert_ne!(offer(&hints(FI_MSG | FI_AV_USER_ID, 0, 0, 0)).caps & FI_AV_USER_ID, 0);
+}
+
+#[test]
+fn orders_are_kept_for_those_who_ask_and_for_any_length_then() {
+    let plain = offer(&hints(FI_MSG | FI_RMA, 0, 0, 0));
+    assert_eq!((plain.tx_order, plain.rx_order), (MSG_ORDER, MSG_ORDER));
+    let mut asking = hints(FI_MSG | FI_RMA, 0, 0, 0);
+    asking.tx.msg_order = FI_ORDER_SAW | FI_ORDER_RMA_WAW;
+    asking.ep.max_order_waw_size = usize::MAX;
+    let found = offer(&asking);
+    assert_eq!((found.tx_order, found.rx_order), (MSG_ORDER | FI_ORDER_SAW | FI_ORDER_RMA_WAW, MSG_ORDER));
+    asking.ep.max_order_raw_size = usize::MAX;
+    assert!(negotiate(version(1, 18), Some(&asking)).is_err());
 }
 
 #[test]

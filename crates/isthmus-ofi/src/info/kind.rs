@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// Order that is kept.
+    /// Order that is kept in any case.
     pub(super) fn order(self) -> u64 {
         match self {
             Self::Reliable => MSG_ORDER,
@@ -79,9 +79,18 @@ impl Kind {
         }
     }
 
-    /// Largest transfer for which it holds. Bytes.
-    pub(super) fn order_size(self) -> usize {
+    /// Order that is kept where a program asks.
+    pub(super) fn orders(self) -> u64 {
         match self {
+            Self::Reliable => ORDERS,
+            Self::Datagram => 0,
+        }
+    }
+
+    /// Largest transfer for which it holds where a program asked for `orders`, one of which is of `these`. Bytes.
+    pub(super) fn order_size(self, orders: u64, these: u64) -> usize {
+        match self {
+            Self::Reliable if orders & these != 0 => usize::MAX,
             Self::Reliable => ORDER_SIZE,
             Self::Datagram => 0,
         }

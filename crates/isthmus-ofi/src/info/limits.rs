@@ -16,6 +16,8 @@ const DIRECTIONS: u64 = MESSAGE_DIRECTIONS | MEMORY_DIRECTIONS;
 const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_FENCE | FI_RMA_EVENT | FI_TRIGGER;
 /// What a domain may promise.
 pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+/// What it promises only to programs that ask: names of theirs for addresses.
+pub(super) const DOMAIN_EXTRAS: u64 = FI_AV_USER_ID;
 
 /// The part of the capabilities that concerns transmitting.
 pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
@@ -40,9 +42,12 @@ pub(super) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE | FI_TR
 /// Order among atomics to one peer.
 pub(super) const ATOMIC_ORDERS: u64 =
     FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
-/// Order that we keep.
+/// Order that we keep whether asked to or not.
 pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS | ATOMIC_ORDERS;
-/// Largest transfer for which the atomics' order holds: all that an atomic can carry. Bytes.
+/// Order that we keep for who asks (`order.rs`).
+pub(super) const ORDERS: u64 =
+    MSG_ORDER | FI_ORDER_STRICT | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW;
+/// Largest transfer for which the atomics' order holds: all that an atomic can carry. The others hold for any. Bytes.
 pub(super) const ORDER_SIZE: usize = Endpoint::ATOMIC_MAX;
 
 /// Most bytes of one message.

@@ -10,8 +10,8 @@ use super::transmit::OPERANDS_MAX;
 use crate::atomics;
 use crate::memory::{Access, Memory, Place};
 use crate::{
-    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Completion, CompletionKind, Level, OpError, Options,
-    PeerId, RemoteRange,
+    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Completion, CompletionKind, Fence, Level, OpError,
+    Options, PeerId, RemoteRange,
 };
 
 /// Operands of the atomics that may overtake a message that is missing. Bytes.
@@ -235,7 +235,7 @@ impl Engine {
             && !connection.has_output()
             && connection.expected_order == connection.next_order
             && connection.requests == 0
-            && (connection.active == 0 || !request.options.fence);
+            && (connection.active == 0 || request.options.fence != Fence::All);
         if !settled {
             return false;
         }

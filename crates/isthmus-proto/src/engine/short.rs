@@ -11,7 +11,7 @@ use super::state::{Connection, Few, Flight, LaneState, Load, Micros};
 use super::{Engine, LaneId, PeerFault, Summary};
 use crate::matching::Match;
 use crate::memory::Memory;
-use crate::{Channel, Completion, CompletionKind, Level, OpError, PeerId, SendRequest};
+use crate::{Channel, Completion, CompletionKind, Fence, Level, OpError, PeerId, SendRequest};
 
 /// Longest message that may go the short way. Bytes.
 const SHORT_MAX: u64 = 4 << 10;
@@ -25,7 +25,8 @@ impl Engine {
     #[inline]
     pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
         let options = &request.options;
-        if total > SHORT_MAX || options.fence || options.level != Level::Transmit || self.parted {
+        if total > SHORT_MAX || options.fence == Fence::All || options.level != Level::Transmit || self.parted
+        {
             return None;
         }
         let peer = self.resolve(request.peer);
@@ -44,6 +45,7 @@ impl Engine {
             && record.control.is_empty()
             && !connection.has_output()
             && connection.fence.is_none()
+            && (connection.requests == 0 || options.fence == Fence::None)
             && connection.window.has_room()
             && connection.credit_left() >= total;
         if !(plain && free) {

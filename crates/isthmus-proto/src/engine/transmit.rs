@@ -8,7 +8,7 @@ use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
 use crate::memory::{Memory, Place};
-use crate::{Level, PeerId};
+use crate::{Fence, Level, PeerId};
 
 /// Payloads up to this are copied: the operation ends at once and the frame is kept for
 /// sending again. Bytes.
@@ -321,15 +321,20 @@ impl Engine {
     /// while the peer has more requests to answer than it should keep.
     pub(super) fn may_begin(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
-        let (fenced, request, operands) =
+        let (fence, request, operands) =
             (operation.options.fence, operation.is_request(), operation.operands());
         let connection = self.connection(peer);
-        if fenced {
-            let before = *connection.fence.get_or_insert(connection.window.next_seq());
-            if connection.active > 0 || connection.window.base() < before {
-                return false;
+        match fence {
+            Fence::None => {}
+            Fence::Remote if connection.requests > 0 => return false,
+            Fence::Remote => {}
+            Fence::All => {
+                let before = *connection.fence.get_or_insert(connection.window.next_seq());
+                if connection.active > 0 || connection.window.base() < before {
+                    return false;
+                }
+                connection.fence = None;
             }
-            connection.fence = None;
         }
         let room = connection.requests < REQUESTS_MAX
             && (connection.operands == 0 || connection.operands + operands <= OPERANDS_MAX);

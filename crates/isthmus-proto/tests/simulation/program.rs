@@ -5,7 +5,7 @@ mod oracle;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use isthmus_proto::{
-    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Level, OpError, Options, PeekAction,
+    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Fence, Level, OpError, Options, PeekAction,
     PeekRequest, PeerId, Place, RecvRequest, RemoteRange, RmaRequest, SendRequest, Transfer,
 };
 use isthmus_wire::frame::Status;
@@ -96,7 +96,14 @@ struct Op {
     number: u64,
     kind: Kind,
     place: Option<Place>,
-    fence: bool,
+    fence: Fence,
+}
+
+impl Op {
+    /// Whether it is one that [`Fence::Remote`] is about.
+    fn is_remote(&self) -> bool {
+        matches!(self.kind, Kind::Write { .. } | Kind::Read { .. } | Kind::Atomic { .. })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +139,7 @@ pub(crate) struct Program {
 pub(crate) struct How {
     pub(crate) inject: bool,
     pub(crate) level: Level,
-    pub(crate) fence: bool,
+    pub(crate) fence: Fence,
     pub(crate) data: bool,
     pub(crate) listed: bool,
     pub(crate) transfer: Transfer,
@@ -169,7 +176,7 @@ impl Program {
         self.world.nodes.len()
     }
 
-    fn enter(&mut self, node: usize, peer: usize, kind: Kind, place: Option<Place>, fence: bool) -> u64 {
+    fn enter(&mut self, node: usize, peer: usize, kind: Kind, place: Option<Place>, fence: Fence) -> u64 {
         let number = self.next;
         self.next += 1;
         self.ops.insert(number, Op { node, peer, number, kind, place, fence });
@@ -257,7 +264,7 @@ impl Program {
         let place = mem.lend(vec![0xEE; room as usize], true, multi.is_none() && room.is_multiple_of(3));
         let getter = self.getter(node, source, channel, class, room, place, None);
         self.getters[getter].multi = multi.is_some();
-        let context = self.enter(node, usize::MAX, Kind::Recv { getter }, Some(place), false);
+        let context = self.enter(node, usize::MAX, Kind::Recv { getter }, Some(place), Fence::None);
         let request = RecvRequest {
             source: source.map(|source| self.world.peer(node, source)),
             channel,
@@ -353,7 +360,7 @@ impl Program {
             self.getter(node, None, Channel::Tagged, None, room_or_none, place, Some(PeekAction::Claim));
         self.getters[getter].over = true;
         let kind = Kind::Claim { getter, msg, discard: room.is_none() };
-        let op = Op { node, peer: usize::MAX, number: context, kind, place: Some(place), fence: false };
+        let op = Op { node, peer: usize::MAX, number: context, kind, place: Some(place), fence: Fence::None };
         self.ops.insert(context, op);
         let request = RecvRequest {
             source: None,
@@ -452,7 +459,7 @@ impl Program {
         let peer = self.world.peer(node, to);
         let Node { mem, .. } = &mut self.world.nodes[node];
         let place = mem.lend(vec![0xEE; len as usize], read, false);
-        let context = self.enter(node, to, Kind::Refused { status }, Some(place), false);
+        let context = self.enter(node, to, Kind::Refused { status }, Some(place), Fence::None);
         let remote = match status {
             Status::Key => RemoteRange { key: 7, addr: 0, len },
             _ => RemoteRange { key: KEY, addr: u64::MAX - 5, len },
@@ -476,7 +483,7 @@ impl Program {
         op: AtomicOp,
         operands: &[u64],
         compare: &[u64],
-        fence: bool,
+        fence: Fence,
     ) {
         let addr = (self.nodes() * SLOTS) as u64 * SLOT + (node * CELLS * 8) as u64;
         let cells = self.cells.entry((node, to)).or_insert_with(|| vec![0; CELLS]);
@@ -504,7 +511,7 @@ impl Program {
         op: AtomicOp,
         operands: &[u8],
         expected: Option<Vec<u8>>,
-        fence: bool,
+        fence: Fence,
     ) -> u64 {
         let peer = self.world.peer(node, to);
         let fetches = kind != AtomicKind::Update;
@@ -531,7 +538,7 @@ impl Program {
         let addr = (nodes * SLOTS) as u64 * SLOT + (nodes * CELLS * 8) as u64;
         *self.shared_posted.entry(to).or_default() += 1;
         let one = 1u64.to_le_bytes();
-        self.post_atomic(node, to, addr, 8, AtomicKind::Fetch, AtomicOp::Sum, &one, None, false);
+        self.post_atomic(node, to, addr, 8, AtomicKind::Fetch, AtomicOp::Sum, &one, None, Fence::None);
     }
 
     /// Runs until nothing happens.

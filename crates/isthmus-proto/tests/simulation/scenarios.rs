@@ -1,7 +1,7 @@
 //! Named situations.
 
 use isthmus_proto::{
-    AtomicKind, AtomicOp, Channel, Config, Level, OpError, Options, PeekAction, Refusal, SendRequest,
+    AtomicKind, AtomicOp, Channel, Config, Fence, Level, OpError, Options, PeekAction, Refusal, SendRequest,
 };
 use isthmus_wire::frame::Status;
 use isthmus_wire::{Address, SubnetId};
@@ -332,7 +332,7 @@ fn self_messages() {
     program.write(0, 0, 0, 1 << 20, How::default());
     program.settle();
     program.read(0, 0, 0, How::default());
-    program.write(0, 0, 1, 10, How { fence: true, ..How::default() });
+    program.write(0, 0, 1, 10, How { fence: Fence::All, ..How::default() });
     program.count(0, 0);
     program.settle();
     for wire in program.world.open_wires() {
@@ -353,11 +353,34 @@ fn a_fence_of_each_side_does_not_hold_up_the_other() {
     program.settle();
     for (node, to) in [(0, 1), (1, 0)] {
         program.read(node, to, 0, How::default());
-        program.send(node, to, TAGGED, 1, 100_000, How { fence: true, ..How::default() });
-        program.write(node, to, 1, 100_000, How { fence: true, ..How::default() });
+        program.send(node, to, TAGGED, 1, 100_000, How { fence: Fence::All, ..How::default() });
+        program.write(node, to, 1, 100_000, How { fence: Fence::All, ..How::default() });
         program.recv(node, None, TAGGED, Some(1), 100_000);
     }
     program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn what_is_in_order_with_writes_and_reads_waits_for_those_only() {
+    let mut program = program(2, far(), |config| config);
+    let after = || How { fence: Fence::Remote, ..How::default() };
+    program.write(0, 1, 0, 1 << 20, How::default());
+    program.settle();
+    let start = program.world.now;
+    for _ in 0..20 {
+        program.send(0, 1, TAGGED, 1, 1000, after());
+        program.recv(1, None, TAGGED, Some(1), 1000);
+    }
+    program.settle();
+    let many = program.world.now - start;
+    program.write(0, 1, 1, 1 << 20, How::default());
+    program.send(0, 1, TAGGED, 1, 1000, after());
+    program.read(0, 1, 1, after());
+    program.write(0, 1, 1, 100_000, after());
+    program.recv(1, None, TAGGED, Some(1), 1000);
+    program.settle();
+    assert!(many < (program.world.now - start - many), "messages waited for one another: {many} us");
     program.expect_rest();
 }
 
@@ -413,8 +436,16 @@ fn memory_that_is_not_registered_is_refused_by_name() {
 fn atomics_and_messages_keep_their_order() {
     let mut program = calm(2);
     for round in 0..40u64 {
-        program.atomic(0, 1, AtomicKind::Fetch, AtomicOp::Sum, &[round, 1, 2], &[], false);
-        program.atomic(0, 1, AtomicKind::Compare, AtomicOp::Cswap, &[7], &[round], round % 5 == 0);
+        program.atomic(0, 1, AtomicKind::Fetch, AtomicOp::Sum, &[round, 1, 2], &[], Fence::None);
+        program.atomic(
+            0,
+            1,
+            AtomicKind::Compare,
+            AtomicOp::Cswap,
+            &[7],
+            &[round],
+            [Fence::None, Fence::All][usize::from(round % 5 == 0)],
+        );
         program.send(0, 1, TAGGED, 1, 100, How::default());
         program.recv(1, None, TAGGED, Some(1), 100);
     }
@@ -426,8 +457,16 @@ fn atomics_and_messages_keep_their_order() {
 fn atomics_on_own_memory_are_done_when_they_are_posted() {
     let mut program = calm(1);
     for round in 0..20u64 {
-        program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[round, 1, 2], &[], round % 3 == 0);
-        program.atomic(0, 0, AtomicKind::Compare, AtomicOp::Cswap, &[7], &[round], false);
+        program.atomic(
+            0,
+            0,
+            AtomicKind::Fetch,
+            AtomicOp::Sum,
+            &[round, 1, 2],
+            &[],
+            [Fence::None, Fence::Remote, Fence::All][round as usize % 3],
+        );
+        program.atomic(0, 0, AtomicKind::Compare, AtomicOp::Cswap, &[7], &[round], Fence::None);
         program.count(0, 0);
     }
     program.settle();
@@ -435,7 +474,7 @@ fn atomics_on_own_memory_are_done_when_they_are_posted() {
     // What was posted to oneself before, and is on its way, goes first.
     program.recv(0, None, TAGGED, Some(1), 100);
     program.send(0, 0, TAGGED, 1, 100, How::default());
-    program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[1, 1, 2], &[], false);
+    program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[1, 1, 2], &[], Fence::None);
     program.settle();
     assert!(program.world.dials > 0);
     program.expect_rest();

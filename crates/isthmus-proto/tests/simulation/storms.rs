@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Level, PeekAction, Transfer};
+use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Fence, Level, PeekAction, Transfer};
 use isthmus_wire::frame::Status;
 
 use crate::program::{CELLS, How, Program, SLOT, SLOTS};
@@ -165,11 +165,18 @@ fn end_one(program: &mut Program, rng: &mut Rng) {
     program.world.kill(node);
 }
 
+fn fence(rng: &mut Rng, per_mille: u64) -> Fence {
+    match rng.chance(per_mille) {
+        false => Fence::None,
+        true => rng.pick(&[Fence::Remote, Fence::Remote, Fence::All]),
+    }
+}
+
 fn how(rng: &mut Rng, len: u64) -> How {
     How {
         inject: len <= 4096 && rng.chance(300),
         level: rng.pick(&[Level::Transmit, Level::Transmit, Level::Delivery, Level::Match]),
-        fence: rng.chance(30),
+        fence: fence(rng, 30),
         data: rng.chance(400),
         listed: rng.chance(200),
         // As messages ask, at random moments, and whatever the endpoint is set to.
@@ -257,7 +264,7 @@ fn atomic(program: &mut Program, rng: &mut Rng, node: usize, to: usize) {
     let mut words = || (0..n).map(|_| rng.below(3)).collect::<Vec<u64>>();
     let (operands, compare) = (words(), words());
     let compare = if kind == AtomicKind::Compare { &compare[..] } else { &[] };
-    let fence = rng.chance(50);
+    let fence = fence(rng, 50);
     program.atomic(node, to, kind, op, &operands, compare, fence);
 }
 

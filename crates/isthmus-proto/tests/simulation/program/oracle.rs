@@ -1,6 +1,6 @@
 //! What must hold of all that a program is told, and of what is left in the end.
 
-use isthmus_proto::{Channel, Completion, CompletionKind, OpError};
+use isthmus_proto::{Channel, Completion, CompletionKind, Fence, OpError};
 
 use super::{CELLS, Getter, Kind, Op, Program, SLOT, SLOTS, content};
 use crate::arena::KEY;
@@ -125,8 +125,10 @@ impl Program {
             return;
         }
         let pending = self.pending.get_mut(&(op.node, op.peer)).expect("posted");
-        if op.fence && succeeded {
-            let earlier = pending.range(..op.number).next();
+        if succeeded && op.fence != Fence::None {
+            let counts =
+                |number: &&u64| op.fence == Fence::All || self.ops.get(*number).is_some_and(Op::is_remote);
+            let earlier = pending.range(..op.number).find(counts);
             assert_eq!(earlier, None, "an operation behind a fence ended before one in front of it");
         }
         pending.remove(&op.number);
