@@ -8,7 +8,10 @@ target=${CARGO_TARGET_DIR:-target}
 
 # The libraries by themselves: as maturin builds one of them again for the wheel, cargo has all but its
 # last crate; and the command's dependencies make them no larger.
-cargo build --release --locked -p isthmus-ofi -p isthmus-c
+# One kind of library at a time: with two, cargo does not optimise across crates.
+for library in isthmus-ofi isthmus-c; do
+    cargo rustc --release --locked -p "$library" --lib --crate-type cdylib
+done
 cargo build --release --locked -p isthmus
 
 # put FROM TO: by rename, so that a program that has the old one mapped keeps it.
