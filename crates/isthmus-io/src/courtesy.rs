@@ -28,6 +28,11 @@ const PATIENCE_US: u64 = 200;
 pub(crate) const NAP: Duration = Duration::from_micros(100);
 /// How long an answer to whether the machine is crowded holds. Microseconds.
 const CROWD_US: u64 = 20_000;
+/// Vain polls between two sleeps, where nothing came during several: an MPI polls a few times in each of many calls that
+/// wait for nothing, such as locks of a rank's own window, and each of these must not take as long as a sleep.
+const POLLS_A_NAP: u32 = 32;
+/// So many sleeps.
+const VAIN_NAPS: u32 = 2;
 /// The clock is read at one in so many vain polls that follow one another at once.
 const POLLS_A_LOOK: u32 = 8;
 
@@ -37,8 +42,27 @@ struct Row {
     polls: u32,
     /// When it began. Microseconds.
     since: u64,
-    /// In the polls of whom the thread sleeps, by its descriptor, and when it did so last.
-    napper: Option<(RawFd, u64)>,
+    napper: Option<Napper>,
+}
+
+/// In the polls of whom a thread sleeps, and when it did so last.
+#[derive(Clone, Copy, Debug)]
+struct Napper {
+    /// By its descriptor.
+    endpoint: RawFd,
+    /// Microseconds.
+    last: u64,
+    /// Polls of the row by then.
+    polls: u32,
+    /// Sleeps of the row during which nothing came.
+    vain: u32,
+}
+
+impl Napper {
+    /// Whether it may sleep again after so many polls of the row.
+    fn has_polled(&self, polls: u32) -> bool {
+        self.vain < VAIN_NAPS || polls.wrapping_sub(self.polls) >= POLLS_A_NAP
+    }
 }
 
 impl Row {
@@ -49,10 +73,13 @@ impl Row {
         self.polls = self.polls.wrapping_add(1);
     }
 
-    /// Whether to look at the clock: at the row's first poll, then now and then, and always once the
-    /// thread sleeps here.
+    /// Whether to look at the clock: at the row's first poll, then now and then, and once the thread sleeps here
+    /// whenever it may do so again.
     fn is_due(&self, endpoint: RawFd) -> bool {
-        self.polls % POLLS_A_LOOK == 1 || self.napper.is_some_and(|(napper, _)| napper == endpoint)
+        match self.napper {
+            Some(napper) if napper.endpoint == endpoint => napper.has_polled(self.polls),
+            _ => self.polls % POLLS_A_LOOK == 1,
+        }
     }
 
     /// Whether the thread has waited long enough to sleep in this poll of `endpoint`.
@@ -62,7 +89,7 @@ impl Row {
         }
         let waited = now.saturating_sub(self.since) > PATIENCE_US;
         let another =
-            |(napper, last): (RawFd, u64)| napper != endpoint && now.saturating_sub(last) <= PATIENCE_US;
+            |napper: Napper| napper.endpoint != endpoint && now.saturating_sub(napper.last) <= PATIENCE_US;
         waited && !self.napper.is_some_and(another)
     }
 }
@@ -88,8 +115,8 @@ pub(crate) fn found_nothing(
     if row.is_due(endpoint) {
         let now = now_us();
         if row.may_nap(endpoint, now) && is_crowded(now) && is_quiet() {
-            nap(poller, beside);
-            row.napper = Some((endpoint, now_us()));
+            let vain = row.napper.map_or(0, |napper| napper.vain) + u32::from(!nap(poller, beside));
+            row.napper = Some(Napper { endpoint, last: now_us(), polls: row.polls, vain });
         }
     }
     ROW.set(row);
@@ -197,14 +224,16 @@ fn listed_in(list: &str) -> Option<u64> {
     list.trim().split(',').map(range).sum()
 }
 
-fn nap(poller: &Poller, beside: Option<BorrowedFd<'_>>) {
+/// Whether something came.
+fn nap(poller: &Poller, beside: Option<BorrowedFd<'_>>) -> bool {
     let limit = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
     let own = PollFd::new(poller, PollFlags::IN);
-    // Whether it ended by an event, by time or by a signal: the program polls again.
-    let _ = match beside {
+    let ready = match beside {
         None => event::poll(&mut [own], Some(&limit)),
         Some(fd) => event::poll(&mut [own, PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)),
     };
+    // After a signal as well the program polls again.
+    ready.is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
@@ -234,11 +263,22 @@ mod tests {
 
     #[test]
     fn a_thread_that_polls_many_endpoints_sleeps_once_a_round() {
-        let mut row = Row { polls: 500, since: 1000, napper: Some((3, 2000)) };
+        let napper = Napper { endpoint: 3, last: 2000, polls: 400, vain: 9 };
+        let mut row = Row { polls: 500, since: 1000, napper: Some(napper) };
         assert!((4..60).all(|endpoint| !row.may_nap(endpoint, 2010)));
         assert!(row.is_due(3) && row.may_nap(3, 2010));
         // One that is polled no more does not keep the thread from sleeping.
         assert!(row.may_nap(4, 2001 + PATIENCE_US));
+    }
+
+    #[test]
+    fn between_two_vain_sleeps_there_are_polls() {
+        let napper = Napper { endpoint: 3, last: 2000, polls: 400, vain: VAIN_NAPS };
+        let due = |polls, napper| Row { polls, since: 1000, napper: Some(napper) }.is_due(3);
+        let soon = 401..400 + POLLS_A_NAP;
+        assert!(soon.clone().all(|polls| !due(polls, napper)) && due(400 + POLLS_A_NAP, napper));
+        // Where something comes it is awaited.
+        assert!(soon.clone().all(|polls| due(polls, Napper { vain: VAIN_NAPS - 1, ..napper })));
     }
 
     #[test]
