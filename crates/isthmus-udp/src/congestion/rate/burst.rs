@@ -73,3 +73,10 @@ fn ends_burst(sample: &AckSample) -> bool {
 pub(super) fn was_empty(sample: &AckSample) -> bool {
     4 * sample.span_us > 3 * sample.rtt_least_us.max(GAP_US)
 }
+
+/// Whether the sender paused for a good part of a long round trip before what arrived now, though it had not run
+/// out of data: its window was full. What left before would have made this wait.
+pub(super) fn was_held_up(sample: &AckSample) -> bool {
+    let is_long = sample.span_us > sample.rtt_least_us / GAP_PART && sample.rtt_least_us >= GAP_PART * GAP_US;
+    is_long && sample.queue_us.is_some_and(|queue| 2 * queue < sample.span_us)
+}

@@ -1,6 +1,6 @@
 //! Start-up of the rate control: what the first flights tell of their path.
 
-use super::burst::was_empty;
+use super::burst::{was_empty, was_held_up};
 use super::round::Round;
 use super::*;
 
@@ -33,7 +33,9 @@ impl Rate {
         }
         // The bottleneck's rate shows in what arrives while the queue stands; what came before
         // it stood may have left with pauses.
-        if self.bursts.rate(&self.limits).is_some() && was_empty(sample) {
+        let empty = self.bursts.rate(&self.limits).is_some() && was_empty(sample);
+        // Where a queue overflows others may be what kept it back.
+        if empty || self.round.lost == 0 && was_held_up(sample) {
             self.queued = self.queued.min(1);
         }
         if self.queued < 2 {

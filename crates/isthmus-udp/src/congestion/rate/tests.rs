@@ -116,3 +116,31 @@ fn a_pause_in_the_first_flight_is_not_the_path() {
     }
     assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
+
+/// Two messages, each of which fills the window of start-up: between them nothing is sent.
+#[test]
+fn a_pause_for_want_of_window_is_not_the_path() {
+    let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
+    let mut arrive = |span_us, queue_us| {
+        now += span_us;
+        rate.on_ack(&AckSample {
+            now,
+            acked_bytes: 12 * 9_038,
+            acked_packets: 12,
+            loss_run: 1.0,
+            in_flight: 1 << 20,
+            rtt_us: 100_000,
+            rtt_least_us: 100_000,
+            queue_us: Some(queue_us),
+            span_us,
+            packet_bytes: 9_038,
+            ..AckSample::default()
+        });
+        rate.capacity()
+    };
+    arrive(500, 1_500);
+    arrive(400, 2_000);
+    assert_eq!(arrive(43_000, 2_300), None);
+    (0..3).for_each(|i| _ = arrive(868, 2_400 + 500 * i));
+    assert!(arrive(868, 4_500).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
+}
