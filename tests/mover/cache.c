@@ -85,6 +85,6 @@ int main(int argc, char **argv)
     for (int cache = ISTHMUS_MPI_MEASURED; cache <= ISTHMUS_MPI_CACHED; cache++)
         if (same(path, cache))
             return 1;
-    printf("OK cache\n");
+    printf("OK cache: ways by what they took, and bytes\n");
     return 0;
 }
