@@ -18,12 +18,6 @@ void ways_begin(struct ways *ways, int fd, int cache)
 {
     *ways = (struct ways){.fd = fd, .direct = -1, .cache = cache};
     pthread_mutex_init(&ways->lock, NULL);
-    if (fd < 0 || cache == ISTHMUS_MPI_CACHED)
-        return;
-    char again[64];
-    snprintf(again, sizeof again, "/proc/self/fd/%d", fd);
-    // File systems that know no such access refuse to open; then the cache does.
-    ways->direct = open(again, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
 }
 
 int ways_end(struct ways *ways)
@@ -60,6 +54,20 @@ static void note_cost(struct ways *ways, int way, double cost)
     ways->cost[way] = before > 0 ? before + weight * (cost - before) : cost;
 }
 
+// Which way a block goes now; under the lock.
+static int chosen(struct ways *ways)
+{
+    int way = ways->refused ? CACHED : ways->cache == ISTHMUS_MPI_DIRECT ? DIRECT : next(ways);
+    if (way == DIRECT && ways->direct < 0) {
+        char again[64];
+        snprintf(again, sizeof again, "/proc/self/fd/%d", ways->fd);
+        ways->direct = open(again, (fcntl(ways->fd, F_GETFL) & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
+        // File systems that know no such access refuse to open; then the cache does.
+        ways->refused = ways->direct < 0;
+    }
+    return ways->refused ? CACHED : way;
+}
+
 static ssize_t act(struct ways *ways, int way, int writes, char *memory, int64_t length, int64_t offset)
 {
     int fd = way == DIRECT ? ways->direct : ways->fd;
@@ -70,10 +78,10 @@ static ssize_t act(struct ways *ways, int way, int writes, char *memory, int64_t
 ssize_t ways_act(struct ways *ways, int writes, char *memory, int64_t length, int64_t offset)
 {
     int aligned = offset % ALIGNMENT == 0 && (uintptr_t)memory % ALIGNMENT == 0;
-    if (ways->direct < 0 || !aligned || length < SHORT)
+    if (ways->cache == ISTHMUS_MPI_CACHED || !aligned || length < SHORT)
         return act(ways, CACHED, writes, memory, length, offset);
     pthread_mutex_lock(&ways->lock);
-    int way = ways->refused ? CACHED : ways->cache == ISTHMUS_MPI_DIRECT ? DIRECT : next(ways);
+    int way = chosen(ways);
     pthread_mutex_unlock(&ways->lock);
     double begin = now_s();
     ssize_t done = act(ways, way, writes, memory, length, offset);

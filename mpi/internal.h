@@ -151,9 +151,9 @@ enum { HOLES_NONE, HOLES_NEW, HOLES_AGAIN };
 
 // How a file is read or written by POSIX; of its own lock, for the disk threads share it.
 struct ways {
-    int fd, direct; // -1: none
+    int fd, direct; // direct is opened when first needed; -1: none
     int cache;      // enum isthmus_mpi_cache
-    int refused;    // the file system takes no such reads or writes as ours past the cache
+    int refused;    // the file system takes no such reads or writes as ours past the cache, or no opening
     pthread_mutex_t lock;
     double cost[2]; // through the cache, and past it; seconds a byte, 0 before the first block
     double since;   // blocks since one went the other way

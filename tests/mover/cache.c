@@ -1,22 +1,12 @@
 // Which way blocks of a file go, by what they took, and that their bytes are the same. Needs no MPI to run.
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#define NAME "cache"
+#include "alone.h"
+
 #include "../../mpi/cache.c"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define CHECK(condition, ...)                       \
-    do {                                            \
-        if (!(condition)) {                         \
-            printf("FAIL cache: " __VA_ARGS__);     \
-            printf("\n");                           \
-            return 1;                               \
-        }                                           \
-    } while (0)
 
 double now_s(void)
 {

@@ -1,20 +1,8 @@
 // What pieces of a file are, by what file systems and paths were seen to say. Needs no MPI to run.
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#define NAME "layout"
+#include "alone.h"
+
 #include "../../mpi/plan.c"
-
-#include <inttypes.h>
-#include <stdio.h>
-
-#define CHECK(condition, ...)             \
-    do {                                  \
-        if (!(condition)) {               \
-            printf("FAIL layout: " __VA_ARGS__); \
-            printf("\n");                 \
-            return 1;                     \
-        }                                 \
-    } while (0)
 
 // st_blksize, and the stripe that the attribute says, if any.
 struct seen {

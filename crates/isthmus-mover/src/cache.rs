@@ -131,34 +131,31 @@ impl Opened {
 
     /// As `pread(2)`; short where the rest has to go another way.
     pub(crate) fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        let whole = bytes.len();
-        let (len, way) = self.way(bytes.as_ptr(), whole, offset);
-        self.by(way, len, whole, |file, len| disk::read_at(file, &mut bytes[..len], offset))
+        let (way, whole) = (self.way(bytes, offset), bytes.len());
+        self.by(way, whole, |file, len| disk::read_at(file, &mut bytes[..len], offset))
     }
 
     /// As `pwrite(2)`; short where the rest has to go another way.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
-        let (len, way) = self.way(bytes.as_ptr(), bytes.len(), offset);
-        self.by(way, len, bytes.len(), |file, len| disk::write_at(file, &bytes[..len], offset))
+        let way = self.way(bytes, offset);
+        self.by(way, bytes.len(), |file, len| disk::write_at(file, &bytes[..len], offset))
     }
 
-    /// How much is to be read or written now, and how.
-    fn way(&self, memory: *const u8, len: usize, offset: u64) -> (usize, Way) {
-        let Some(ways) = self.ways.as_ref().filter(|_| len >= SHORT) else { return (len, Way::Cached) };
-        let aligned = memory.align_offset(PAGE) == 0 && offset.is_multiple_of(PAGE as u64);
+    /// How this is to be read or written.
+    fn way(&self, bytes: &[u8], offset: u64) -> Way {
+        let Some(ways) = self.ways.as_ref().filter(|_| bytes.len() >= SHORT) else { return Way::Cached };
+        let aligned = bytes.as_ptr().align_offset(PAGE) == 0 && offset.is_multiple_of(PAGE as u64);
         let cache = disk::cache();
         if !aligned || cache == Cache::Always || self.refused.load(Ordering::Relaxed) {
-            return (len, Way::Cached);
+            return Way::Cached;
         }
-        let way = if cache == Cache::Never { Way::Direct } else { ways.lock().next() };
-        (if way == Way::Direct { len / PAGE * PAGE } else { len }, way)
+        if cache == Cache::Never { Way::Direct } else { ways.lock().next() }
     }
 
-    /// Does it, and notes what it took.
+    /// Does it, past the cache in whole pages, and notes what it took.
     fn by(
         &self,
         way: Way,
-        len: usize,
         whole: usize,
         mut act: impl FnMut(BorrowedFd<'_>, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
@@ -166,7 +163,7 @@ impl Opened {
         let begin = Instant::now();
         let (way, done) = match direct {
             None => (Way::Cached, act(self.file.as_fd(), whole)),
-            Some(direct) => match act(direct.as_fd(), len) {
+            Some(direct) => match act(direct.as_fd(), whole / PAGE * PAGE) {
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => {
                     self.refused.store(true, Ordering::Relaxed);
                     (Way::Cached, act(self.file.as_fd(), whole))

@@ -4,7 +4,6 @@ use isthmus_proto::{
     AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX, SendRequest,
 };
 
-use super::turn::fence_after_exchange;
 use super::{Endpoint, PostError, total};
 use crate::shell::Core;
 
@@ -70,8 +69,7 @@ impl Endpoint {
         let sent = unsafe { shell.send_short(&self.core, &self.watch, request, iov, len) };
         self.release(shell);
         let Some((lane, sleeper)) = sent else { return false };
-        // What was written comes before what is read now.
-        fence_after_exchange();
+        // What was written comes before what is read now: giving the shell up was a fence.
         if sleeper.is_asleep() {
             let mut shell = self.shell.lock();
             shell.wake(lane);

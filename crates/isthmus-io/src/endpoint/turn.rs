@@ -19,7 +19,7 @@ const TURNS_PER_DRIVE: usize = 16;
 
 /// A fence, where an atomic exchange was made just before: on some processors that is one.
 #[inline]
-pub(super) fn fence_after_exchange() {
+fn fence_after_exchange() {
     #[cfg(target_arch = "x86_64")]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(not(target_arch = "x86_64"))]
@@ -143,7 +143,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives the shell up, by an atomic exchange, and does what came while it was held.
+    /// Gives the shell up, which is a fence, and does what came while it was held.
     #[inline]
     pub(super) fn release(&self, shell: MutexGuard<'_, Shell>) {
         drop(shell);
