@@ -1,0 +1,149 @@
+//! What goes wrong, and is mended: lanes, routers, ways and processes.
+
+use isthmus_proto::LaneLoss;
+
+use super::{Event, Health, Net, World};
+
+impl World {
+    pub(super) fn break_some(&mut self) {
+        let open = self.open_wires();
+        if !open.is_empty() {
+            let wire = self.rng.pick(&open);
+            self.break_wire(wire);
+        }
+        self.schedule_break();
+    }
+
+    /// Wires of which both ends work.
+    pub(crate) fn open_wires(&self) -> Vec<usize> {
+        let open = |wire: &usize| {
+            let wire = &self.wires[*wire];
+            wire.sides.iter().all(|side| !side.over) && wire.dirs.iter().all(|dir| !dir.dead)
+        };
+        (0..self.wires.len()).filter(open).collect()
+    }
+
+    /// What is on its way is lost from a random point on; each side learns of it later.
+    pub(crate) fn break_wire(&mut self, wire: usize) {
+        for side in 0..2 {
+            let keep = self.rng.below(self.wires[wire].dirs[side].flight.len() as u64 + 1);
+            let dir = &mut self.wires[wire].dirs[side];
+            dir.flight.truncate(keep as usize);
+            dir.dead = true;
+            let notice = self.rng.below(self.net.notice + 1);
+            let loss = if self.rng.chance(500) {
+                LaneLoss::Closed
+            } else {
+                LaneLoss::Broken("reset by peer".into())
+            };
+            self.after(notice, Event::Lost(wire, side, loss));
+        }
+    }
+
+    /// What this lane carries vanishes from now on, and TCP finds out by itself after long.
+    pub(crate) fn hang_wire(&mut self, wire: usize) {
+        for side in 0..2 {
+            self.wires[wire].dirs[side].flight.clear();
+            self.wires[wire].dirs[side].dead = true;
+            let loss = LaneLoss::Broken("timed out".into());
+            self.after(20_000_000, Event::Lost(wire, side, loss));
+        }
+    }
+
+    /// A router's process ends.
+    pub(crate) fn kill_router(&mut self, router: usize) {
+        self.routers[router] = Health::Dead;
+        for wire in self.wires_of(router) {
+            self.break_wire(wire);
+        }
+    }
+
+    /// A router stops, and keeps its sockets.
+    pub(crate) fn hang_router(&mut self, router: usize) {
+        self.routers[router] = Health::Hung;
+        for wire in self.wires_of(router) {
+            for dir in &mut self.wires[wire].dirs {
+                dir.flight.clear();
+                dir.dead = true;
+            }
+        }
+    }
+
+    /// Everything on this way vanishes from now on, and nobody is told for long.
+    pub(crate) fn cut_way(&mut self, way: usize) {
+        self.cut[way] = true;
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].router.is_some() || self.wires[wire].way != way {
+                continue;
+            }
+            self.hang_wire(wire);
+        }
+    }
+
+    /// New lanes can be made on this way again.
+    pub(crate) fn mend_way(&mut self, way: usize) {
+        self.cut[way] = false;
+    }
+
+    /// Bytes that were written to lanes on this way.
+    pub(crate) fn carried(&self, way: usize) -> u64 {
+        self.wires.iter().filter(|wire| wire.way == way).map(|wire| wire.carried).sum()
+    }
+
+    /// Bytes that lanes carried which use all of their path, and how many of those there are.
+    pub(crate) fn filling(&self) -> (u64, usize) {
+        let filling = self.wires.iter().filter(|wire| wire.fills_path);
+        (filling.clone().map(|wire| wire.carried).sum(), filling.count())
+    }
+
+    /// A router's process starts anew.
+    pub(crate) fn start_router(&mut self, router: usize) {
+        if self.routers[router] == Health::Hung {
+            self.kill_router(router);
+        }
+        self.routers[router] = Health::Up;
+    }
+
+    /// Lanes that work through a router.
+    pub(crate) fn lanes_of(&self, router: usize) -> usize {
+        self.wires_of(router).len()
+    }
+
+    pub(super) fn wires_of(&self, router: usize) -> Vec<usize> {
+        let through = |wire: &usize| {
+            let wire = &self.wires[*wire];
+            wire.router == Some(router) && wire.sides.iter().any(|side| !side.over)
+        };
+        (0..self.wires.len()).filter(through).collect()
+    }
+
+    /// The network works from now on.
+    pub(crate) fn heal(&mut self) {
+        for router in 0..self.routers.len() {
+            self.start_router(router);
+        }
+        let Net { delay, chunk_max, buffer, fill, .. } = self.net.clone();
+        self.net = Net { delay, chunk_max, buffer, fill, ..Net::calm() };
+    }
+
+    /// A process ends without a word.
+    pub(crate) fn kill(&mut self, node: usize) {
+        self.nodes[node].alive = false;
+        for wire in self.open_wires() {
+            if self.wires[wire].sides.iter().any(|side| side.node == node) {
+                self.break_wire(wire);
+            }
+        }
+    }
+
+    /// The process closes its endpoint in good order.
+    pub(crate) fn close(&mut self, node: usize, linger: u64) {
+        let until = self.now + linger;
+        self.nodes[node].engine.begin_close();
+        while !self.nodes[node].engine.is_drained() && self.next_at().is_some_and(|at| at <= until) {
+            self.step();
+        }
+        self.nodes[node].engine.say_bye();
+        self.pump(node);
+    }
+}

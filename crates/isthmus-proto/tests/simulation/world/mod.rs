@@ -1,0 +1,298 @@
+//! A network in virtual time: engines, the shells around them, and byte streams that
+//! are slow, cut anywhere, and break.
+
+mod faults;
+mod lanes;
+mod shell;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use isthmus_proto::{Batch, Completion, Config, Engine, LaneId, LaneLoss, Micros, PeerFault, PeerId, Sink};
+use isthmus_wire::{Address, AsId, SubnetId};
+
+use crate::arena::Arena;
+use crate::rng::Rng;
+
+/// How the network treats its users.
+#[derive(Clone, Debug)]
+pub(crate) struct Net {
+    /// One-way delay. Microseconds, least and most.
+    pub(crate) delay: (u64, u64),
+    /// Most bytes that one write takes or one read gives.
+    pub(crate) chunk_max: u64,
+    /// Bytes on their way in one direction of a lane.
+    pub(crate) buffer: usize,
+    /// Dials that are refused, of a thousand; and that time out; and that nobody answers.
+    pub(crate) refused: u64,
+    pub(crate) timed_out: u64,
+    pub(crate) unanswered: u64,
+    /// How long a shell may take to fill a buffer.
+    pub(crate) fill: u64,
+    /// Time between lanes breaking; `None` for never.
+    pub(crate) breaks: Option<(u64, u64)>,
+    /// How long a side may take to notice that its lane broke.
+    pub(crate) notice: u64,
+    /// Writes, of a thousand, at which the shell finds that a lane is outdone by one that fills its
+    /// path; such are dialled from then on.
+    pub(crate) outdone: u64,
+    /// How fast each direction of a lane is. Bytes/s; 0: as fast as is written, with pauses.
+    pub(crate) rate: u64,
+}
+
+impl Net {
+    pub(crate) fn calm() -> Self {
+        Self {
+            delay: (50, 60),
+            chunk_max: 64 << 10,
+            buffer: 256 << 10,
+            refused: 0,
+            timed_out: 0,
+            unanswered: 0,
+            fill: 20,
+            breaks: None,
+            notice: 1000,
+            outdone: 0,
+            rate: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Chunk {
+    Bytes(Vec<u8>),
+    Fin,
+}
+
+/// One direction of a lane.
+#[derive(Debug, Default)]
+struct Dir {
+    flight: VecDeque<Chunk>,
+    bytes: usize,
+    /// When what was written has left.
+    left: Micros,
+    last: Micros,
+    dead: bool,
+}
+
+/// One end of a lane, as its shell sees it.
+#[derive(Debug, Default)]
+struct Side {
+    node: usize,
+    lane: Option<LaneId>,
+    batch: Batch,
+    segment: usize,
+    offset: u64,
+    pending: bool,
+    staging: Vec<u8>,
+    filling: Option<(Sink, Vec<u8>)>,
+    closing: bool,
+    over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Wire {
+    sides: [Side; 2],
+    dirs: [Dir; 2],
+    /// The router that it leads through.
+    router: Option<usize>,
+    /// The way that it takes, where processes have several.
+    way: usize,
+    /// Bytes that it has carried.
+    carried: u64,
+    /// It uses all that its path has.
+    pub(crate) fills_path: bool,
+    /// What the router has read of a Hello that is not yet whole.
+    hello: Option<Vec<u8>>,
+}
+
+/// How a router does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Up,
+    /// Its process has ended: its lanes break, new ones are refused.
+    Dead,
+    /// It does nothing, but its sockets stay: lanes can be connected, and whatever they
+    /// carry vanishes.
+    Hung,
+}
+
+#[derive(Debug)]
+enum Event {
+    Deliver(usize, usize),
+    Write(usize, usize),
+    Fill(usize, usize),
+    Lost(usize, usize, LaneLoss),
+    Accept(usize),
+    Connected(usize),
+    DialFailed(usize, LaneId, LaneLoss),
+    Timer(usize),
+    Idle(usize),
+    Break,
+}
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) mem: Arena,
+    pub(crate) done: VecDeque<Completion>,
+    pub(crate) alive: bool,
+    lanes: HashMap<u32, (usize, usize)>,
+    timer: Option<Micros>,
+    idle: bool,
+    /// From now on it dials lanes that use all of their path.
+    dials_filling: bool,
+}
+
+/// All processes, the network and the clock.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Micros,
+    pub(crate) net: Net,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) rng: Rng,
+    pub(crate) faults: Vec<PeerFault>,
+    pub(crate) dials: u64,
+    /// Events that happened.
+    pub(crate) steps: u64,
+    pub(crate) routers: Vec<Health>,
+    /// Messages go the short way where they may, and how many did.
+    pub(crate) shorts: bool,
+    pub(crate) went_short: u64,
+    /// Messages are taken in by runs, and most that came in at one go.
+    pub(crate) runs: bool,
+    pub(crate) longest_run: u64,
+    /// Ways between processes on which everything vanishes.
+    cut: [bool; WAYS],
+    wires: Vec<Wire>,
+    events: BTreeMap<(Micros, u64), Event>,
+    age: u64,
+}
+
+/// The address of the process with this number, where each is in an AS of its own.
+pub(crate) fn foreign(node: usize) -> Address {
+    Address { as_id: AsId(node as u32 + 1), ..address(node) }
+}
+
+/// The address of the process with this number.
+pub(crate) fn address(node: usize) -> Address {
+    Address {
+        as_id: AsId(1),
+        subnet: SubnetId(1),
+        locator: SocketAddr::new([127, 0, 0, 1].into(), 1000 + node as u16),
+        incarnation: node as u32 + 1,
+    }
+}
+
+/// Where the process with this number listens on a way: 0 is that of its address.
+pub(crate) fn locator(node: usize, way: usize) -> SocketAddr {
+    SocketAddr::new([127, 0, 0, 1].into(), 1000 * (way as u16 + 1) + node as u16)
+}
+
+/// First port of routers; the processes' follow at 1000, those of further ways at 2000.
+const ROUTER_PORT: usize = 500;
+/// Most ways between processes.
+pub(crate) const WAYS: usize = 4;
+
+impl World {
+    pub(crate) fn new(seed: u64, nodes: usize, net: Net, config: impl Fn(Config) -> Config) -> Self {
+        Self::routed(seed, nodes, 0, net, config)
+    }
+
+    /// With routers, every process is in an AS of its own.
+    pub(crate) fn routed(
+        seed: u64,
+        nodes: usize,
+        routers: usize,
+        net: Net,
+        config: impl Fn(Config) -> Config,
+    ) -> Self {
+        let own = |index| if routers > 0 { foreign(index) } else { address(index) };
+        let locators = (0..routers).map(|router| ([127, 0, 0, 1], (ROUTER_PORT + router) as u16).into());
+        let known: Vec<SocketAddr> = locators.collect();
+        let with_routers = |index| Config { routers: known.clone(), seed, ..Config::new(own(index)) };
+        let node = |index| Node {
+            engine: Engine::new(config(with_routers(index))),
+            mem: Arena::default(),
+            done: VecDeque::new(),
+            alive: true,
+            lanes: HashMap::new(),
+            timer: None,
+            idle: false,
+            dials_filling: false,
+        };
+        let mut world = Self {
+            now: 0,
+            net,
+            nodes: (0..nodes).map(node).collect(),
+            rng: Rng::new(seed),
+            faults: Vec::new(),
+            dials: 0,
+            steps: 0,
+            routers: vec![Health::Up; routers],
+            shorts: false,
+            went_short: 0,
+            runs: false,
+            longest_run: 0,
+            cut: [false; WAYS],
+            wires: Vec::new(),
+            events: BTreeMap::new(),
+            age: 0,
+        };
+        world.schedule_break();
+        world
+    }
+
+    fn schedule_break(&mut self) {
+        if let Some(range) = self.net.breaks {
+            let pause = self.rng.within(range);
+            self.after(pause, Event::Break);
+        }
+    }
+
+    /// What node `node` calls node `other`.
+    pub(crate) fn peer(&mut self, node: usize, other: usize) -> PeerId {
+        let other = if self.routers.is_empty() { address(other) } else { foreign(other) };
+        self.nodes[node].engine.peer(&other).expect("within reach")
+    }
+
+    fn after(&mut self, delay: u64, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    fn at(&mut self, at: Micros, event: Event) {
+        self.age += 1;
+        self.events.insert((at, self.age), event);
+    }
+
+    /// Time of the next event.
+    pub(crate) fn next_at(&self) -> Option<Micros> {
+        self.events.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Lets the next event happen; false where there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some(((at, _), event)) = self.events.pop_first() else { return false };
+        self.now = at;
+        self.steps += 1;
+        match event {
+            Event::Deliver(wire, dir) => self.deliver(wire, dir),
+            Event::Write(wire, side) => self.write(wire, side),
+            Event::Fill(wire, side) => self.fill(wire, side),
+            Event::Lost(wire, side, loss) => self.lose(wire, side, &loss),
+            Event::Accept(wire) => self.accept(wire),
+            Event::Connected(wire) => self.connected(wire),
+            Event::DialFailed(node, lane, loss) => self.dial_failed(node, lane, &loss),
+            Event::Timer(node) => self.timer(node),
+            Event::Idle(node) => self.idle(node),
+            Event::Break => self.break_some(),
+        }
+        for node in 0..self.nodes.len() {
+            for (held, granted) in self.nodes[node].engine.held() {
+                assert!(held <= granted, "{held} bytes held, {granted} granted");
+            }
+        }
+        true
+    }
+}
