@@ -26,6 +26,15 @@ struct end {
     uint64_t in, out;
 };
 
+// The other process has all that it wanted.
+static volatile sig_atomic_t done;
+
+static void end_turns(int signal)
+{
+    (void)signal;
+    done = 1;
+}
+
 static void check(long result, const char *what)
 {
     if (result < 0) {
@@ -58,6 +67,14 @@ static void open_end(struct end *end, struct fi_info *info, struct fid_domain *d
     check(fi_ep_bind(end->ep, &end->av->fid, 0), "fi_ep_bind");
     check(fi_enable(end->ep), "fi_enable");
     check(fi_getname(&end->ep->fid, end->address, &length), "fi_getname");
+}
+
+// Some providers leave what they share in the file system to who does not close.
+static void close_end(struct end *end)
+{
+    fi_close(&end->ep->fid);
+    fi_close(&end->cq->fid);
+    fi_close(&end->av->fid);
 }
 
 // Whether a receive has completed.
@@ -107,12 +124,14 @@ static void answer(struct fi_info *info, struct fid_domain *domain, int in, int 
         receive(&ends[i]);
     }
     check(write(out, "ready", 5), "write");
-    for (;;)
+    while (!done)
         for (int i = 0; i < PEERS; i++)
             if (arrived(&ends[i])) {
                 receive(&ends[i]);
                 inject(&ends[i], to[i]);
             }
+    for (int i = 0; i < PEERS; i++)
+        close_end(&ends[i]);
 }
 
 static double now(void)
@@ -154,6 +173,7 @@ static void ask(struct fi_info *info, struct fid_domain *domain, int in, int out
     }
     qsort(batches, BATCHES, sizeof batches[0], by_value);
     printf("peers-%d %.6g\n", PEERS, batches[BATCHES / 2]);
+    close_end(&end);
 }
 
 int main(int argc, char **argv)
@@ -164,18 +184,24 @@ int main(int argc, char **argv)
     pid_t child = fork();
     if (child < 0)
         return 1;
-    if (child == 0)
+    if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGTERM, end_turns);
+    }
     struct fi_info *info = choose(argc > 1 ? argv[1] : NULL);
     struct fid_fabric *fabric;
     struct fid_domain *domain;
     check(fi_fabric(info->fabric_attr, &fabric, NULL), "fi_fabric");
     check(fi_domain(fabric, info, &domain, NULL), "fi_domain");
-    if (child == 0)
+    if (child == 0) {
         answer(info, domain, there[0], back[1]);
-    close(back[1]);
-    ask(info, domain, back[0], there[1]);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
+    } else {
+        close(back[1]);
+        ask(info, domain, back[0], there[1]);
+        kill(child, SIGTERM);
+        waitpid(child, NULL, 0);
+    }
+    fi_close(&domain->fid);
+    fi_close(&fabric->fid);
     return 0;
 }
