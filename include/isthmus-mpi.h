@@ -62,7 +62,7 @@ enum isthmus_mpi_io {
 
 /* Whether blocks of a file go through the page cache, by POSIX and where the file system can do without. */
 enum isthmus_mpi_cache {
-    ISTHMUS_MPI_MEASURED = 0, /* as is found to be quicker for this file */
+    ISTHMUS_MPI_MEASURED = 0, /* as is found to be better for this file */
     ISTHMUS_MPI_DIRECT = 1,   /* past it */
     ISTHMUS_MPI_CACHED = 2    /* through it */
 };

@@ -149,15 +149,21 @@ int64_t suggested_piece(const struct isthmus_mpi_coupling *coupling, int64_t byt
 // hole is made of it, for an earlier call may have left something else.
 enum { HOLES_NONE, HOLES_NEW, HOLES_AGAIN };
 
+// What a byte takes, and of that the processor's part. Seconds; 0 before the first block.
+struct cost {
+    double elapsed, processor;
+};
+
 // How a file is read or written by POSIX; of its own lock, for the disk threads share it.
 struct ways {
     int fd, direct; // direct is opened when first needed; -1: none
     int cache;      // enum isthmus_mpi_cache
     int refused;    // the file system takes no such reads or writes as ours past the cache, or no opening
     pthread_mutex_t lock;
-    double cost[2]; // through the cache, and past it; seconds a byte, 0 before the first block
-    double since;   // blocks since one went the other way
-    int tried;      // one has
+    struct cost cost[2];          // through the cache, and past it
+    double last, block, interval; // when a block ended; of lately, their bytes and what lies between two ends
+    double since;                 // blocks since one went the other way
+    int tried;                    // one has
 };
 void ways_begin(struct ways *ways, int fd, int cache);
 // 0, or -1 with errno.

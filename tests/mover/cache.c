@@ -15,19 +15,35 @@ double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-// How many of 600 blocks went past the cache, where through it they cost `before` up to block 300, and `after` then.
-static int direct_of(double before, double after, double direct, double *sum)
+// How many of 600 blocks went past the cache, where through it they take `before` up to block 300, and `after` then;
+// one follows the other at once, or when the network wants it.
+static int paced(double interval, struct cost before, struct cost after, struct cost direct, double *sum)
 {
     struct ways ways = {0};
+    double now = 1;
     int count = 0;
     for (int block = 0; block < 600; block++) {
         int way = next(&ways);
-        double cost = way == DIRECT ? direct : block < 300 ? before : after;
-        note_cost(&ways, way, cost);
-        *sum += cost;
+        struct cost cost = way == DIRECT ? direct : block < 300 ? before : after;
+        now += interval > cost.elapsed ? interval : cost.elapsed;
+        note_cost(&ways, now, way, 1, cost);
+        *sum += cost.elapsed;
         count += way == DIRECT;
     }
     return count;
+}
+
+// At once, and all that is taken is the processor's.
+static int direct_of(double before, double after, double direct, double *sum)
+{
+    return paced(0, (struct cost){before, before}, (struct cost){after, after}, (struct cost){direct, direct}, sum);
+}
+
+// Where a block takes as long all along.
+static int steady(double interval, struct cost cached, struct cost direct)
+{
+    double sum = 0;
+    return paced(interval, cached, cached, direct, &sum);
 }
 
 // Everything but for its last, odd bytes begins with a page.
@@ -69,6 +85,15 @@ int main(int argc, char **argv)
     CHECK(count >= 280 && count < 310, "%d past a cache that became slow", count);
     count = direct_of(9, 1, 4, &sum);
     CHECK(count >= 280 && count < 400, "%d past a cache that became fast", count);
+    struct cost copied = {4, 4}, written = {3.5, 0.6};
+    count = steady(40, copied, written);
+    CHECK(count > 560, "%d past a cache that takes the processor", count);
+    count = steady(0, copied, written);
+    CHECK(count <= 20, "%d past a cache where the disk is the limit", count);
+    count = steady(40, (struct cost){0.6, 0.6}, (struct cost){5, 0.6});
+    CHECK(count <= 20, "%d past a cache that holds the file", count);
+    count = steady(40, copied, (struct cost){90, 0.6});
+    CHECK(count <= 20, "%d to a disk that does not keep up", count);
     char path[] = "cache-XXXXXX";
     int fd = mkstemp(path);
     CHECK(fd >= 0 && close(fd) == 0, "no file here: %s", strerror(errno));

@@ -1,9 +1,12 @@
 //! Whether blocks of a file go through the page cache or past it (`O_DIRECT` of `open(2)`): by what blocks of this
 //! file took so far.
 //!
-//! Which is quicker is not known beforehand. What was read lately lies in the cache, and writes that it takes in cost a
+//! Which is better is not known beforehand. What was read lately lies in the cache, and writes that it takes in cost a
 //! copy; but where memory is short, dirty pages have to be written first, or each page is made anew by a virtual
 //! machine's host, the disk alone is several times as fast. So now and then a block goes the other way.
+//!
+//! Where the network is the limit, and a thread that reads or writes has nothing to do for much of the time, the better
+//! way is not the one that ends sooner but the one that leaves more processor to those who send and receive.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
@@ -26,7 +29,7 @@ const SHORT: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// As is found to be quicker.
+    /// As is found to be better.
     #[default]
     Measured,
     /// Always.
@@ -55,11 +58,55 @@ enum Way {
     Direct,
 }
 
+/// What a block took, or a byte of it. Nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    elapsed: f64,
+    /// Of the thread that read or wrote.
+    processor: f64,
+}
+
+impl Cost {
+    fn add(&mut self, other: Self, weight: f64) {
+        self.elapsed += weight * (other.elapsed - self.elapsed);
+        self.processor += weight * (other.processor - self.processor);
+    }
+}
+
+/// How fast blocks follow one another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// When the last one ended. Nanoseconds.
+    last: Option<u64>,
+    /// Of lately, in the mean: bytes of a block, and nanoseconds from one to the next.
+    block: f64,
+    interval: f64,
+}
+
+impl Pace {
+    const WEIGHT: f64 = 0.05;
+
+    fn note(&mut self, bytes: usize, now: u64) {
+        if let Some(last) = self.last.replace(now) {
+            let (block, interval) = (bytes as f64, now.saturating_sub(last) as f64);
+            let weight = if self.block > 0.0 { Self::WEIGHT } else { 1.0 };
+            self.block += weight * (block - self.block);
+            self.interval += weight * (interval - self.interval);
+        }
+    }
+
+    /// Bytes a nanosecond; without bound before two blocks have ended.
+    fn rate(&self) -> f64 {
+        if self.interval > 0.0 { self.block / self.interval } else { f64::INFINITY }
+    }
+}
+
 /// What the ways cost, and which is next.
 #[derive(Clone, Debug, Default)]
 struct Ways {
-    /// Of each way, nanoseconds a byte; none before the first block.
-    cost: [Option<f64>; 2],
+    /// Of each way, for a byte; none before the first block.
+    cost: [Option<Cost>; 2],
+    pace: Pace,
     /// Blocks since one went the other way.
     since: f64,
     /// One has.
@@ -67,26 +114,41 @@ struct Ways {
 }
 
 impl Ways {
-    /// A block in so many goes the other way; in as many more as that costs more. What looking costs is so bounded.
+    /// A block in so many goes the other way; in as many more as that costs more than the usual way, or takes longer
+    /// than from one block to the next. What looking costs is so bounded.
     const TRIAL: f64 = 32.0;
     /// The first that does.
     const FIRST: f64 = 4.0;
     /// The cache is left where it costs so much more: it takes later reads as well.
     const MARGIN: f64 = 1.25;
+    /// A way keeps up where one thread by it alone would be busy for less than this share of the time.
+    const BUSY: f64 = 0.7;
     /// What a block weighs against all before it, on the way that most go and on the other.
     const WEIGHT: [f64; 2] = [0.25, 0.75];
 
     fn better(&self) -> Way {
         match self.cost {
-            [Some(cached), Some(direct)] if cached > Self::MARGIN * direct => Way::Direct,
+            [Some(cached), Some(direct)] if self.price(cached) > Self::MARGIN * self.price(direct) => {
+                Way::Direct
+            }
             _ => Way::Cached,
         }
+    }
+
+    /// By what a way is judged: processor time where it keeps up, else the time that it takes.
+    fn price(&self, cost: Cost) -> f64 {
+        if cost.elapsed * self.pace.rate() < Self::BUSY { cost.processor } else { cost.elapsed }
     }
 
     fn next(&mut self) -> Way {
         let better = self.better();
         let wait = match self.cost {
-            [Some(cached), Some(direct)] => Self::TRIAL * (cached / direct).max(direct / cached),
+            [Some(cached), Some(direct)] => {
+                let (usual, other) = if better == Way::Cached { (cached, direct) } else { (direct, cached) };
+                let dearer = self.price(other) / self.price(usual);
+                let longer = other.elapsed / usual.elapsed.max(1.0 / self.pace.rate());
+                Self::TRIAL * dearer.max(longer).max(1.0)
+            }
             _ if self.tried => Self::TRIAL,
             _ => Self::FIRST,
         };
@@ -98,11 +160,16 @@ impl Ways {
         if better == Way::Cached { Way::Direct } else { Way::Cached }
     }
 
-    fn note(&mut self, way: Way, bytes: usize, ns: u64) {
-        let now = ns.max(1) as f64 / bytes.max(1) as f64;
+    /// What a block took that ended now, by any clock of nanoseconds.
+    fn note(&mut self, now: u64, way: Way, bytes: usize, took: Cost) {
+        let a_byte = |ns: f64| ns.max(1.0) / bytes.max(1) as f64;
+        let took = Cost { elapsed: a_byte(took.elapsed), processor: a_byte(took.processor) };
         let weight = Self::WEIGHT[usize::from(way != self.better())];
-        let cost = &mut self.cost[way as usize];
-        *cost = Some(cost.map_or(now, |before| before + weight * (now - before)));
+        match &mut self.cost[way as usize] {
+            Some(cost) => cost.add(took, weight),
+            none => *none = Some(took),
+        }
+        self.pace.note(bytes, now);
     }
 }
 
@@ -116,6 +183,7 @@ pub(crate) struct Opened {
     refused: AtomicBool,
     /// None: always through the cache.
     ways: Option<Mutex<Ways>>,
+    opened: Instant,
 }
 
 impl Opened {
@@ -126,7 +194,13 @@ impl Opened {
 
     /// A file of one.
     pub(crate) fn short(file: OwnedFd) -> Self {
-        Self { file, direct: OnceLock::new(), refused: AtomicBool::new(false), ways: None }
+        Self {
+            file,
+            direct: OnceLock::new(),
+            refused: AtomicBool::new(false),
+            ways: None,
+            opened: Instant::now(),
+        }
     }
 
     /// As `pread(2)`; short where the rest has to go another way.
@@ -160,7 +234,7 @@ impl Opened {
         mut act: impl FnMut(BorrowedFd<'_>, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         let direct = if way == Way::Direct { self.direct() } else { None };
-        let begin = Instant::now();
+        let begin = (Instant::now(), disk::processor_time());
         let (way, done) = match direct {
             None => (Way::Cached, act(self.file.as_fd(), whole)),
             Some(direct) => match act(direct.as_fd(), whole / PAGE * PAGE) {
@@ -174,7 +248,12 @@ impl Opened {
         if let (Some(ways), Ok(bytes)) = (&self.ways, &done)
             && *bytes >= SHORT
         {
-            ways.lock().note(way, *bytes, begin.elapsed().as_nanos() as u64);
+            let elapsed = begin.0.elapsed().as_nanos() as f64;
+            // A ring's work is done by others as well.
+            let processor = begin.1.zip(disk::processor_time()).map(|(begin, end)| (end - begin) as f64);
+            let took = Cost { elapsed, processor: processor.unwrap_or(elapsed) };
+            let mut ways = ways.lock();
+            ways.note(self.opened.elapsed().as_nanos() as u64, way, *bytes, took);
         }
         done
     }
@@ -204,18 +283,24 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::disk::{Disk, Io};
 
-    /// What blocks cost in all, in nanoseconds, and how many went past the cache, where block `n` would cost
-    /// `cost(n)`: through the cache, and past it.
-    fn run(blocks: u32, cost: impl Fn(u32) -> [u64; 2]) -> (u64, u32) {
-        let (mut ways, mut sum, mut direct) = (Ways::default(), 0, 0);
+    /// What blocks take in all, in nanoseconds, and how many went past the cache, where block `n` would cost
+    /// `cost(n)`: through the cache, and past it. One follows the other at once, or when the network wants it.
+    fn paced(blocks: u32, interval: u64, cost: impl Fn(u32) -> [Cost; 2]) -> (u64, u32) {
+        let (mut ways, mut now, mut sum, mut direct) = (Ways::default(), 0, 0, 0);
         for block in 0..blocks {
             let way = ways.next();
-            let ns = cost(block)[way as usize];
-            ways.note(way, 1 << 20, ns);
-            sum += ns;
+            let took = cost(block)[way as usize];
+            now += interval.max(took.elapsed as u64);
+            ways.note(now, way, 1 << 20, took);
+            sum += took.elapsed as u64;
             direct += u32::from(way == Way::Direct);
         }
         (sum, direct)
+    }
+
+    /// As above, at once, and all that is taken is the processor's.
+    fn run(blocks: u32, cost: impl Fn(u32) -> [u64; 2]) -> (u64, u32) {
+        paced(blocks, 0, |block| cost(block).map(|ns| Cost { elapsed: ns as f64, processor: ns as f64 }))
     }
 
     #[test]
@@ -244,6 +329,24 @@ mod tests {
     fn equal_ways_go_through_the_cache() {
         let (_, direct) = run(640, |_| [100_000, 90_000]);
         assert!(direct <= 21, "{direct}");
+    }
+
+    #[test]
+    fn where_the_network_is_the_limit_processor_time_decides() {
+        let cost = |elapsed, processor| Cost { elapsed, processor };
+        let past = |interval, ways: [Cost; 2]| paced(640, interval, |_| ways).1;
+        // Written: the cache takes it as soon, but with all of the processor.
+        let written = [cost(370_000.0, 370_000.0), cost(340_000.0, 60_000.0)];
+        assert!(past(4_000_000, written) > 600);
+        assert!(past(0, written) < 21);
+        // The disk is slower, and quick enough.
+        let read = [cost(700_000.0, 700_000.0), cost(1_000_000.0, 80_000.0)];
+        assert!(past(2_000_000, read) > 600);
+        assert!(past(1_200_000, read) < 21);
+        // What lies in the cache is read from there.
+        assert!(past(4_000_000, [cost(58_000.0, 58_000.0), cost(530_000.0, 62_000.0)]) < 21);
+        // A disk that does not keep up is no help.
+        assert!(past(4_000_000, [cost(370_000.0, 370_000.0), cost(9_000_000.0, 60_000.0)]) < 21);
     }
 
     /// The same bytes whatever they go by, whether the file system can do without its cache or not.

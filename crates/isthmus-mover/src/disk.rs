@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::{Errno, pread, pwrite};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
 use crate::cache::Cache;
@@ -71,6 +72,15 @@ pub(crate) fn begin(Disk { io, cache }: Disk) {
 /// What was chosen for this thread.
 pub(crate) fn cache() -> Cache {
     CACHE.get()
+}
+
+/// Processor time of this thread, nanoseconds, where all that it has read or written was its own work.
+pub(crate) fn processor_time() -> Option<i64> {
+    if RING.with_borrow(Option::is_some) {
+        return None;
+    }
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Some(time.tv_sec * 1_000_000_000 + time.tv_nsec)
 }
 
 /// As `pread(2)`.

@@ -79,7 +79,7 @@ pub(crate) struct Args {
     /// once, where the kernel has it)
     #[arg(long, value_name = "HOW", default_value = "threads")]
     io: Io,
-    /// Whether blocks of files longer than one go through the page cache: measured (as is found to be quicker), always or never
+    /// Whether blocks of files longer than one go through the page cache: measured (as is found to be better), always or never
     #[arg(long, value_name = "HOW", default_value = "measured")]
     cache: Cache,
     /// File with the sites and this host's certificates; default: sites.toml below the folder of
