@@ -6,6 +6,22 @@ use std::net::{IpAddr, Ipv4Addr};
 use if_addrs::Interface;
 use isthmus_datagram::{LinkState, link_state};
 
+/// A version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// That of an address.
+    pub fn of(ip: IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
 /// Why no address was found.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
@@ -39,6 +55,14 @@ pub(crate) fn choose(wanted: &str) -> Result<IpAddr, InterfaceError> {
     let all = if_addrs::get_if_addrs().map_err(InterfaceError::List)?;
     let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
     pick(&all, &routes, wanted)
+}
+
+/// The same where an address of one family is wanted; `None`: the host has no such.
+pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
+    let mut all = if_addrs::get_if_addrs().ok()?;
+    all.retain(|interface| Family::of(interface.ip()) == family);
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    pick(&all, &routes, wanted).ok().filter(|ip| all.iter().any(|interface| interface.ip() == *ip))
 }
 
 /// The interface of the host that has this address.
@@ -91,7 +115,8 @@ fn pick(all: &[Interface], routes: &str, wanted: &str) -> Result<IpAddr, Interfa
     let routed =
         default_interface(routes).and_then(|name| by_preference(all.iter().filter(|i| i.name == name)));
     let outward = || by_preference(all.iter().filter(|i| !i.is_loopback()));
-    Ok(routed.or_else(outward).unwrap_or(Ipv4Addr::LOCALHOST.into()))
+    let any = || by_preference(all.iter());
+    Ok(routed.or_else(outward).or_else(any).unwrap_or(Ipv4Addr::LOCALHOST.into()))
 }
 
 /// IPv4 before IPv6; link-local IPv6 addresses need a scope and do not travel.
@@ -121,6 +146,15 @@ fn default_interface(routes: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_host_with_a_version_of_ip_has_a_loopback_of_it() {
+        assert_eq!(choose_of(Family::V4, "lo"), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(choose_of(Family::V4, "no-such-interface"), None);
+        if network_bits_of(std::net::Ipv6Addr::LOCALHOST.into()).is_some() {
+            assert_eq!(choose_of(Family::V6, "lo"), Some(std::net::Ipv6Addr::LOCALHOST.into()));
+        }
+    }
 
     #[test]
     fn the_default_route_with_the_least_metric_counts() {

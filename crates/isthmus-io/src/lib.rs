@@ -28,7 +28,7 @@ pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
 pub use endpoint::{Endpoint, OpenError, PostError};
-pub use interface::{InterfaceError, interface_of, interface_trouble, network_bits_of};
+pub use interface::{Family, InterfaceError, interface_of, interface_trouble, network_bits_of};
 pub use isthmus_udp::{Composition, Dropped};
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{

@@ -11,7 +11,7 @@ use socket2::Socket;
 
 use crate::carrier::{self, Udp};
 use crate::endpoint::OpenError;
-use crate::interface::{InterfaceError, interface_of};
+use crate::interface::{Family, InterfaceError, interface_of};
 use crate::log::info_log;
 use crate::{Settings, Transport};
 
@@ -96,9 +96,12 @@ fn frames_interface(settings: &Settings, ip: IpAddr) -> String {
 
 fn address(settings: &Settings, bind: Option<SocketAddr>) -> Result<SocketAddr, InterfaceError> {
     let port = bind.map(|at| at.port()).filter(|&port| port != 0).unwrap_or(settings.port);
-    let ip = match bind.map(|at| at.ip()).filter(|ip| !ip.is_unspecified()) {
-        Some(ip) => ip,
-        None => settings.own_ip()?,
+    let ip = match bind.map(|at| at.ip()) {
+        Some(ip) if !ip.is_unspecified() => Some(ip),
+        Some(IpAddr::V6(_)) => settings.own_ip_of(Family::V6),
+        // What programs say that leave it open altogether, too.
+        _ => None,
     };
+    let ip = ip.map_or_else(|| settings.own_ip(), Ok)?;
     Ok(SocketAddr::new(ip, port))
 }

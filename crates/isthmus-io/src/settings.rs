@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::carrier::MEMORY;
-use crate::interface::{self, InterfaceError};
+use crate::interface::{self, Family, InterfaceError};
 pub(crate) use changes::Changes;
 pub use protocols::Protocols;
 pub use transfer::MessageTransfer;
@@ -159,6 +159,18 @@ impl Settings {
             }
             chosen => chosen,
         }
+    }
+
+    /// The address of this family that endpoints may listen at, where the host has one.
+    pub fn own_ip_of(&self, family: Family) -> Option<IpAddr> {
+        let own = self.own_ip().ok()?;
+        if Family::of(own) == family {
+            return Some(own);
+        }
+        // Frames go by one interface, and nobody else reaches a loopback.
+        let reached =
+            |ip: &IpAddr| self.transport != Transport::Ethernet && ip.is_loopback() == own.is_loopback();
+        interface::choose_of(family, &self.interface).filter(reached)
     }
 
     /// The host's addresses on its further rails.
