@@ -130,7 +130,7 @@ def perform(case, provider, programs, generation, options):
     script, arguments = PAIR if case.body else ALONE, [*words[1:], "-p", provider]
     if words[0] == "fi_ubertest":
         script, arguments = PLANNED, words[1:]
-    elif words[0] == "fi_multinode":
+    elif words[0] in ("fi_multinode", "fi_multinode_coll"):
         script, env["COUNT"] = RANKS, words[words.index("-n") + 1]
     command = [*isolate, "sh", "-c", script, str(program), *arguments]
     ended = process.run(command, env, out.with_name(label + ".log"), options.seconds)

@@ -5,6 +5,7 @@ pub const FI_MSG: u64 = 1 << 1;
 pub const FI_RMA: u64 = 1 << 2;
 pub const FI_TAGGED: u64 = 1 << 3;
 pub const FI_ATOMIC: u64 = 1 << 4;
+pub const FI_COLLECTIVE: u64 = 1 << 6;
 pub const FI_READ: u64 = 1 << 8;
 pub const FI_WRITE: u64 = 1 << 9;
 pub const FI_RECV: u64 = 1 << 10;
@@ -35,6 +36,7 @@ pub const FI_NUMERICHOST: u64 = 1 << 55;
 /// Also a flag of `fi_av_insert`.
 pub const FI_AV_USER_ID: u64 = 1 << 41;
 pub const FI_RMA_EVENT: u64 = 1 << 56;
+pub const FI_UNIVERSE: u64 = 1 << 57;
 pub const FI_SOURCE: u64 = 1 << 57;
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
 
@@ -104,10 +106,14 @@ pub const FI_CLASS_MR: usize = 12;
 pub const FI_CLASS_EQ: usize = 13;
 /// The event that ends an insertion of addresses.
 pub const FI_AV_COMPLETE: u32 = 5;
+/// The event that ends the joining of a group.
+pub const FI_JOIN_COMPLETE: u32 = 6;
 pub const FI_CLASS_CQ: usize = 14;
 pub const FI_CLASS_CNTR: usize = 15;
 pub const FI_CLASS_WAIT: usize = 16;
 pub const FI_CLASS_POLL: usize = 17;
+pub const FI_CLASS_MC: usize = 19;
+pub const FI_CLASS_AV_SET: usize = 21;
 
 /// Commands of `fi_control`.
 pub const FI_GETOPSFLAG: i32 = 2;

@@ -2,5 +2,6 @@
 //! only: nothing is linked or loaded here.
 
 pub mod abi;
+pub mod collective;
 pub mod flags;
 pub mod trigger;

@@ -12,6 +12,7 @@ use crate::abi::{
     FI_AV_MAP, FI_AV_TABLE, FI_AV_UNSPEC, fi_addr_t, fi_av_attr, fi_av_set_attr, fi_ops, fi_ops_av, fid,
     fid_av, fid_av_set, fid_xpu_ctx,
 };
+use crate::collective;
 use crate::convert::{array, text};
 use crate::domain::DomainState;
 use crate::door::{Guard, Object, close, entries, give, refusals};
@@ -94,6 +95,11 @@ impl AvTable {
         let inner = self.inner.read();
         let entry = inner.entries.get(usize::try_from(number).ok()?)?;
         entry.as_ref().map(|entry| entry.address)
+    }
+
+    /// Higher than any number in use.
+    pub(crate) fn numbers_end(&self) -> fi_addr_t {
+        self.inner.read().entries.len() as fi_addr_t
     }
 
     /// The number of an address, or of the wildcard for its locator.
@@ -201,7 +207,7 @@ static OPS: fi_ops_av = fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
-    av_set: Some(no_av_set),
+    av_set: Some(open_set),
     insert_auth_key: Some(no_insert_auth_key),
     lookup_auth_key: Some(no_lookup_auth_key),
     set_user_id: Some(set_user_id),
@@ -246,9 +252,7 @@ impl<'a> Results<'a> {
     fn end(&self, inserted: c_int) -> c_int {
         let Some(events) = self.events else { return inserted };
         let words = [self.object as u64, self.context as u64, inserted as u64];
-        // An fi_eq_entry: two pointers and a number.
-        let entry: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
-        events.write(FI_AV_COMPLETE, &entry);
+        events.write_entry(FI_AV_COMPLETE, words);
         0
     }
 
@@ -373,6 +377,13 @@ entries! {
         if av.table.set_name(number, name) { Ok(0) } else { Err(Error::Invalid("no address has this number")) }
     }
 
+    fn open_set(
+        av: Av as fid_av, attr: *mut fi_av_set_attr, out: *mut *mut fid_av_set, context: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller passes its attributes and a place for the result.
+        unsafe { collective::open_set(av.table.clone(), attr, out, context) }
+    }
+
     fn straddr(av: Av as fid_av, address: *const c_void, out: *mut c_char, len: *mut usize) -> *const c_char {
         let _ = av;
         // SAFETY: the caller passes an address, which has more bytes than those that tell
@@ -439,14 +450,13 @@ unsafe fn write_text(text: &str, out: *mut c_char, len: *mut usize) -> Result<()
 unsafe extern "C" fn close_av(raw: *mut fid) -> c_int {
     let unused = |av: &Av| match Arc::strong_count(&av.table) {
         1 => Ok(()),
-        _ => Err(Error::Busy("the address vector is bound to an endpoint")),
+        _ => Err(Error::Busy("the address vector is bound to an endpoint, or has sets")),
     };
     // SAFETY: libfabric passes what `open` gave.
     unsafe { close(raw, unused) }
 }
 
 refusals! {
-    fn no_av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int;
     fn no_insert_auth_key(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int;
     fn no_lookup_auth_key(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int;
     fn no_lookup2(*mut fid_av, fi_addr_t, *mut c_void, *mut usize, u64, *mut fid_xpu_ctx) -> c_int;

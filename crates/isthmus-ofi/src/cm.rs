@@ -1,9 +1,10 @@
-//! An endpoint's name, and the connection calls that reliable datagrams have not got.
+//! An endpoint's name, the groups that it joins, and the connection calls that reliable datagrams have not got.
 
 use std::ffi::{c_int, c_void};
 
 use crate::abi::{fi_ops_cm, fid, fid_ep, fid_mc, fid_pep};
 use crate::av::write_address;
+use crate::collective;
 use crate::convert::array;
 use crate::door::{entries, refusals};
 use crate::ep::Ep;
@@ -20,7 +21,7 @@ pub(crate) static OPS: fi_ops_cm = fi_ops_cm {
     accept: Some(no_accept),
     reject: Some(no_reject),
     shutdown: Some(no_shutdown),
-    join: Some(no_join),
+    join: Some(join),
 };
 
 entries! {
@@ -40,6 +41,13 @@ entries! {
         *ep.state.bind.lock() = Some(locator);
         Ok(0)
     }
+
+    fn join(
+        ep: Ep as fid_ep, addr: *const c_void, flags: u64, out: *mut *mut fid_mc, context: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller passes what the flags say, and a place for the result.
+        unsafe { collective::join(ep, addr, flags, out, context) }
+    }
 }
 
 refusals! {
@@ -49,5 +57,4 @@ refusals! {
     fn no_accept(*mut fid_ep, *const c_void, usize) -> c_int;
     fn no_reject(*mut fid_pep, *mut fid, *const c_void, usize) -> c_int;
     fn no_shutdown(*mut fid_ep, u64) -> c_int;
-    fn no_join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int;
 }

@@ -19,7 +19,7 @@ use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_CLASS_DOMAIN, FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 use crate::trigger::{self, Board};
-use crate::{atomic, av, cntr, cq, ep, mr, poll};
+use crate::{atomic, av, cntr, collective, cq, ep, mr, poll};
 
 /// What outlives the C object as long as its children do.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     stx_ctx: Some(no_stx_ctx),
     srx_ctx: Some(no_srx_ctx),
     query_atomic: Some(query_atomic),
-    query_collective: Some(no_query_collective),
+    query_collective: Some(query_collective),
     endpoint2: Some(open_ep2),
     xpu_ctx: Some(no_xpu_ctx),
 };
@@ -180,12 +180,19 @@ entries! {
         // SAFETY: the caller passes a place for the result.
         unsafe { atomic::query(datatype, op, attr, flags) }
     }
+
+    fn query_collective(
+        domain: Domain as fid_domain, what: fi_collective_op, attr: *mut fi_collective_attr, flags: u64,
+    ) -> c_int {
+        let _ = domain;
+        // SAFETY: the caller passes its question, and a place for the answer in it.
+        unsafe { collective::query(what, attr, flags) }
+    }
 }
 
 refusals! {
     fn no_scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int;
     fn no_stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int;
     fn no_srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
-    fn no_query_collective(*mut fid_domain, fi_collective_op, *mut fi_collective_attr, u64) -> c_int;
     fn no_xpu_ctx(*mut fid_domain, *mut fi_xpu_attr, *mut *mut fid_xpu_ctx, *mut c_void) -> c_int;
 }

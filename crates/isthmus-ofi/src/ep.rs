@@ -5,15 +5,13 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use isthmus_io::{Datagrams, Endpoint, Settings, TlsMode};
 use isthmus_proto::{Fence, Level, Options};
 use parking_lot::Mutex;
 
-use crate::abi::{
-    fi_addr_t, fi_alias, fi_ep_attr, fi_info, fi_ops, fi_ops_collective, fi_rx_attr, fi_tx_attr, fid, fid_ep,
-};
+use crate::abi::{fi_addr_t, fi_alias, fi_ep_attr, fi_info, fi_ops, fi_rx_attr, fi_tx_attr, fid, fid_ep};
 use crate::av::Av;
 use crate::call::Call;
 use crate::cntr::Cntr;
@@ -22,26 +20,28 @@ use crate::cq::Cq;
 use crate::domain::DomainState;
 use crate::door::{Guard, Object, close, entries, give};
 use crate::engine::Engine;
+use crate::eq::{Eq, EventQueue};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::*;
-use crate::info::{Kind, MSG_SIZE_MAX, MULTI_RECV_MIN};
-use crate::live::{Bindings, Live, QueueBinding};
+use crate::info::{INJECT_SIZE_MAX, Kind, MSG_SIZE_MAX, MULTI_RECV_MIN};
+use crate::live::{Bindings, Live, QueueBinding, Terms};
 use crate::order::Orders;
 use crate::trigger::When;
-use crate::{atomic, cm, info, msg, options, rma, stubs, tagged};
+use crate::{atomic, cm, collective, info, msg, options, rma, tagged};
 
 /// What an endpoint and its aliases share.
 #[derive(Debug)]
 pub(crate) struct EpState {
     domain: Arc<DomainState>,
     kind: Kind,
-    caps: u64,
-    orders: Orders,
+    terms: Terms,
     /// Where to listen; `None`: as the settings say.
     pub(crate) bind: Mutex<Option<SocketAddr>>,
     engine: Mutex<Option<Engine>>,
     bindings: Mutex<Bindings>,
+    /// Hears of groups; a program may close it first.
+    events: Mutex<Weak<EventQueue>>,
     live: OnceLock<Arc<Live>>,
     pub(crate) min_multi_recv: AtomicUsize,
 }
@@ -88,11 +88,15 @@ pub(crate) unsafe fn open(
     let state = EpState {
         domain,
         kind,
-        caps: if info.caps == 0 { kind.caps() } else { info.caps },
-        orders: Orders::of(tx.msg_order),
+        terms: Terms {
+            caps: if info.caps == 0 { kind.caps() } else { info.caps },
+            orders: Orders::of(tx.msg_order),
+            inject_max: tx.inject_size.clamp(Endpoint::INJECT_MAX, INJECT_SIZE_MAX),
+        },
         bind: Mutex::new(src.map(|address| address.locator)),
         engine: Mutex::default(),
         bindings: Mutex::default(),
+        events: Mutex::default(),
         live: OnceLock::new(),
         min_multi_recv: AtomicUsize::new(MULTI_RECV_MIN),
     };
@@ -137,6 +141,15 @@ impl EpState {
         }
     }
 
+    pub(crate) fn inject_max(&self) -> usize {
+        self.terms.inject_max
+    }
+
+    /// The event queue bound to it.
+    pub(crate) fn events(&self) -> Option<Arc<EventQueue>> {
+        self.events.lock().upgrade()
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
@@ -156,8 +169,7 @@ impl EpState {
         }
         // What is bound stays so if something is still missing.
         bindings.check()?;
-        let live =
-            Live::start(self.engine()?, std::mem::take(&mut bindings), self.caps, self.orders, &self.domain)?;
+        let live = Live::start(self.engine()?, std::mem::take(&mut bindings), self.terms, &self.domain)?;
         self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
     }
 
@@ -180,7 +192,7 @@ impl Ep {
             rma: table(&rma::OPS),
             tagged: table(&tagged::OPS),
             atomic: table(&atomic::OPS),
-            collective: table::<fi_ops_collective>(&stubs::COLLECTIVE),
+            collective: table(&collective::OPS),
         };
         Self {
             raw,
@@ -248,7 +260,7 @@ impl Ep {
         if flags & FI_TRIGGER == 0 {
             return Ok(None);
         }
-        if self.state.caps & FI_TRIGGER == 0 {
+        if self.state.terms.caps & FI_TRIGGER == 0 {
             return Err(Error::BadFlags(FI_TRIGGER));
         }
         // SAFETY: by this function's contract.
@@ -436,8 +448,12 @@ entries! {
             FI_CLASS_CQ => ep.bind_queue(unsafe { &*other.cast::<Cq>() }, flags)?,
             // SAFETY: the class says what it is.
             FI_CLASS_CNTR => ep.bind_counter(unsafe { &*other.cast::<Cntr>() }, flags)?,
-            // Connectionless endpoints have no events.
-            FI_CLASS_EQ => {}
+            // Connectionless endpoints have no events, but that they have joined groups.
+            FI_CLASS_EQ => {
+                // SAFETY: the class says what it is.
+                let eq = unsafe { &*other.cast::<Eq>() };
+                *ep.state.events.lock() = Arc::downgrade(&eq.queue);
+            }
             _ => return Err(Error::Unsupported("binding this kind of object to an endpoint")),
         }
         Ok(0)

@@ -1,5 +1,5 @@
-//! `fid_eq`: event queues. They carry what the program itself writes, and the insertions of
-//! address vectors that were opened for that; nothing else of ours is asynchronous.
+//! `fid_eq`: event queues. They carry what the program itself writes, the insertions of address
+//! vectors that were opened for that, and the joining of groups; nothing else of ours is asynchronous.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -15,7 +15,7 @@ use crate::door::{Guard, Object, close, entries, give};
 use crate::error::Error;
 use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_WRITE};
+use crate::flags::{FI_AFFINITY, FI_CLASS_EQ, FI_JOIN_COMPLETE, FI_PEEK, FI_WRITE};
 use crate::wait::{Deadline, Waiter};
 use crate::waitobj::{self, waits};
 
@@ -43,7 +43,7 @@ enum Event {
     Failed(Failure),
 }
 
-/// An insertion's address that could not be inserted. Object and context are pointers of
+/// An insertion's address that could not be inserted, or a group that could not be joined. Object and context are pointers of
 /// the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
@@ -144,9 +144,23 @@ impl EventQueue {
         self.push(Event::Done { kind, data: data.into() });
     }
 
+    /// Puts in an `fi_eq_entry`: two pointers and a number.
+    pub(crate) fn write_entry(&self, kind: u32, words: [u64; 3]) {
+        let entry: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+        self.write(kind, &entry);
+    }
+
     /// Puts a failure where the program finds it by `fi_eq_readerr`.
     pub(crate) fn fail(&self, failure: Failure) {
         self.push(Event::Failed(failure));
+    }
+
+    /// An endpoint has joined a group, or why it cannot. Object and context are pointers of the program.
+    pub(crate) fn joined(&self, object: usize, context: usize, failed: Option<c_int>) {
+        match failed {
+            None => self.write_entry(FI_JOIN_COMPLETE, [object as u64, context as u64, 0]),
+            Some(errno) => self.fail(Failure { object, context, index: 0, errno }),
+        }
     }
 
     /// For `fi_trywait`: whether the program may sleep on the descriptor now.

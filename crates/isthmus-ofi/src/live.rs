@@ -10,6 +10,7 @@ use crate::abi::fi_addr_t;
 use crate::access::Observers;
 use crate::av::AvTable;
 use crate::cntr::Counter;
+use crate::collective::Collectives;
 use crate::counters::Counters;
 use crate::cq::{Entry, Filling, Queue, Reading, tagged};
 use crate::domain::DomainState;
@@ -30,6 +31,15 @@ pub(crate) struct QueueBinding {
     pub(crate) selective: bool,
 }
 
+/// What a program has asked an endpoint for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) caps: u64,
+    pub(crate) orders: Orders,
+    /// Longest injected message or write. Bytes.
+    pub(crate) inject_max: usize,
+}
+
 /// What an endpoint is once it is enabled; nothing of it changes any more, but that counters join.
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -39,12 +49,12 @@ pub(crate) struct Live {
     pub(crate) tx: Option<QueueBinding>,
     pub(crate) rx: Option<QueueBinding>,
     counters: Counters,
-    caps: u64,
-    orders: Orders,
+    terms: Terms,
     observers: Arc<Observers>,
     board: Arc<Board>,
     tickets: Tickets,
     joints: Joints,
+    collectives: Collectives,
     /// Completions on their way to the queues; its lock is held by whoever turns the engine.
     scratch: Mutex<Vec<Completion>>,
 }
@@ -76,8 +86,7 @@ impl Live {
     pub(crate) fn start(
         engine: Engine,
         bound: Bindings,
-        caps: u64,
-        orders: Orders,
+        terms: Terms,
         domain: &DomainState,
     ) -> Result<Arc<Self>, Error> {
         let av = bound.av.ok_or(Error::NoAv)?;
@@ -88,12 +97,12 @@ impl Live {
             tx: bound.tx,
             rx: bound.rx,
             counters: Counters::default(),
-            caps,
-            orders,
+            terms,
             observers: domain.observers.clone(),
             board: domain.board.clone(),
             tickets: Tickets::default(),
             joints: Joints::default(),
+            collectives: Collectives::default(),
             scratch: Mutex::default(),
         });
         for queue in live.queues() {
@@ -102,10 +111,10 @@ impl Live {
         for (counter, events) in bound.counters {
             live.bind_counter(counter, events)?;
         }
-        if caps & FI_RMA_EVENT != 0 {
+        if terms.caps & FI_RMA_EVENT != 0 {
             live.observers.add_endpoint(&live)?;
         }
-        if caps & FI_TRIGGER != 0 {
+        if terms.caps & (FI_TRIGGER | FI_COLLECTIVE) != 0 {
             live.board.add_endpoint(&live)?;
         }
         Ok(live)
@@ -130,6 +139,7 @@ impl Live {
         self.board.forget_endpoint(self);
         self.tickets.close(self);
         self.engine.close();
+        self.collectives.close(self);
     }
 
     fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
@@ -152,12 +162,26 @@ impl Live {
         &self.joints
     }
 
+    pub(crate) fn collectives(&self) -> &Collectives {
+        &self.collectives
+    }
+
+    pub(crate) fn av(&self) -> &AvTable {
+        &self.av
+    }
+
     pub(crate) fn caps(&self) -> u64 {
-        self.caps
+        self.terms.caps
+    }
+
+    /// Longest injected message or write. Bytes.
+    #[inline]
+    pub(crate) fn inject_max(&self) -> usize {
+        self.terms.inject_max
     }
 
     pub(crate) fn orders(&self) -> &Orders {
-        &self.orders
+        &self.terms.orders
     }
 
     /// Whether counters are told of messages sent.
@@ -174,7 +198,7 @@ impl Live {
     /// The peer to receive from; `None` for any.
     #[inline]
     pub(crate) fn source(&self, number: fi_addr_t) -> Result<Option<PeerId>, Error> {
-        if number == FI_ADDR_UNSPEC || self.caps & FI_DIRECTED_RECV == 0 {
+        if number == FI_ADDR_UNSPEC || self.terms.caps & FI_DIRECTED_RECV == 0 {
             return Ok(None);
         }
         self.peer(number).map(Some)
@@ -197,6 +221,9 @@ impl Live {
         scratch.clear();
         // What was ready may have waited for room.
         self.board.start();
+        if self.collectives.are_open() {
+            self.collectives.resume(self);
+        }
     }
 
     /// Hands out the messages that were received first of all, as far as only the queue is to be told of them; how many
@@ -204,7 +231,8 @@ impl Live {
     #[inline]
     fn hand_over(&self, done: &[Completion], reading: Option<&mut Reading<'_>>) -> usize {
         let Some(binding) = &self.rx else { return 0 };
-        if self.joints.are_open() || self.tickets.are_open() || self.counters.count_any(FI_RECV) {
+        let others = self.joints.are_open() || self.tickets.are_open() || self.collectives.are_open();
+        if others || self.counters.count_any(FI_RECV) {
             return 0;
         }
         let plain = |completion: &&Completion| {
@@ -234,6 +262,13 @@ impl Live {
         open: &mut Option<Filling<'a>>,
         reading: Option<&mut Reading<'_>>,
     ) {
+        if self.collectives.are_open() {
+            // The end is told to a queue that may be the same.
+            *open = None;
+            if !self.collectives.settle(self, completion) {
+                return;
+            }
+        }
         if self.joints.are_open() && !self.joints.settle(completion) {
             return;
         }
@@ -267,8 +302,15 @@ impl Live {
         }
     }
 
+    /// Puts an entry into the queue of what this endpoint transmits.
+    pub(crate) fn tell(&self, entry: Entry) {
+        if let Some(binding) = &self.tx {
+            binding.queue.filling().push(entry, None);
+        }
+    }
+
     fn source_number(&self, completion: &Completion) -> fi_addr_t {
-        let wanted = self.caps & FI_SOURCE != 0 && is_receiver_side(completion.kind);
+        let wanted = self.terms.caps & FI_SOURCE != 0 && is_receiver_side(completion.kind);
         let number = match (completion.peer.filter(|_| wanted), &self.engine) {
             (Some(peer), Engine::Reliable(engine)) => self.peers.number(engine, &self.av, peer),
             (Some(peer), Engine::Datagrams(datagrams)) => {

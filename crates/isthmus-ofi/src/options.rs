@@ -105,7 +105,7 @@ fn known_size(ep: &Ep, level: c_int, name: c_int) -> Result<usize, Error> {
         CM_DATA_SIZE => Ok(0),
         TX_SIZE | RX_SIZE => Ok(QUEUE_SIZE),
         MAX_MSG_SIZE => Ok(ep.state.message_max()),
-        INJECT_MSG_SIZE => Ok(Endpoint::INJECT_MAX.min(ep.state.message_max())),
+        INJECT_MSG_SIZE => Ok(ep.state.inject_max().min(ep.state.message_max())),
         // Datagrams are plain messages only.
         MAX_TAGGED_SIZE..=MAX_ATOMIC_SIZE | INJECT_TAGGED_SIZE..=INJECT_ATOMIC_SIZE
             if ep.state.kind() == Kind::Datagram =>
@@ -114,7 +114,8 @@ fn known_size(ep: &Ep, level: c_int, name: c_int) -> Result<usize, Error> {
         }
         MAX_TAGGED_SIZE | MAX_RMA_SIZE => Ok(ep.state.message_max()),
         MAX_ATOMIC_SIZE => Ok(Endpoint::ATOMIC_MAX),
-        INJECT_TAGGED_SIZE | INJECT_RMA_SIZE | INJECT_ATOMIC_SIZE => Ok(Endpoint::INJECT_MAX),
+        INJECT_TAGGED_SIZE | INJECT_RMA_SIZE => Ok(ep.state.inject_max()),
+        INJECT_ATOMIC_SIZE => Ok(Endpoint::ATOMIC_MAX),
         _ => Err(Error::NoOption),
     }
 }

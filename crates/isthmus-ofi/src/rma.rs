@@ -56,7 +56,7 @@ impl Remote {
     /// # Safety
     /// The buffers stay valid and unchanged until the completion is read.
     unsafe fn write(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
-        check_inject(call.options, iov)?;
+        check_inject(&call, iov)?;
         call.post(CompletionKind::Write, iov, move |live, options, iov| {
             let request = self.request(live, options, iov)?;
             // SAFETY: by this function's contract.
@@ -138,7 +138,7 @@ pub(crate) unsafe fn post_call(
         return if write { unsafe { remote.write(call, iov) } } else { unsafe { remote.read(call, iov) } };
     }
     if write {
-        check_inject(call.options, iov)?;
+        check_inject(&call, iov)?;
     }
     let range = |place: &fi_rma_iov| RemoteRange { key: place.key, addr: place.addr, len: place.len as u64 };
     let scattered = Scattered { peer: msg.addr, places: places.iter().map(range).collect(), data };

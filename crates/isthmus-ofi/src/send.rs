@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 
-use isthmus_io::Endpoint;
 use isthmus_proto::{Channel, CompletionKind, Options, RecvRequest, SendRequest};
 use libc::iovec;
 
@@ -79,7 +78,7 @@ impl Outgoing {
     /// As for [`Outgoing::send`].
     #[inline]
     pub(crate) unsafe fn post(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
-        check_inject(call.options, iov)?;
+        check_inject(&call, iov)?;
         let Self { channel, tag, dest, data } = self;
         call.post(CompletionKind::Send(channel), iov, move |live, options, iov| {
             let options = Options { silent: !options.notify && !live.counts_sends(), ..options };
@@ -91,11 +90,10 @@ impl Outgoing {
 }
 
 /// Injected buffers are short.
-pub(crate) fn check_inject(options: Options, iov: &[iovec]) -> Result<(), Error> {
-    if options.inject && length(iov) > Endpoint::INJECT_MAX {
-        return Err(Error::TooLong(Endpoint::INJECT_MAX));
-    }
-    Ok(())
+#[inline]
+pub(crate) fn check_inject(call: &Call<'_>, iov: &[iovec]) -> Result<(), Error> {
+    let most = call.live.inject_max();
+    if call.options.inject && length(iov) > most { Err(Error::TooLong(most)) } else { Ok(()) }
 }
 
 /// Posts a receive.

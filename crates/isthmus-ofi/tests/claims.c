@@ -42,7 +42,7 @@ static void want_refused(struct fi_info *hints)
 static void what_is_not_there_is_not_offered(void)
 {
 	uint64_t caps[] = { FI_XPU_TRIGGER, FI_RMA_PMEM, FI_SHARED_AV, FI_NAMED_RX_CTX,
-			    FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_VARIABLE_MSG };
+			    FI_HMEM, FI_MULTICAST, FI_VARIABLE_MSG };
 	struct fi_info *hints;
 
 	for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)

@@ -62,12 +62,15 @@ static void open_all(void)
 static void close_all(void)
 {
 	OK(fi_close(&ep->fid));
-	OK(fi_close(&sent->fid));
-	OK(fi_close(&came->fid));
+	if (sent)
+		OK(fi_close(&sent->fid));
+	if (came)
+		OK(fi_close(&came->fid));
 	OK(fi_close(&cq->fid));
 	OK(fi_close(&av->fid));
 	OK(fi_close(&domain->fid));
 	OK(fi_close(&fabric->fid));
+	sent = came = NULL;
 }
 
 static struct fi_cq_tagged_entry next(void)
@@ -250,6 +253,87 @@ static void old_programs_find_their_modes(void)
 	fi_freeinfo(hints);
 }
 
+/* Messages to oneself of every length about what may be injected, by an endpoint with these hints. */
+static void injects_up_to(struct fi_info *hints, size_t most)
+{
+	static char out[1 << 15], in[1 << 15];
+	struct fi_cq_tagged_entry entry;
+	size_t lengths[] = { 0, 1, 4096, most - 1, most };
+
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+	WANT(info->tx_attr->inject_size, most);
+	open_all();
+	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+		struct iovec iov = { in, sizeof in };
+		struct fi_msg_tagged receive = { .msg_iov = &iov, .iov_count = 1, .tag = i, .addr = FI_ADDR_UNSPEC };
+
+		memset(out, 'a' + i, sizeof out);
+		OK(fi_tinject(ep, out, lengths[i], self, i));
+		/* The buffer is the program's again. */
+		memset(out, 0, sizeof out);
+		memset(in, 1, sizeof in);
+		OK(fi_trecvmsg(ep, &receive, FI_COMPLETION));
+		WANT(fi_cq_sread(cq, &entry, 1, NULL, 20000), 1);
+		WANT(entry.len, lengths[i]);
+		for (size_t k = 0; k < lengths[i]; k++)
+			WANT(in[k], 'a' + i);
+		WANT(in[lengths[i]], 1);
+	}
+	WANT(fi_tinject(ep, out, most + 1, self, 0), -FI_EMSGSIZE);
+	close_all();
+	fi_freeinfo(info);
+}
+
+static void as_much_is_injected_as_was_asked_for(void)
+{
+	struct fi_info *hints = asked(FI_TAGGED);
+
+	injects_up_to(hints, 4096);
+	hints->tx_attr->inject_size = 16384;
+	injects_up_to(hints, 16384);
+	hints->tx_attr->inject_size = 16385;
+	WANT(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info), -FI_ENODATA);
+	fi_freeinfo(hints);
+}
+
+/* Where the host has both versions of IP, an endpoint has the one that is asked for. */
+static void addresses_are_of_the_version_that_is_wanted(void)
+{
+	const struct { uint32_t format; size_t len; } versions[] = { { FI_SOCKADDR_IN, 16 }, { FI_SOCKADDR_IN6, 28 } };
+	struct fi_info *hints = asked(FI_TAGGED);
+	struct fi_cq_tagged_entry entry;
+	char name[64];
+
+	for (int i = 0; i < 2; i++) {
+		size_t len = sizeof name;
+
+		hints->addr_format = versions[i].format;
+		if (fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info))
+			continue;
+		WANT(info->addr_format, versions[i].format);
+		WANT(info->src_addrlen, versions[i].len);
+		open_all();
+		OK(fi_getname(&ep->fid, name, &len));
+		WANT(len, versions[i].len);
+		OK(fi_tinject(ep, name, len, self, 7));
+		struct iovec iov = { buffer, sizeof buffer };
+		struct fi_msg_tagged receive = { .msg_iov = &iov, .iov_count = 1, .tag = 7, .addr = self };
+		OK(fi_trecvmsg(ep, &receive, FI_COMPLETION));
+		WANT(fi_cq_sread(cq, &entry, 1, NULL, 20000), 1);
+		close_all();
+		fi_freeinfo(info);
+	}
+	/* What the program leaves open follows its peer. */
+	hints->addr_format = FI_SOCKADDR;
+	if (fi_getinfo(FI_VERSION(1, 17), "fd00::99", "4000", FI_NUMERICHOST, hints, &info) == 0) {
+		WANT(info->dest_addrlen, 28);
+		if (info->addr_format == FI_SOCKADDR_IN6)
+			WANT(info->src_addrlen, 28);
+		fi_freeinfo(info);
+	}
+	fi_freeinfo(hints);
+}
+
 int main(void)
 {
 	struct fi_info *hints = asked(FI_TAGGED | FI_MSG | FI_RMA | FI_ATOMIC);
@@ -265,6 +349,8 @@ int main(void)
 	counted_accesses_are_of_one_piece();
 	old_programs_find_their_modes();
 	fi_freeinfo(info);
+	as_much_is_injected_as_was_asked_for();
+	addresses_are_of_the_version_that_is_wanted();
 	fi_freeinfo(hints);
 	return 0;
 }

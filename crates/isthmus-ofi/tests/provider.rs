@@ -68,6 +68,11 @@ fn operations_keep_the_order_that_was_asked_for() {
 }
 
 #[test]
+fn groups_do_together_what_their_operations_say() {
+    run("collectives", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn what_programs_of_others_rely_on_is_there() {
     run("corners", &[], LONG_ENOUGH);
 }

@@ -11,6 +11,7 @@ mod memory;
 mod operation;
 mod window;
 
+pub use atomics::apply as apply_atomic;
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneLoss, LaneSample, Micros, PeerFault,
     Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer,

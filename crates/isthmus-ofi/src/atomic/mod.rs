@@ -18,9 +18,10 @@ use crate::flags::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC};
 use crate::joint;
 use crate::live::Live;
 use crate::rma::check_remote_pieces;
-use valid::{count_max, op_of, type_of};
+use valid::count_max;
 
 pub(crate) use calls::OPS;
+pub(crate) use valid::{op_of, type_of};
 
 /// What to do where.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use crate::abi::{
     FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, fi_addr_t, fi_cq_data_entry, fi_cq_entry,
     fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry,
 };
-use crate::flags::{FI_ADDR_NOTAVAIL, FI_MULTI_RECV};
+use crate::flags::{FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_MULTI_RECV};
 use crate::live::flags_of;
 
 /// A finished operation.
@@ -35,6 +35,13 @@ impl Entry {
     #[inline]
     pub(crate) fn received(completion: &Completion, source: fi_addr_t) -> Self {
         Self { tagged: tagged(completion), source, error: None }
+    }
+
+    /// The end of a collective operation.
+    pub(crate) fn collective(context: u64, error: Option<OpError>) -> Self {
+        let mut entry = Self::released(context);
+        entry.tagged.flags = FI_COLLECTIVE;
+        Self { error: error.map(Box::new), ..entry }
     }
 
     /// The end of a multi-receive buffer, alone.

@@ -27,6 +27,7 @@ pub(crate) struct Offer {
     pub(crate) rx_flags: u64,
     pub(crate) tx_order: u64,
     pub(crate) rx_order: u64,
+    pub(crate) inject_size: usize,
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,
     /// Most pieces of a buffer.
@@ -55,6 +56,7 @@ impl Default for Offer {
             rx_flags: 0,
             tx_order: MSG_ORDER,
             rx_order: MSG_ORDER,
+            inject_size: Endpoint::INJECT_MAX,
             tx_size: QUEUE_SIZE,
             rx_size: QUEUE_SIZE,
             tx_pieces: IOV_LIMIT,
@@ -114,7 +116,7 @@ impl Offer {
         tx.caps = self.caps & TX_CAPS;
         tx.op_flags = self.tx_flags;
         tx.msg_order = self.tx_order;
-        tx.inject_size = Endpoint::INJECT_MAX.min(self.message_max);
+        tx.inject_size = self.inject_size.min(self.message_max);
         tx.size = self.tx_size;
         tx.iov_limit = self.tx_pieces;
         tx.rma_iov_limit = self.kind.remote_pieces(self.caps);
@@ -167,7 +169,7 @@ impl Offer {
         ep.max_order_raw_size = order_size(FI_ORDER_RAW | FI_ORDER_RMA_RAW);
         ep.max_order_war_size = order_size(FI_ORDER_WAR | FI_ORDER_RMA_WAR);
         ep.max_order_waw_size = order_size(FI_ORDER_WAW | FI_ORDER_RMA_WAW);
-        ep.mem_tag_format = self.kind.tag_format();
+        ep.mem_tag_format = self.kind.tag_format(self.caps);
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;
         Ok(ep)

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use isthmus_io::Endpoint;
+use isthmus_io::{Endpoint, Family};
 
 use super::limits::*;
 use super::{Hints, Kind, Offer};
@@ -35,18 +35,18 @@ fn need(met: bool, what: &'static str) -> Answer {
 
 fn check_general(kind: Kind, hints: &Hints) -> Answer {
     need(!hints.handle, "a connection request")?;
-    need(hints.caps & !(kind.caps() | DOMAIN_EXTRAS) == 0, "one of the capabilities asked for")?;
+    need(hints.caps & !(kind.all_caps() | DOMAIN_EXTRAS) == 0, "one of the capabilities asked for")?;
     let sockets =
         matches!(hints.addr_format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP);
     need(hints.addr_format == FI_FORMAT_UNSPEC || sockets, "this address format")
 }
 
 fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
-    need(tx.caps & !kind.caps() == 0, "one of the transmit capabilities asked for")?;
+    need(tx.caps & !kind.all_caps() == 0, "one of the transmit capabilities asked for")?;
     need(tx.op_flags & !kind.tx_flags() == 0, "one of the default transmit flags asked for")?;
     need(tx.msg_order & !kind.orders() == 0, "this message order")?;
     need(tx.comp_order == 0, "an order of completions")?;
-    need(tx.inject_size <= Endpoint::INJECT_MAX, "such a large inject_size")?;
+    need(tx.inject_size <= INJECT_SIZE_MAX, "such a large inject_size")?;
     need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
     need(tx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")?;
     let remote_pieces = kind.remote_pieces(complete(kind, caps)).max(1);
@@ -54,7 +54,7 @@ fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
 }
 
 fn check_rx(kind: Kind, rx: &fi_rx_attr) -> Answer {
-    need(rx.caps & !kind.caps() == 0, "one of the receive capabilities asked for")?;
+    need(rx.caps & !kind.all_caps() == 0, "one of the receive capabilities asked for")?;
     need(rx.op_flags & !kind.rx_flags() == 0, "one of the default receive flags asked for")?;
     need(rx.msg_order & !kind.orders() == 0, "this message order")?;
     need(rx.comp_order == 0, "an order of completions")?;
@@ -118,6 +118,7 @@ fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
         rx_flags: hints.rx.op_flags,
         tx_order: kind.order() | hints.tx.msg_order,
         rx_order: kind.order() | hints.rx.msg_order,
+        inject_size: hints.tx.inject_size.max(Endpoint::INJECT_MAX),
         tx_size: if hints.tx.size == 0 { QUEUE_SIZE } else { hints.tx.size },
         rx_size: if hints.rx.size == 0 { QUEUE_SIZE } else { hints.rx.size },
         tx_pieces: hints.tx.iov_limit.max(IOV_LIMIT),
@@ -134,6 +135,16 @@ fn accept(version: u32, kind: Kind, hints: &Hints) -> Offer {
     }
 }
 
+/// The version of IP that a program wants by the format of addresses, or by its peer's.
+pub(super) fn family(wanted: u32, dest: Option<SocketAddr>) -> Option<Family> {
+    match wanted {
+        FI_SOCKADDR_IN => Some(Family::V4),
+        FI_SOCKADDR_IN6 => Some(Family::V6),
+        FI_SOCKADDR | FI_SOCKADDR_IP => dest.map(|dest| Family::of(dest.ip())),
+        _ => None,
+    }
+}
+
 /// The format that a program gets who wants `wanted`, where `own` is what endpoints have.
 pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
     let ours = if own.is_ipv4() { FI_SOCKADDR_IN } else { FI_SOCKADDR_IN6 };
@@ -145,7 +156,7 @@ pub(super) fn format(wanted: u32, own: SocketAddr) -> Result<u32, Error> {
 /// Adds the directions that a program left open, and what costs nothing.
 fn complete(kind: Kind, wanted: u64) -> u64 {
     if wanted & OPERATIONS == 0 {
-        return kind.caps() | wanted & DOMAIN_EXTRAS;
+        return kind.caps() | wanted & (DOMAIN_EXTRAS | ON_REQUEST);
     }
     let mut caps = wanted | DOMAIN_CAPS;
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGE_DIRECTIONS == 0 {

@@ -106,7 +106,8 @@ fn directions_left_open_are_added() {
 fn other_providers_questions_are_declined() {
     assert!(refused(|hints| hints.ep.type_ = FI_EP_MSG));
     assert!(refused(|hints| hints.caps |= 1 << 47));
-    assert!(refused(|hints| hints.caps |= 1 << 6));
+    // Multicast.
+    assert!(refused(|hints| hints.caps |= 1 << 5));
     assert!(refused(|hints| hints.handle = true));
     assert!(refused(|hints| hints.domain_name = Some("eth0".into())));
 }
@@ -119,7 +120,7 @@ fn what_we_have_not_is_refused_and_not_claimed() {
     assert!(refused(|hints| hints.tx.msg_order |= 1 << 9));
     assert!(refused(|hints| hints.ep.max_order_waw_size = 1 << 20));
     assert!(refused(|hints| hints.tx.op_flags |= FI_COMMIT_COMPLETE));
-    assert!(refused(|hints| hints.tx.inject_size = Endpoint::INJECT_MAX + 1));
+    assert!(refused(|hints| hints.tx.inject_size = INJECT_SIZE_MAX + 1));
     assert!(refused(|hints| hints.domain.cq_data_size = 16));
     assert!(refused(|hints| hints.domain.auth_key_size = 8));
     assert!(refused(|hints| hints.addr_format = 7));
@@ -134,6 +135,27 @@ fn names_for_addresses_are_for_those_who_ask() {
     asking.domain.caps = FI_AV_USER_ID;
     assert_ne!(offer(&asking).caps & FI_AV_USER_ID, 0);
     assert_ne!(offer(&hints(FI_MSG | FI_AV_USER_ID, 0, 0, 0)).caps & FI_AV_USER_ID, 0);
+}
+
+#[test]
+fn collectives_are_for_those_who_ask_and_take_a_bit_of_their_tags() {
+    assert_eq!(offer(&hints(0, 0, 0, 0)).caps & FI_COLLECTIVE, 0);
+    for caps in [FI_COLLECTIVE, FI_COLLECTIVE | FI_MSG] {
+        let asked = offer(&hints(caps, 0, 0, 0)).caps;
+        assert_ne!(asked & FI_COLLECTIVE, 0);
+        assert_eq!(Kind::Reliable.tag_format(asked) >> 63, 0);
+    }
+    assert!(refused(|hints| (hints.ep.type_, hints.caps) = (FI_EP_DGRAM, FI_MSG | FI_COLLECTIVE)));
+}
+
+#[test]
+fn who_wants_to_inject_more_than_others_says_so() {
+    let mut asking = hints(FI_MSG, 0, 0, 0);
+    assert_eq!(offer(&asking).inject_size, Endpoint::INJECT_MAX);
+    asking.tx.inject_size = 64;
+    assert_eq!(offer(&asking).inject_size, Endpoint::INJECT_MAX);
+    asking.tx.inject_size = INJECT_SIZE_MAX;
+    assert_eq!(offer(&asking).inject_size, INJECT_SIZE_MAX);
 }
 
 #[test]
@@ -188,6 +210,16 @@ fn socket_addresses_are_of_the_endpoints_family() {
     assert_eq!(format(FI_SOCKADDR_IP), Some(FI_SOCKADDR_IN));
     assert_eq!(format(FI_FORMAT_UNSPEC), Some(FI_FORMAT_UNSPEC));
     assert_eq!(format(FI_SOCKADDR_IN6), None);
+}
+
+#[test]
+fn formats_and_peers_say_which_ip_is_wanted() {
+    let peer = |text: &str| Some(text.parse().expect("an address"));
+    assert_eq!(family(FI_FORMAT_UNSPEC, peer("[fd00::7]:1")), None);
+    assert_eq!(family(FI_SOCKADDR_IN6, None), Some(Family::V6));
+    assert_eq!(family(FI_SOCKADDR_IN, peer("[fd00::7]:1")), Some(Family::V4));
+    assert_eq!(family(FI_SOCKADDR, peer("[fd00::7]:1")), Some(Family::V6));
+    assert_eq!(family(FI_SOCKADDR_IP, None), None);
 }
 
 #[test]

@@ -38,6 +38,14 @@ impl Kind {
     }
 
     /// What a program may ask for.
+    pub(super) fn all_caps(self) -> u64 {
+        match self {
+            Self::Reliable => CAPS | ON_REQUEST,
+            Self::Datagram => DATAGRAM_CAPS,
+        }
+    }
+
+    /// What a program gets that asks for nothing.
     pub(crate) fn caps(self) -> u64 {
         match self {
             Self::Reliable => CAPS,
@@ -96,8 +104,10 @@ impl Kind {
         }
     }
 
-    pub(super) fn tag_format(self) -> u64 {
+    pub(super) fn tag_format(self, caps: u64) -> u64 {
         match self {
+            // The highest bit is the collectives'.
+            Self::Reliable if caps & FI_COLLECTIVE != 0 => TAG_FORMAT >> 1,
             Self::Reliable => TAG_FORMAT,
             Self::Datagram => 0,
         }

@@ -19,10 +19,15 @@ pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// What it promises only to programs that ask: names of theirs for addresses.
 pub(super) const DOMAIN_EXTRAS: u64 = FI_AV_USER_ID;
 
+/// What reliable endpoints have only for programs that ask: it takes a bit of the tags.
+pub(super) const ON_REQUEST: u64 = FI_COLLECTIVE;
+
 /// The part of the capabilities that concerns transmitting.
-pub(super) const TX_CAPS: u64 = OPERATIONS | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
+pub(super) const TX_CAPS: u64 =
+    OPERATIONS | FI_COLLECTIVE | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_TRIGGER;
 /// The part of the capabilities that concerns receiving.
-pub(super) const RX_CAPS: u64 = OPERATIONS | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | RX_EXTRAS;
+pub(super) const RX_CAPS: u64 =
+    OPERATIONS | FI_COLLECTIVE | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | RX_EXTRAS;
 const RX_EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_RMA_EVENT | FI_TRIGGER;
 
 /// Flags that transmitting operations take.
@@ -64,6 +69,9 @@ pub(super) const MR_KEY_SIZE: usize = 8;
 /// ([`Endpoint::IOV_MAX`]): as many as libfabric's `tcp` has, since programs exist that make
 /// the most of the number and were never run with a larger one (fabtests' `fi_ubertest`).
 pub(super) const IOV_LIMIT: usize = 4;
+/// Most bytes of an injected message or write that a program may ask for, as many as libfabric's `ofi_rxm` has; who asks for
+/// less gets [`Endpoint::INJECT_MAX`]. It costs memory only while such are under way.
+pub(crate) const INJECT_SIZE_MAX: usize = 16 << 10;
 /// Pieces of a peer's memory that one operation may name.
 pub(super) const RMA_IOV_LIMIT: usize = 4;
 /// Pieces of one memory registration.

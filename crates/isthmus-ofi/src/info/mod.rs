@@ -9,7 +9,7 @@ mod limits;
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
 
-use isthmus_io::{Datagrams, Settings, TlsMode};
+use isthmus_io::{Datagrams, Family, Settings, TlsMode};
 use isthmus_wire::Address;
 
 use crate::abi::fi_info;
@@ -22,7 +22,7 @@ use crate::resolve::resolve;
 pub(crate) use build::Offer;
 pub(crate) use hints::{Hints, address};
 pub(crate) use kind::Kind;
-pub(crate) use limits::{MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE};
+pub(crate) use limits::{INJECT_SIZE_MAX, MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE};
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;
 
@@ -72,9 +72,19 @@ pub(crate) unsafe extern "C" fn getinfo(
 /// and settles how addresses look. What is wrong with the settings, opening a domain says.
 fn locate(offer: &mut Offer) -> Result<(), Error> {
     let settings = Settings::load().ok();
-    if offer.src.is_none() {
-        let ip = settings.as_ref().and_then(|settings| settings.own_ip().ok());
-        offer.src = ip.map(|ip| Address::from(SocketAddr::new(ip, 0)));
+    let family = check::family(offer.addr_format, offer.dest.map(|dest| dest.locator));
+    let source = offer.src.map(|src| src.locator);
+    // What is open is of the version of IP that is wanted.
+    if source.is_none_or(|at| {
+        at.ip().is_unspecified() && family.is_some_and(|family| family != Family::of(at.ip()))
+    }) {
+        let own = |settings: &Settings| match family {
+            Some(family) => settings.own_ip_of(family),
+            None => settings.own_ip().ok(),
+        };
+        let port = source.map_or(0, |at| at.port());
+        let ip = settings.as_ref().and_then(own);
+        offer.src = ip.map(|ip| Address::from(SocketAddr::new(ip, port)));
     }
     let own = offer.src.unwrap_or_default().locator;
     if offer.kind == Kind::Datagram {

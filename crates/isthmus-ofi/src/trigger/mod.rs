@@ -145,6 +145,8 @@ pub(crate) struct Board {
     /// Held by the thread that starts them: one, so that they start in order.
     starting: Mutex<()>,
     posted: AtomicU64,
+    /// Collective operations under way, whose rounds follow one another.
+    attended: AtomicUsize,
     attendant: Attendant,
 }
 
@@ -243,9 +245,21 @@ impl Board {
         entries.inspect(|entry| entry.counter.await_fewer(1)).map(|entry| entry.job).collect()
     }
 
+    /// Something of an endpoint goes on while the program computes, until `turn_from`.
+    pub(crate) fn attend_to(self: &Arc<Self>) {
+        self.attended.fetch_add(1, Ordering::SeqCst);
+        self.attendant.begin(self);
+    }
+
+    pub(crate) fn turn_from(&self) {
+        self.attended.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Whether nothing waits.
     fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty() && self.ready_len.load(Ordering::SeqCst) == 0
+        self.waiting.lock().is_empty()
+            && self.ready_len.load(Ordering::SeqCst) == 0
+            && self.attended.load(Ordering::SeqCst) == 0
     }
 
     /// Ends the thread that attends to it, and drops what waits.
