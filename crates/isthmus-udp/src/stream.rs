@@ -53,6 +53,8 @@ const PROBES_MORE: u8 = 4;
 /// must not wait behind much. Bytes, microseconds.
 const UNSENT_BYTES: u64 = 256 << 10;
 const UNSENT_US: u64 = 4_000;
+/// Room below which whoever writes may wait for more. Bytes.
+const FULL_BYTES: u64 = 64 << 10;
 
 /// Settings of a stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,10 +63,10 @@ pub struct StreamConfig {
     pub composition: Composition,
     /// What holds for every congestion control.
     pub limits: Limits,
-    /// Most bytes that wait to be read. Default 192 MiB: three bandwidth-delay products of
-    /// 1 Gb/s and 500 ms.
+    /// Most bytes that wait to be read. Default 384 MiB: three bandwidth-delay products of
+    /// 10 Gb/s and 100 ms, as what is sent behind a lost packet waits for it for a round trip more.
     pub receive_max: u64,
-    /// Most bytes that wait to be acknowledged. Default 192 MiB.
+    /// Most bytes that wait to be acknowledged. Default 384 MiB.
     pub send_max: u64,
     /// Largest UDP payload that the interface takes. Bytes. Default 1,472.
     pub payload_max: u32,
@@ -82,8 +84,8 @@ impl Default for StreamConfig {
         Self {
             composition: Composition::default(),
             limits: Limits::default(),
-            receive_max: 192 << 20,
-            send_max: 192 << 20,
+            receive_max: 384 << 20,
+            send_max: 384 << 20,
             payload_max: 1_472,
             overhead: IP_UDP_BYTES - 20,
             keepalive_us: 8_000_000,
@@ -356,8 +358,18 @@ impl Stream {
             return 0;
         }
         let unsent = UNSENT_BYTES.max(self.congestion.pace() / (1_000_000 / UNSENT_US));
-        let held = self.config.send_max.saturating_sub(self.sending.held());
-        held.min(unsent.min(self.config.send_max).saturating_sub(self.sending.unsent()))
+        self.room_to_hold().min(unsent.min(self.config.send_max).saturating_sub(self.sending.unsent()))
+    }
+
+    /// How many bytes more may wait to be acknowledged.
+    fn room_to_hold(&self) -> u64 {
+        self.config.send_max.saturating_sub(self.sending.held())
+    }
+
+    /// Nothing more can be written before something is acknowledged: what is under way is not the end of what
+    /// there is to send, however long nothing follows.
+    fn is_full(&self) -> bool {
+        !self.sending.has_ended() && self.room_to_hold() < FULL_BYTES
     }
 
     /// Nothing more will be written; the peer reads up to here and then learns of the end.

@@ -138,8 +138,13 @@ impl Stream {
         if ack.largest >= self.sent.next_number() {
             return Err(StreamFault::Ack);
         }
+        let was_full = self.is_full();
         if !self.sending.on_acked_upto(ack.upto) {
             return Err(StreamFault::Ack);
+        }
+        if was_full && !self.is_full() {
+            // Only from now on more might have been written.
+            self.drained_at = self.drained_at.map(|_| now);
         }
         self.sending.raise_limit(ack.window);
         self.peer_window = self.peer_window.max(ack.window.saturating_sub(ack.upto));

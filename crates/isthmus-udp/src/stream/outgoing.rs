@@ -25,7 +25,7 @@ const COPY_SPACE_US: Micros = 100;
 const COPY_SPACE_MAX_US: Micros = 4_000;
 /// The share of what may be held that has to wait for a piece that was lost twice before copies
 /// of it are worth their room.
-const HOLDS_UP: u64 = 4;
+const HOLDS_UP: u64 = 8;
 /// An application that has nothing to send for so long beyond the pace pauses. Microseconds.
 const PAUSE_US: Micros = 1_000;
 
@@ -153,7 +153,11 @@ impl Stream {
     /// What of the last flight of a long transfer goes once more, while the path is idle.
     fn next_repeat(&mut self, now: Micros, room: u32) -> Option<Piece> {
         let sent_to = self.sending.sent_to();
-        if self.sending.is_drained() && self.coding_due().is_none() && self.repeats.is_new(sent_to) {
+        if self.sending.is_drained()
+            && !self.is_full()
+            && self.coding_due().is_none()
+            && self.repeats.is_new(sent_to)
+        {
             let packets = self.redundancy.packets(Matter::Flight, self.path.loss());
             // Who uses little of the path has its copies already.
             let is_long = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
@@ -185,7 +189,7 @@ impl Stream {
 
     /// When what is under way counts as the last flight, if that has not been seen to.
     pub(super) fn coding_due(&self) -> Option<Micros> {
-        let due = self.sending.is_drained() && self.parity.is_new(self.sending.sent_to());
+        let due = self.sending.is_drained() && !self.is_full() && self.parity.is_new(self.sending.sent_to());
         let wait = (self.path.rtt_us().unwrap_or(0) / 16).clamp(DRAINED_LEAST_US, DRAINED_MOST_US);
         self.drained_at.filter(|_| due).map(|at| at + wait)
     }

@@ -41,6 +41,18 @@ fn a_fast_path_is_filled_in_a_few_round_trips_and_no_queue_overflows() {
     }
 }
 
+/// What is sent behind a lost packet waits for it: there is room for that.
+#[test]
+fn single_losses_do_not_keep_a_fast_long_path_from_being_filled() {
+    let fraction = |loss| {
+        let (rate_bps, rtt_us, loss) = (10_000_000_000, 100_000, Loss::Independent(loss));
+        start(&PathSpec { rate_bps, rtt_us, queue_us: rtt_us, loss, ..Default::default() }, 1_500_000_000).0
+    };
+    let (clean, lossy) = (fraction(0.0), fraction(0.0001));
+    println!("{lossy:.3} of the floor, {clean:.3} without loss");
+    assert!(lossy >= 0.97 * clean, "{lossy} of the floor, {clean} without loss");
+}
+
 /// The fraction of the floor at which so many bytes go once the peer has answered, where the path was measured
 /// with `train` bytes meanwhile.
 fn start_measured(path: &PathSpec, train: u32, bytes: u64) -> f64 {

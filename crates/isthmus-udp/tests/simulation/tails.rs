@@ -2,7 +2,7 @@
 
 use isthmus_lab::model::Loss;
 
-use crate::net::{Flow, Net, PathSpec};
+use crate::net::{Flow, Net, PathSpec, config, transfer_after};
 
 const RTT_US: u64 = 366_000;
 
@@ -54,4 +54,20 @@ fn where_nothing_is_lost_no_flight_is_repeated() {
     let end = end_of_transfer(0.0, 1);
     assert_eq!(end.copied, 0);
     assert!(end.took < 1.05, "{} RTT", end.took);
+}
+
+/// A loss has all that was sent behind it wait for a round trip more: where a flight and a half is all that may
+/// wait, it is that which keeps the rest back, not its end.
+#[test]
+fn who_can_hold_no_more_has_not_come_to_an_end() {
+    let path = PathSpec { rtt_us: 100_000, loss: Loss::Independent(0.001), ..Default::default() };
+    let flight = path.goodput() * path.rtt_us as f64 / 1e6;
+    let mut settings = config(&path);
+    settings.stream.send_max = (1.5 * flight) as u64;
+    let mut net = Net::new(&path, vec![settings.clone(), settings]);
+    transfer_after(&mut net, 210_000, 300_000_000, 60.0).expect("it ends in time");
+    let (_, id) = net.opened[0];
+    let copied = net.ports[0].stream(id).map_or(0, |stream| stream.status().counters.bytes_copied);
+    println!("{:.3} flights copied", copied as f64 / flight);
+    assert!(copied as f64 <= 0.1 * flight, "{:.2} flights copied", copied as f64 / flight);
 }
