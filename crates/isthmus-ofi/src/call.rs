@@ -1,4 +1,7 @@
 //! What all calls that post an operation have in common.
+//!
+//! They are a part of each C function down to the engine, which is called with all of it: what is handed from one function to
+//! another on the way is made in memory and copied, in greater pieces than it was written in, for which processors wait.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -18,8 +21,15 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// The options as far as they apply to receives.
+    #[inline(always)]
+    pub(crate) fn receive_options(&self) -> Options {
+        let Options { context, notify, .. } = self.options;
+        Options { context, notify, ..Options::default() }
+    }
+
     /// Posts by `post`, now or once the counter is there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post<B, F>(self, kind: CompletionKind, buffers: &B, post: F) -> Result<isize, Error>
     where
         B: ToOwned + ?Sized,
@@ -36,6 +46,7 @@ impl Call<'_> {
     }
 
     #[cold]
+    #[inline(never)]
     fn defer<B, F>(
         live: &Arc<Live>,
         options: Options,

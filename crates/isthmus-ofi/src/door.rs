@@ -77,10 +77,11 @@ impl Code for *const std::ffi::c_char {
     }
 }
 
-/// Runs `body` on the object behind `raw`.
+/// Runs `body` on the object behind `raw`: within the C function, so that its arguments stay in registers.
 ///
 /// # Safety
 /// `raw` is null, or was returned by [`give`] for an `O` and not closed since.
+#[inline(always)]
 pub(crate) unsafe fn enter<O: Object, T, R: Code>(
     raw: *mut T,
     body: impl FnOnce(&O) -> Result<R, Error>,
@@ -147,6 +148,8 @@ pub(crate) unsafe fn close<O: Object, T>(raw: *mut T, body: impl FnOnce(&O) -> R
     enter_free(end)
 }
 
+#[cold]
+#[inline(never)]
 fn refuse<R: Code>(error: &Error) -> R {
     if !error.is_ordinary() {
         let level = if error.is_the_users() { Level::Warn } else { Level::Info };
@@ -155,6 +158,8 @@ fn refuse<R: Code>(error: &Error) -> R {
     R::failed(error.errno())
 }
 
+#[cold]
+#[inline(never)]
 fn panicked<R: Code>(panic: &(dyn Any + Send)) -> R {
     let text = panic
         .downcast_ref::<&str>()

@@ -43,7 +43,7 @@ impl Engine {
 
     /// # Safety
     /// Unless injected, the buffers stay valid and unchanged until the completion was polled.
-    #[inline]
+    #[inline(never)]
     pub(crate) unsafe fn send(&self, request: &SendRequest, iov: &[iovec]) -> Result<(), Error> {
         Ok(match self {
             // SAFETY: by this function's contract.
@@ -58,7 +58,7 @@ impl Engine {
 
     /// # Safety
     /// The buffers stay valid and untouched until the completion was polled.
-    #[inline]
+    #[inline(never)]
     pub(crate) unsafe fn recv(&self, request: &RecvRequest, iov: &[iovec]) -> Result<(), Error> {
         Ok(match self {
             // SAFETY: by this function's contract.

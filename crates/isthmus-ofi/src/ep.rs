@@ -204,7 +204,7 @@ impl Ep {
     }
 
     /// The endpoint at work.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn live(&self) -> Result<&Arc<Live>, Error> {
         // Not `ok_or`, which makes an error each time only to drop it.
         let Some(live) = self.state.live.get() else {
@@ -217,7 +217,7 @@ impl Ep {
     ///
     /// # Safety
     /// `context` is a `fi_triggered_context` if the endpoint's flags have `FI_TRIGGER`.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn tx(&self, context: *mut c_void) -> Result<Call<'_>, Error> {
         let (live, flags) = (self.live()?, self.tx_flags.load(Ordering::Relaxed));
         // SAFETY: by this function's contract.
@@ -242,7 +242,7 @@ impl Ep {
     }
 
     /// An inject call: no entry in the queue, the buffer free at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tx_inject(&self) -> Result<Call<'_>, Error> {
         if self.tx_flags.load(Ordering::Relaxed) & FI_TRIGGER != 0 {
             return Err(Error::Unsupported("an injected operation that waits for a counter"));
@@ -255,7 +255,7 @@ impl Ep {
     ///
     /// # Safety
     /// `context` is a `fi_triggered_context` if the flags have `FI_TRIGGER`.
-    #[inline]
+    #[inline(always)]
     unsafe fn when(&self, flags: u64, context: *mut c_void) -> Result<Option<When>, Error> {
         if flags & FI_TRIGGER == 0 {
             return Ok(None);
@@ -272,7 +272,7 @@ impl Ep {
         self.raw.fid.context.expose_provenance() as u64
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tx_options(&self, live: &Live, flags: u64, context: *mut c_void) -> Options {
         let selective = live.tx.as_ref().is_some_and(|binding| binding.selective);
         let notify = !selective || flags & FI_COMPLETION != 0;
@@ -298,7 +298,7 @@ impl Ep {
     ///
     /// # Safety
     /// As for [`Ep::tx`].
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn rx(&self, context: *mut c_void) -> Result<Call<'_>, Error> {
         // SAFETY: by this function's contract.
         unsafe { self.rx_msg(self.rx_flags.load(Ordering::Relaxed), context) }
@@ -308,7 +308,7 @@ impl Ep {
     ///
     /// # Safety
     /// As for [`Ep::tx_msg`].
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn rx_msg(&self, flags: u64, context: *mut c_void) -> Result<Call<'_>, Error> {
         let live = self.live()?;
         // SAFETY: by this function's contract.

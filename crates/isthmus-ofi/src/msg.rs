@@ -26,8 +26,9 @@ pub(crate) static OPS: fi_ops_msg = fi_ops_msg {
     injectdata: Some(injectdata),
 };
 
+#[inline(always)]
 pub(crate) fn incoming(call: &Call<'_>, source: fi_addr_t, multi: Option<u64>) -> Result<RecvRequest, Error> {
-    let (source, options) = (call.live.source(source)?, call.options);
+    let (source, options) = (call.live.source(source)?, call.receive_options());
     Ok(RecvRequest { source, channel: Channel::Untagged, tag: 0, ignore: 0, multi, options })
 }
 

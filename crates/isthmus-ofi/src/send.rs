@@ -1,6 +1,7 @@
 //! What untagged and tagged messages have in common.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use isthmus_proto::{Channel, CompletionKind, Options, RecvRequest, SendRequest};
 use libc::iovec;
@@ -11,6 +12,8 @@ use crate::convert::length;
 use crate::ep::{Ep, target};
 use crate::error::Error;
 use crate::flags::FI_REMOTE_CQ_DATA;
+use crate::live::Live;
+use crate::trigger::When;
 
 /// A message on its way out.
 #[derive(Clone, Copy)]
@@ -76,7 +79,7 @@ impl Outgoing {
 
     /// # Safety
     /// As for [`Outgoing::send`].
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn post(self, call: Call<'_>, iov: &[iovec]) -> Result<isize, Error> {
         check_inject(&call, iov)?;
         let Self { channel, tag, dest, data } = self;
@@ -100,17 +103,34 @@ pub(crate) fn check_inject(call: &Call<'_>, iov: &[iovec]) -> Result<(), Error> 
 ///
 /// # Safety
 /// The buffers stay valid and untouched until the completion is read.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn post_recv(call: Call<'_>, request: RecvRequest, iov: &[iovec]) -> Result<isize, Error> {
-    let Call { live, options, when } = call;
-    if when.is_none() {
+    let Call { live, when, .. } = call;
+    if let Some(when) = when {
         // SAFETY: by this function's contract.
-        return unsafe { live.engine().recv(&request, iov) }.map(|()| 0);
+        return unsafe { post_recv_later(live, when, request, iov) };
     }
+    // SAFETY: by this function's contract.
+    unsafe { live.engine().recv(&request, iov) }.map(|()| 0)
+}
+
+/// As [`post_recv`], once a counter is there.
+///
+/// # Safety
+/// As for [`post_recv`].
+#[cold]
+#[inline(never)]
+unsafe fn post_recv_later(
+    live: &Arc<Live>,
+    when: When,
+    request: RecvRequest,
+    iov: &[iovec],
+) -> Result<isize, Error> {
     if request.multi.is_some() {
         return Err(Error::Unsupported("a multi-receive that waits for a counter"));
     }
-    Call { live, options, when }.post(CompletionKind::Recv(request.channel), iov, move |live, _, iov| {
+    let call = Call { live, options: request.options, when: Some(when) };
+    call.post(CompletionKind::Recv(request.channel), iov, move |live, _, iov| {
         // SAFETY: by this function's contract.
         unsafe { live.engine().recv(&request, iov) }
     })

@@ -29,14 +29,14 @@ pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     injectdata: Some(injectdata),
 };
 
-#[inline]
+#[inline(always)]
 pub(crate) fn incoming(
     call: &Call<'_>,
     source: fi_addr_t,
     tag: u64,
     ignore: u64,
 ) -> Result<RecvRequest, Error> {
-    let (source, options) = (call.live.source(source)?, call.options);
+    let (source, options) = (call.live.source(source)?, call.receive_options());
     Ok(RecvRequest { source, channel: Channel::Tagged, tag, ignore, multi: None, options })
 }
 

@@ -94,6 +94,13 @@ impl Matcher {
         }
     }
 
+    /// Whether any message waits for a receive.
+    #[inline]
+    pub(crate) fn has_unexpected(&self, channel: Channel) -> bool {
+        let queues = if channel == Channel::Tagged { &self.tagged } else { &self.untagged };
+        !queues.unexpected.is_empty()
+    }
+
     #[inline]
     pub(crate) fn post(&mut self, channel: Channel, posted: Posted) {
         self.queues(channel).posted.push_back(posted);
@@ -157,11 +164,7 @@ impl Matcher {
     }
 
     /// The first unexpected message that fits; `take` removes it from the queue.
-    #[inline]
     pub(crate) fn find_unexpected(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
-        if self.queues(channel).unexpected.is_empty() {
-            return None;
-        }
         self.unexpected_before(u64::MAX, channel, wanted, take)
     }
 

@@ -164,6 +164,22 @@ impl Engine {
     /// Posts a receive of `len` bytes at `place`.
     #[inline]
     pub fn recv(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
+        let &RecvRequest { source, channel, tag, ignore, ref options, .. } = request;
+        let wanted = self.wanted(source, channel, tag, ignore);
+        let waits = !self.matcher.has_unexpected(channel) && self.failure_of(wanted.source).is_none();
+        if !waits || request.multi.is_some() {
+            return self.recv_at_length(request, place, len, mem);
+        }
+        // The usual case by itself: what others take by reference is made in memory first, and copied from there.
+        let (context, notify) = (options.context, options.notify);
+        let posted = Posted { wanted, context, notify, place, offset: 0, end: len, multi: None };
+        self.matcher.post(channel, posted);
+    }
+
+    /// As [`Engine::recv`], of any receive.
+    #[cold]
+    #[inline(never)]
+    fn recv_at_length(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
         let mut posted = Posted {
             wanted: self.wanted(request.source, request.channel, request.tag, request.ignore),
             context: request.options.context,
