@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "median.h"
+
 enum { WINDOW = 64, BATCHES = 20, UNEXPECTED = 1000 };
 static const size_t LATENCIES[] = {8, 1 << 10, 64 << 10};
 static const size_t BANDWIDTHS[] = {64 << 10, 1 << 20, 4 << 20, 64 << 20};
@@ -38,12 +40,6 @@ static void tell(const char *name, double value)
     }
 }
 
-static int by_value(const void *left, const void *right)
-{
-    double difference = *(const double *)left - *(const double *)right;
-    return (difference > 0) - (difference < 0);
-}
-
 static void ping_pong(size_t size, int rounds)
 {
     for (int i = 0; i < rounds; i++) {
@@ -65,8 +61,7 @@ static void latency(const char *name, size_t size)
         ping_pong(size, rounds);
         batches[batch] = (MPI_Wtime() - begin) / rounds / 2 * 1e6;
     }
-    qsort(batches, BATCHES, sizeof batches[0], by_value);
-    tell(name, batches[BATCHES / 2]);
+    tell(name, median(batches, BATCHES));
 }
 
 // Windows of messages from rank 0 to rank 1, each of which has a buffer of its own.

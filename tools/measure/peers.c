@@ -7,14 +7,16 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "median.h"
 
 enum { PEERS = 64, BATCHES = 20, TURNS = 20, ADDRESS = 256 };
 
@@ -141,12 +143,6 @@ static double now(void)
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
 }
 
-static int by_value(const void *left, const void *right)
-{
-    double difference = *(const double *)left - *(const double *)right;
-    return (difference > 0) - (difference < 0);
-}
-
 static void ask(struct fi_info *info, struct fid_domain *domain, int in, int out)
 {
     static struct end end;
@@ -171,8 +167,7 @@ static void ask(struct fi_info *info, struct fid_domain *domain, int in, int out
         if (batch >= 0)
             batches[batch] = (now() - begin) / (TURNS * PEERS);
     }
-    qsort(batches, BATCHES, sizeof batches[0], by_value);
-    printf("peers-%d %.6g\n", PEERS, batches[BATCHES / 2]);
+    printf("peers-%d %.6g\n", PEERS, median(batches, BATCHES));
     close_end(&end);
 }
 
