@@ -42,12 +42,7 @@ impl FromStr for Cache {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "measured" => Ok(Self::Measured),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
-            _ => Err("expected measured, always or never".to_owned()),
-        }
+        disk::by_name(text)
     }
 }
 

@@ -12,6 +12,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
+use serde::de::IntoDeserializer;
 
 use crate::cache::Cache;
 
@@ -35,12 +36,13 @@ impl FromStr for Io {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "threads" => Ok(Self::Threads),
-            "uring" => Ok(Self::Uring),
-            _ => Err("expected threads or uring".to_owned()),
-        }
+        by_name(text)
     }
+}
+
+/// What a configuration calls by this name.
+pub(crate) fn by_name<'a, T: Deserialize<'a>>(name: &'a str) -> Result<T, String> {
+    T::deserialize(name.into_deserializer()).map_err(|error: serde::de::value::Error| error.to_string())
 }
 
 /// How disk threads read and write.
