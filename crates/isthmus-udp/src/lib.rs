@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 pub mod congestion;
 pub mod detection;
 pub mod mtu;

@@ -15,6 +15,7 @@ pub(crate) use incoming::Incoming;
 use isthmus_ledger::Flow;
 
 use crate::Micros;
+use crate::answers::Answers;
 use crate::congestion::{CongestionControl, Limits};
 use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
@@ -204,6 +205,7 @@ pub struct Stream {
 
     sending: Sending,
     receiving: Receiving,
+    answers: Answers,
     sent: Sent,
     fates: Fates,
     path: Path,
@@ -303,6 +305,7 @@ impl Stream {
             peer_window: 0,
             sending: Sending::default(),
             receiving: Receiving::new(EARLY_BYTES.min(config.receive_max)),
+            answers: Answers::default(),
             sent: Sent::default(),
             fates: Fates::default(),
             path: Path::default(),

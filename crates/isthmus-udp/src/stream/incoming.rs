@@ -64,7 +64,9 @@ impl Stream {
             }
         }
         if eliciting {
-            self.receiving.owe_ack(now, packet.ack_now);
+            let rtt_us = self.path.rtt_us().unwrap_or(0);
+            let wait_us = packet.ack_now.then(|| self.answers.ask(now, rtt_us));
+            self.receiving.owe_ack(now, wait_us);
         }
         true
     }
@@ -124,7 +126,7 @@ impl Stream {
             Frame::Ack(ack) => self.on_ack(now, &ack)?,
             Frame::Parity(shard) => {
                 if self.receiving.take_parity(&shard) {
-                    self.receiving.owe_ack(now, true);
+                    self.receiving.owe_ack(now, Some(0));
                 }
             }
             Frame::Floor(number) => self.receiving.raise_floor(number),

@@ -400,6 +400,9 @@ impl Stream {
     /// Counts a piece, and sees to copies of it.
     fn after_piece(&mut self, now: Micros, number: u64, piece: &Piece) {
         let bytes = u64::from(piece.len);
+        if piece.attempt == 0 && piece.copy.is_none() {
+            self.answers.answer(now, self.path.rtt_us().unwrap_or(0));
+        }
         if let Some(whole_of) = piece.copy {
             self.counters.bytes_copied += bytes;
             if let Some(of) = whole_of {

@@ -43,9 +43,16 @@ impl Pair {
     }
 
     fn round_trip_us(&mut self) -> u64 {
+        self.round_trip_with_pause_us(0)
+    }
+
+    /// The same where the one that is asked takes some time.
+    fn round_trip_with_pause_us(&mut self, pause_us: u64) -> u64 {
         let start = self.net.now;
         self.write(0);
         self.read(1);
+        let answer_at = self.net.now + pause_us;
+        while self.net.step(answer_at) {}
         self.write(1);
         self.read(0);
         self.net.now - start
@@ -85,5 +92,31 @@ fn where_nothing_is_lost_nothing_is_sent_twice() {
     for end in 0..2 {
         let status = pair.net.ports[end].stream(pair.ids[end]).expect("it lives").status();
         assert_eq!((status.counters.bytes_copied, status.counters.bytes_again), (0, 0));
+    }
+}
+
+#[test]
+fn an_answer_that_comes_soon_takes_the_acknowledgement_along() {
+    for (pause_us, loss, most) in [(200, 0.0, 1.05), (700, 0.0, 1.05), (200, 0.1, 4.1), (5_000, 0.0, 2.05)] {
+        let path = PathSpec { loss: Loss::Independent(loss), ..Default::default() };
+        let mut pair = Pair::new(&path);
+        // It asks, and takes as long to ask again.
+        let turn = |pair: &mut Pair| {
+            let took = pair.round_trip_with_pause_us(pause_us);
+            let next = pair.net.now + pause_us;
+            while pair.net.step(next) {}
+            took
+        };
+        (0..200).for_each(|_| {
+            turn(&mut pair);
+        });
+        let before: u64 = pair.net.sent.iter().sum();
+        let mut took: Vec<u64> = (0..1_000).map(|_| turn(&mut pair)).collect();
+        let packets = (pair.net.sent.iter().sum::<u64>() - before) as f64 / 2_000.0;
+        took.sort_unstable();
+        let p99 = took[990] as f64 / (path.rtt_us + pause_us) as f64;
+        println!("after {pause_us} us, loss {loss}: {packets:.2} packets a message, p99 {p99:.2}");
+        assert!(packets <= most, "after {pause_us} us, loss {loss}: {packets} packets a message");
+        assert!(p99 <= 1.1, "after {pause_us} us, loss {loss}: p99 {p99}");
     }
 }

@@ -1,0 +1,64 @@
+//! Whether what comes from the peer is soon answered by our own program, so that the acknowledgement
+//! can go with the answer instead of in a packet of its own.
+
+use crate::Micros;
+use crate::receiving::ACK_DELAY_US;
+
+/// The part of the round trip for which an acknowledgement waits at most, and never longer than any other: the sender
+/// reckons with that.
+const WAIT_PART: Micros = 32;
+/// So many times in a row it has to have been answered in time.
+const HABIT: u8 = 2;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// When something came that wants an acknowledgement at once, and is not answered yet.
+    asked_at: Option<Micros>,
+    /// How many times in a row it was answered in time, as far as that counts.
+    habit: u8,
+}
+
+impl Answers {
+    /// Something came that wants an acknowledgement at once. Returns for how long that may wait.
+    pub(crate) fn ask(&mut self, now: Micros, rtt_us: Micros) -> Micros {
+        let wait = longest(rtt_us);
+        match self.asked_at {
+            Some(at) if now.saturating_sub(at) <= wait => {}
+            Some(_) => (self.habit, self.asked_at) = (0, Some(now)),
+            None => self.asked_at = Some(now),
+        }
+        if self.habit == HABIT { wait } else { 0 }
+    }
+
+    /// New data goes.
+    pub(crate) fn answer(&mut self, now: Micros, rtt_us: Micros) {
+        let Some(at) = self.asked_at.take() else { return };
+        let in_time = now.saturating_sub(at) <= longest(rtt_us);
+        self.habit = if in_time { (self.habit + 1).min(HABIT) } else { 0 };
+    }
+}
+
+fn longest(rtt_us: Micros) -> Micros {
+    (rtt_us / WAIT_PART).min(ACK_DELAY_US)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_answered_twice_in_time_is_waited_for_until_it_does_not() {
+        let mut answers = Answers::default();
+        let mut turn = |at: Micros, after: Micros| {
+            let wait = answers.ask(at, 19_200);
+            answers.answer(at + after, 19_200);
+            wait
+        };
+        assert_eq!([turn(0, 500), turn(10_000, 600), turn(20_000, 700)], [0, 0, 600]);
+        assert_eq!([turn(30_000, 1), turn(40_000, 1), turn(50_000, 1)], [0, 0, 600]);
+        assert_eq!(answers.ask(60_000, 19_200), 600);
+        assert_eq!(answers.ask(70_000, 19_200), 0, "it was not answered");
+        assert_eq!(Answers::default().ask(0, 0), 0);
+    }
+}
