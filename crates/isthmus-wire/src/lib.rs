@@ -8,8 +8,10 @@ mod address;
 pub mod conversation;
 mod datagram;
 pub mod frame;
+mod hash;
 pub mod rendezvous;
 
 pub use address::{Address, AddressError, AsId, Locator, SubnetId};
 pub use datagram::MessageHeader;
 pub use frame::{Frame, FrameError, PROTOCOL_VERSION};
+pub use hash::fnv1a;

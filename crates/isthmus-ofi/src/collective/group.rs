@@ -5,13 +5,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use isthmus_wire::Address;
+use isthmus_abi::collective::fi_collective_addr;
+use isthmus_wire::{Address, fnv1a};
 
 use super::plan::Collective;
 use super::running::{Buffers, End};
 use super::set::AvSet;
-use isthmus_abi::collective::fi_collective_addr;
-
 use crate::abi::{fi_addr_t, fi_ops, fid, fid_mc};
 use crate::door::{Guard, Object, close, give};
 use crate::ep::Ep;
@@ -59,19 +58,11 @@ impl Joins {
     fn next(&mut self, members: &[Address]) -> u64 {
         let named =
             members.iter().flat_map(|member| member.locator.to_string().into_bytes().into_iter().chain([0]));
-        let name = named.fold(OFFSET, hash);
-        let nth = self.0.entry(name).or_default();
+        let nth = self.0.entry(fnv1a(named.clone())).or_default();
         *nth += 1;
-        let name = nth.to_le_bytes().into_iter().fold(name, hash);
+        let name = fnv1a(named.chain(nth.to_le_bytes()));
         MARK | (name >> 1 & !0 << GROUP_SHIFT)
     }
-}
-
-/// FNV-1a.
-const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-
-fn hash(sum: u64, byte: u8) -> u64 {
-    (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
 }
 
 #[repr(C)]
