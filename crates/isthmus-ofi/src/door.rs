@@ -8,6 +8,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::abi::fid;
 use crate::error::{Error, FI_EOTHER};
 use crate::fork;
 use crate::log::{self, Level};
@@ -103,6 +104,23 @@ pub(crate) unsafe fn enter<O: Object, T, R: Code>(
     }
 }
 
+/// The object that a program names within what it passes, if it is of this class; else `otherwise` says what it is not.
+///
+/// # Safety
+/// `raw` is null or an object of ours, which starts with its `fid` and stays open; objects of the class are `O`s.
+pub(crate) unsafe fn of_class<'a, O: Object>(
+    raw: *const fid,
+    class: usize,
+    otherwise: &'static str,
+) -> Result<&'a O, Error> {
+    // SAFETY: by this function's contract.
+    if unsafe { raw.as_ref() }.ok_or(Error::Null)?.fclass != class {
+        return Err(Error::Invalid(otherwise));
+    }
+    // SAFETY: the class says what it is.
+    Ok(unsafe { &*raw.cast::<O>() })
+}
+
 /// Runs a body that has no object yet.
 pub(crate) fn enter_free<R: Code>(body: impl FnOnce() -> Result<R, Error>) -> R {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -195,7 +213,6 @@ pub(crate) use {entries, refusals};
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::fid;
 
     #[repr(C)]
     struct Thing {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::abi::{fi_addr_t, fi_av_set_attr, fi_ops, fi_ops_av_set, fid, fid_av_set};
 use crate::av::AvTable;
 use crate::convert::{Plain, copy_prefix};
-use crate::door::{Guard, Object, close, entries, give};
+use crate::door::{Guard, Object, close, entries, give, of_class};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{FI_ADDR_NOTAVAIL, FI_CLASS_AV_SET, FI_UNIVERSE};
@@ -76,12 +76,7 @@ impl AvSet {
     /// `raw` is null or an object of libfabric.
     pub(super) unsafe fn behind<'a>(raw: *const fid_av_set) -> Result<&'a Self, Error> {
         // SAFETY: by this function's contract; every object starts with its class.
-        let object = unsafe { raw.as_ref() }.ok_or(Error::Null)?;
-        if object.fid.fclass != FI_CLASS_AV_SET {
-            return Err(Error::Invalid("no set of addresses"));
-        }
-        // SAFETY: the class says what it is.
-        Ok(unsafe { &*raw.cast::<Self>() })
+        unsafe { of_class(raw.cast(), FI_CLASS_AV_SET, "no set of addresses") }
     }
 
     pub(super) fn members(&self) -> Vec<fi_addr_t> {

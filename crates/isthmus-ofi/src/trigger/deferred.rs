@@ -16,6 +16,7 @@ use crate::atomic::{NONE, post_call};
 use crate::call::Call;
 use crate::cntr::Counter;
 use crate::convert::pieces;
+use crate::door::of_class;
 use crate::ep::Ep;
 use crate::error::Error;
 use crate::flags::*;
@@ -131,11 +132,8 @@ unsafe fn subject(work: &fi_deferred_work) -> Result<(&Ep, *mut c_void, u64), Er
         _ => return Err(Error::Unsupported("this kind of deferred work")),
     };
     // SAFETY: by this function's contract; every object starts with its class.
-    if unsafe { raw.as_ref() }.ok_or(Error::Null)?.fid.fclass != FI_CLASS_EP {
-        return Err(Error::Invalid("deferred work is an endpoint's"));
-    }
-    // SAFETY: the class says what it is.
-    Ok((unsafe { &*raw.cast::<Ep>() }, context, flags))
+    let ep = unsafe { of_class(raw.cast(), FI_CLASS_EP, "deferred work is an endpoint's") }?;
+    Ok((ep, context, flags))
 }
 
 /// # Safety

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::abi::fid_cntr;
 use crate::cntr::{Cntr, Counter};
+use crate::door::of_class;
 use crate::error::Error;
 use crate::flags::FI_CLASS_CNTR;
 use crate::live::Live;
@@ -56,12 +57,9 @@ impl When {
 /// `raw` is null or an object of libfabric.
 unsafe fn counter(raw: *mut fid_cntr) -> Result<Arc<Counter>, Error> {
     // SAFETY: by this function's contract; every object starts with its class.
-    let object = unsafe { raw.as_ref() }.ok_or(Error::Null)?;
-    if object.fid.fclass != FI_CLASS_CNTR {
-        return Err(Error::Invalid("a trigger's counter is not a counter"));
-    }
-    // SAFETY: the class says what it is.
-    Ok(unsafe { &*raw.cast::<Cntr>() }.counter.clone())
+    let found: &Cntr =
+        unsafe { of_class(raw.cast(), FI_CLASS_CNTR, "a trigger's counter is not a counter") }?;
+    Ok(found.counter.clone())
 }
 
 type Start = Box<dyn Fn(&Live) -> Result<(), Error> + Send>;
