@@ -229,7 +229,8 @@ impl Opened {
         mut act: impl FnMut(BorrowedFd<'_>, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         let direct = if way == Way::Direct { self.direct() } else { None };
-        let begin = (Instant::now(), disk::processor_time());
+        let ways = self.ways.as_ref().filter(|_| whole >= SHORT);
+        let begin = ways.map(|_| (Instant::now(), disk::processor_time()));
         let (way, done) = match direct {
             None => (Way::Cached, act(self.file.as_fd(), whole)),
             Some(direct) => match act(direct.as_fd(), whole / PAGE * PAGE) {
@@ -240,12 +241,12 @@ impl Opened {
                 done => (Way::Direct, done),
             },
         };
-        if let (Some(ways), Ok(bytes)) = (&self.ways, &done)
+        if let (Some(ways), Some((begin, processor)), Ok(bytes)) = (ways, begin, &done)
             && *bytes >= SHORT
         {
-            let elapsed = begin.0.elapsed().as_nanos() as f64;
+            let elapsed = begin.elapsed().as_nanos() as f64;
             // A ring's work is done by others as well.
-            let processor = begin.1.zip(disk::processor_time()).map(|(begin, end)| (end - begin) as f64);
+            let processor = processor.zip(disk::processor_time()).map(|(begin, end)| (end - begin) as f64);
             let took = Cost { elapsed, processor: processor.unwrap_or(elapsed) };
             let mut ways = ways.lock();
             ways.note(self.opened.elapsed().as_nanos() as u64, way, *bytes, took);

@@ -64,8 +64,7 @@ impl Stream {
             }
         }
         if eliciting {
-            let rtt_us = self.path.rtt_us().unwrap_or(0);
-            let wait_us = packet.ack_now.then(|| self.answers.ask(now, rtt_us));
+            let wait_us = packet.ack_now.then(|| self.answers.ask(now, self.path.rtt_us().unwrap_or(0)));
             self.receiving.owe_ack(now, wait_us);
         }
         true
