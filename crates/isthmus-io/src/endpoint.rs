@@ -120,6 +120,8 @@ pub struct Endpoint {
 const CLOSE_STEP: Duration = Duration::from_micros(200);
 /// How long closing waits for peers to close their side of the lanes.
 const PARTING: Duration = Duration::from_secs(2);
+/// How long leaving waits until lanes have taken what it has to say.
+const LEAVING: Duration = Duration::from_millis(5);
 
 impl Endpoint {
     /// Most bytes that [`isthmus_proto::Options::inject`] accepts.
@@ -291,6 +293,22 @@ impl Endpoint {
         self.turn_until(PARTING, |_, shell| {
             shell.stop_listening();
             !shell.has_lanes()
+        });
+    }
+
+    /// Ends the endpoint of a program that ends now: peers are told once, by what can be sent at once, and
+    /// whether they heard it nobody waits for, which takes a round trip. What was sent and is not known to have
+    /// arrived may be lost. Who does not hear it finds out as if the process had been killed.
+    pub fn leave(&self) {
+        if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // What was posted last goes before that.
+        self.turn_until(Duration::ZERO, |_, _| true);
+        self.work().engine.say_bye();
+        self.turn_until(LEAVING, |_, shell| {
+            shell.stop_listening();
+            !shell.has_unsent()
         });
     }
 

@@ -518,6 +518,11 @@ impl Shell {
     pub(crate) fn has_lanes(&mut self) -> bool {
         self.count > 0 || !self.carriers.is_settled()
     }
+
+    /// Whether a lane has something that has not left this host's programs, or may have.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.lanes.iter().flatten().any(|lane| lane.phase != Phase::Parting) || self.carriers.has_unsent()
+    }
 }
 
 pub(crate) fn loss_of(error: &io::Error) -> LaneLoss {

@@ -17,6 +17,7 @@ by_each_way! {
     a_burst_after_which_nobody_polls_arrives_whole,
     remote_memory_is_written_and_read,
     a_peer_that_is_not_there_is_an_error_that_names_it,
+    who_leaves_at_once_is_known_to_be_gone,
     a_sleeper_is_woken,
 }
 
@@ -164,6 +165,30 @@ fn a_peer_that_is_not_there_is_an_error_that_names_it(by: Transport) {
         assert!(text.contains("127.0.0.1:1") && text.contains("process has ended"), "{text}");
     }
     a.close();
+}
+
+fn who_leaves_at_once_is_known_to_be_gone(by: Transport) {
+    let (a, b) = (open_by(by), open_by(by));
+    exchange(&a, &b);
+    let to_a = b.peer(&a.address()).expect("same subnet");
+    let mut got = [0; 8];
+    recv(&b, Some(to_a), 1, &mut got);
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    send(&a, to_b, 1, &mut [7; 8]);
+    a.leave();
+    complete(&[&b], 1);
+    assert_eq!(got, [7; 8], "what was sent before is not lost where the network loses nothing");
+    // Nobody asks, but whoever sends is told; not that the process has ended, which is found out in other ways.
+    let mut done = Vec::new();
+    let start = Instant::now();
+    while !done.iter().any(|completion: &Completion| completion.error.is_some()) {
+        assert!(start.elapsed() < LIMIT, "it was not heard");
+        send(&b, to_a, 2, &mut [1; 8]);
+        done.extend(complete(&[&b], 1));
+    }
+    let text = done.iter().find_map(|completion| completion.error.as_ref()).expect("one failed").to_string();
+    assert!(text.contains("closed by its program"), "{text}");
+    b.close();
 }
 
 #[test]

@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn bytes_are_the_same_both_ways() {
         let place = tempfile::tempdir().expect("a folder");
-        let mut bytes = Buffer::new(5_000_001);
+        let mut bytes = Buffer::new(5_000_001).expect("there is memory");
         bytes.iter_mut().zip(0u32..).for_each(|(byte, at)| *byte = (at * 7 / 3) as u8);
         for (io, cache) in [Io::Threads, Io::Uring]
             .into_iter()
@@ -367,7 +367,7 @@ mod tests {
                     done += file.write_at(&bytes[done..end], done as u64).expect("written");
                 }
             }
-            let mut read = Buffer::new(bytes.len() + 100);
+            let mut read = Buffer::new(bytes.len() + 100).expect("there is memory");
             let mut done = 0;
             loop {
                 match file.read_at(&mut read[done..], done as u64).expect("read") {

@@ -110,8 +110,7 @@ impl Transfer {
             wire.part(error);
         }
         drop(wire);
-        // Taking leave costs round trips, for which nobody need wait.
-        std::thread::spawn(move || drop(port));
+        port.leave();
         done.map_err(|error| self.explained(error))
     }
 

@@ -184,6 +184,11 @@ impl Port {
         });
     }
 
+    /// Ends it, of a process that ends: the other side is told, and nobody waits for whether it heard that.
+    pub(crate) fn leave(&self) {
+        self.endpoint.leave();
+    }
+
     fn post<T>(
         &self,
         mut buffer: Buffer,

@@ -217,7 +217,7 @@ impl<'a> ReceivingSide<'a> {
             at_first(self.wire.round_trip()).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
         while self.made < most && self.posted < wanted {
             self.made += 1;
-            self.post(Buffer::new(size as usize))?;
+            self.post(Buffer::new(size as usize)?)?;
         }
         Ok(())
     }

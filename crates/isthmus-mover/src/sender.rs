@@ -359,10 +359,10 @@ impl<'a> SendingSide<'a> {
                 }
             }
             let len = HEAD_ROOM + self.sending.block as usize + TAG_LEN;
-            let buffer = self.free.pop().unwrap_or_else(|| {
-                self.made += 1;
-                Buffer::new(len)
-            });
+            let buffer = match self.free.pop() {
+                Some(buffer) => buffer,
+                None => Buffer::new(len).inspect(|_| self.made += 1)?,
+            };
             self.reading += 1;
             let (block, sealing) = (self.sending.block, self.sealing.clone());
             self.pool.put(Job::Read { parts: sources, buffer, block, sealing });

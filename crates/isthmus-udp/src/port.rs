@@ -29,7 +29,7 @@ const GRAVE_US: Micros = 60_000_000;
 const GRAVES_MAX: usize = 4_096;
 /// How long a stranger may take to prove its address. Microseconds.
 const STRANGER_US: Micros = 5_000_000;
-/// How long an ended stream answers what the peer sends again. Microseconds.
+/// How long an ended stream answers what the peer sends again, and repeats its own end. Microseconds.
 const LINGER_US: Micros = 1_000_000;
 /// How long the peer may take to end its direction of a stream that was given up.
 const PARTING_US: Micros = 10_000_000;
@@ -164,6 +164,14 @@ struct Entry {
     told_readable: bool,
     told_open: bool,
     told_failed: bool,
+}
+
+impl Entry {
+    /// Of one that was given up, whether it need not last for what it has left to say: it has failed, or
+    /// the peer has ended its direction too, after which nobody may be there.
+    fn has_parted(&self) -> bool {
+        self.stream.failure().is_some() || self.stream.has_heard_all()
+    }
 }
 
 /// See the module's text.
@@ -521,8 +529,7 @@ impl Port {
     /// Sets when a stream is to be looked at.
     fn schedule(&mut self, now: Micros, key: usize, active: bool) {
         let entry = &mut self.streams[key];
-        let ends =
-            if entry.stream.is_done() || entry.stream.failure().is_some() { LINGER_US } else { PARTING_US };
+        let ends = if entry.has_parted() { LINGER_US } else { PARTING_US };
         let parting = entry.released.map(|at| at + ends);
         let stranger = entry.stranger.then_some(entry.since + STRANGER_US);
         let timeout = [entry.stream.poll_timeout(now), parting, stranger].into_iter().flatten().min();
@@ -552,10 +559,9 @@ impl Port {
         if entry.released.is_none() {
             Self::tell_application(entry, id, &mut self.events);
         }
-        let failed = entry.stream.failure().is_some();
         let over = match entry.released {
             None => entry.stranger && now >= entry.since + STRANGER_US,
-            Some(at) if failed || entry.stream.is_done() => now >= at + LINGER_US,
+            Some(at) if entry.has_parted() => now >= at + LINGER_US,
             Some(at) => entry.stream.is_settled() && now >= at + PARTING_US,
         };
         if over {

@@ -380,6 +380,11 @@ impl Stream {
         self.sending.end();
     }
 
+    /// What was written and has not been sent once, its end left out. Bytes.
+    pub fn unsent(&self) -> u64 {
+        self.sending.unsent()
+    }
+
     /// Whether all that was written has been acknowledged.
     pub fn is_settled(&self) -> bool {
         self.sending.is_settled()
@@ -430,9 +435,14 @@ impl Stream {
         self.failure
     }
 
+    /// Whether all has come that the peer had to say, up to its end.
+    pub(crate) fn has_heard_all(&self) -> bool {
+        self.receiving.is_complete()
+    }
+
     /// Whether both directions have ended and all is acknowledged.
     pub fn is_done(&self) -> bool {
-        self.sending.has_ended() && self.sending.is_settled() && self.receiving.is_complete()
+        self.sending.has_ended() && self.sending.is_settled() && self.has_heard_all()
     }
 
     /// Ends the stream at once; what is under way is lost. Packets tell the peer.

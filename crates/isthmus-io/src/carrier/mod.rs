@@ -619,4 +619,9 @@ impl Carriers {
     pub(crate) fn is_settled(&mut self) -> bool {
         self.udp.as_mut().is_none_or(Udp::is_settled)
     }
+
+    /// Whether carriers hold something that was written and never sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.udp.as_ref().is_some_and(Udp::has_unsent)
+    }
 }

@@ -107,6 +107,27 @@ fn streams_end_without_traces_and_a_late_copy_of_the_opening_does_not_revive_the
 }
 
 #[test]
+fn what_is_left_to_say_to_who_has_ended_its_side_is_not_said_for_long() {
+    let path = PathSpec { rtt_us: 24_000, ..Default::default() };
+    let mut net = Net::pair(&path);
+    let id = net.open(0, 1);
+    let now = net.now;
+    net.ports[0].with(now, id, |stream| stream.write(b"farewell"));
+    net.ports[0].release(now, id);
+    let limit = net.now + 200_000;
+    while net.step(limit) {}
+    let Some(Event::Accepted(id, _)) = net.event(1) else { panic!("nobody called") };
+    // The process ends; its host says nothing of that.
+    net.ports[0] = isthmus_udp::Port::new(PortConfig { sessions_only: true, ..config(&path) }, [99; 16]);
+    let (now, before) = (net.now, net.sent[1]);
+    net.ports[1].with(now, id, |stream| stream.write(b"and you"));
+    net.ports[1].release(now, id);
+    while net.step(now + 1_200_000) {}
+    assert!(net.ports[1].is_empty(), "it is still being told");
+    assert!(net.sent[1] - before < 200, "{} packets into the void", net.sent[1] - before);
+}
+
+#[test]
 fn a_peer_that_has_forgotten_the_stream_resets_it_and_one_that_is_gone_is_noticed() {
     let mut net = Net::pair(&path());
     let id = net.open(0, 1);

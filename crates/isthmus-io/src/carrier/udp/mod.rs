@@ -401,6 +401,13 @@ impl Udp {
         self.leaving.is_empty()
     }
 
+    /// Whether something was written that has not been sent once.
+    pub(super) fn has_unsent(&self) -> bool {
+        let mut streams =
+            self.seats.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
+        self.waiting.is_some() || streams.any(|stream| stream.failure().is_none() && stream.unsent() > 0)
+    }
+
     /// Takes in what has come, does what is due, and adds to `ready` whom it concerns.
     pub(super) fn turn(&mut self, ready: &mut Vec<Ready>) {
         self.stirred = false;
