@@ -93,6 +93,11 @@ impl Parity {
         (self.ranges, self.repaired) = (ranges, repaired);
     }
 
+    /// Whether something that was seen to is missed, as all is from `missed` on.
+    pub(crate) fn is_missed(&self, missed: u64) -> bool {
+        self.sent_to > missed
+    }
+
     /// Whether the end of the data that was sent up to `sent_to` is coded.
     pub(crate) fn has_coded(&self, sent_to: u64) -> bool {
         !self.is_new(sent_to) && self.ranges.iter().any(|(range, _)| !range.is_empty())

@@ -1,5 +1,8 @@
 //! What is measured of a path, and what of it is remembered.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use crate::Micros;
 use crate::wire::Token;
 
@@ -42,9 +45,51 @@ pub(crate) struct Path {
     delay: WindowedLeast,
     /// The receiver's clock, unwrapped.
     clock: Option<u64>,
-    loss: Ratio<1_000>,
-    loss_seldom: Ratio<100_000>,
+    losses: Losses,
+    /// The same of all streams to the host.
+    common: Arc<Common>,
     runs: Runs,
+}
+
+/// What is lost, lately and of many packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    lately: Ratio<1_000>,
+    seldom: Ratio<100_000>,
+}
+
+impl Losses {
+    fn note(&mut self, hits: f64, all: f64) {
+        self.lately.note(hits, all);
+        self.seldom.note(hits, all);
+    }
+
+    fn recall(loss: f64) -> Self {
+        let (hits, all) = (loss * 100.0, 100.0);
+        Self { lately: Ratio { hits, all }, seldom: Ratio { hits, all } }
+    }
+
+    fn most(&self) -> f64 {
+        self.lately.get().max(self.seldom.get())
+    }
+}
+
+/// What is lost of what all streams of a port send to one host: one that carries little now and then would not
+/// learn it by itself. Who holds the port is alone in using it.
+#[derive(Debug, Default)]
+pub(crate) struct Common([AtomicU64; 4]);
+
+impl Common {
+    fn get(&self) -> Losses {
+        let [a, b, c, d] = &self.0;
+        let [a, b, c, d] = [a, b, c, d].map(|bits| f64::from_bits(bits.load(Relaxed)));
+        Losses { lately: Ratio { hits: a, all: b }, seldom: Ratio { hits: c, all: d } }
+    }
+
+    fn set(&self, Losses { lately, seldom }: Losses) {
+        let values = [lately.hits, lately.all, seldom.hits, seldom.all];
+        self.0.iter().zip(values).for_each(|(bits, value)| bits.store(value.to_bits(), Relaxed));
+    }
 }
 
 /// A ratio that forgets: of about the last `MEMORY` events.
@@ -105,12 +150,12 @@ impl Path {
 
     /// Share of packets that are lost, lately.
     pub(crate) fn loss(&self) -> f64 {
-        self.loss.get()
+        self.losses.lately.get().max(self.common.get().lately.get())
     }
 
     /// The same, on paths that lose so little that it shows only over many packets.
     pub(crate) fn loss_seldom(&self) -> f64 {
-        self.loss.get().max(self.loss_seldom.get())
+        self.losses.most().max(self.common.get().most())
     }
 
     /// How many successive packets are lost together, on average. At least 1.
@@ -162,14 +207,23 @@ impl Path {
     /// Takes in fates. What came late is taken back from the losses.
     pub(crate) fn note_fates(&mut self, acked: usize, lost: usize, late: usize) {
         let (hits, all) = (lost as f64 - late as f64, (acked + lost) as f64);
-        self.loss.note(hits, all);
-        self.loss_seldom.note(hits, all);
+        self.losses.note(hits, all);
+        let mut common = self.common.get();
+        common.note(hits, all);
+        self.common.set(common);
+    }
+
+    /// Takes part in what all streams to the host lose.
+    pub(crate) fn join(&mut self, common: Arc<Common>) {
+        if common.get().lately.all == 0.0 {
+            common.set(self.losses);
+        }
+        self.common = common;
     }
 
     /// Begins with what is remembered of the path.
     pub(crate) fn recall(&mut self, learned: &Learned) {
-        self.loss = Ratio { hits: learned.loss * 100.0, all: 100.0 };
-        self.loss_seldom = Ratio { hits: learned.loss * 100.0, all: 100.0 };
+        self.losses = Losses::recall(learned.loss);
         if self.smoothed.is_none() && learned.rtt_us > 0 {
             self.smoothed = Some(learned.rtt_us);
             self.variation = learned.rtt_us / 8;
@@ -234,6 +288,19 @@ mod tests {
         path.note_fates(50, 50, 0);
         path.note_fates(0, 0, 50);
         assert!(path.loss() < 0.001);
+    }
+
+    #[test]
+    fn streams_to_one_host_know_what_all_of_them_lose() {
+        let (common, mut bulk, mut little) = (Arc::<Common>::default(), Path::default(), Path::default());
+        [&mut bulk, &mut little].into_iter().for_each(|path| path.join(common.clone()));
+        (0..10).for_each(|_| bulk.note_fates(98, 2, 0));
+        assert!(little.loss_seldom() > 0.019, "what was learned by another");
+        little.note_fates(3, 0, 0);
+        assert!((0.019..0.021).contains(&little.loss()) && (0.019..0.021).contains(&little.loss_seldom()));
+        // What one of them alone loses counts for it.
+        little.note_fates(0, 3, 0);
+        assert!(little.loss() > 0.4 && bulk.loss() < 0.03);
     }
 
     #[test]

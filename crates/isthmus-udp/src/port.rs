@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
 
 use isthmus_ledger::{Kind, Ledger, PathKey};
 use slab::Slab;
 
 use crate::Micros;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
-use crate::path::Learned;
+use crate::path::{Common, Learned};
 use crate::protection::{Protection, Session};
 use crate::spec::Composition;
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
@@ -189,6 +190,8 @@ pub struct Port {
     answers: VecDeque<(SocketAddr, Packet)>,
     events: VecDeque<Event>,
     learned: HashMap<IpAddr, Learned>,
+    /// What streams lose, by the hosts that they go to.
+    common: HashMap<IpAddr, Weak<Common>>,
     graves: VecDeque<(Micros, SocketAddr, ConnectionId)>,
     buried: HashSet<(SocketAddr, ConnectionId)>,
     expected: HashMap<Token, Expected>,
@@ -212,6 +215,7 @@ impl Port {
             answers: VecDeque::new(),
             events: VecDeque::new(),
             learned: HashMap::new(),
+            common: HashMap::new(),
             graves: VecDeque::new(),
             buried: HashSet::new(),
             expected: HashMap::new(),
@@ -276,6 +280,9 @@ impl Port {
         let id = stream.local();
         let (opened_by, label) = origin;
         let stranger = !stream.is_proved();
+        let common = self.common.get(&peer.ip()).and_then(Weak::upgrade).unwrap_or_default();
+        self.common.insert(peer.ip(), Arc::downgrade(&common));
+        stream.join(common);
         if let Some((ledger, from)) = &self.ledger {
             stream.share(ledger.flow(PathKey::new(Some(*from), peer.ip()), Kind::Paced));
         }
@@ -504,8 +511,7 @@ impl Port {
         let stream = &mut self.streams[key].stream;
         let start = out.len();
         let Some(segment) = stream.poll_transmit(now, None, out) else { return 0 };
-        // One byte less where shards are of an even number.
-        if segment + 1 < stream.payload() {
+        if !stream.is_whole(segment) {
             return segment; // others are not to be as short
         }
         for _ in 1..packets {
@@ -601,8 +607,13 @@ impl Port {
             self.by_opener.remove(&(entry.peer, opener));
             self.bury(now, entry.peer, opener);
         }
+        let host = entry.peer.ip();
         if let Some(learned) = entry.stream.learned(now).filter(|_| !entry.stranger) {
-            self.remember(entry.peer.ip(), learned);
+            self.remember(host, learned);
+        }
+        drop(entry);
+        if self.common.get(&host).is_some_and(|common| common.strong_count() == 0) {
+            self.common.remove(&host);
         }
     }
 

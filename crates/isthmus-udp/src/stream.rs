@@ -12,6 +12,8 @@ mod outgoing;
 
 pub(crate) use incoming::Incoming;
 
+use std::sync::Arc;
+
 use isthmus_ledger::Flow;
 
 use crate::Micros;
@@ -21,7 +23,7 @@ use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
 use crate::pacer::Pacer;
 use crate::parity::Parity;
-use crate::path::{Learned, Path};
+use crate::path::{Common, Learned, Path};
 use crate::protection::{Plain, Protection, Sealed, Session};
 use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
 use crate::redundancy::{Matter, Redundancy};
@@ -54,6 +56,8 @@ const PROBES_MORE: u8 = 4;
 /// must not wait behind much. Bytes, microseconds.
 const UNSENT_BYTES: u64 = 256 << 10;
 const UNSENT_US: u64 = 4_000;
+/// The part of the window that parity may take beyond it.
+const PARITY_PART: u64 = 8;
 /// Room below which whoever writes may wait for more. Bytes.
 const FULL_BYTES: u64 = 64 << 10;
 
@@ -475,6 +479,11 @@ impl Stream {
         self.config.composition = composition;
     }
 
+    /// Goes to the same host as others of its port, whose losses are known to it from now on.
+    pub(crate) fn join(&mut self, common: Arc<Common>) {
+        self.path.join(common);
+    }
+
     /// Is planned for together with other flows of this host from now on.
     pub(crate) fn share(&mut self, flow: Flow) {
         self.sharing = Some(Sharing::new(flow));
@@ -578,13 +587,12 @@ impl Stream {
             self.arm_probe(now);
         }
         let window = self.window_is_open();
-        let work = self.sending.has_work()
-            || self.repeats.is_pending()
-            || self.parity.is_pending()
-            || self.train.is_some_and(|left| left > 0);
-        let coding = self.coding_due();
-        let sending = (window && work).then(|| self.pacer.opens_at());
-        let coding = coding.filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
+        let for_parity = self.window_is_open_for_parity();
+        let work =
+            self.sending.has_work() || self.repeats.is_pending() || self.train.is_some_and(|left| left > 0);
+        let parity = for_parity && self.parity.is_pending();
+        let sending = (window && work || parity).then(|| self.pacer.opens_at());
+        let coding = self.coding_due().filter(|_| for_parity).map(|due| due.max(self.pacer.opens_at()));
         let copies = self.sending.copy_due().filter(|_| window).map(|due| due.max(self.pacer.opens_at()));
         let room = self.sharing.as_ref().filter(|_| work && !window).and_then(Sharing::wake_at);
         let quiet = self.heard_at + self.config.keepalive_us;
@@ -659,7 +667,18 @@ impl Stream {
     }
 
     fn window_is_open(&self) -> bool {
+        self.window_has_room(self.congestion.window_bytes())
+    }
+
+    /// The same for what makes good the losses of what is under way: a message that fills the window is not to wait
+    /// a round trip for that.
+    fn window_is_open_for_parity(&self) -> bool {
+        let window = self.congestion.window_bytes();
+        self.window_has_room(window + window / PARITY_PART)
+    }
+
+    fn window_has_room(&self, window: u64) -> bool {
         let packet = u64::from(self.mtu.payload() + WIRE_OVERHEAD);
-        !self.sent.is_full() && self.sent.in_flight() + packet <= self.congestion.window_bytes()
+        !self.sent.is_full() && self.sent.in_flight() + packet <= window
     }
 }

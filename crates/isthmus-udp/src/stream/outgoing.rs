@@ -5,7 +5,7 @@ use crate::Micros;
 use crate::mtu::PAYLOAD_BASE;
 use crate::parity::Shard;
 use crate::redundancy::Matter;
-use crate::sending::{Piece, TAIL_BYTES};
+use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
 use crate::wire::{
     ACK_FIXED, Frame, Header, PARITY_OVERHEAD, Packet, STREAM_OVERHEAD, U56_END, put_parity_head, put_small,
@@ -37,6 +37,9 @@ const CODED_RTT_US: Micros = 20_000;
 /// processor. Microseconds.
 const DRAINED_LEAST_US: Micros = 1_000;
 const DRAINED_MOST_US: Micros = 25_000;
+/// The same of what may be one whole message, of which nothing is coded yet: little is coded for nothing where more
+/// of it follows. Microseconds.
+const DRAINED_SOON_US: Micros = 200;
 /// Round trip from which on a path is measured before there is data for it, and what is sent for
 /// that: 4 ms of 1 Gb/s. Microseconds, bytes.
 const TRAIN_RTT_US: Micros = 50_000;
@@ -87,7 +90,7 @@ impl Stream {
             return None;
         }
         // What goes again fits where it was; nothing that may wait is to take room from it.
-        let shard = self.shard(size);
+        let shard = self.shard();
         self.sending.cut(shard);
         let bulk = !self.sending.has_lost() && self.sending.unsent() > size as u64;
         let floor = !self.sending.has_lost() && !self.sending.is_drained() && shard.is_none();
@@ -143,6 +146,11 @@ impl Stream {
             if self.wants_train() {
                 return Some(Load::Train);
             }
+        } else if self.window_is_open_for_parity() && self.pacer.is_open(now) {
+            self.see_to_parity(now);
+            if let Some(shard) = self.next_parity(size) {
+                return Some(Load::Parity(shard));
+            }
         }
         if std::mem::take(&mut self.ping) {
             return Some(Load::Ping);
@@ -175,11 +183,21 @@ impl Stream {
     }
 
     /// Bytes of the shards that bulk data is cut into, where its last flight is to be coded.
-    fn shard(&self, size: usize) -> Option<u64> {
+    fn shard(&self) -> Option<u64> {
         let long = self.path.rtt_us().is_some_and(|rtt| rtt >= CODED_RTT_US);
         let coded = long && self.redundancy.parity(1, self.path.loss_seldom(), 1.0) > 0;
-        let taken = self.header().byte_len() + STREAM_OVERHEAD + self.protection.overhead();
-        (coded && self.handshake == Handshake::Done).then(|| size.saturating_sub(taken).max(2) as u64 & !1)
+        let room = self.payload().saturating_sub(self.beside_data());
+        (coded && self.handshake == Handshake::Done).then(|| room.max(2) as u64 & !1)
+    }
+
+    /// What a packet takes beside the data of one piece. Bytes.
+    fn beside_data(&self) -> usize {
+        self.header().byte_len() + STREAM_OVERHEAD + self.protection.overhead()
+    }
+
+    /// Whether a packet is as long as those of bulk data are: others may go together with it.
+    pub(crate) fn is_whole(&self, len: usize) -> bool {
+        len >= self.shard().map_or(self.payload(), |shard| shard as usize + self.beside_data())
     }
 
     /// Whether there is something to tell that would make shards shorter.
@@ -190,8 +208,10 @@ impl Stream {
     /// When what is under way counts as the last flight, if that has not been seen to.
     pub(super) fn coding_due(&self) -> Option<Micros> {
         let due = self.sending.is_drained() && !self.is_full() && self.parity.is_new(self.sending.sent_to());
-        let wait = (self.path.rtt_us().unwrap_or(0) / 16).clamp(DRAINED_LEAST_US, DRAINED_MOST_US);
-        self.drained_at.filter(|_| due).map(|at| at + wait)
+        let at = self.drained_at.filter(|_| due)?;
+        let soon = !self.parity.is_missed(self.sending.acked_upto()) && self.is_message(at);
+        let usual = (self.path.rtt_us().unwrap_or(0) / 16).clamp(DRAINED_LEAST_US, DRAINED_MOST_US);
+        Some(at + if soon { DRAINED_SOON_US } else { usual })
     }
 
     /// Begins to code the last flight of a long transfer, or a message.
@@ -205,17 +225,18 @@ impl Stream {
         let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
         let repaired = first(once).unwrap_or(u64::MAX);
         let fills = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
-        let is_message = first(rtt + rtt / 8).is_some_and(|from| self.is_message(from));
+        let is_message = self.drained_at.is_some_and(|at| self.is_message(at));
         let coded = first(rtt + once).filter(|_| fills || is_message);
         let ranges = coded.map(|from| self.sending.shards(from));
         self.parity.begin(self.sending.sent_to(), ranges.unwrap_or_default(), repaired);
     }
 
-    /// Whether what is missed is one message, all of it from `from` on, which nothing was sent before that is
-    /// missed. One no longer than a tail is copied.
-    fn is_message(&self, from: u64) -> bool {
-        let missed = self.sending.acked_upto();
-        missed >= from && self.sending.sent_to() > missed + TAIL_BYTES
+    /// Whether what is missed at the end of what was sent, `at`, is one message, which nothing was sent before that
+    /// is missed. One of a single packet is copied.
+    fn is_message(&self, at: Micros) -> bool {
+        let (missed, rtt) = (self.sending.acked_upto(), self.path.rtt_us().unwrap_or(0));
+        let first = self.parity.sent_since(at.saturating_sub(rtt + rtt / 8));
+        first.is_some_and(|from| missed >= from) && self.sending.sent_to() > missed + self.payload() as u64
     }
 
     fn next_parity(&mut self, size: usize) -> Option<Shard> {

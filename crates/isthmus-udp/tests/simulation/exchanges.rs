@@ -21,8 +21,10 @@ const RECEIPT: u64 = 48;
 /// What opens a lane. Bytes.
 const HELLO: u64 = 64;
 
-/// Messages go in fragments of so many bytes, between which receipts have their turn.
+/// Messages go in fragments of so many bytes, between which receipts have their turn, and by the lane that the
+/// other end opened goes so much of them: one carries bulk, the other little.
 const FRAGMENT: u64 = 50_000;
+const BESIDE: u64 = 16_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Item {
@@ -85,16 +87,21 @@ impl Pair {
         Self { net, lanes, parts, receipts, done, began, took: Vec::new(), bytes, is_open: [false; 2] }
     }
 
-    /// A message goes, divided between the lanes that are there.
+    /// A message goes by the lanes that are there.
     fn begin(&mut self, end: usize) {
-        let open = self.lanes[end].iter().filter(|lane| lane.stream.is_some()).count() as u64;
-        for lane in self.lanes[end].iter_mut().filter(|lane| lane.stream.is_some()) {
-            let fragments = self.bytes / open / FRAGMENT;
-            lane.waiting.extend((1..fragments).map(|_| (FRAGMENT, Item::Fragment)));
-            lane.waiting.push_back((FRAGMENT, Item::Last));
+        let mut left = self.bytes;
+        for index in [1 - end, end] {
+            let lane = &mut self.lanes[end][index];
+            if lane.stream.is_none() {
+                continue;
+            }
+            let part = if index == end { left } else { BESIDE };
+            left -= part;
+            lane.waiting.extend((1..part.div_ceil(FRAGMENT)).map(|_| (FRAGMENT, Item::Fragment)));
+            lane.waiting.push_back(((part - 1) % FRAGMENT + 1, Item::Last));
+            self.receipts[end] += 1;
+            self.parts[1 - end] += 1;
         }
-        self.receipts[end] += open as i32;
-        self.parts[1 - end] += open as i32;
     }
 
     fn write(&mut self, end: usize, index: usize) {
@@ -189,6 +196,7 @@ fn few_exchanges_take_more_than_their_round_trip_whatever_is_lost() {
          for the lane's opening. 1 Gb/s, MTU 9000.\n\n",
     );
     let _ = writeln!(text, "{:<12}{:>20}{:>20}{:>20}", "RTT ms", 24, 100, 366);
+    let mut most_late: f64 = 0.0;
     for loss in [0.0, 0.0001, 0.01, 0.05] {
         let _ = write!(text, "{:<12}", format!("{} % lost", loss * 100.0));
         for rtt_us in [24_000, 100_000, 366_000] {
@@ -202,13 +210,15 @@ fn few_exchanges_take_more_than_their_round_trip_whatever_is_lost() {
             }
             shares.sort_by(f64::total_cmp);
             let late = 100.0 * late as f64 / (2 * TIMES * RUNS as usize) as f64;
-            assert!(late <= 10.0, "{rtt_us} us, {loss}: {late} of a hundred exchanges");
+            most_late = late.max(most_late);
             let cell = format!("{:.2} {:.2} {late:.1}", shares[RUNS as usize / 2], shares[0]);
             let _ = write!(text, "{cell:>20}");
         }
         text.push('\n');
     }
     println!("{text}");
+    // The first opens the lane, and the second may find its window full of what the first has left.
+    assert!(most_late <= 12.0, "{most_late} of a hundred exchanges");
     compare(TABLE, &text);
 }
 
