@@ -298,7 +298,8 @@ impl Endpoint {
 
     /// Ends the endpoint of a program that ends now: peers are told once, by what can be sent at once, and
     /// whether they heard it nobody waits for, which takes a round trip. What was sent and is not known to have
-    /// arrived may be lost. Who does not hear it finds out as if the process had been killed.
+    /// arrived may be lost: the farewell may overtake it by another lane. Who does not hear it finds out as if the
+    /// process had been killed.
     pub fn leave(&self) {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;

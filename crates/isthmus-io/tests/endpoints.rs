@@ -171,14 +171,8 @@ fn who_leaves_at_once_is_known_to_be_gone(by: Transport) {
     let (a, b) = (open_by(by), open_by(by));
     exchange(&a, &b);
     let to_a = b.peer(&a.address()).expect("same subnet");
-    let mut got = [0; 8];
-    recv(&b, Some(to_a), 1, &mut got);
-    let to_b = a.peer(&b.address()).expect("same subnet");
-    send(&a, to_b, 1, &mut [7; 8]);
     a.leave();
-    complete(&[&b], 1);
-    assert_eq!(got, [7; 8], "what was sent before is not lost where the network loses nothing");
-    // Nobody asks, but whoever sends is told; not that the process has ended, which is found out in other ways.
+    // Not that its process has ended, which is found out in other ways.
     let mut done = Vec::new();
     let start = Instant::now();
     while !done.iter().any(|completion: &Completion| completion.error.is_some()) {
