@@ -289,11 +289,7 @@ impl Endpoint {
         }
         self.work().engine.begin_close();
         self.turn_until(self.linger, |endpoint, _| endpoint.core.lock().engine.is_drained());
-        self.work().engine.say_bye();
-        self.turn_until(PARTING, |_, shell| {
-            shell.stop_listening();
-            !shell.has_lanes()
-        });
+        self.part(PARTING, |shell| !shell.has_lanes());
     }
 
     /// Ends the endpoint of a program that ends now: peers are told once, by what can be sent at once, and
@@ -306,10 +302,15 @@ impl Endpoint {
         }
         // What was posted last goes before that.
         self.turn_until(Duration::ZERO, |_, _| true);
+        self.part(LEAVING, |shell| !shell.has_unsent());
+    }
+
+    /// Tells the peers that this endpoint ends, and goes on until it has.
+    fn part(&self, limit: Duration, has_ended: fn(&mut Shell) -> bool) {
         self.work().engine.say_bye();
-        self.turn_until(LEAVING, |_, shell| {
+        self.turn_until(limit, |_, shell| {
             shell.stop_listening();
-            !shell.has_unsent()
+            has_ended(shell)
         });
     }
 

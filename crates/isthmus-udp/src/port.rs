@@ -334,7 +334,8 @@ impl Port {
         }
     }
 
-    /// The stream is of no more use: what was written still goes, then it ends.
+    /// The stream is of no more use: what was written still goes, then it ends. Where the peer has ended its
+    /// direction too, that is tried for a second and no longer.
     pub fn release(&mut self, now: Micros, id: StreamId) {
         let Some(&key) = self.by_id.get(&id.0) else { return };
         let entry = &mut self.streams[key];

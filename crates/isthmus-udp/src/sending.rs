@@ -9,7 +9,7 @@ use crate::ranges::RangeSet;
 use crate::store::Store;
 
 /// Bytes before the end of what is written that belong to its tail (64 KiB).
-pub(crate) const TAIL_BYTES: u64 = 64 << 10;
+const TAIL_BYTES: u64 = 64 << 10;
 
 /// A part of the stream that goes in one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -384,11 +384,6 @@ impl Stream {
         self.sending.end();
     }
 
-    /// What was written and has not been sent once, its end left out. Bytes.
-    pub fn unsent(&self) -> u64 {
-        self.sending.unsent()
-    }
-
     /// Whether all that was written has been acknowledged.
     pub fn is_settled(&self) -> bool {
         self.sending.is_settled()

@@ -405,7 +405,8 @@ impl Udp {
     pub(super) fn has_unsent(&self) -> bool {
         let mut streams =
             self.seats.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
-        self.waiting.is_some() || streams.any(|stream| stream.failure().is_none() && stream.unsent() > 0)
+        self.waiting.is_some()
+            || streams.any(|stream| stream.failure().is_none() && stream.status().unsent > 0)
     }
 
     /// Takes in what has come, does what is due, and adds to `ready` whom it concerns.
