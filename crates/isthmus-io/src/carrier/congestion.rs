@@ -7,7 +7,8 @@
 //! and goes over to the latter when the losses of all lanes to that host prove to be the path's:
 //! when they come while the round trip shows that there is no queue, and are few: what starts too
 //! fast loses much at once, and repairs it when the queue has drained. Over long round trips
-//! it starts with the latter, which is up to speed in half the time. Where UDP may be used, a lane
+//! it starts with the latter, which is up to speed in half the time. On a short path it is first held to a
+//! pace, for there no round trip tells a queue from none (`pace.rs`). Where UDP may be used, a lane
 //! by that takes over on lossy paths of some length (`race.rs`).
 
 use isthmus_proto::LaneSample;
@@ -66,6 +67,8 @@ pub(super) struct Look {
     pub(super) in_flight: u64,
     /// The least round trip. Microseconds.
     pub(super) least_rtt_us: u64,
+    /// What was delivered of late. Bytes/s.
+    pub(super) rate: u64,
 }
 
 /// What was seen of a lane.

@@ -10,6 +10,7 @@ mod fabric;
 mod grounds;
 mod memory;
 mod neighbours;
+mod pace;
 mod race;
 mod tcp;
 mod tls;

@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::congestion::{self, Judge, Look, Sample, Trace};
 use super::neighbours::{Neighbours, Seen};
+use super::pace::{self, Pacing};
 use super::{Settled, Transfer};
 use crate::log::info_log;
 
@@ -78,11 +79,23 @@ pub(crate) struct TcpLane {
     acked: u64,
     /// What it may send; `None` where nothing holds it. Bytes/s.
     pace: Option<u64>,
+    /// What says so on a short path, and when it looked last.
+    pacing: Pacing,
+    glanced: Option<Instant>,
 }
 
 impl TcpLane {
     fn new(socket: Socket) -> Self {
-        Self { socket, trace: Some(Trace::default()), lossy: false, looked: None, acked: 0, pace: None }
+        Self {
+            socket,
+            trace: Some(Trace::default()),
+            lossy: false,
+            looked: None,
+            acked: 0,
+            pace: None,
+            pacing: Pacing::default(),
+            glanced: None,
+        }
     }
 
     /// Starts to connect.
@@ -145,19 +158,43 @@ impl TcpLane {
     /// loses packets by itself.
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
         if self.looked.is_some_and(|at| at.elapsed() < Duration::from_millis(congestion::LOOK_MS)) {
+            self.glance();
             return None;
         }
         self.looked = Some(Instant::now());
-        let Look { path, mut lane, arrived, in_flight, least_rtt_us } = look(&self.socket)?;
+        let look = look(&self.socket)?;
+        let short = pace::is_short(&look);
+        let Look { path, mut lane, arrived, in_flight, least_rtt_us, .. } = look;
         let acked = arrived.saturating_sub(std::mem::replace(&mut self.acked, arrived));
         if let Some(host) = peer_ip(&self.socket).filter(|_| !is_local(&self.socket)) {
             let seen = Seen { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
             let part = paths.neighbours.hear(host, seen);
             lane.sharers = part.endpoints;
             // Others than BBR do not fill the queue beyond what it holds.
-            self.pace(part.pace.filter(|_| self.lossy));
+            if !short {
+                self.pace(part.pace.filter(|_| self.lossy));
+            }
         }
-        Some(Looked { lane, lossy: self.judge(path, paths) })
+        Some(Looked { lane, lossy: if short { None } else { self.judge(path, paths) } })
+    }
+
+    /// Looks at a lane of a short path between those looks.
+    fn glance(&mut self) {
+        if self.trace.is_none() || self.glanced.is_some_and(|at| at.elapsed() < pace::GLANCE) {
+            return;
+        }
+        self.glanced = Some(Instant::now());
+        let Some(held) = look(&self.socket).filter(pace::is_short).and_then(|look| self.pacing.hear(&look))
+        else {
+            return;
+        };
+        if let (None, Some(host)) = (self.pace, peer_ip(&self.socket)) {
+            info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
+        }
+        self.pace(Some(held.pace));
+        if held.lossy && !self.lossy {
+            self.go_lossy("packets are lost however slowly they are sent");
+        }
     }
 
     fn judge(&mut self, sample: Sample, paths: &mut Paths) -> Option<IpAddr> {
@@ -436,6 +473,7 @@ fn look(socket: &Socket) -> Option<Look> {
             sharers: 1,
         },
         least_rtt_us: u64::from(info.tcpi_min_rtt),
+        rate: info.tcpi_delivery_rate,
         arrived: info.tcpi_bytes_acked + bytes(info.tcpi_sacked),
         in_flight: bytes(info.tcpi_unacked.saturating_sub(info.tcpi_sacked)),
     })
