@@ -15,6 +15,9 @@ use crate::live::Live;
 pub(crate) struct Observers {
     /// Whether there ever was one, so that others need not look.
     any: AtomicBool,
+    /// Held while counters and endpoints come to know or forget each other. That waits for whoever turns an endpoint,
+    /// who may want to know what is bound.
+    changing: Mutex<()>,
     bound: Mutex<Bound>,
 }
 
@@ -30,10 +33,12 @@ struct Bound {
 impl Observers {
     /// From now on the counter counts these accesses to the region.
     pub(crate) fn bind(&self, key: u64, counter: Arc<Counter>, events: u64) -> Result<(), Error> {
-        let mut bound = self.bound.lock();
-        for live in &bound.endpoints {
+        let _changing = self.changing.lock();
+        let endpoints = self.bound.lock().endpoints.clone();
+        for live in &endpoints {
             counter.add_source(live)?;
         }
+        let mut bound = self.bound.lock();
         bound.fed.retain(|fed| fed.strong_count() > 0);
         bound.fed.push(Arc::downgrade(&counter));
         bound.regions.entry(key).or_default().push((counter, events));
@@ -47,20 +52,25 @@ impl Observers {
 
     /// Peers come through this endpoint too.
     pub(crate) fn add_endpoint(&self, live: &Arc<Live>) -> Result<(), Error> {
-        let mut bound = self.bound.lock();
-        for counter in bound.fed.iter().filter_map(Weak::upgrade) {
+        let _changing = self.changing.lock();
+        for counter in self.fed().iter().filter_map(Weak::upgrade) {
             counter.add_source(live)?;
         }
-        bound.endpoints.push(live.clone());
+        self.bound.lock().endpoints.push(live.clone());
         Ok(())
     }
 
     pub(crate) fn forget_endpoint(&self, live: &Arc<Live>) {
-        let mut bound = self.bound.lock();
-        for counter in bound.fed.iter().filter_map(Weak::upgrade) {
+        let _changing = self.changing.lock();
+        for counter in self.fed().iter().filter_map(Weak::upgrade) {
             counter.remove_source(live);
         }
-        bound.endpoints.retain(|known| !Arc::ptr_eq(known, live));
+        self.bound.lock().endpoints.retain(|known| !Arc::ptr_eq(known, live));
+    }
+
+    /// The counters that endpoints feed.
+    fn fed(&self) -> Vec<Weak<Counter>> {
+        self.bound.lock().fed.clone()
     }
 
     /// Whether there ever was a counter.

@@ -105,19 +105,26 @@ impl Live {
             collectives: Collectives::default(),
             scratch: Mutex::default(),
         });
-        for queue in live.queues() {
-            queue.add_source(&live)?;
-        }
-        for (counter, events) in bound.counters {
-            live.bind_counter(counter, events)?;
-        }
-        if terms.caps & FI_RMA_EVENT != 0 {
-            live.observers.add_endpoint(&live)?;
-        }
-        if terms.caps & (FI_TRIGGER | FI_COLLECTIVE) != 0 {
-            live.board.add_endpoint(&live)?;
-        }
+        // Whoever knows it keeps it, and could not be closed.
+        live.join(bound.counters).inspect_err(|_| live.leave())?;
         Ok(live)
+    }
+
+    /// Whoever asks for completions turns it from now on.
+    fn join(self: &Arc<Self>, counters: Vec<(Arc<Counter>, u64)>) -> Result<(), Error> {
+        for queue in self.queues() {
+            queue.add_source(self)?;
+        }
+        for (counter, events) in counters {
+            self.bind_counter(counter, events)?;
+        }
+        if self.terms.caps & FI_RMA_EVENT != 0 {
+            self.observers.add_endpoint(self)?;
+        }
+        if self.terms.caps & (FI_TRIGGER | FI_COLLECTIVE) != 0 {
+            self.board.add_endpoint(self)?;
+        }
+        Ok(())
     }
 
     /// Counts these events too from now on.
@@ -129,6 +136,13 @@ impl Live {
 
     /// Ends it: nothing polls the engine any more, and it says goodbye to its peers.
     pub(crate) fn stop(self: &Arc<Self>) {
+        self.leave();
+        self.engine.close();
+        self.collectives.close(self);
+    }
+
+    /// Nobody turns it any more.
+    fn leave(self: &Arc<Self>) {
         for queue in self.queues() {
             queue.remove_source(self);
         }
@@ -138,8 +152,6 @@ impl Live {
         self.observers.forget_endpoint(self);
         self.board.forget_endpoint(self);
         self.tickets.close(self);
-        self.engine.close();
-        self.collectives.close(self);
     }
 
     fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {

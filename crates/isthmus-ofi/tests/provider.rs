@@ -93,6 +93,11 @@ fn threads_that_sleep_are_woken_whoever_polls() {
 }
 
 #[test]
+fn endpoints_close_while_other_threads_turn_them() {
+    run("closers", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn many_threads_share_endpoints_while_signals_come_and_children_are_forked() {
     run("threads", &[], LONG_ENOUGH);
 }
