@@ -62,6 +62,8 @@ const STEP_NEAR: f64 = 0.05;
 const STEP_QUEUE_US: f64 = 8_000.0;
 /// Rounds without growth after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
+/// By how much less is sent at least to see whether losses go.
+const LESS_LEAST: f64 = 0.1;
 /// Loss beyond the known that is not taken for noise.
 const EXCESS_LEAST: f64 = 0.005;
 /// Packets that may be lost beyond that without telling anything: in a small flow's round each
@@ -97,6 +99,31 @@ enum Phase {
     AmIAlone(Cubic),
 }
 
+/// Less is sent for a while, to see whether losses go.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// Loss in excess of chance at which it began, and what was taken for chance.
+    excess: f64,
+    chance: f64,
+    /// The capacity that was held for true before.
+    capacity: f64,
+    /// What became of what was sent since, and in how many rounds.
+    seen: Losses,
+    rounds: u32,
+}
+
+impl Trial {
+    fn note(&mut self, losses: Losses) {
+        self.seen.add(losses);
+        self.rounds += 1;
+    }
+
+    /// Whether its rounds together lost about as much as before, though no one of them tells.
+    fn was_in_vain(&self) -> bool {
+        self.rounds >= HOLD_ROUNDS && self.seen.ratio() - self.chance >= 0.5 * self.excess
+    }
+}
+
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
@@ -116,9 +143,7 @@ pub struct Rate {
     round: Round,
     /// Losses by chance: lost and all packets.
     chance: (f64, f64),
-    /// Loss in excess of chance, at which less was sent to see whether it goes, and the
-    /// capacity that was held for true before.
-    trial: Option<(f64, f64)>,
+    trial: Option<Trial>,
     /// The capacity when a queue last stood. Bytes/s (wire).
     known: f64,
     /// What arrived in the last rounds in which one stood, the newest first. Bytes/s (wire); 0:
@@ -358,6 +383,9 @@ impl Rate {
             Some(calm) if excess.is_none() => self.learn_chance(calm),
             _ => {}
         }
+        if let (Some(calm), Some(trial)) = (calm, &mut self.trial) {
+            trial.note(calm);
+        }
         if round.app_limited {
             self.capacity = self.capacity.max(rate / (1.0 - self.chance()));
         } else if let Some(losses) = excess {
@@ -382,7 +410,7 @@ impl Rate {
     /// A queue stood at this capacity: it is not more, whatever it was held for before.
     fn note_known(&mut self) {
         self.known = self.capacity;
-        self.trial = self.trial.map(|(loss, capacity)| (loss, capacity.min(self.capacity)));
+        self.trial = self.trial.map(|trial| Trial { capacity: trial.capacity.min(self.capacity), ..trial });
         self.reset_step();
     }
 
@@ -400,14 +428,19 @@ impl Rate {
         let more = losses.ratio() - self.chance();
         match self.trial {
             // It was for nothing that less was sent.
-            Some((before, capacity)) if more >= 0.7 * before => {
+            Some(trial) if more >= 0.7 * trial.excess => {
                 self.accept_chance(losses);
-                self.capacity = capacity.max(rate / (1.0 - self.chance()));
+                self.capacity = trial.capacity.max(rate / (1.0 - self.chance()));
                 self.hold = self.patience();
             }
             _ => {
-                self.trial = Some((more, self.capacity));
-                self.capacity = rate / (1.0 - self.chance());
+                let (chance, capacity) = (self.chance(), self.capacity);
+                self.trial =
+                    Some(Trial { excess: more, chance, capacity, seen: Losses::default(), rounds: 0 });
+                // What was sent at the capacity and is not lost, a path that is too slow for it carries. Less may
+                // have arrived because less was sent.
+                let carried = capacity * (1.0 - LESS_LEAST.max(2.0 * more));
+                self.capacity = carried.max(rate / (1.0 - chance));
                 self.hold = HOLD_ROUNDS;
             }
         }
@@ -415,9 +448,13 @@ impl Rate {
     }
 
     fn raise(&mut self, rate: f64) {
-        self.trial = None;
         if self.hold > 0 {
             self.hold -= 1;
+            return;
+        }
+        if let Some(trial) = self.trial.take().filter(Trial::was_in_vain) {
+            self.capacity = self.capacity.max(trial.capacity);
+            self.hold = self.patience();
             return;
         }
         let seen = rate / (1.0 - self.chance());

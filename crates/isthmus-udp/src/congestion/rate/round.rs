@@ -41,6 +41,11 @@ pub(super) struct Losses {
 }
 
 impl Losses {
+    pub(super) fn add(&mut self, other: Self) {
+        self.all += other.all;
+        self.lost += other.lost;
+    }
+
     pub(super) fn ratio(&self) -> f64 {
         self.lost as f64 / self.all.max(1) as f64
     }

@@ -77,8 +77,10 @@ impl Rate {
             self.rates = [rate, 0.0, 0.0];
             let packets = (self.train.acked + self.train.lost).max(1) as f64;
             let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
-            let least = loss - 2.0 * variance.sqrt();
-            self.trial = Some((least.max(0.0), whole)).filter(|_| loss > EXCESS_LEAST);
+            let excess = (loss - 2.0 * variance.sqrt()).max(0.0);
+            let (chance, seen) = (self.chance(), Losses::default());
+            let trial = Trial { excess, chance, capacity: whole, seen, rounds: 0 };
+            self.trial = Some(trial).filter(|_| loss > EXCESS_LEAST);
             self.reset_step();
             self.round = Round::default();
             // Of a round that has just begun nothing left in start-up.
