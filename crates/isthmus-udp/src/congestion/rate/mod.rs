@@ -60,6 +60,8 @@ const NEAR: f64 = 1.1;
 const STEP_NEAR: f64 = 0.05;
 /// Queue that such a step may make in a round trip. Microseconds.
 const STEP_QUEUE_US: f64 = 8_000.0;
+/// Share of the capacity that has to have been used where it is to be raised on a long path.
+const USED: f64 = 0.7;
 /// Rounds without growth after one that cost packets.
 const HOLD_ROUNDS: u32 = 4;
 /// By how much less is sent at least to see whether losses go.
@@ -152,6 +154,8 @@ pub struct Rate {
     /// What the path was ever seen to carry of ours, in a burst: beside others' flows more than the
     /// capacity. Bytes/s (wire).
     line: f64,
+    /// What start-up has shown of it may be a part only: others started meanwhile.
+    unsure: bool,
     /// By how much the next round without a queue raises the rate.
     step: f64,
     hold: u32,
@@ -195,6 +199,7 @@ impl Rate {
             known: 0.0,
             rates: [0.0; 3],
             line: 0.0,
+            unsure: false,
             step: 0.0,
             hold: 0,
             shared_rounds: 0,
@@ -409,6 +414,7 @@ impl Rate {
 
     /// A queue stood at this capacity: it is not more, whatever it was held for before.
     fn note_known(&mut self) {
+        self.unsure = false;
         self.known = self.capacity;
         self.trial = self.trial.map(|trial| Trial { capacity: trial.capacity.min(self.capacity), ..trial });
         self.reset_step();
@@ -458,6 +464,10 @@ impl Rate {
             return;
         }
         let seen = rate / (1.0 - self.chance());
+        // On a long path it is known what the last raise brought.
+        if self.patience() > 0 && seen < USED * self.capacity {
+            return;
+        }
         // Where no queue comes of it because the sender's own processor is the bottleneck, the
         // guess must not run away: what it then sends in a moment of leisure would be lost.
         let most = self.capacity.max(RAISE_MOST * seen);
@@ -467,7 +477,8 @@ impl Rate {
         self.capacity = grown.min(most).min(line);
         let near = self.capacity < NEAR * self.known.max(self.line) && self.capacity > self.line / NEAR
             || self.capacity < NEAR * self.known;
-        self.hold = if near { self.patience() } else { 0 };
+        let near = near && !self.unsure;
+        self.hold = self.patience();
         self.step = (self.step * 2.0).min(if near { self.step_near() } else { 1.0 });
     }
 

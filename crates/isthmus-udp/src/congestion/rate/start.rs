@@ -82,6 +82,10 @@ impl Rate {
             let trial = Trial { excess, chance, capacity: whole, seen, rounds: 0 };
             self.trial = Some(trial).filter(|_| loss > EXCESS_LEAST);
             self.reset_step();
+            self.unsure = self.hint == 0.0 && self.group.is_some_and(|group| group.count > 1);
+            if self.unsure {
+                self.step = STEP_FULL;
+            }
             self.round = Round::default();
             // Of a round that has just begun nothing left in start-up.
             let began = sample.now - self.round_at < sample.rtt_us / 8;
