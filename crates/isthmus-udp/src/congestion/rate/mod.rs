@@ -8,7 +8,7 @@
 //! window of capacity times round trip and queue bounds what a wrong guess can do.
 //!
 //! Loss is held to be chance if it does not come with a queue, and does not go when less is
-//! sent: a trial of one round trip. Where a long queue stands that is not its own doing, the
+//! sent: a trial of some round trips. Where a long queue stands that is not its own doing, the
 //! path is shared with somebody who fills queues; then it does as CUBIC does, except that it
 //! passes over losses up to what is known to be chance, and has no more than half of what is under way,
 //! until the queue has gone (`shared.rs`).

@@ -144,3 +144,59 @@ fn a_pause_for_want_of_window_is_not_the_path() {
     (0..3).for_each(|i| _ = arrive(868, 2_400 + 500 * i));
     assert!(arrive(868, 4_500).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
+
+/// A round trip over a long path without a queue: so many packets that arrive, and that are lost.
+fn long_round(rate: &mut Rate, now: &mut Micros, acked: u64, lost: u64) {
+    let rtt_us = 366_000;
+    *now += rtt_us;
+    rate.on_ack(&AckSample {
+        now: *now,
+        acked_bytes: acked * 9_038,
+        acked_packets: acked,
+        lost_packets: lost,
+        loss_run: 1.0,
+        rtt_us,
+        rtt_least_us: rtt_us,
+        queue_us: Some(0),
+        span_us: rtt_us,
+        round_ended: true,
+        packet_bytes: 9_038,
+        ..AckSample::default()
+    });
+}
+
+/// Losses by chance, before anything is known of them, in a round in which not all had begun to send.
+#[test]
+fn what_was_not_sent_yet_is_no_less_than_the_path_carries() {
+    const CAPACITY: u64 = 125_000_000;
+    let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
+    rate.recall(CAPACITY, 366_000);
+    long_round(&mut rate, &mut now, 3_000, 31);
+    let capacity = |rate: &Rate| rate.capacity().expect("known");
+    assert!((CAPACITY * 88 / 100..CAPACITY).contains(&capacity(&rate)), "{}", capacity(&rate));
+    // No round of these tells by itself that as much is lost as before; together they do.
+    (0..5).for_each(|_| long_round(&mut rate, &mut now, 3_000, 17));
+    assert!(capacity(&rate) >= CAPACITY, "{}", capacity(&rate));
+}
+
+/// Several that start at once, of which none sees what all have.
+#[test]
+fn a_part_of_the_path_is_soon_known_for_one() {
+    const LINE: u64 = 125_000_000;
+    let mut now = 0;
+    let plan = Plan { capacity: 0, pace: 0, window: 0, loss: 0.0, rtt_us: 366_000 };
+    let group =
+        Group { leads: true, is_led: true, count: 2, share: 0.5, others_in_flight: 0, delivered: 0, plan };
+    let mut rate = Rate::new(Limits::default());
+    rate.on_group(0, Some(&group));
+    (0..4).for_each(|_| arrive(&mut rate, &mut now, 3_900, false));
+    let capacity = |rate: &Rate| rate.capacity().expect("known");
+    assert!((35_000_000..50_000_000).contains(&capacity(&rate)), "{}", capacity(&rate));
+    let mut rounds = 0;
+    while capacity(&rate) < LINE * 9 / 10 {
+        let packets = capacity(&rate).min(LINE) * 366 / 1_000 / 9_038;
+        long_round(&mut rate, &mut now, packets, 0);
+        rounds += 1;
+        assert!(rounds <= 10 && capacity(&rate) < 2 * LINE, "{} after {rounds}", capacity(&rate));
+    }
+}
