@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use crate::abi::{
     FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP, fi_cntr_attr, fi_ops, fi_ops_cntr, fi_wait_obj, fid, fid_cntr,
@@ -18,7 +18,7 @@ use crate::fid::{head, ops, table};
 use crate::flags::FI_CLASS_CNTR;
 use crate::live::Live;
 use crate::trigger::Board;
-use crate::wait::{Deadline, Sources, Waiter};
+use crate::wait::{Deadline, Sources};
 use crate::waitobj::{self, waits};
 use crate::waitset::{self, SetState};
 
@@ -33,7 +33,6 @@ pub(crate) struct Counter {
     bytes: bool,
     sleepers: AtomicUsize,
     sources: Sources,
-    waiter: OnceLock<Waiter>,
     /// How many operations wait for it, on the domain's board.
     awaited: AtomicUsize,
     board: Arc<Board>,
@@ -72,11 +71,11 @@ impl Counter {
     }
 
     pub(crate) fn add_source(&self, live: &Arc<Live>) -> Result<(), Error> {
-        self.sources.add(live, self.waiter.get())
+        self.sources.add(live)
     }
 
     pub(crate) fn remove_source(&self, live: &Arc<Live>) {
-        self.sources.remove(live, self.waiter.get());
+        self.sources.remove(live);
     }
 
     /// Turns the endpoints that feed it.
@@ -110,28 +109,19 @@ impl Counter {
             self.board.release(self);
         }
         if self.sleepers.load(Ordering::SeqCst) > 0
-            && let Some(waiter) = self.waiter.get()
+            && let Some(waiter) = self.sources.made_waiter()
         {
             waiter.wake();
         }
     }
 
-    fn waiter(&self) -> Result<&Waiter, Error> {
-        if let Some(waiter) = self.waiter.get() {
-            return Ok(waiter);
-        }
-        let waiter = Waiter::new()?;
-        self.sources.watched_by(&waiter)?;
-        Ok(self.waiter.get_or_init(|| waiter))
-    }
-
     pub(crate) fn fd(&self) -> Result<RawFd, Error> {
-        Ok(self.waiter()?.fd())
+        Ok(self.sources.waiter()?.fd())
     }
 
     /// For `fi_trywait`: whether the program may sleep on the descriptor now.
     pub(crate) fn try_wait(&self) -> Result<(), Error> {
-        let waiter = self.waiter()?;
+        let waiter = self.sources.waiter()?;
         waiter.clear();
         self.sleepers.fetch_max(1, Ordering::SeqCst);
         self.progress();
@@ -140,7 +130,7 @@ impl Counter {
 
     /// Sleeps until the value reaches `threshold`, an error is counted, or the deadline.
     fn wait(&self, threshold: u64, deadline: Deadline) -> Result<(), Error> {
-        let waiter = self.waiter()?;
+        let waiter = self.sources.waiter()?;
         let errors = self.errors();
         let sleeper = waiter.enter()?;
         self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -213,7 +203,7 @@ pub(crate) unsafe fn open(
     match &set {
         Some(set) => set.add_counter(&counter)?,
         None if waits(attr.wait_obj)? => {
-            counter.waiter()?;
+            counter.sources.waiter()?;
         }
         None => {}
     }

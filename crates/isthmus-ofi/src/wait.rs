@@ -159,10 +159,12 @@ impl Deadline {
     }
 }
 
-/// The endpoints that feed a queue or counter.
+/// The endpoints that feed a queue or counter, and the descriptor to sleep on until they do.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     all: RwLock<Vec<Arc<Live>>>,
+    /// Watches all of them, once it is there.
+    waiter: OnceLock<Waiter>,
     /// What tells without a lock whether polling the first endpoint is in vain.
     watch: OnceLock<Arc<Watch>>,
     /// That endpoint is the only one.
@@ -171,12 +173,12 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// Adds an endpoint, once.
-    pub(crate) fn add(&self, live: &Arc<Live>, waiter: Option<&Waiter>) -> Result<(), Error> {
+    pub(crate) fn add(&self, live: &Arc<Live>) -> Result<(), Error> {
         let mut all = self.all.write();
         if all.iter().any(|known| Arc::ptr_eq(known, live)) {
             return Ok(());
         }
-        if let Some(waiter) = waiter {
+        if let Some(waiter) = self.made_waiter() {
             waiter.watch(live.engine().wait_fd())?;
         }
         all.push(live.clone());
@@ -185,12 +187,12 @@ impl Sources {
     }
 
     /// Removes an endpoint.
-    pub(crate) fn remove(&self, live: &Arc<Live>, waiter: Option<&Waiter>) {
+    pub(crate) fn remove(&self, live: &Arc<Live>) {
         let mut all = self.all.write();
         let before = all.len();
         all.retain(|known| !Arc::ptr_eq(known, live));
         self.note(&all);
-        if let (true, Some(waiter)) = (all.len() < before, waiter) {
+        if let (true, Some(waiter)) = (all.len() < before, self.made_waiter()) {
             waiter.forget(live.engine().wait_fd());
         }
     }
@@ -205,12 +207,23 @@ impl Sources {
         self.watched.store(watched, Ordering::Release);
     }
 
-    /// Lets a waiter that is made late watch what is here already.
-    pub(crate) fn watched_by(&self, waiter: &Waiter) -> Result<(), Error> {
-        for live in self.all.read().iter() {
+    /// The waiter, made when first needed.
+    pub(crate) fn waiter(&self) -> Result<&Waiter, Error> {
+        if let Some(waiter) = self.made_waiter() {
+            return Ok(waiter);
+        }
+        // Nobody is added meanwhile whom it would not watch.
+        let all = self.all.read();
+        let waiter = Waiter::new()?;
+        for live in all.iter() {
             waiter.watch(live.engine().wait_fd())?;
         }
-        Ok(())
+        Ok(self.waiter.get_or_init(|| waiter))
+    }
+
+    /// The waiter, if anybody needed it yet.
+    pub(crate) fn made_waiter(&self) -> Option<&Waiter> {
+        self.waiter.get()
     }
 
     /// A poll: whether turning the endpoints would plainly find nothing.

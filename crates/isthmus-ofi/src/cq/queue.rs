@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
-use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use isthmus_io::lock::{Mutex, MutexGuard};
 
@@ -13,7 +12,7 @@ use super::entry::{self, Entry};
 use crate::abi::{fi_addr_t, fi_cq_format, fi_cq_tagged_entry};
 use crate::error::Error;
 use crate::live::Live;
-use crate::wait::{Deadline, Sources, Waiter};
+use crate::wait::{Deadline, Sources};
 
 /// A completion queue. It grows as needed, so it cannot overrun: what is under way bounds it.
 #[derive(Debug)]
@@ -23,7 +22,6 @@ pub(crate) struct Queue {
     filled: AtomicBool,
     inner: Mutex<Inner>,
     sources: Sources,
-    waiter: OnceLock<Waiter>,
     texts: Mutex<Texts>,
 }
 
@@ -126,28 +124,27 @@ struct Texts {
 const TEXTS_KEPT: usize = 32;
 
 impl Queue {
-    pub(crate) fn new(format: fi_cq_format, size: usize, waits: bool) -> io::Result<Self> {
+    pub(crate) fn new(format: fi_cq_format, size: usize, waits: bool) -> Result<Self, Error> {
         let queue = Self {
             entry_size: entry::size_of_format(format),
             filled: AtomicBool::new(false),
             inner: Mutex::default(),
             sources: Sources::default(),
-            waiter: OnceLock::new(),
             texts: Mutex::default(),
         };
         queue.inner.lock().entries.reserve(size.min(4096));
         if waits {
-            queue.waiter.get_or_init_io()?;
+            queue.sources.waiter()?;
         }
         Ok(queue)
     }
 
     pub(crate) fn add_source(&self, live: &Arc<Live>) -> Result<(), Error> {
-        self.sources.add(live, self.waiter.get())
+        self.sources.add(live)
     }
 
     pub(crate) fn remove_source(&self, live: &Arc<Live>) {
-        self.sources.remove(live, self.waiter.get());
+        self.sources.remove(live);
     }
 
     pub(crate) fn is_bound(&self) -> bool {
@@ -259,7 +256,7 @@ impl Queue {
         sources: *mut fi_addr_t,
         deadline: Deadline,
     ) -> Result<isize, Error> {
-        let waiter = self.waiter()?;
+        let waiter = self.sources.waiter()?;
         let mut sleeper = None;
         loop {
             // SAFETY: by this function's contract.
@@ -296,7 +293,7 @@ impl Queue {
 
     /// For `fi_trywait`: whether the program may sleep on the descriptor now.
     pub(crate) fn try_wait(&self) -> Result<(), Error> {
-        let waiter = self.waiter()?;
+        let waiter = self.sources.waiter()?;
         waiter.clear();
         if !self.has_news() && self.arm() { Ok(()) } else { Err(Error::Again) }
     }
@@ -308,24 +305,14 @@ impl Queue {
     }
 
     fn wake(&self) {
-        if let Some(waiter) = self.waiter.get() {
+        if let Some(waiter) = self.sources.made_waiter() {
             waiter.wake();
         }
     }
 
     /// The descriptor to sleep on.
     pub(crate) fn fd(&self) -> Result<RawFd, Error> {
-        Ok(self.waiter()?.fd())
-    }
-
-    /// The waiter, made when first needed.
-    fn waiter(&self) -> Result<&Waiter, Error> {
-        if let Some(waiter) = self.waiter.get() {
-            return Ok(waiter);
-        }
-        let waiter = Waiter::new()?;
-        self.sources.watched_by(&waiter)?;
-        Ok(self.waiter.get_or_init(|| waiter))
+        Ok(self.sources.waiter()?.fd())
     }
 
     /// Keeps an error's text; its number finds it again.
@@ -346,19 +333,6 @@ impl Queue {
         let texts = self.texts.lock();
         let found = texts.kept.iter().find(|(kept, _)| *kept == number);
         found.map_or(c"unknown error".as_ptr(), |(_, text)| text.as_ptr())
-    }
-}
-
-/// `OnceLock::get_or_try_init` for the one case here, nobody racing yet.
-trait InitWaiter {
-    fn get_or_init_io(&self) -> io::Result<()>;
-}
-
-impl InitWaiter for OnceLock<Waiter> {
-    fn get_or_init_io(&self) -> io::Result<()> {
-        let waiter = Waiter::new()?;
-        self.get_or_init(|| waiter);
-        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! The thread that starts what waits for counters while the program computes (`FI_PROGRESS_AUTO`).
 //! There is one only while something waits.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -20,7 +20,6 @@ const SLEEP_MS: i32 = 100;
 pub(super) struct Attendant {
     /// The domain's endpoints that may have triggers.
     sources: Sources,
-    waiter: OnceLock<Waiter>,
     /// Set by the thread when it ends of itself, under the lock of `thread`.
     idle: AtomicBool,
     stop: AtomicBool,
@@ -29,11 +28,11 @@ pub(super) struct Attendant {
 
 impl Attendant {
     pub(super) fn watch(&self, live: &Arc<Live>) -> Result<(), Error> {
-        self.sources.add(live, self.waiter.get())
+        self.sources.add(live)
     }
 
     pub(super) fn forget(&self, live: &Arc<Live>) {
-        self.sources.remove(live, self.waiter.get());
+        self.sources.remove(live);
     }
 
     /// Sees to it that the thread runs.
@@ -45,7 +44,7 @@ impl Attendant {
         if let Some(ended) = thread.take() {
             let _ = ended.join();
         }
-        if let Err(error) = self.prepare() {
+        if let Err(error) = self.sources.waiter() {
             return untended(&error);
         }
         self.idle.store(false, Ordering::SeqCst);
@@ -60,19 +59,10 @@ impl Attendant {
         }
     }
 
-    fn prepare(&self) -> Result<(), Error> {
-        if self.waiter.get().is_none() {
-            let waiter = Waiter::new()?;
-            self.sources.watched_by(&waiter)?;
-            self.waiter.get_or_init(|| waiter);
-        }
-        Ok(())
-    }
-
     /// Ends the thread.
     pub(super) fn end(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Some(waiter) = self.waiter.get() {
+        if let Some(waiter) = self.sources.made_waiter() {
             waiter.wake();
         }
         let thread = self.thread.lock().take();
@@ -89,7 +79,7 @@ fn untended(error: &Error) {
 
 fn attend(board: &Board) {
     let this = &board.attendant;
-    let Some(Ok(sleeper)) = this.waiter.get().map(Waiter::enter) else {
+    let Some(Ok(sleeper)) = this.sources.made_waiter().map(Waiter::enter) else {
         // Without a descriptor to sleep on; the next that is put in line tries again.
         return this.idle.store(true, Ordering::SeqCst);
     };
