@@ -475,9 +475,8 @@ impl Rate {
         // Beyond what the path was ever seen to carry there is most likely nothing.
         let line = if self.capacity < self.line { self.line } else { f64::MAX };
         self.capacity = grown.min(most).min(line);
-        let near = self.capacity < NEAR * self.known.max(self.line) && self.capacity > self.line / NEAR
-            || self.capacity < NEAR * self.known;
-        let near = near && !self.unsure;
+        let near_line = self.capacity < NEAR * self.line && self.capacity > self.line / NEAR;
+        let near = !self.unsure && (near_line || self.capacity < NEAR * self.known);
         self.hold = self.patience();
         self.step = (self.step * 2.0).min(if near { self.step_near() } else { 1.0 });
     }
@@ -571,6 +570,7 @@ impl CongestionControl for Rate {
     fn recall(&mut self, capacity: u64, rtt_us: Micros) {
         (self.capacity, self.known, self.line) = (capacity as f64, capacity as f64, capacity as f64);
         self.rtt_least_us = rtt_us;
+        self.unsure = false;
         self.reset_step();
         self.phase = Phase::Cruise;
     }
