@@ -115,6 +115,10 @@ struct Trial {
 }
 
 impl Trial {
+    fn new(excess: f64, chance: f64, capacity: f64) -> Self {
+        Self { excess, chance, capacity, seen: Losses::default(), rounds: 0 }
+    }
+
     fn note(&mut self, losses: Losses) {
         self.seen.add(losses);
         self.rounds += 1;
@@ -441,8 +445,7 @@ impl Rate {
             }
             _ => {
                 let (chance, capacity) = (self.chance(), self.capacity);
-                self.trial =
-                    Some(Trial { excess: more, chance, capacity, seen: Losses::default(), rounds: 0 });
+                self.trial = Some(Trial::new(more, chance, capacity));
                 // What was sent at the capacity and is not lost, a path that is too slow for it carries. Less may
                 // have arrived because less was sent.
                 let carried = capacity * (1.0 - LESS_LEAST.max(2.0 * more));

@@ -78,9 +78,7 @@ impl Rate {
             let packets = (self.train.acked + self.train.lost).max(1) as f64;
             let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
             let excess = (loss - 2.0 * variance.sqrt()).max(0.0);
-            let (chance, seen) = (self.chance(), Losses::default());
-            let trial = Trial { excess, chance, capacity: whole, seen, rounds: 0 };
-            self.trial = Some(trial).filter(|_| loss > EXCESS_LEAST);
+            self.trial = Some(Trial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_LEAST);
             self.reset_step();
             self.unsure = self.hint == 0.0 && self.group.is_some_and(|group| group.count > 1);
             if self.unsure {
