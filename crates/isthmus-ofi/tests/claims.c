@@ -1,35 +1,19 @@
 /* What fi_getinfo claims is there, in every form that the manual pages name, and what is not
  * there is refused: formats of completions, levels of completion, fences, addresses as text.
  * Prints the first thing that is not as it must be. */
-#include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
 #include <rdma/fi_trigger.h>
 #include <string.h>
 
-#include "want.h"
+#include "domain.h"
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_cq *cq;
 static struct fid_ep *ep;
 static fi_addr_t self;
 static char name[64], hello[8] = "hello", buffer[8];
-
-static struct fi_info *asked(uint64_t caps)
-{
-	struct fi_info *hints = fi_allocinfo();
-
-	hints->caps = caps;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->fabric_attr->prov_name = strdup("isthmus");
-	return hints;
-}
 
 static void want_refused(struct fi_info *hints)
 {
@@ -79,13 +63,10 @@ static void capabilities_are_those_asked_for(void)
 
 static void open_with(enum fi_cq_format format, uint64_t bind)
 {
-	struct fi_av_attr table = { .type = FI_AV_TABLE };
 	struct fi_cq_attr queue = { .format = format, .wait_obj = FI_WAIT_NONE };
 	size_t len = sizeof name;
 
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	open_domain();
 	OK(fi_cq_open(domain, &queue, &cq, NULL));
 	OK(fi_endpoint(domain, info, &ep, NULL));
 	OK(fi_ep_bind(ep, &av->fid, 0));
@@ -99,9 +80,7 @@ static void close_all(void)
 {
 	OK(fi_close(&ep->fid));
 	OK(fi_close(&cq->fid));
-	OK(fi_close(&av->fid));
-	OK(fi_close(&domain->fid));
-	OK(fi_close(&fabric->fid));
+	close_domain();
 }
 
 /* Reads one completion of any format into the largest, the rest of which stays as it was. */

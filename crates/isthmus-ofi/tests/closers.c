@@ -2,9 +2,7 @@
  * counters that they feed, alone or beside others: no thread waits for another for ever, and no
  * message is lost or forgotten. Ends by SIGALRM if one is. */
 #include <pthread.h>
-#include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
@@ -12,14 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "want.h"
+#include "domain.h"
 
 enum { ROUNDS = 24, MOST = 3, MESSAGES = 20, WRITES = 50, KEY = 7, LIMIT_S = 100 };
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_mr *mr;
 static struct fid_cntr *accessed;
 /* What sends to all others. */
@@ -60,19 +54,12 @@ static fi_addr_t address_of(struct fid_ep *ep)
 
 static void open_all(void)
 {
-	struct fi_info *hints = fi_allocinfo();
-	struct fi_av_attr table = { .type = FI_AV_TABLE };
+	struct fi_info *hints = asked(FI_MSG | FI_RMA | FI_RMA_EVENT);
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_CONTEXT };
 
-	hints->caps = FI_MSG | FI_RMA | FI_RMA_EVENT;
-	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->threading = FI_THREAD_SAFE;
-	hints->fabric_attr->prov_name = strdup("isthmus");
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
-	fi_freeinfo(hints);
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	info = offered(hints);
+	open_domain();
 	OK(fi_cq_open(domain, &attr, &sent, NULL));
 	OK(fi_cntr_open(domain, NULL, &accessed, NULL));
 	OK(fi_mr_reg(domain, memory, sizeof memory, FI_REMOTE_WRITE, 0, KEY, FI_RMA_EVENT, &mr, NULL));

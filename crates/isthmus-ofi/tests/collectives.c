@@ -1,54 +1,33 @@
 /* Groups and the operations of all their members: several endpoints of one process, each with a
  * queue of its own. Prints the first thing that is not as it must be. */
-#include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_collective.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
 #include <string.h>
 
-#include "want.h"
+#include "domain.h"
 
 enum { MEMBERS = 7, COUNT = 3000 };
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_eq *eq[MEMBERS];
 static struct fid_cq *cq[MEMBERS];
 static struct fid_ep *ep[MEMBERS];
 static fi_addr_t number[MEMBERS];
 
-static struct fi_info *asked(uint64_t caps)
-{
-	struct fi_info *hints = fi_allocinfo(), *found;
-
-	hints->caps = caps;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->fabric_attr->prov_name = strdup("isthmus");
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found));
-	fi_freeinfo(hints);
-	return found;
-}
-
 static void open_all(void)
 {
-	struct fi_av_attr table = { .type = FI_AV_TABLE };
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_UNSPEC };
 	struct fi_eq_attr events = { .wait_obj = FI_WAIT_UNSPEC };
 	char name[64];
 
-	info = asked(FI_MSG | FI_COLLECTIVE);
+	info = offered(asked(FI_MSG | FI_COLLECTIVE));
 	/* The highest bit of the tags is not the program's. */
 	WANT(info->ep_attr->mem_tag_format >> 63, 0);
 	WANT(info->caps & FI_COLLECTIVE, FI_COLLECTIVE);
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	open_domain();
 	for (int i = 0; i < MEMBERS; i++) {
 		size_t len = sizeof name;
 
@@ -71,9 +50,7 @@ static void close_all(void)
 		OK(fi_close(&cq[i]->fid));
 		OK(fi_close(&eq[i]->fid));
 	}
-	OK(fi_close(&av->fid));
-	OK(fi_close(&domain->fid));
-	OK(fi_close(&fabric->fid));
+	close_domain();
 	fi_freeinfo(info);
 }
 
@@ -191,7 +168,7 @@ static void sets_are_made_of_sets(void)
 static void what_is_not_there_is_refused(struct fid_mc *mc[])
 {
 	struct fi_collective_attr attr = { .op = FI_SUM, .datatype = FI_DOUBLE };
-	struct fi_info *plain = asked(FI_MSG);
+	struct fi_info *plain = offered(asked(FI_MSG));
 	uint64_t word = 0;
 
 	WANT(plain->caps & FI_COLLECTIVE, 0);

@@ -2,52 +2,33 @@
  * them: counters bound late, searches that are always told, cancelled tags, lists of descriptors, operations
  * on several pieces of a peer's memory, old versions. Prints the first thing that is not as it must be. */
 #include <poll.h>
-#include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <string.h>
 
-#include "want.h"
+#include "domain.h"
 
 #define CONTEXT(n) ((void *)(n))
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_cq *cq;
 static struct fid_ep *ep;
 static fi_addr_t self;
 static struct fid_cntr *sent, *came;
 static char buffer[64];
 
-static struct fi_info *asked(uint64_t caps)
-{
-	struct fi_info *hints = fi_allocinfo();
-
-	hints->caps = caps;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->fabric_attr->prov_name = strdup("isthmus");
-	return hints;
-}
-
 /* An endpoint whose queue hears only of what asks for it; enabling fails until it has an address vector,
  * and loses nothing of what was bound before. */
 static void open_all(void)
 {
-	struct fi_av_attr table = { .type = FI_AV_TABLE };
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_POLLFD };
 	char name[64];
 	size_t len = sizeof name;
 
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	open_domain();
 	OK(fi_cq_open(domain, &queue, &cq, NULL));
 	OK(fi_endpoint(domain, info, &ep, NULL));
 	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION));
@@ -67,9 +48,7 @@ static void close_all(void)
 	if (came)
 		OK(fi_close(&came->fid));
 	OK(fi_close(&cq->fid));
-	OK(fi_close(&av->fid));
-	OK(fi_close(&domain->fid));
-	OK(fi_close(&fabric->fid));
+	close_domain();
 	sent = came = NULL;
 }
 

@@ -1,21 +1,15 @@
 /* Programs that ask for an order among writes, reads and messages get it: what is short does not
  * overtake what is long. Prints the first thing that is not as it must be. */
-#include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <string.h>
 
-#include "want.h"
+#include "domain.h"
 
 enum { LARGE = 8 << 20, SMALL = 8, ROUNDS = 8, KEY = 7, LAST = LARGE - SMALL };
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_cq *sent, *received;
 static struct fid_mr *mr;
 static struct fid_ep *here, *there;
@@ -26,17 +20,12 @@ static char small[SMALL], got[SMALL];
 static const uint64_t ORDERS = FI_ORDER_STRICT | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW |
 			       FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW;
 
-static struct fi_info *asked(uint64_t orders)
+static struct fi_info *ordered(uint64_t orders)
 {
-	struct fi_info *hints = fi_allocinfo(), *found;
+	struct fi_info *hints = asked(FI_MSG | FI_RMA);
 
-	hints->caps = FI_MSG | FI_RMA;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->fabric_attr->prov_name = strdup("isthmus");
 	hints->tx_attr->msg_order = hints->rx_attr->msg_order = orders;
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found));
-	fi_freeinfo(hints);
-	return found;
+	return offered(hints);
 }
 
 static void each_order_is_had_by_those_who_ask(void)
@@ -44,15 +33,15 @@ static void each_order_is_had_by_those_who_ask(void)
 	for (uint64_t order = 1; order; order <<= 1) {
 		if (!(order & ORDERS))
 			continue;
-		struct fi_info *found = asked(order);
+		struct fi_info *found = ordered(order);
 		WANT(found->tx_attr->msg_order & order, order);
 		WANT(found->rx_attr->msg_order & order, order);
 		fi_freeinfo(found);
 	}
-	struct fi_info *found = asked(0);
+	struct fi_info *found = ordered(0);
 	WANT(found->tx_attr->msg_order & (FI_ORDER_STRICT & ~FI_ORDER_SAS), 0);
 	fi_freeinfo(found);
-	found = asked(FI_ORDER_WAW | FI_ORDER_RMA_RAW);
+	found = ordered(FI_ORDER_WAW | FI_ORDER_RMA_RAW);
 	WANT(found->ep_attr->max_order_waw_size, -1);
 	WANT(found->ep_attr->max_order_raw_size, -1);
 	WANT(found->ep_attr->max_order_war_size < LARGE, 1);
@@ -72,15 +61,12 @@ static struct fid_ep *opened(struct fid_cq *cq)
 
 static void open_all(uint64_t orders)
 {
-	struct fi_av_attr table = { .type = FI_AV_TABLE };
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_NONE };
 	char name[64];
 	size_t len = sizeof name;
 
-	info = asked(orders);
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	info = ordered(orders);
+	open_domain();
 	OK(fi_cq_open(domain, &queue, &sent, NULL));
 	OK(fi_cq_open(domain, &queue, &received, NULL));
 	OK(fi_mr_reg(domain, memory, LARGE, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, KEY, 0, &mr, NULL));

@@ -2,10 +2,8 @@
  * endpoint that talks to itself. Prints the first thing that is not as it must be. */
 #include <netinet/in.h>
 #include <poll.h>
-#include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
@@ -15,44 +13,26 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "want.h"
+#include "domain.h"
 
 #define CONTEXT(n) ((void *)(n))
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_cq *cq;
 static struct fid_cntr *sent, *written;
 static struct fid_ep *ep;
 static fi_addr_t self;
 static char hello[64] = "hello", buffer[64];
 
-static void negotiate(void)
-{
-	struct fi_info *hints = fi_allocinfo();
-
-	hints->caps = FI_TAGGED | FI_MSG | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV |
-		      FI_MULTI_RECV;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->fabric_attr->prov_name = strdup("isthmus");
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
-	fi_freeinfo(hints);
-}
-
 static void open_all(void)
 {
-	struct fi_av_attr table = { .type = FI_AV_TABLE }, named = { .name = "shared" };
+	struct fi_av_attr named = { .name = "shared" };
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_FD };
 	struct fi_cntr_attr counter = { .wait_obj = FI_WAIT_UNSPEC };
 	struct fid_av *none;
 	char name[64];
 	size_t len = 8;
 
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	open_domain();
 	WANT(fi_av_open(domain, &named, &none, NULL), -FI_ENOSYS);
 	OK(fi_cq_open(domain, &queue, &cq, CONTEXT(77)));
 	OK(fi_cntr_open(domain, &counter, &sent, NULL));
@@ -395,7 +375,8 @@ static void socket_addresses_work(void)
 
 int main(void)
 {
-	negotiate();
+	info = offered(asked(FI_TAGGED | FI_MSG | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV |
+			     FI_MULTI_RECV));
 	for (int i = 0; i < 5; i++) {
 		open_all();
 		a_descriptor_wakes_the_sleeper();

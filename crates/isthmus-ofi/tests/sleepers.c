@@ -2,22 +2,16 @@
  * queue, wait for the same counter, or finish by a call what is slept for: none is forgotten.
  * Ends by SIGALRM if one is. */
 #include <pthread.h>
-#include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "want.h"
+#include "domain.h"
 
 enum { ROUNDS = 100, LIMIT_S = 100 };
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_cq *sent, *received, *other;
 static struct fid_cntr *count;
 static struct fid_ep *here, *there;
@@ -38,21 +32,14 @@ static struct fid_ep *opened(struct fid_cq *transmit, struct fid_cq *receive)
 
 static void open_all(void)
 {
-	struct fi_info *hints = fi_allocinfo();
-	struct fi_av_attr table = { .type = FI_AV_TABLE };
+	struct fi_info *hints = asked(FI_MSG);
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_UNSPEC };
 	char name[64];
 	size_t len = sizeof name;
 
-	hints->caps = FI_MSG;
-	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->threading = FI_THREAD_SAFE;
-	hints->fabric_attr->prov_name = strdup("isthmus");
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
-	fi_freeinfo(hints);
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	info = offered(hints);
+	open_domain();
 	OK(fi_cq_open(domain, &queue, &sent, NULL));
 	OK(fi_cq_open(domain, &queue, &received, NULL));
 	OK(fi_cq_open(domain, &queue, &other, NULL));

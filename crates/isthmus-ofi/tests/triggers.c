@@ -1,10 +1,8 @@
 /* Operations that wait for counters (fi_trigger(3)) and counters of single memory regions
  * (fi_mr_bind), on one endpoint that talks to itself. Prints the first thing that is not as
  * it must be. */
-#include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
@@ -12,15 +10,11 @@
 #include <rdma/fi_trigger.h>
 #include <string.h>
 
-#include "want.h"
+#include "domain.h"
 
 #define KEY 7
 #define MANY 3000
 
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-static struct fid_av *av;
 static struct fid_cq *cq;
 static struct fid_cntr *received, *tick, *done;
 static struct fid_ep *ep;
@@ -30,20 +24,12 @@ static char memory[256];
 
 static void open_all(void)
 {
-	struct fi_info *hints = fi_allocinfo();
-	struct fi_av_attr table = { .type = FI_AV_TABLE };
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED };
 	char name[64];
 	size_t len = sizeof name;
 
-	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RMA_EVENT | FI_TRIGGER;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->fabric_attr->prov_name = strdup("isthmus");
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
-	fi_freeinfo(hints);
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &table, &av, NULL));
+	info = offered(asked(FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RMA_EVENT | FI_TRIGGER));
+	open_domain();
 	OK(fi_cq_open(domain, &queue, &cq, NULL));
 	OK(fi_cntr_open(domain, NULL, &received, NULL));
 	OK(fi_cntr_open(domain, NULL, &tick, NULL));
@@ -67,9 +53,7 @@ static void close_all(void)
 	OK(fi_close(&tick->fid));
 	OK(fi_close(&received->fid));
 	OK(fi_close(&cq->fid));
-	OK(fi_close(&av->fid));
-	OK(fi_close(&domain->fid));
-	OK(fi_close(&fabric->fid));
+	close_domain();
 	fi_freeinfo(info);
 }
 
