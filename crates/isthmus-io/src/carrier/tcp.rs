@@ -27,6 +27,11 @@ const LONG_WINDOW: i32 = 8 << 20;
 /// `tcp(7)`'s option for the longest pause before something is sent again, and the least that it takes.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 const RTO_LEAST_MS: u64 = 1_000;
+/// Its options for the least such pause and for how long an acknowledgement may wait, and what is tried for the
+/// latter, in turn: the kernel takes no less than two of its ticks. Microseconds.
+const TCP_RTO_MIN_US: libc::c_int = 45;
+const TCP_DELACK_MAX_US: libc::c_int = 46;
+const ACK_SOON_US: [libc::c_int; 3] = [2_000, 8_000, 20_000];
 /// A lane's pace is another one from such a part of it on.
 const PACE_PART: u64 = 50;
 /// How long transmitted data, or an attempt to connect, may go unanswered.
@@ -138,9 +143,13 @@ impl TcpLane {
     /// not start with what clean paths want.
     fn prepare(&mut self, paths: &Paths) {
         tune(&self.socket, &paths.congestion);
-        if let Some(sample) = sample(&self.socket).filter(|sample| congestion::is_slow_to_repair(*sample)) {
-            widen(&self.socket);
-            keep_trying(&self.socket, sample.rtt_us);
+        match sample(&self.socket) {
+            Some(sample) if congestion::is_slow_to_repair(sample) => {
+                widen(&self.socket);
+                keep_trying(&self.socket, sample.rtt_us);
+            }
+            Some(_) if !is_local(&self.socket) => repair_soon(&self.socket),
+            _ => {}
         }
         if paths.congestion != congestion::AUTO || is_local(&self.socket) {
             self.trace = None;
@@ -359,31 +368,13 @@ fn set_congestion(socket: &Socket, congestion: &str) {
 /// provide for as much as is to be waited for, and leaves its own tuning on, which `SO_RCVBUF` would end.
 fn widen(socket: &Socket) {
     for least in [LONG_WINDOW, 1] {
-        // SAFETY: the value is an integer of the length that is passed along.
-        unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_RCVLOWAT,
-                (&raw const least).cast(),
-                size_of::<libc::c_int>() as libc::socklen_t,
-            )
-        };
+        set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, least);
     }
 }
 
 /// Has the kernel send so fast at most. Bytes/s.
 fn set_pace(socket: &Socket, pace: u64) {
-    // SAFETY: the value is an integer of the length that is passed along.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MAX_PACING_RATE,
-            (&raw const pace).cast(),
-            size_of::<u64>() as libc::socklen_t,
-        )
-    };
+    set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, pace);
 }
 
 /// Has the kernel send again what is not acknowledged every second, or every fourth round trip, and not after
@@ -391,16 +382,28 @@ fn set_pace(socket: &Socket, pace: u64) {
 /// Linux before 6.15 has no such option, and doubles its pauses up to two minutes.
 fn keep_trying(socket: &Socket, rtt_us: u64) {
     let most_ms = (4 * rtt_us / 1_000).max(RTO_LEAST_MS) as libc::c_int;
+    set(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, most_ms);
+}
+
+/// Has the kernel send again within milliseconds what is not acknowledged on a path of less than that, and
+/// acknowledge sooner than that, since the other end does likewise: of its own it waits for 200 ms.
+/// Linux before 6.15 has no such options; a peer that has not may be sent a packet twice that it has not
+/// acknowledged yet.
+fn repair_soon(socket: &Socket) {
+    let took = |name, us| set(socket, libc::IPPROTO_TCP, name, us);
+    if let Some(ack) = ACK_SOON_US.into_iter().find(|us| took(TCP_DELACK_MAX_US, *us)) {
+        took(TCP_RTO_MIN_US, 2 * ack);
+    }
+}
+
+/// Sets an option that is an integer; tells whether the kernel took it.
+fn set<T>(socket: &Socket, level: libc::c_int, name: libc::c_int, value: T) -> bool {
     // SAFETY: the value is an integer of the length that is passed along.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            TCP_RTO_MAX_MS,
-            (&raw const most_ms).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
+    let status = unsafe {
+        let len = size_of::<T>() as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len)
     };
+    status == 0
 }
 
 /// `None` where there is nothing now.
