@@ -143,22 +143,23 @@ impl TcpLane {
     /// not start with what clean paths want.
     fn prepare(&mut self, paths: &Paths) {
         tune(&self.socket, &paths.congestion);
-        match sample(&self.socket) {
+        let (path, local) = (sample(&self.socket), is_local(&self.socket));
+        match path {
             Some(sample) if congestion::is_slow_to_repair(sample) => {
                 widen(&self.socket);
                 keep_trying(&self.socket, sample.rtt_us);
             }
-            Some(_) if !is_local(&self.socket) => repair_soon(&self.socket),
+            Some(_) if !local => repair_soon(&self.socket),
             _ => {}
         }
-        if paths.congestion != congestion::AUTO || is_local(&self.socket) {
+        if paths.congestion != congestion::AUTO || local {
             self.trace = None;
             return;
         }
         let host = peer_ip(&self.socket);
         if host.and_then(|host| paths.hosts.get(&host)).is_some_and(Judge::is_lossy) {
             self.go_lossy("others have lost packets without a queue");
-        } else if sample(&self.socket).is_some_and(congestion::is_long) {
+        } else if path.is_some_and(congestion::is_long) {
             self.go_lossy("a long round trip");
         }
     }
