@@ -83,18 +83,10 @@ demo demo-routed demo-five:
 	@demo/run.py $(if $(FILE),--file '$(FILE)',--size '$(SIZE)') --rate '$(RATE)' --rtt '$(RTT)' \
 	  --loss '$(LOSS)' --mtu '$(MTU)' --ranks '$(RANKS)' --block '$(BLOCK)' $(ROUTED) $(ARGS)
 
-# The MPI tests run even when a Rust test failed: one run tells all.
 test:
 	@tools/bootstrap.sh
 	@tools/build.sh
-	@status=0; \
-	  echo 'test: cargo test'; \
-	  tools/rust-tests.py || status=1; \
-	  echo 'test: the MPIs'; \
-	  tests/run.py --suite $(ARGS) || status=1; \
-	  echo 'test: of what others wrote'; \
-	  suites/run.py mpich --quick --lazy || status=1; \
-	  exit $$status
+	@tools/test.py $(ARGS)
 
 soak:
 	@tools/bootstrap.sh base rust mpich

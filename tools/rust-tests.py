@@ -4,7 +4,7 @@
 Many of them have real sockets, processes and labs in them, on a machine that may do other work.
 What passes at its second attempt is named at the end as unsteady: a fault of the test or of the
 program, still to be found. More failures than a few are none of chance, and are not
-tried again. Exit status 0 when none failed twice.
+tried again. The end names what failed, and what it said. Exit status 0 when none failed twice.
 
     tools/rust-tests.py                    the whole workspace
     tools/rust-tests.py -p isthmus-mover   what cargo test takes
@@ -20,6 +20,7 @@ CARGO = ["cargo", "test", "--locked", "--no-fail-fast"]
 TARGET = re.compile(r"error: .*test failed, to rerun pass `(.+)`")
 TEST = re.compile(r"test (\S+)( - should panic)? \.\.\. FAILED")
 PASSED = re.compile(r"test result: .* (\d+) passed;")
+PANIC = re.compile(r"thread '(\S+)'.* panicked at (.*)")
 
 
 class Run:
@@ -30,11 +31,20 @@ class Run:
         self.passed = 0
         # [(target's options, names of the tests that failed in it)]
         self.failed = []
+        # name of a thread, which is its test's -> where it panicked and the first line of why
+        self.panics = {}
         names = []
+        panicked = None
         for line in cargo.stdout:
             print(line, end="", flush=True)
+            if panicked:
+                self.panics[panicked] += " " + line.strip()
+            panicked = None
             # Other output may stand before it on the line, since tests run at once.
-            if found := TEST.search(line):
+            if found := PANIC.search(line):
+                panicked = found[1]
+                self.panics[panicked] = found[2]
+            elif found := TEST.search(line):
                 names.append(found[1])
             elif found := PASSED.search(line):
                 self.passed += int(found[1])
@@ -42,6 +52,11 @@ class Run:
                 self.failed.append((found[1].split(), names))
                 names = []
         self.status = cargo.wait()
+
+    def words(self, names):
+        """What the tests of these names said when they failed, after a colon."""
+        said = [self.panics[name] for name in names if name in self.panics]
+        return f": {'; '.join(said)}" if said else ""
 
 
 def passes(target, names):
@@ -53,15 +68,17 @@ def passes(target, names):
 def main():
     first = Run(sys.argv[1:] or ["--workspace"])
     count = sum(max(len(names), 1) for _, names in first.failed)
-    if first.status == 0 or not 0 < count <= MOST_AGAIN:
-        return first.status
-    print(f"\n{count} failed; once more, by themselves", flush=True)
-    verdicts = [(passes(target, names), target, names) for target, names in first.failed]
+    verdicts = ["FAILED"] * len(first.failed)
+    if 0 < count <= MOST_AGAIN:
+        print(f"\n{count} failed; once more, by themselves", flush=True)
+        again = [passes(target, names) for target, names in first.failed]
+        verdicts = ["unsteady, passed at the second attempt" if passed else "FAILED twice" for passed in again]
+        if all(again):
+            first.status = 0
     print()
-    for passed, target, names in verdicts:
-        what = "unsteady, passed at the second attempt" if passed else "FAILED twice"
-        print(f"{what}: {' '.join([*target, *names])}", flush=True)
-    return 0 if all(passed for passed, _, _ in verdicts) else 1
+    for verdict, (target, names) in zip(verdicts, first.failed):
+        print(f"{verdict}: {' '.join([*target, *names])}{first.words(names)}", flush=True)
+    return first.status
 
 
 if __name__ == "__main__":
