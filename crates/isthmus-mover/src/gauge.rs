@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 /// is lost comes a round trip later, or two, and holds up what follows it.
 const LEAST: u64 = 32 << 20;
 const LEAST_TRIP: Duration = Duration::from_millis(24);
+/// The same within a host or a site, which has room for little, and answers at once: few buffers stay in the
+/// processor's caches, and cost no memory that is touched for the first time. Bytes, and the round trip below which.
+const LEAST_NEAR: u64 = 8 << 20;
+const NEAR: Duration = Duration::from_millis(1);
 /// Least window in blocks.
 const LEAST_BLOCKS: u64 = 4;
 /// Over how long the bandwidth is taken: twice the delay, lest a burst counts for much, within these.
@@ -20,7 +24,12 @@ const LOOK_MOST: Duration = Duration::from_millis(100);
 
 /// What to have under way on a path of this round trip before more is known of it. Bytes.
 pub(crate) fn at_first(round_trip: Option<Duration>) -> u64 {
-    scaled(LEAST, LEAST_TRIP, round_trip)
+    if is_near(round_trip) { LEAST_NEAR } else { scaled(LEAST, LEAST_TRIP, round_trip) }
+}
+
+/// The other side is in this host or site: who waits for its answer loses next to nothing.
+pub(crate) fn is_near(round_trip: Option<Duration>) -> bool {
+    round_trip.is_some_and(|round_trip| round_trip < NEAR)
 }
 
 /// So many bytes, or for a longer round trip than `trip` as many times more.
@@ -57,9 +66,9 @@ impl Gauge {
         self.window
     }
 
-    /// Now the path's round trip is known.
+    /// Now the path's round trip is known, and nothing else of it yet.
     pub(crate) fn expect(&mut self, round_trip: Option<Duration>) {
-        self.window = self.window.max(at_first(round_trip)).min(self.most);
+        self.window = at_first(round_trip).max(self.block * LEAST_BLOCKS).min(self.most);
     }
 
     pub(crate) fn posted(&mut self, bytes: u64) {
@@ -107,6 +116,7 @@ mod tests {
         let ms = |ms| Some(Duration::from_millis(ms));
         assert_eq!(window(256 << 20, None), least);
         assert_eq!(window(256 << 20, ms(1)), least);
+        assert_eq!(window(256 << 20, Some(Duration::from_micros(50))), least / 4);
         assert_eq!(window(256 << 20, ms(96)), 4 * least);
         assert_eq!(window(64 << 20, ms(1000)), 64 << 20);
     }

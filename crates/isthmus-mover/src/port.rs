@@ -12,7 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 use isthmus_io::{Endpoint, OpenError, PostError, Settings};
 use isthmus_proto::{
-    Channel, Completion, Level, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest,
+    Channel, Completion, Level, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest, Transfer,
 };
 use isthmus_wire::Address;
 use parking_lot::Mutex;
@@ -118,7 +118,22 @@ impl Port {
         key: u64,
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
-        self.send_until(Level::Transmit, peer, tag, (buffer.into(), range), key, inbox)
+        self.send_by(Options::default(), peer, tag, (buffer.into(), range), key, inbox)
+    }
+
+    /// The same, of which nothing goes before there is a receive for it: so the other side needs memory for what it
+    /// receives and for nothing else, at the price of a round trip.
+    pub(crate) fn send_when_wanted(
+        &self,
+        peer: PeerId,
+        tag: u64,
+        buffer: Buffer,
+        range: Range<usize>,
+        key: u64,
+        inbox: impl Inbox + 'static,
+    ) -> Result<(), PostError> {
+        let options = Options { transfer: Transfer::Rendezvous, ..Options::default() };
+        self.send_by(options, peer, tag, (buffer, range), key, inbox)
     }
 
     /// The same, of what ends when it is there, or cannot be brought there.
@@ -131,12 +146,13 @@ impl Port {
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
         let range = 0..buffer.len();
-        self.send_until(Level::Delivery, peer, tag, (buffer.into(), range), key, inbox)
+        let options = Options { level: Level::Delivery, ..Options::default() };
+        self.send_by(options, peer, tag, (buffer.into(), range), key, inbox)
     }
 
-    fn send_until(
+    fn send_by(
         &self,
-        level: Level,
+        options: Options,
         peer: PeerId,
         tag: u64,
         (buffer, range): (Buffer, Range<usize>),
@@ -144,7 +160,7 @@ impl Port {
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
         self.post(buffer, range, key, inbox, |iov, context| {
-            let options = Options { context, notify: true, level, ..Options::default() };
+            let options = Options { context, notify: true, ..options };
             let request = SendRequest { peer, channel: Channel::Tagged, tag, data: None, options };
             // SAFETY: `post` keeps the buffer until the completion.
             unsafe { self.endpoint.send(&request, iov) }

@@ -8,7 +8,7 @@ use crate::MoverError;
 use crate::buffer::Buffer;
 use crate::digest;
 use crate::disk::Disk;
-use crate::gauge::at_first;
+use crate::gauge::{at_first, is_near};
 use crate::landing::{Landing, Prepared};
 use crate::names::shown;
 use crate::pool::{Done, Job, Pool};
@@ -212,9 +212,11 @@ impl<'a> ReceivingSide<'a> {
     /// Keeps as many buffers posted as the sender wants to have under way.
     fn post_blocks(&mut self) -> Result<(), MoverError> {
         let size = HEAD_ROOM as u64 + self.receiving.block + TAG_LEN as u64;
-        let most = (self.receiving.memory / size).max(SPARE);
-        let wanted =
-            at_first(self.wire.round_trip()).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
+        let round_trip = self.wire.round_trip();
+        let wanted = at_first(round_trip).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
+        // Where the disk is behind, a sender that is far goes on while there is memory; one that is near waits.
+        let most = if is_near(round_trip) { wanted + SPARE } else { self.receiving.memory / size };
+        let most = most.min(self.receiving.memory / size).max(SPARE);
         while self.made < most && self.posted < wanted {
             self.made += 1;
             self.post(Buffer::new(size as usize)?)?;

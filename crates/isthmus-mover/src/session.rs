@@ -10,6 +10,7 @@ use isthmus_proto::PeerId;
 use crate::MoverError;
 use crate::buffer::Buffer;
 use crate::channel::Channel;
+use crate::gauge::is_near;
 use crate::pool::Done;
 use crate::port::{News, Port};
 use crate::wire::{Control, Status};
@@ -155,16 +156,15 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends a block.
+    /// Sends a block; where the other side is near, when that has a buffer for it.
     pub(crate) fn send_block(&self, buffer: Buffer, range: std::ops::Range<usize>) -> Result<(), MoverError> {
-        Ok(self.port.send(
-            self.peer,
-            tag(self.session, true),
-            buffer,
-            range,
-            key::BLOCK_OUT,
-            self.to.clone(),
-        )?)
+        let (port, tag, to) = (&self.port, tag(self.session, true), self.to.clone());
+        let sent = if is_near(self.round_trip()) {
+            port.send_when_wanted(self.peer, tag, buffer, range, key::BLOCK_OUT, to)
+        } else {
+            port.send(self.peer, tag, buffer, range, key::BLOCK_OUT, to)
+        };
+        Ok(sent?)
     }
 
     /// Says something; it goes with the next [`Wire::flush`].
