@@ -198,7 +198,7 @@ impl Datagrams {
                 "the endpoint is closed, or belongs to the parent of this process",
             ));
         }
-        if channel == Channel::Tagged {
+        if channel != Channel::Untagged {
             return Err(PostError::Invalid("datagrams have no tags"));
         }
         if iov.len() > Endpoint::IOV_MAX {

@@ -399,5 +399,6 @@ fn flag_of(channel: Channel) -> u64 {
     match channel {
         Channel::Untagged => FI_MSG,
         Channel::Tagged => FI_TAGGED,
+        Channel::Group => FI_COLLECTIVE,
     }
 }

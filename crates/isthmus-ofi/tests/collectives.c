@@ -23,9 +23,9 @@ static void open_all(void)
 	struct fi_eq_attr events = { .wait_obj = FI_WAIT_UNSPEC };
 	char name[64];
 
-	info = offered(asked(FI_MSG | FI_COLLECTIVE));
-	/* The highest bit of the tags is not the program's. */
-	WANT(info->ep_attr->mem_tag_format >> 63, 0);
+	info = offered(asked(FI_MSG | FI_TAGGED | FI_COLLECTIVE));
+	/* All bits of the tags are the program's. */
+	WANT(info->ep_attr->mem_tag_format >> 63, 1);
 	WANT(info->caps & FI_COLLECTIVE, FI_COLLECTIVE);
 	open_domain();
 	for (int i = 0; i < MEMBERS; i++) {
@@ -140,6 +140,38 @@ static void every_operation_does_as_its_name_says(struct fid_mc *mc[], uint64_t 
 #undef EACH
 }
 
+/* What the members tell each other is out of reach of receives and searches for any tag, be they posted first
+ * or last. */
+static void messages_of_groups_are_not_the_programs(struct fid_mc *mc[])
+{
+	struct fi_msg_tagged any = { .addr = FI_ADDR_UNSPEC, .ignore = ~0ULL, .context = &any };
+	struct fi_cq_err_entry missed = { 0 };
+	struct fi_cq_tagged_entry entry;
+	char text[MEMBERS][8];
+	int i;
+
+	for (i = 0; i < MEMBERS; i += 2)
+		OK(fi_trecv(ep[i], text[i], sizeof text[i], NULL, FI_ADDR_UNSPEC, 0, ~0ULL, text[i]));
+	for (i = 0; i < MEMBERS - 1; i++)
+		OK(fi_barrier(ep[i], fi_mc_addr(mc[i]), mc[i]));
+	/* The last member's searches find none of what has come for it, and throw none of it away. */
+	for (i = 0; i < 100; i++) {
+		OK(fi_trecvmsg(ep[MEMBERS - 1], &any, FI_PEEK | FI_DISCARD));
+		WANT(fi_cq_sread(cq[MEMBERS - 1], &entry, 1, NULL, 20000), -FI_EAVAIL);
+		WANT(fi_cq_readerr(cq[MEMBERS - 1], &missed, 0), 1);
+		WANT(missed.err, FI_ENOMSG);
+	}
+	OK(fi_barrier(ep[MEMBERS - 1], fi_mc_addr(mc[MEMBERS - 1]), mc[MEMBERS - 1]));
+	for (i = 0; i < MEMBERS; i++)
+		want_end(i, mc[i]);
+	/* The receives are there yet, for tags with any bit. */
+	for (i = 0; i < MEMBERS; i += 2) {
+		OK(fi_tinject(ep[0], "hello", 6, number[i], 1ULL << 63));
+		WANT(fi_cq_sread(cq[i], &entry, 1, NULL, 20000), 1);
+		WANT(entry.op_context == text[i] && entry.tag == 1ULL << 63, 1);
+	}
+}
+
 static void sets_are_made_of_sets(void)
 {
 	struct fid_av_set *odd = some(1, MEMBERS - 1, 2), *high = some(4, MEMBERS - 1, 1);
@@ -212,6 +244,7 @@ int main(void)
 	join(set, 0, 1, all);
 	OK(fi_close(&set->fid));
 	every_operation_does_as_its_name_says(all, 0, 1);
+	messages_of_groups_are_not_the_programs(all);
 	set = some(1, MEMBERS - 1, 2);
 	join(set, 1, 2, odd);
 	OK(fi_close(&set->fid));

@@ -61,11 +61,10 @@ struct Queues {
     unexpected: VecDeque<Waiting>,
 }
 
-/// Posted receives and unexpected messages of both channels.
+/// Posted receives and unexpected messages of all channels.
 #[derive(Debug, Default)]
 pub(crate) struct Matcher {
-    untagged: Queues,
-    tagged: Queues,
+    channels: [Queues; Channel::ALL.len()],
     polls: u64,
 }
 
@@ -88,17 +87,13 @@ impl Matcher {
 
     #[inline]
     fn queues(&mut self, channel: Channel) -> &mut Queues {
-        match channel {
-            Channel::Untagged => &mut self.untagged,
-            Channel::Tagged => &mut self.tagged,
-        }
+        &mut self.channels[channel as usize]
     }
 
     /// Whether any message waits for a receive.
     #[inline]
     pub(crate) fn has_unexpected(&self, channel: Channel) -> bool {
-        let queues = if channel == Channel::Tagged { &self.tagged } else { &self.untagged };
-        !queues.unexpected.is_empty()
+        !self.channels[channel as usize].unexpected.is_empty()
     }
 
     #[inline]
@@ -191,7 +186,7 @@ impl Matcher {
 
     /// Takes out the oldest posted receive with this context.
     pub(crate) fn cancel(&mut self, context: u64) -> Option<(Channel, Posted)> {
-        [Channel::Tagged, Channel::Untagged].into_iter().find_map(|channel| {
+        Channel::ALL.into_iter().find_map(|channel| {
             let queue = &mut self.queues(channel).posted;
             let at = queue.iter().position(|posted| posted.context == context)?;
             queue.remove(at).map(|posted| (channel, posted))
@@ -201,7 +196,7 @@ impl Matcher {
     /// Takes out the receives that only this peer could satisfy.
     pub(crate) fn take_directed(&mut self, peer: PeerId) -> Vec<(Channel, Posted)> {
         let mut taken = Vec::new();
-        for channel in [Channel::Tagged, Channel::Untagged] {
+        for channel in Channel::ALL {
             self.queues(channel).posted.retain(|posted| {
                 let directed = posted.wanted.source == Some(peer);
                 if directed {
@@ -215,7 +210,7 @@ impl Matcher {
 
     /// Receives and messages of `from` count as those of `to` from now on.
     pub(crate) fn rename_peer(&mut self, from: PeerId, to: PeerId) {
-        for queues in [&mut self.untagged, &mut self.tagged] {
+        for queues in &mut self.channels {
             for posted in queues.posted.iter_mut().filter(|posted| posted.wanted.source == Some(from)) {
                 posted.wanted.source = Some(to);
             }

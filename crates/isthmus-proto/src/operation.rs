@@ -1,18 +1,48 @@
 //! What a program asks of an endpoint, and what it is told when that is done.
 
+use isthmus_wire::frame::flags;
+
 use crate::Transfer;
 
 /// Index of a remote endpoint in one local endpoint's table of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// The two separate spaces in which receives are matched.
+/// The separate spaces in which receives are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Channel {
     /// `fi_send`/`fi_recv`: matched by arrival (and source).
     Untagged,
     /// `fi_tsend`/`fi_trecv`: matched by tag, ignore mask and source.
     Tagged,
+    /// What members of a group tell each other for a collective operation: matched as tagged messages are, out of
+    /// reach of the program's receives and searches, whatever their tags.
+    Group,
+}
+
+impl Channel {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Untagged, Self::Tagged, Self::Group];
+
+    /// The channel of a message with these [`flags`].
+    #[inline]
+    pub(crate) fn of(bits: u8) -> Self {
+        match (bits & flags::TAGGED != 0, bits & flags::GROUP != 0) {
+            (false, _) => Self::Untagged,
+            (true, false) => Self::Tagged,
+            (true, true) => Self::Group,
+        }
+    }
+
+    /// The [`flags`] that say so.
+    #[inline]
+    pub(crate) fn flags(self) -> u8 {
+        match self {
+            Self::Untagged => 0,
+            Self::Tagged => flags::TAGGED,
+            Self::Group => flags::TAGGED | flags::GROUP,
+        }
+    }
 }
 
 /// When an operation that sends counts as complete (`fi_endpoint(3)`, completion levels).
@@ -64,7 +94,7 @@ pub struct Options {
 pub struct SendRequest {
     /// Whom to send to.
     pub peer: PeerId,
-    /// Tagged or untagged.
+    /// Tagged, untagged or a group's.
     pub channel: Channel,
     /// The tag; ignored for untagged messages.
     pub tag: u64,
@@ -79,7 +109,7 @@ pub struct SendRequest {
 pub struct RecvRequest {
     /// Only messages of this peer (`FI_DIRECTED_RECV`); `None` for any source.
     pub source: Option<PeerId>,
-    /// Tagged or untagged.
+    /// Tagged, untagged or a group's.
     pub channel: Channel,
     /// The tag wanted; ignored for untagged receives.
     pub tag: u64,

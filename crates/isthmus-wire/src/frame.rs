@@ -489,6 +489,8 @@ pub mod flags {
     pub const ACCEPT: u8 = 4;
     /// The acknowledgement may wait for company: the sender needs it for nothing but room.
     pub const LAZY: u8 = 8;
+    /// With `TAGGED`: the message belongs to the channel of groups instead, which no tagged receive looks at.
+    pub const GROUP: u8 = 16;
 }
 
 /// What a [`Packet`] is.

@@ -19,8 +19,6 @@ use crate::fid::{head, ops};
 use crate::flags::{FI_CLASS_MC, FI_COLLECTIVE};
 use crate::live::Live;
 
-/// Set in the tags of all messages of collectives: programs that ask for them keep this bit free (`mem_tag_format`).
-const MARK: u64 = 1 << 63;
 /// Bits of a tag behind the group's: the operation. Between two members goes at most one message each way for it.
 const GROUP_SHIFT: u32 = u16::BITS;
 
@@ -61,7 +59,7 @@ impl Joins {
         let nth = self.0.entry(fnv1a(named.clone())).or_default();
         *nth += 1;
         let name = fnv1a(named.chain(nth.to_le_bytes()));
-        MARK | (name >> 1 & !0 << GROUP_SHIFT)
+        name & !0 << GROUP_SHIFT
     }
 }
 
@@ -159,7 +157,6 @@ mod tests {
         assert_eq!([there.next(&two), there.next(&two)], [tags[0], tags[2]]);
         for tag in tags {
             assert_eq!(tag & !(!0 << GROUP_SHIFT), 0);
-            assert_ne!(tag & MARK, 0);
         }
         assert!(tags[0] != tags[1] && tags[0] != tags[2] && tags[1] != tags[2]);
     }

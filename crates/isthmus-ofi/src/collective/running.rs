@@ -221,7 +221,7 @@ impl Running {
         let (Step::Send(rank, piece) | Step::Receive(rank, piece)) = step;
         let peer = live.peer(self.group.members[rank])?;
         let iov = [state.place(piece)];
-        let (channel, tag) = (Channel::Tagged, self.tag);
+        let (channel, tag) = (Channel::Group, self.tag);
         let options = Options { context: self.id(), notify: true, ..Options::default() };
         match step {
             Step::Send(..) => {

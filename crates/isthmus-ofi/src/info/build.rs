@@ -169,7 +169,7 @@ impl Offer {
         ep.max_order_raw_size = order_size(FI_ORDER_RAW | FI_ORDER_RMA_RAW);
         ep.max_order_war_size = order_size(FI_ORDER_WAR | FI_ORDER_RMA_WAR);
         ep.max_order_waw_size = order_size(FI_ORDER_WAW | FI_ORDER_RMA_WAW);
-        ep.mem_tag_format = self.kind.tag_format(self.caps);
+        ep.mem_tag_format = self.kind.tag_format();
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;
         Ok(ep)

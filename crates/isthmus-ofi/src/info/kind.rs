@@ -104,10 +104,8 @@ impl Kind {
         }
     }
 
-    pub(super) fn tag_format(self, caps: u64) -> u64 {
+    pub(super) fn tag_format(self) -> u64 {
         match self {
-            // The highest bit is the collectives'.
-            Self::Reliable if caps & FI_COLLECTIVE != 0 => TAG_FORMAT >> 1,
             Self::Reliable => TAG_FORMAT,
             Self::Datagram => 0,
         }

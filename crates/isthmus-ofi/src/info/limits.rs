@@ -19,7 +19,7 @@ pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// What it promises only to programs that ask: names of theirs for addresses.
 pub(super) const DOMAIN_EXTRAS: u64 = FI_AV_USER_ID;
 
-/// What reliable endpoints have only for programs that ask: it takes a bit of the tags.
+/// What reliable endpoints have only for programs that ask for it by name.
 pub(super) const ON_REQUEST: u64 = FI_COLLECTIVE;
 
 /// The part of the capabilities that concerns transmitting.

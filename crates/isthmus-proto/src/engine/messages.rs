@@ -48,8 +48,7 @@ impl Engine {
             None => self.inbound_entry(peer, message.seq),
         };
         let inbound = &mut self.inbounds[index];
-        let tagged = message.flags & flags::TAGGED != 0;
-        inbound.channel = if tagged { Channel::Tagged } else { Channel::Untagged };
+        inbound.channel = Channel::of(message.flags);
         inbound.tag = message.tag;
         inbound.data = (message.flags & flags::DATA != 0).then_some(message.data);
         inbound.total = message.total;

@@ -231,7 +231,7 @@ impl Engine {
     fn wanted(&self, source: Option<PeerId>, channel: Channel, tag: u64, ignore: u64) -> Wanted {
         let source = source.map(|peer| self.resolve(peer));
         match channel {
-            Channel::Tagged => Wanted { source, tag, ignore },
+            Channel::Tagged | Channel::Group => Wanted { source, tag, ignore },
             Channel::Untagged => Wanted { source, tag: 0, ignore: u64::MAX },
         }
     }
@@ -328,10 +328,7 @@ impl Engine {
 
     pub(super) fn message_flags(operation: &Operation) -> u8 {
         let Kind::Message { channel, data, .. } = operation.kind else { return 0 };
-        let mut bits = 0;
-        if channel == Channel::Tagged {
-            bits |= flags::TAGGED;
-        }
+        let mut bits = channel.flags();
         if data.is_some() {
             bits |= flags::DATA;
         }

@@ -51,10 +51,9 @@ impl Engine {
         if !(plain && free) {
             return None;
         }
-        let tagged = if request.channel == Channel::Tagged { flags::TAGGED } else { 0 };
         let with_data = if request.data.is_some() { flags::DATA } else { 0 };
         let message = frame::Message {
-            flags: tagged | with_data | flags::LAZY,
+            flags: request.channel.flags() | with_data | flags::LAZY,
             connection: 0,
             seq: connection.window.next_seq(),
             order: connection.next_order,
@@ -277,8 +276,7 @@ impl Run<'_> {
         if total > self.longest || !whole || !next || message.flags & flags::ACCEPT != 0 {
             return false;
         }
-        let tagged = message.flags & flags::TAGGED != 0;
-        let channel = if tagged { Channel::Tagged } else { Channel::Untagged };
+        let channel = Channel::of(message.flags);
         let data = (message.flags & flags::DATA != 0).then_some(message.data);
         let summary = Summary { data, tag: message.tag, total };
         if !self.engine.receive_by_first(channel, self.peer, &summary, payload, mem)

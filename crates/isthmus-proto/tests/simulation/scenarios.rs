@@ -46,6 +46,23 @@ fn a_dead_lane_moves_its_data_to_the_others() {
     program.expect_rest();
 }
 
+/// Those of collective operations are nobody's but the groups', though programs ask for any tag.
+#[test]
+fn messages_of_groups_are_out_of_reach_of_tagged_receives_and_searches() {
+    let mut program = calm(2);
+    let receive = program.recv(1, None, TAGGED, None, 3 << 20);
+    for len in [100, 2 << 20] {
+        program.send(0, 1, Channel::Group, 1, len, How { data: true, ..How::default() });
+        program.run_until(program.world.now + 1_000_000);
+        assert!(!program.peek(1, None, None, PeekAction::Discard), "a search found a group's message");
+        program.recv(1, Some(0), Channel::Group, None, len);
+    }
+    program.send(0, 1, TAGGED, 1, 100, How::default());
+    program.settle();
+    assert!(program.is_over(receive), "the program's receive waited for its own message");
+    program.expect_rest();
+}
+
 /// What a message has beyond a fragment would wait behind the beginnings of all that are posted.
 #[test]
 fn a_little_more_than_a_fragment_is_one() {

@@ -85,6 +85,24 @@ fn golden_vectors_of_messages() {
             0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0,
         ],
     );
+    // Of a group: tagged, in a channel of its own.
+    golden(
+        Message {
+            flags: flags::TAGGED | flags::GROUP,
+            connection: 4,
+            seq: 5,
+            order: 6,
+            tag: 7,
+            data: 0,
+            total: 0,
+            eager: 0,
+            payload: 0,
+        },
+        &[
+            16, 17, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ],
+    );
     golden(
         More { connection: 1, seq: 2, message: 3, offset: 4, payload: 5 },
         &[17, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0],
