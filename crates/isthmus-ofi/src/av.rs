@@ -20,11 +20,11 @@ use crate::eq::{Eq, EventQueue, Failure};
 use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{
-    FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_AV_USER_ID, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_MORE,
-    FI_NUMERICHOST, FI_SYNC_ERR,
+    FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_AV_USER_ID, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_FORMAT_UNSPEC,
+    FI_MORE, FI_NUMERICHOST, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SYNC_ERR,
 };
 use crate::log::{self, Level};
-use crate::resolve::{from_bytes, neighbour, resolve, sockaddr, to_bytes};
+use crate::resolve::{from_bytes, neighbour, resolve, to_bytes};
 
 /// The table behind a C object; endpoints share it.
 #[derive(Debug, Default)]
@@ -288,13 +288,26 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Addresses lie one behind the other, all of one length: ours, or a socket address.
-fn stride(first: &[u8]) -> usize {
-    match sockaddr(first) {
-        Some(address) if address.is_ipv4() => size_of::<libc::sockaddr_in>(),
-        Some(_) => size_of::<libc::sockaddr_in6>(),
-        None => Address::LEN,
+/// Length of an address in a domain of this format: those of an insertion lie one behind the other, whatever is in
+/// them. Only where the format leaves it open the first one tells, by its family. Bytes.
+///
+/// # Safety
+/// `first` has as many readable bytes as tell its family.
+unsafe fn stride(format: u32, first: *const u8) -> Result<usize, Error> {
+    const V4: usize = size_of::<libc::sockaddr_in>();
+    const V6: usize = size_of::<libc::sockaddr_in6>();
+    if let FI_SOCKADDR_IN | FI_SOCKADDR_IN6 = format {
+        return Ok(if format == FI_SOCKADDR_IN { V4 } else { V6 });
     }
+    // SAFETY: by this function's contract.
+    let family = unsafe { array(first, size_of::<libc::sa_family_t>()) }?;
+    Ok(match family.first_chunk().map(|family| i32::from(u16::from_ne_bytes(*family))) {
+        Some(libc::AF_INET) => V4,
+        Some(libc::AF_INET6) => V6,
+        _ if format == FI_FORMAT_UNSPEC => Address::LEN,
+        // The shortest that it may be.
+        _ => V4,
+    })
 }
 
 entries! {
@@ -303,9 +316,12 @@ entries! {
         context: *mut c_void,
     ) -> c_int {
         let results = Results::new(av, numbers, flags, context)?;
+        if count == 0 {
+            return Ok(results.end(0));
+        }
         let start = addresses.cast::<u8>();
-        // SAFETY: each address has more bytes than those that tell its family.
-        let stride = stride(unsafe { array(start, if count == 0 { 0 } else { 8 }) }?);
+        // SAFETY: the caller passes at least one address.
+        let stride = unsafe { stride(av.domain.addr_format, start) }?;
         let mut inserted = 0;
         for index in 0..count {
             // SAFETY: the caller passes `count` addresses of this length.
@@ -366,7 +382,7 @@ entries! {
     fn lookup(av: Av as fid_av, number: fi_addr_t, out: *mut c_void, len: *mut usize) -> c_int {
         let address = av.table.address(number).ok_or(Error::Invalid("no address has this number"))?;
         // SAFETY: the caller passes a length and as many writable bytes.
-        unsafe { write_address(&to_bytes(address, av.domain.socket_addresses), out, len) }?;
+        unsafe { write_address(&to_bytes(address, av.domain.socket_addresses()), out, len) }?;
         Ok(0)
     }
 
@@ -385,10 +401,8 @@ entries! {
     }
 
     fn straddr(av: Av as fid_av, address: *const c_void, out: *mut c_char, len: *mut usize) -> *const c_char {
-        let _ = av;
-        // SAFETY: the caller passes an address, which has more bytes than those that tell
-        // its family.
-        let stride = stride(unsafe { array(address.cast::<u8>(), 8) }?);
+        // SAFETY: the caller passes an address.
+        let stride = unsafe { stride(av.domain.addr_format, address.cast()) }?;
         // SAFETY: as many bytes as its kind has.
         let bytes = unsafe { array(address.cast::<u8>(), stride) }?;
         // SAFETY: the caller passes a length and as many writable bytes.
@@ -465,6 +479,7 @@ refusals! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::FI_SOCKADDR;
 
     fn address(port: u16, incarnation: u32) -> Address {
         Address { incarnation, ..Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], port))) }
@@ -503,6 +518,23 @@ mod tests {
         assert!(!table.remove(0));
         assert_eq!((table.removals(), table.number(&address(1, 7))), (1, None));
         assert_eq!(table.insert(address(3, 7)), 0);
+    }
+
+    #[test]
+    fn the_domains_format_tells_how_long_addresses_are() {
+        let len = |format, family: i32| {
+            let first = (family as u16).to_ne_bytes();
+            // SAFETY: the bytes of a family.
+            unsafe { stride(format, first.as_ptr()) }.expect("not null")
+        };
+        for family in [libc::AF_INET, libc::AF_INET6, 0] {
+            assert_eq!((len(FI_SOCKADDR_IN, family), len(FI_SOCKADDR_IN6, family)), (16, 28));
+        }
+        assert_eq!(
+            [libc::AF_INET, libc::AF_INET6, 0].map(|family| len(FI_FORMAT_UNSPEC, family)),
+            [16, 28, 32]
+        );
+        assert_eq!([libc::AF_INET, libc::AF_INET6, 0].map(|family| len(FI_SOCKADDR, family)), [16, 28, 16]);
     }
 
     #[test]

@@ -31,12 +31,19 @@ pub(crate) struct DomainState {
     pub(crate) observers: Arc<Observers>,
     /// What waits for counters.
     pub(crate) board: Arc<Board>,
-    /// Addresses look like the system's (`FI_SOCKADDR_IN`), not like ours.
-    pub(crate) socket_addresses: bool,
+    /// How addresses look: like ours (`FI_FORMAT_UNSPEC`) or like the system's.
+    pub(crate) addr_format: u32,
     /// Peers name bytes by virtual address (`FI_MR_VIRT_ADDR`), else by offset.
     pub(crate) virtual_addressing: bool,
     /// Keys are ours to choose (`FI_MR_PROV_KEY`).
     pub(crate) provider_keys: bool,
+}
+
+impl DomainState {
+    /// Whether addresses look like the system's.
+    pub(crate) fn socket_addresses(&self) -> bool {
+        self.addr_format != FI_FORMAT_UNSPEC
+    }
 }
 
 #[repr(C)]
@@ -75,7 +82,7 @@ pub(crate) unsafe fn open(
         regions: Arc::default(),
         observers: Arc::default(),
         board: Arc::default(),
-        socket_addresses: info.addr_format != FI_FORMAT_UNSPEC,
+        addr_format: info.addr_format,
         virtual_addressing: mr_mode & (FI_MR_BASIC | FI_MR_VIRT_ADDR) != 0,
         provider_keys: mr_mode & (FI_MR_BASIC | FI_MR_PROV_KEY) != 0,
     };

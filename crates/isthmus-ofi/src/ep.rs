@@ -155,7 +155,7 @@ impl EpState {
     }
 
     pub(crate) fn socket_addresses(&self) -> bool {
-        self.domain.socket_addresses
+        self.domain.socket_addresses()
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -9,6 +9,7 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -327,6 +328,30 @@ static void insertions_may_end_with_an_event(void)
 	OK(fi_close(&eq->fid));
 }
 
+/* Addresses of one format are of one length, whatever is in the first of them: behind the last is no memory. */
+static void nothing_is_read_behind_the_last_address(struct fid_av *vector)
+{
+	const size_t page = sysconf(_SC_PAGESIZE);
+	char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct sockaddr_in *last = (struct sockaddr_in *)(pages + page);
+	fi_addr_t numbers[3] = { 7, 7, 7 };
+	int errors[3] = { 7, 7, 7 };
+	char text[64];
+	size_t len = sizeof text;
+
+	OK(mprotect(last, page, PROT_NONE));
+	for (int i = 1; i <= 2; i++)
+		last[-i] = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(4000 + i),
+						 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	WANT(fi_av_insert(vector, last - 3, 3, numbers, FI_SYNC_ERR, errors), 2);
+	WANT(errors[0] > 0 && errors[1] == 0 && errors[2] == 0, 1);
+	WANT(numbers[0], FI_ADDR_NOTAVAIL);
+	WANT(fi_av_straddr(vector, last - 1, text, &len) == text, 1);
+	last[-1].sin_family = 0;
+	WANT(fi_av_straddr(vector, last - 1, text, &len) == NULL, 1);
+	munmap(pages, 2 * page);
+}
+
 /* Who asks for socket addresses gets them everywhere, and may send to them. */
 static void socket_addresses_work(void)
 {
@@ -365,6 +390,7 @@ static void socket_addresses_work(void)
 	while (fi_cq_read(done, &entry, 1) == -FI_EAGAIN)
 		;
 	WANT(strcmp(buffer, hello), 0);
+	nothing_is_read_behind_the_last_address(vector);
 	OK(fi_close(&end->fid));
 	OK(fi_close(&done->fid));
 	OK(fi_close(&vector->fid));
