@@ -5,8 +5,11 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isthmus_io::{Access, Endpoint, RegionTable, Settings, Transport};
-use isthmus_proto::{Completion, CompletionKind, OpError, PeekAction, PeekRequest, RemoteRange, RmaRequest};
+use isthmus_io::{Access, Endpoint, PostError, RegionTable, Settings, Transport};
+use isthmus_proto::{
+    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Completion, CompletionKind, OpError, PeekAction,
+    PeekRequest, RemoteRange, RmaRequest,
+};
 use support::*;
 
 by_each_way! {
@@ -146,6 +149,42 @@ fn remote_memory_is_written_and_read(by: Transport) {
     assert!(matches!(done[0].error, Some(OpError::RemoteAccess(_))), "{done:?}");
     a.close();
     b.close();
+}
+
+/// What the target takes is what comes back: a shorter result buffer would be written beyond its end.
+#[test]
+fn buffers_of_an_atomic_that_differ_in_length_are_refused() {
+    let regions = Arc::new(RegionTable::default());
+    let a = Endpoint::open(&settings(), None, regions.clone()).expect("open");
+    let to_a = a.peer(&a.address()).expect("itself");
+    let (mut window, mut operand, mut result) = ([0u8; 32], [1u8; 32], [9u8; 32]);
+    let all = Access { remote_read: true, remote_write: true };
+    // SAFETY: `window` outlives the endpoint's use of it.
+    let key = unsafe { regions.register(&[iovec(&mut window)], None, all, false) }.expect("free key");
+    let mut fetch = |operand_len: usize, result_len: usize, len| {
+        let request = AtomicRequest {
+            peer: to_a,
+            remote: RemoteRange { key, addr: 0, len },
+            kind: AtomicKind::Fetch,
+            op: AtomicOp::Sum,
+            datatype: AtomicType::Uint8,
+            options: options(3),
+        };
+        let (operand, result) = (iovec(&mut operand[..operand_len]), iovec(&mut result[..result_len]));
+        // SAFETY: completions are polled below.
+        unsafe { a.atomic(&request, &[operand], &[], &[result]) }
+    };
+    for (operand, result, len) in [(32, 16, 32), (16, 32, 32), (32, 32, 16), (32, 0, 32)] {
+        assert!(
+            matches!(fetch(operand, result, len), Err(PostError::Invalid(_))),
+            "{operand} {result} {len}"
+        );
+    }
+    fetch(16, 16, 16).expect("posted");
+    // Its own end, and that of its target.
+    complete(&[&a], 2);
+    assert_eq!((&result[..16], &result[16..]), (&[0; 16][..], &[9; 16][..]));
+    a.close();
 }
 
 fn a_peer_that_is_not_there_is_an_error_that_names_it(by: Transport) {

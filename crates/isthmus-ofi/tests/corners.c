@@ -204,6 +204,49 @@ static void several_pieces_of_a_peers_memory_are_one_operation(void)
 	OK(fi_close(&mr->fid));
 }
 
+/* Operand, compare and result buffers and the peer's memory are as long as one another, or nothing happens. */
+static void buffers_of_atomics_are_of_one_length(void)
+{
+	uint64_t memory[8] = { 100, 101, 102, 103 }, one[4] = { 1, 1, 1, 1 }, old[8];
+	struct fi_ioc operand = { one, 4 }, compare = { one, 4 }, result = { old, 4 }, halves[2] = { { old, 2 }, { old + 4, 2 } };
+	struct fi_rma_ioc place = { 0, 4, 42 }, places[2] = { { 0, 2, 42 }, { 32, 2, 42 } };
+	struct fi_msg_atomic add = { .msg_iov = &operand, .iov_count = 1, .addr = self, .rma_iov = &place,
+				     .rma_iov_count = 1, .datatype = FI_UINT64, .op = FI_SUM };
+	struct fi_msg_atomic swap = add, read = add, scattered = add;
+	struct fid_mr *mr;
+
+	swap.op = FI_CSWAP;
+	read.op = FI_ATOMIC_READ;
+	read.iov_count = 0;
+	scattered.rma_iov = places;
+	scattered.rma_iov_count = 2;
+	memset(old, 9, sizeof old);
+	OK(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 42, 0, &mr, NULL));
+	for (int i = 0; i < 4; i++) {
+		result.count = i == 0 ? 2 : 4;
+		compare.count = i == 1 ? 2 : 4;
+		place.count = i == 2 ? 2 : 4;
+		operand.count = i == 3 ? 2 : 4;
+		places[1].count = place.count - 2 + (i == 2);
+		if (i != 1) {
+			WANT(fi_fetch_atomicmsg(ep, &add, &result, NULL, 1, FI_COMPLETION), -FI_EINVAL);
+			WANT(fi_fetch_atomicmsg(ep, &scattered, &result, NULL, 1, FI_COMPLETION), -FI_EINVAL);
+		}
+		WANT(fi_compare_atomicmsg(ep, &swap, &compare, NULL, 1, &result, NULL, 1, FI_COMPLETION), -FI_EINVAL);
+	}
+	WANT(fi_atomicmsg(ep, &add, FI_COMPLETION), -FI_EINVAL);
+	operand.count = 4;
+	WANT(fi_fetch_atomicmsg(ep, &add, NULL, NULL, 0, FI_COMPLETION), -FI_EINVAL);
+	WANT(fi_compare_atomicmsg(ep, &swap, NULL, NULL, 0, &result, NULL, 1, FI_COMPLETION), -FI_EINVAL);
+	WANT(old[0] == old[7] && memory[0] == 100, 1);
+
+	/* Of a read the result alone tells how much; it may be in pieces, and the operand missing. */
+	OK(fi_fetch_atomicmsg(ep, &read, halves, NULL, 2, FI_COMPLETION));
+	WANT(next().flags, FI_ATOMIC | FI_READ);
+	WANT(old[0] == 100 && old[1] == 101 && old[4] == 102 && old[5] == 103 && old[2] == old[7], 1);
+	OK(fi_close(&mr->fid));
+}
+
 /* Accesses are counted one by one at their target: who wants that names one piece each. */
 static void counted_accesses_are_of_one_piece(void)
 {
@@ -324,6 +367,7 @@ int main(void)
 	a_cancelled_receive_is_named_by_its_tag();
 	descriptors_may_come_in_a_list();
 	several_pieces_of_a_peers_memory_are_one_operation();
+	buffers_of_atomics_are_of_one_length();
 	close_all();
 	counted_accesses_are_of_one_piece();
 	old_programs_find_their_modes();

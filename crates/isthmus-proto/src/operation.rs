@@ -238,6 +238,12 @@ impl AtomicKind {
             Self::Compare => 2,
         }
     }
+
+    /// How long operand, compare and result buffer of an operation on `len` bytes are. Bytes.
+    pub fn buffers(self, op: AtomicOp, len: u64) -> [u64; 3] {
+        let has = [op != AtomicOp::AtomicRead, self == Self::Compare, self != Self::Update];
+        has.map(|has| if has { len } else { 0 })
+    }
 }
 
 /// An atomic operation on a peer's registered memory.

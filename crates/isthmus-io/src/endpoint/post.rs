@@ -164,7 +164,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// As for [`Endpoint::send`], and [`PostError::Invalid`] for an operation that does
-    /// not exist for the type or is longer than [`Endpoint::ATOMIC_MAX`].
+    /// not exist for the type or is longer than [`Endpoint::ATOMIC_MAX`], and for buffers that are not as long as the
+    /// remote range.
     ///
     /// # Safety
     /// As for [`Endpoint::recv`], of `result`.
@@ -177,6 +178,11 @@ impl Endpoint {
     ) -> Result<(), PostError> {
         if total(operand).max(total(compare)).max(request.remote.len) > Self::ATOMIC_MAX as u64 {
             return Err(PostError::Invalid("an atomic operation takes at most 4096 bytes"));
+        }
+        let AtomicRequest { kind, op, remote, .. } = request;
+        // The engine writes as much to the result buffer as it reads at the peer.
+        if [operand, compare, result].map(total) != kind.buffers(*op, remote.len) {
+            return Err(PostError::Invalid("the buffers of an atomic operation differ in length"));
         }
         self.post(total(operand), |core| {
             let mut operands = Vec::new();

@@ -47,6 +47,7 @@ impl Atomic {
     /// The result buffers stay valid and untouched until the completion is read; the
     /// others are readable during the call.
     unsafe fn post(self, call: Call<'_>, buffers: &Buffers) -> Result<isize, Error> {
+        buffers.check(self)?;
         call.post(CompletionKind::Atomic(self.kind), buffers, move |live, options, buffers| {
             // SAFETY: by this function's contract.
             unsafe { self.post_now(live, options, buffers) }
@@ -91,6 +92,16 @@ impl Buffers {
         if operand == 0 { length(self.result.as_slice()) } else { operand }
     }
 
+    /// Each is as long as the operation takes, or the end of one would be that of another.
+    fn check(&self, atomic: Atomic) -> Result<(), Error> {
+        let Self { operand, compare, result } = self;
+        let lens = [operand, compare, result].map(|buffer| length(buffer.as_slice()) as u64);
+        if lens == atomic.kind.buffers(op_of(atomic.op)?, self.len() as u64) {
+            return Ok(());
+        }
+        Err(Error::Invalid("operand, compare and result buffers differ in length, or one is missing"))
+    }
+
     /// The `len` bytes from `start` of each.
     fn cut(&self, start: usize, len: usize) -> Self {
         let Self { operand, compare, result } = self;
@@ -120,7 +131,7 @@ pub(crate) type Iocs = (*const fi_ioc, usize);
 /// No pieces.
 pub(crate) const NONE: Iocs = (std::ptr::null(), 0);
 
-/// Posts an atomic on several pieces of a peer's memory, one behind the other for the local buffers.
+/// Posts an atomic on several pieces of a peer's memory, one behind the other for the local buffers and as long.
 ///
 /// # Safety
 /// As for [`Atomic::post`].
@@ -130,18 +141,15 @@ unsafe fn post_scattered(
     places: &[fi_rma_ioc],
     buffers: &Buffers,
 ) -> Result<isize, Error> {
+    buffers.check(atomic)?;
     let size = atomic.element()?;
-    let mut parts = Vec::with_capacity(places.len());
-    let mut end = 0_usize;
-    for place in places {
-        let len = place.count.checked_mul(size).ok_or(Error::Invalid("a count beyond memory"))?;
-        let part = Atomic { addr: place.addr, key: place.key, ..atomic };
-        parts.push((part, buffers.cut(end, len)));
-        end = end.saturating_add(len);
-    }
-    if end != buffers.len() {
-        return Err(Error::Invalid("local and remote pieces differ in length"));
-    }
+    let mut end = 0;
+    let part = |place: &fi_rma_ioc| {
+        let (start, len) = (end, place.count * size);
+        end += len;
+        (Atomic { addr: place.addr, key: place.key, ..atomic }, buffers.cut(start, len))
+    };
+    let parts: Vec<_> = places.iter().map(part).collect();
     let kind = CompletionKind::Atomic(atomic.kind);
     call.post(kind, &parts[..], move |live, options, parts| {
         joint::post(live, kind, options, parts, false, |(part, buffers), options, _last| {
@@ -172,8 +180,13 @@ pub(crate) unsafe fn post_call(
     // A read's operand is ignored, so that it may be anything.
     let operand = if op == FI_ATOMIC_READ { NONE } else { (msg.msg_iov, msg.iov_count) };
     let atomic = Atomic { kind, peer, addr: places[0].addr, key: places[0].key, datatype, op };
+    let size = atomic.element()?;
     // SAFETY: by this function's contract.
-    let buffers = unsafe { Buffers::of(atomic.element()?, operand, compare, result) }?;
+    let buffers = unsafe { Buffers::of(size, operand, compare, result) }?;
+    let counts = places.iter().try_fold(0, |all: usize, place| all.checked_add(place.count));
+    if counts.and_then(|count| count.checked_mul(size)) != Some(buffers.len()) {
+        return Err(Error::Invalid("local and remote pieces differ in length"));
+    }
     match places {
         // SAFETY: by this function's contract.
         [_] => unsafe { atomic.post(call, &buffers) },
