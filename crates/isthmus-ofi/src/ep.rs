@@ -241,13 +241,16 @@ impl Ep {
         Ok(Call { live, options: self.tx_options(live, flags, context), when })
     }
 
-    /// An inject call: no entry in the queue, the buffer free at once.
+    /// An inject call: no entry in the queue, the buffer free at once. Of the default flags those apply that say when it
+    /// starts.
     #[inline(always)]
     pub(crate) fn tx_inject(&self) -> Result<Call<'_>, Error> {
-        if self.tx_flags.load(Ordering::Relaxed) & FI_TRIGGER != 0 {
+        let flags = self.tx_flags.load(Ordering::Relaxed);
+        if flags & FI_TRIGGER != 0 {
             return Err(Error::Unsupported("an injected operation that waits for a counter"));
         }
-        let options = Options { inject: true, context: self.own_context(), ..Options::default() };
+        let options =
+            Options { inject: true, context: self.own_context(), fence: fence(flags), ..Options::default() };
         Ok(Call { live: self.live()?, options, when: None })
     }
 
@@ -289,7 +292,7 @@ impl Ep {
             notify,
             inject: flags & FI_INJECT != 0,
             level,
-            fence: if flags & FI_FENCE != 0 { Fence::All } else { Fence::None },
+            fence: fence(flags),
             ..Options::default()
         }
     }
@@ -409,6 +412,11 @@ impl Ep {
             _ => Err(Error::Invalid("name either FI_TRANSMIT or FI_RECV")),
         }
     }
+}
+
+#[inline]
+fn fence(flags: u64) -> Fence {
+    if flags & FI_FENCE != 0 { Fence::All } else { Fence::None }
 }
 
 /// The peer that a transmitting call names.

@@ -28,6 +28,15 @@ static struct fi_info *ordered(uint64_t orders)
 	return offered(hints);
 }
 
+/* Each transmission waits for those before it. */
+static struct fi_info *fenced(void)
+{
+	struct fi_info *hints = asked(FI_MSG | FI_RMA | FI_FENCE);
+
+	hints->tx_attr->op_flags = FI_FENCE;
+	return offered(hints);
+}
+
 static void each_order_is_had_by_those_who_ask(void)
 {
 	for (uint64_t order = 1; order; order <<= 1) {
@@ -59,13 +68,13 @@ static struct fid_ep *opened(struct fid_cq *cq)
 	return ep;
 }
 
-static void open_all(uint64_t orders)
+static void open_all(struct fi_info *found)
 {
 	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_NONE };
 	char name[64];
 	size_t len = sizeof name;
 
-	info = ordered(orders);
+	info = found;
 	open_domain();
 	OK(fi_cq_open(domain, &queue, &sent, NULL));
 	OK(fi_cq_open(domain, &queue, &received, NULL));
@@ -140,15 +149,36 @@ static void what_comes_later_does_not_overtake(int round)
 	WANT(memory[LARGE - 1], (char)(value + 4));
 }
 
+/* Default flags are those of injected operations too, which tell of no end. */
+static void what_is_injected_waits_at_a_fence(int round)
+{
+	int value = 1 + 8 * round;
+
+	put_large(value);
+	OK(fi_recv(there, got, SMALL, NULL, FI_ADDR_UNSPEC, NULL));
+	OK(fi_inject(here, small, SMALL, to));
+	finish(1, 1);
+	put_large(value + 1);
+	memset(small, value + 2, SMALL);
+	OK(fi_inject_write(here, small, SMALL, to, LAST, KEY));
+	OK(fi_read(here, got, SMALL, NULL, to, LAST, KEY, NULL));
+	finish(2, 0);
+	OK(memcmp(got, small, SMALL));
+}
+
 int main(void)
 {
 	memory = calloc(1, LARGE);
 	out = malloc(LARGE);
 	in = malloc(LARGE);
 	each_order_is_had_by_those_who_ask();
-	open_all(FI_ORDER_SAW | FI_ORDER_WAW | FI_ORDER_RAW | FI_ORDER_WAR);
+	open_all(ordered(FI_ORDER_SAW | FI_ORDER_WAW | FI_ORDER_RAW | FI_ORDER_WAR));
 	for (int round = 0; round < ROUNDS; round++)
 		what_comes_later_does_not_overtake(round);
+	close_all();
+	open_all(fenced());
+	for (int round = 0; round < ROUNDS; round++)
+		what_is_injected_waits_at_a_fence(round);
 	close_all();
 	free(memory);
 	free(out);
