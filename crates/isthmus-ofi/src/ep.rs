@@ -168,7 +168,7 @@ impl EpState {
             return Ok(());
         }
         // What is bound stays so if something is still missing.
-        bindings.check()?;
+        bindings.check(self.terms.caps)?;
         let live = Live::start(self.engine()?, std::mem::take(&mut bindings), self.terms, &self.domain)?;
         self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
     }
@@ -362,6 +362,13 @@ impl Ep {
         // A counter may come late (libfabric's own providers allow that, and Sandia OpenSHMEM does it);
         // the lock keeps enabling out.
         let mut bound = self.state.bindings.lock();
+        let counted = match self.state.live.get() {
+            Some(live) => live.counts(flags),
+            None => bound.counters.iter().any(|(_, events)| events & flags != 0),
+        };
+        if counted {
+            return Err(Error::Invalid("the endpoint has a counter for this already"));
+        }
         match self.state.live.get() {
             Some(live) => live.bind_counter(cntr.counter.clone(), flags),
             None => {
@@ -450,7 +457,11 @@ entries! {
             FI_CLASS_AV => {
                 // SAFETY: the class says what it is.
                 let av = unsafe { &*other.cast::<Av>() };
-                ep.state.bindings.lock().av = Some(av.table.clone());
+                let mut bound = ep.state.bindings.lock();
+                if bound.av.is_some() {
+                    return Err(Error::Invalid("the endpoint has an address vector already"));
+                }
+                bound.av = Some(av.table.clone());
             }
             // SAFETY: the class says what it is.
             FI_CLASS_CQ => ep.bind_queue(unsafe { &*other.cast::<Cq>() }, flags)?,

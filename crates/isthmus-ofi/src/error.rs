@@ -48,8 +48,8 @@ pub(crate) enum Error {
     TooLong(usize),
     #[error("no such option")]
     NoOption,
-    #[error("a completion queue must be bound before enabling")]
-    NoCq,
+    #[error("a completion queue must be bound with {0} before enabling")]
+    NoCq(&'static str),
     #[error("an address vector must be bound before enabling")]
     NoAv,
     #[error("{0}")]
@@ -90,7 +90,7 @@ impl Error {
             Self::TooSmall => FI_ETOOSMALL,
             Self::TooLong(_) => libc::EMSGSIZE,
             Self::NoOption => libc::ENOPROTOOPT,
-            Self::NoCq => FI_ENOCQ,
+            Self::NoCq(_) => FI_ENOCQ,
             Self::NoAv => FI_ENOAV,
             Self::NoKey(_) => FI_ENOKEY,
             Self::TimedOut => libc::ETIMEDOUT,

@@ -17,6 +17,7 @@ use crate::domain::DomainState;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::flags::*;
+use crate::info;
 use crate::joint::Joints;
 use crate::log::{self, Level};
 use crate::order::Orders;
@@ -69,13 +70,21 @@ pub(crate) struct Bindings {
 }
 
 impl Bindings {
-    /// Whether all is there that an endpoint needs.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Whether all is there that an endpoint with these capabilities needs. Even where no success is told, failures are:
+    /// a queue for each direction that it has.
+    pub(crate) fn check(&self, caps: u64) -> Result<(), Error> {
         if self.av.is_none() {
             return Err(Error::NoAv);
         }
+        if self.tx.is_none() && info::transmits(caps) {
+            return Err(Error::NoCq("FI_TRANSMIT"));
+        }
+        if self.rx.is_none() && info::receives(caps) {
+            return Err(Error::NoCq("FI_RECV"));
+        }
+        // Whose memory is all that peers have of it may have counters alone.
         if self.tx.is_none() && self.rx.is_none() && self.counters.is_empty() {
-            return Err(Error::NoCq);
+            return Err(Error::NoCq("FI_TRANSMIT or FI_RECV"));
         }
         Ok(())
     }
@@ -196,9 +205,9 @@ impl Live {
         &self.terms.orders
     }
 
-    /// Whether counters are told of messages sent.
-    pub(crate) fn counts_sends(&self) -> bool {
-        self.counters.count_any(FI_SEND)
+    /// Whether counters are told of any of these events.
+    pub(crate) fn counts(&self, events: u64) -> bool {
+        self.counters.count_any(events)
     }
 
     /// The peer to send to.

@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::convert::length;
 use crate::ep::{Ep, target};
 use crate::error::Error;
-use crate::flags::FI_REMOTE_CQ_DATA;
+use crate::flags::{FI_REMOTE_CQ_DATA, FI_SEND};
 use crate::live::Live;
 use crate::trigger::When;
 
@@ -84,7 +84,7 @@ impl Outgoing {
         check_inject(&call, iov)?;
         let Self { channel, tag, dest, data } = self;
         call.post(CompletionKind::Send(channel), iov, move |live, options, iov| {
-            let options = Options { silent: !options.notify && !live.counts_sends(), ..options };
+            let options = Options { silent: !options.notify && !live.counts(FI_SEND), ..options };
             let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
             // SAFETY: by this function's contract.
             unsafe { live.engine().send(&request, iov) }

@@ -58,6 +58,11 @@ fn a_c_program_finds_every_object_and_operation_as_the_manual_says() {
 }
 
 #[test]
+fn objects_need_what_they_use_and_last_as_long_as_they_are_used() {
+    run("objects", &[], LONG_ENOUGH);
+}
+
+#[test]
 fn what_is_claimed_is_there_and_the_rest_is_refused() {
     run("claims", &[], LONG_ENOUGH);
 }

@@ -20,6 +20,23 @@ const DATAGRAM_TX_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MORE | FI_REMOTE_CQ_DATA;
 const DATAGRAM_RX_FLAGS: u64 = FI_COMPLETION | FI_MORE;
 
+/// Whether an endpoint with these capabilities begins operations of its own.
+pub(crate) fn transmits(caps: u64) -> bool {
+    has(caps, FI_MSG | FI_TAGGED, FI_SEND, MESSAGE_DIRECTIONS)
+        || has(caps, FI_RMA | FI_ATOMIC, FI_READ | FI_WRITE, MEMORY_DIRECTIONS)
+        || caps & FI_COLLECTIVE != 0
+}
+
+/// Whether it receives messages.
+pub(crate) fn receives(caps: u64) -> bool {
+    has(caps, FI_MSG | FI_TAGGED, FI_RECV, MESSAGE_DIRECTIONS)
+}
+
+/// Whether they have one of the operations in one of the directions; who names none has all of them.
+fn has(caps: u64, operations: u64, these: u64, directions: u64) -> bool {
+    caps & operations != 0 && (caps & these != 0 || caps & directions == 0)
+}
+
 impl Kind {
     /// The kind that a program means.
     pub(crate) fn of(type_: fi_ep_type) -> Option<Self> {

@@ -21,7 +21,7 @@ use crate::resolve::resolve;
 
 pub(crate) use build::Offer;
 pub(crate) use hints::{Hints, address};
-pub(crate) use kind::Kind;
+pub(crate) use kind::{Kind, receives, transmits};
 pub(crate) use limits::{INJECT_SIZE_MAX, MR_IOV_LIMIT, MSG_SIZE_MAX, MULTI_RECV_MIN, QUEUE_SIZE};
 
 const FLAGS: u64 = FI_SOURCE | FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN;

@@ -1,0 +1,109 @@
+/* Which objects others need, refuse a second time, and keep from being closed.
+ * Prints the first thing that is not as it must be. */
+#include <rdma/fi_cm.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <string.h>
+
+#include "domain.h"
+
+static struct fid_cq *opened_queue(void)
+{
+	struct fi_cq_attr queue = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_FD };
+	struct fid_cq *cq;
+
+	OK(fi_cq_open(domain, &queue, &cq, NULL));
+	return cq;
+}
+
+static struct fid_ep *opened_endpoint(void)
+{
+	struct fid_ep *ep;
+
+	OK(fi_endpoint(domain, info, &ep, NULL));
+	OK(fi_ep_bind(ep, &av->fid, 0));
+	return ep;
+}
+
+/* What enabling an endpoint with these capabilities gives where it has these queues. */
+static void want_enabled(uint64_t caps, uint64_t queues, int wanted)
+{
+	struct fid_cq *cq;
+	struct fid_cntr *counter;
+	struct fid_ep *ep;
+
+	info = offered(asked(caps));
+	open_domain();
+	cq = opened_queue();
+	OK(fi_cntr_open(domain, NULL, &counter, NULL));
+	ep = opened_endpoint();
+	if (queues)
+		OK(fi_ep_bind(ep, &cq->fid, queues | FI_SELECTIVE_COMPLETION));
+	OK(fi_ep_bind(ep, &counter->fid, FI_SEND));
+	WANT(fi_enable(ep), wanted);
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&counter->fid));
+	OK(fi_close(&cq->fid));
+	close_domain();
+	fi_freeinfo(info);
+}
+
+/* Failures are told there even if no success is. */
+static void each_direction_needs_its_queue(void)
+{
+	want_enabled(FI_MSG | FI_RMA, 0, -FI_ENOCQ);
+	want_enabled(FI_MSG | FI_RMA, FI_TRANSMIT, -FI_ENOCQ);
+	want_enabled(FI_MSG | FI_RMA, FI_RECV, -FI_ENOCQ);
+	want_enabled(FI_MSG | FI_RMA, FI_TRANSMIT | FI_RECV, 0);
+	want_enabled(FI_TAGGED | FI_SEND, FI_TRANSMIT, 0);
+	want_enabled(FI_TAGGED | FI_SEND, FI_RECV, -FI_ENOCQ);
+	want_enabled(FI_TAGGED | FI_RECV, FI_RECV, 0);
+	want_enabled(FI_RMA | FI_WRITE, FI_TRANSMIT, 0);
+	want_enabled(FI_RMA | FI_MSG | FI_RECV | FI_WRITE, FI_RECV, -FI_ENOCQ);
+	want_enabled(FI_RMA | FI_REMOTE_WRITE, FI_RECV, 0);
+	/* Nothing is told of accesses but to counters. */
+	want_enabled(FI_RMA | FI_REMOTE_WRITE, 0, 0);
+}
+
+static void nothing_is_bound_twice_for_the_same(void)
+{
+	struct fi_av_attr table = { .type = FI_AV_TABLE };
+	struct fid_cntr *one, *other, *late;
+	struct fid_cq *cq = opened_queue();
+	struct fid_av *second;
+	struct fid_ep *ep = opened_endpoint();
+
+	OK(fi_av_open(domain, &table, &second, NULL));
+	WANT(fi_ep_bind(ep, &second->fid, 0), -FI_EINVAL);
+	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	WANT(fi_ep_bind(ep, &cq->fid, FI_RECV), -FI_EINVAL);
+	OK(fi_cntr_open(domain, NULL, &one, NULL));
+	OK(fi_cntr_open(domain, NULL, &other, NULL));
+	OK(fi_cntr_open(domain, NULL, &late, NULL));
+	OK(fi_ep_bind(ep, &one->fid, FI_WRITE | FI_READ));
+	WANT(fi_ep_bind(ep, &other->fid, FI_SEND | FI_WRITE), -FI_EINVAL);
+	OK(fi_ep_bind(ep, &other->fid, FI_SEND));
+	OK(fi_ep_bind(ep, &one->fid, FI_REMOTE_WRITE));
+	OK(fi_enable(ep));
+	WANT(fi_ep_bind(ep, &late->fid, FI_SEND | FI_RECV), -FI_EINVAL);
+	OK(fi_ep_bind(ep, &late->fid, FI_RECV));
+	OK(fi_close(&second->fid));
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&late->fid));
+	OK(fi_close(&other->fid));
+	OK(fi_close(&one->fid));
+	OK(fi_close(&cq->fid));
+}
+
+int main(void)
+{
+	each_direction_needs_its_queue();
+	info = offered(asked(FI_MSG | FI_TAGGED | FI_RMA));
+	open_domain();
+	nothing_is_bound_twice_for_the_same();
+	close_domain();
+	fi_freeinfo(info);
+	return 0;
+}
