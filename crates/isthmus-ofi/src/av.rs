@@ -239,7 +239,7 @@ impl<'a> Results<'a> {
         let events = match (av.asynchronous, av.events.get()) {
             (false, _) => None,
             (true, _) if flags & FI_SYNC_ERR != 0 => return Err(Error::BadFlags(FI_SYNC_ERR)),
-            (true, None) => return Err(Error::BadState("the address vector has no event queue yet")),
+            (true, None) => return Err(Error::NoEq),
             (true, Some(events)) => Some(&**events),
         };
         let errors = if flags & FI_SYNC_ERR == 0 { std::ptr::null_mut() } else { context.cast() };
@@ -421,9 +421,6 @@ entries! {
         }
         // SAFETY: its class says what it is.
         let eq = unsafe { &*other.cast::<Eq>() };
-        if !av.asynchronous {
-            return Ok(0);
-        }
         let bound = av.events.set(eq.queue.clone());
         bound.map(|()| 0).map_err(|_| Error::BadState("the address vector has an event queue already"))
     }

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use isthmus_io::{RegionTable, Settings};
+use parking_lot::Mutex;
 
 use crate::abi::{
     fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_collective_attr, fi_collective_op, fi_cq_attr, fi_datatype,
@@ -14,10 +15,13 @@ use crate::abi::{
 use crate::access::Observers;
 use crate::convert::copy_prefix;
 use crate::door::{Guard, Object, close, entries, give, refusals};
+use crate::eq::{Eq, EventQueue};
 use crate::error::Error;
 use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
-use crate::flags::{FI_CLASS_DOMAIN, FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+use crate::flags::{
+    FI_CLASS_DOMAIN, FI_CLASS_EQ, FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR,
+};
 use crate::trigger::{self, Board};
 use crate::{atomic, av, cntr, collective, cq, ep, mr, poll};
 
@@ -50,6 +54,8 @@ impl DomainState {
 pub(crate) struct Domain {
     raw: fid_domain,
     guard: Guard,
+    /// Would hear of asynchronous registrations; ours are done when the call returns.
+    events: Mutex<Option<Arc<EventQueue>>>,
     pub(crate) state: Arc<DomainState>,
 }
 
@@ -88,8 +94,9 @@ pub(crate) unsafe fn open(
     };
     let raw =
         fid_domain { fid: head(FI_CLASS_DOMAIN, context, &FID_OPS), ops: table(&OPS), mr: table(&mr::OPS) };
+    let domain = Domain { raw, guard: Guard::new(), events: Mutex::default(), state: Arc::new(state) };
     // SAFETY: by this function's contract.
-    unsafe { give(Domain { raw, guard: Guard::new(), state: Arc::new(state) }, out) }?;
+    unsafe { give(domain, out) }?;
     Ok(0)
 }
 
@@ -125,10 +132,18 @@ unsafe extern "C" fn close_domain(raw: *mut fid) -> c_int {
 
 entries! {
     fn bind(domain: Domain as fid, other: *mut fid, flags: u64) -> c_int {
-        // An event queue bound here would carry asynchronous registrations; ours are done
-        // when the call returns.
-        let _ = (domain, other);
-        if flags == 0 { Ok(0) } else { Err(Error::BadFlags(flags)) }
+        // SAFETY: the caller passes null or an object.
+        let class = unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass;
+        if flags != 0 {
+            return Err(Error::BadFlags(flags));
+        }
+        if class != FI_CLASS_EQ {
+            return Err(Error::Invalid("only an event queue can be bound to a domain"));
+        }
+        // SAFETY: its class says what it is.
+        let eq = unsafe { &*other.cast::<Eq>() };
+        *domain.events.lock() = Some(eq.queue.clone());
+        Ok(0)
     }
 
     fn control(domain: Domain as fid, command: c_int, arg: *mut c_void) -> c_int {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use isthmus_io::{Datagrams, Endpoint, Settings, TlsMode};
 use isthmus_proto::{Fence, Level, Options};
@@ -40,8 +40,8 @@ pub(crate) struct EpState {
     pub(crate) bind: Mutex<Option<SocketAddr>>,
     engine: Mutex<Option<Engine>>,
     bindings: Mutex<Bindings>,
-    /// Hears of groups; a program may close it first.
-    events: Mutex<Weak<EventQueue>>,
+    /// Hears of groups.
+    events: Mutex<Option<Arc<EventQueue>>>,
     live: OnceLock<Arc<Live>>,
     pub(crate) min_multi_recv: AtomicUsize,
 }
@@ -147,7 +147,7 @@ impl EpState {
 
     /// The event queue bound to it.
     pub(crate) fn events(&self) -> Option<Arc<EventQueue>> {
-        self.events.lock().upgrade()
+        self.events.lock().clone()
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -471,7 +471,7 @@ entries! {
             FI_CLASS_EQ => {
                 // SAFETY: the class says what it is.
                 let eq = unsafe { &*other.cast::<Eq>() };
-                *ep.state.events.lock() = Arc::downgrade(&eq.queue);
+                *ep.state.events.lock() = Some(eq.queue.clone());
             }
             _ => return Err(Error::Unsupported("binding this kind of object to an endpoint")),
         }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ use crate::fid::{head, ops, table};
 use crate::flags::{FI_AFFINITY, FI_CLASS_EQ, FI_JOIN_COMPLETE, FI_PEEK, FI_WRITE};
 use crate::wait::{Deadline, Waiter};
 use crate::waitobj::{self, waits};
+use crate::waitset::{self, SetState};
 
 #[repr(C)]
 pub(crate) struct Eq {
@@ -26,11 +28,13 @@ pub(crate) struct Eq {
     /// Keeps the fabric open.
     fabric: Arc<FabricState>,
     wait_obj: fi_wait_obj,
+    /// Keeps open the wait set that wakes for it.
+    _set: Option<Arc<SetState>>,
     writable: bool,
     pub(crate) queue: Arc<EventQueue>,
 }
 
-/// The queue behind a C object; address vectors share it.
+/// The queue behind a C object; whoever it is bound to shares it.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     events: Mutex<VecDeque<Event>>,
@@ -78,14 +82,23 @@ pub(crate) unsafe fn open(
     if attr.flags & !(FI_WRITE | FI_AFFINITY) != 0 {
         return Err(Error::BadFlags(attr.flags));
     }
-    waits(attr.wait_obj)?;
+    // SAFETY: by this function's contract.
+    let set = unsafe { waitset::named(attr.wait_obj, attr.wait_set) }?;
+    let queue = Arc::new(EventQueue { events: Mutex::default(), waiter: Waiter::new()? });
+    match &set {
+        Some(set) => set.add_events(&queue)?,
+        None => {
+            waits(attr.wait_obj)?;
+        }
+    }
     let eq = Eq {
         raw: fid_eq { fid: head(FI_CLASS_EQ, context, &FID_OPS), ops: table(&OPS) },
         guard: Guard::new(),
         fabric,
         wait_obj: attr.wait_obj,
+        _set: set,
         writable: attr.flags & FI_WRITE != 0,
-        queue: Arc::new(EventQueue { events: Mutex::default(), waiter: Waiter::new()? }),
+        queue,
     };
     // SAFETY: by this function's contract.
     unsafe { give(eq, out) }?;
@@ -161,6 +174,11 @@ impl EventQueue {
             None => self.write_entry(FI_JOIN_COMPLETE, [object as u64, context as u64, 0]),
             Some(errno) => self.fail(Failure { object, context, index: 0, errno }),
         }
+    }
+
+    /// The descriptor to sleep on.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.waiter.fd()
     }
 
     /// For `fi_trywait`: whether the program may sleep on the descriptor now.
@@ -248,14 +266,14 @@ entries! {
 
     fn control(eq: Eq as fid, command: c_int, arg: *mut c_void) -> c_int {
         // SAFETY: the caller passes what the command takes.
-        unsafe { waitobj::control(eq.wait_obj, command, arg, || Ok(eq.queue.waiter.fd())) }
+        unsafe { waitobj::control(eq.wait_obj, command, arg, || Ok(eq.queue.fd())) }
     }
 }
 
 unsafe extern "C" fn close_eq(raw: *mut fid) -> c_int {
     let unused = |eq: &Eq| match Arc::strong_count(&eq.queue) {
         1 => Ok(()),
-        _ => Err(Error::Busy("the event queue is bound to an address vector")),
+        _ => Err(Error::Busy("the event queue is bound to an endpoint, a domain or an address vector")),
     };
     // SAFETY: libfabric passes what `open` gave.
     unsafe { close(raw, unused) }

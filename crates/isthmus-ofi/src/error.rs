@@ -8,6 +8,7 @@ pub(crate) const FI_ETOOSMALL: i32 = 257;
 pub(crate) const FI_EOPBADSTATE: i32 = 258;
 pub(crate) const FI_EAVAIL: i32 = 259;
 pub(crate) const FI_EBADFLAGS: i32 = 260;
+pub(crate) const FI_ENOEQ: i32 = 261;
 pub(crate) const FI_ENOCQ: i32 = 263;
 pub(crate) const FI_ETRUNC: i32 = 265;
 pub(crate) const FI_ENOKEY: i32 = 266;
@@ -48,6 +49,8 @@ pub(crate) enum Error {
     TooLong(usize),
     #[error("no such option")]
     NoOption,
+    #[error("an event queue must be bound first")]
+    NoEq,
     #[error("a completion queue must be bound with {0} before enabling")]
     NoCq(&'static str),
     #[error("an address vector must be bound before enabling")]
@@ -90,6 +93,7 @@ impl Error {
             Self::TooSmall => FI_ETOOSMALL,
             Self::TooLong(_) => libc::EMSGSIZE,
             Self::NoOption => libc::ENOPROTOOPT,
+            Self::NoEq => FI_ENOEQ,
             Self::NoCq(_) => FI_ENOCQ,
             Self::NoAv => FI_ENOAV,
             Self::NoKey(_) => FI_ENOKEY,

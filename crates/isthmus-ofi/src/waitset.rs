@@ -1,4 +1,4 @@
-//! `fid_wait`: one thing to sleep on for several queues and counters.
+//! `fid_wait`: one thing to sleep on for several queues, of completions or events, and counters.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Weak};
@@ -9,6 +9,7 @@ use crate::abi::{FI_WAIT_SET, fi_ops, fi_ops_wait, fi_wait_attr, fi_wait_obj, fi
 use crate::cntr::Counter;
 use crate::cq::Queue;
 use crate::door::{Guard, Object, close, entries, give};
+use crate::eq::EventQueue;
 use crate::error::Error;
 use crate::fabric::FabricState;
 use crate::fid::{head, ops, table};
@@ -31,6 +32,7 @@ pub(crate) struct SetState {
 enum Member {
     Queue(Weak<Queue>),
     Counter(Weak<Counter>),
+    Events(Weak<EventQueue>),
 }
 
 impl Member {
@@ -39,6 +41,7 @@ impl Member {
         match self {
             Self::Queue(queue) => queue.upgrade().map_or(Ok(()), |queue| queue.try_wait()),
             Self::Counter(counter) => counter.upgrade().map_or(Ok(()), |counter| counter.try_wait()),
+            Self::Events(events) => events.upgrade().map_or(Ok(()), |events| events.try_wait()),
         }
     }
 
@@ -46,6 +49,7 @@ impl Member {
         match self {
             Self::Queue(queue) => queue.strong_count() == 0,
             Self::Counter(counter) => counter.strong_count() == 0,
+            Self::Events(events) => events.strong_count() == 0,
         }
     }
 }
@@ -60,6 +64,12 @@ impl SetState {
     pub(crate) fn add_counter(&self, counter: &Arc<Counter>) -> Result<(), Error> {
         self.waiter.watch(counter.fd()?)?;
         self.add(Member::Counter(Arc::downgrade(counter)));
+        Ok(())
+    }
+
+    pub(crate) fn add_events(&self, events: &Arc<EventQueue>) -> Result<(), Error> {
+        self.waiter.watch(events.fd())?;
+        self.add(Member::Events(Arc::downgrade(events)));
         Ok(())
     }
 

@@ -97,12 +97,68 @@ static void nothing_is_bound_twice_for_the_same(void)
 	OK(fi_close(&cq->fid));
 }
 
+/* Closed, it is gone from under those that would write to it. */
+static void an_event_queue_is_open_as_long_as_it_is_bound(void)
+{
+	struct fi_av_attr table = { .type = FI_AV_TABLE };
+	struct fi_eq_attr events = { .wait_obj = FI_WAIT_NONE };
+	struct fid_cq *cq = opened_queue();
+	struct fid_ep *ep = opened_endpoint();
+	struct fid_domain *other;
+	struct fid_av *vector;
+	struct fid_eq *eq;
+
+	OK(fi_eq_open(fabric, &events, &eq, NULL));
+	OK(fi_ep_bind(ep, &eq->fid, 0));
+	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	OK(fi_enable(ep));
+	WANT(fi_close(&eq->fid), -FI_EBUSY);
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&cq->fid));
+	OK(fi_av_open(domain, &table, &vector, NULL));
+	OK(fi_av_bind(vector, &eq->fid, 0));
+	WANT(fi_close(&eq->fid), -FI_EBUSY);
+	OK(fi_close(&vector->fid));
+	OK(fi_domain(fabric, info, &other, NULL));
+	WANT(fi_domain_bind(other, &av->fid, 0), -FI_EINVAL);
+	OK(fi_domain_bind(other, &eq->fid, 0));
+	WANT(fi_close(&eq->fid), -FI_EBUSY);
+	OK(fi_close(&other->fid));
+	OK(fi_close(&eq->fid));
+}
+
+static void a_wait_set_wakes_for_events(void)
+{
+	struct fi_wait_attr attr = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_eq_attr events = { .wait_obj = FI_WAIT_SET, .flags = FI_WRITE };
+	struct fi_eq_entry said = { .data = 9 }, heard;
+	struct fid_wait *set;
+	struct fid_eq *eq;
+	uint32_t event;
+
+	WANT(fi_eq_open(fabric, &events, &eq, NULL), -FI_EINVAL);
+	OK(fi_wait_open(fabric, &attr, &set));
+	events.wait_set = set;
+	OK(fi_eq_open(fabric, &events, &eq, NULL));
+	WANT(fi_wait(set, 10), -FI_ETIMEDOUT);
+	WANT(fi_eq_write(eq, FI_NOTIFY, &said, sizeof said, 0), sizeof said);
+	OK(fi_wait(set, -1));
+	WANT(fi_eq_sread(eq, &event, &heard, sizeof heard, -1, 0), sizeof heard);
+	WANT(event == FI_NOTIFY && heard.data == 9, 1);
+	WANT(fi_wait(set, 10), -FI_ETIMEDOUT);
+	WANT(fi_close(&set->fid), -FI_EBUSY);
+	OK(fi_close(&eq->fid));
+	OK(fi_close(&set->fid));
+}
+
 int main(void)
 {
 	each_direction_needs_its_queue();
 	info = offered(asked(FI_MSG | FI_TAGGED | FI_RMA));
 	open_domain();
 	nothing_is_bound_twice_for_the_same();
+	an_event_queue_is_open_as_long_as_it_is_bound();
+	a_wait_set_wakes_for_events();
 	close_domain();
 	fi_freeinfo(info);
 	return 0;

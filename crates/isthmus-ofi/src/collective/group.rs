@@ -98,7 +98,7 @@ pub(crate) unsafe fn join(
     if live.caps() & FI_COLLECTIVE == 0 {
         return Err(Error::Unsupported("a collective without FI_COLLECTIVE"));
     }
-    let events = ep.state.events().ok_or(Error::BadState("no event queue is bound to the endpoint"))?;
+    let events = ep.state.events().ok_or(Error::NoEq)?;
     // SAFETY: by this function's contract.
     let addr = unsafe { addr.cast::<fi_collective_addr>().as_ref() }.ok_or(Error::Null)?;
     // SAFETY: likewise.
