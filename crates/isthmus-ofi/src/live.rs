@@ -303,7 +303,9 @@ impl Live {
         if let RemoteAccess { .. } | RemoteWrite = completion.kind {
             *open = None;
             let key = std::mem::take(&mut completion.tag);
-            self.observers.count(key, counted_as(completion.kind).unwrap_or(0), completion.len);
+            let wrote = !matches!(completion.kind, RemoteAccess { wrote: false, .. });
+            let event = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
+            self.observers.count(key, event, completion.len);
         }
         if self.counters.count_any(u64::MAX)
             && let Some(event) = counted_as(completion.kind).filter(|event| self.counters.count_any(*event))
@@ -368,7 +370,8 @@ fn is_receiver_side(kind: CompletionKind) -> bool {
     matches!(kind, Recv(_) | Peek | RemoteWrite | RemoteAccess { .. } | BufferReleased)
 }
 
-/// Which of a counter's events this is (`fi_cntr(3)`).
+/// Which of the events that an endpoint's counters count this is (`fi_endpoint(3)`): what fetches counts as reading, be it
+/// by the endpoint or by its peers, whatever it does to the memory. For a region's counters that is what counts.
 fn counted_as(kind: CompletionKind) -> Option<u64> {
     use CompletionKind::*;
     match kind {
@@ -376,8 +379,8 @@ fn counted_as(kind: CompletionKind) -> Option<u64> {
         Recv(_) => Some(FI_RECV),
         Write | Atomic(AtomicKind::Update) => Some(FI_WRITE),
         Read | Atomic(_) => Some(FI_READ),
-        RemoteWrite | RemoteAccess { wrote: true } => Some(FI_REMOTE_WRITE),
-        RemoteAccess { wrote: false } => Some(FI_REMOTE_READ),
+        RemoteWrite | RemoteAccess { fetched: false, .. } => Some(FI_REMOTE_WRITE),
+        RemoteAccess { fetched: true, .. } => Some(FI_REMOTE_READ),
         Peek | BufferReleased => None,
     }
 }
@@ -395,8 +398,8 @@ pub(crate) fn flags_of(completion: &Completion) -> u64 {
         Atomic(AtomicKind::Update) => FI_ATOMIC | FI_WRITE,
         Atomic(_) => FI_ATOMIC | FI_READ,
         RemoteWrite => FI_RMA | FI_REMOTE_WRITE,
-        RemoteAccess { wrote: true } => FI_REMOTE_WRITE,
-        RemoteAccess { wrote: false } => FI_REMOTE_READ,
+        RemoteAccess { wrote: true, .. } => FI_REMOTE_WRITE,
+        RemoteAccess { wrote: false, .. } => FI_REMOTE_READ,
         BufferReleased => FI_MULTI_RECV,
     };
     let data = if completion.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };

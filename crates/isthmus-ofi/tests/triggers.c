@@ -16,7 +16,7 @@
 #define MANY 3000
 
 static struct fid_cq *cq;
-static struct fid_cntr *received, *tick, *done;
+static struct fid_cntr *received, *tick, *done, *written_to, *read_from;
 static struct fid_ep *ep;
 static struct fid_mr *mr;
 static fi_addr_t self;
@@ -38,6 +38,10 @@ static void open_all(void)
 	OK(fi_ep_bind(ep, &av->fid, 0));
 	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
 	OK(fi_ep_bind(ep, &received->fid, FI_RECV));
+	OK(fi_cntr_open(domain, NULL, &written_to, NULL));
+	OK(fi_cntr_open(domain, NULL, &read_from, NULL));
+	OK(fi_ep_bind(ep, &written_to->fid, FI_REMOTE_WRITE));
+	OK(fi_ep_bind(ep, &read_from->fid, FI_REMOTE_READ));
 	OK(fi_enable(ep));
 	OK(fi_getname(&ep->fid, name, &len));
 	WANT(fi_av_insert(av, name, 1, &self, 0, NULL), 1);
@@ -52,6 +56,8 @@ static void close_all(void)
 	OK(fi_close(&done->fid));
 	OK(fi_close(&tick->fid));
 	OK(fi_close(&received->fid));
+	OK(fi_close(&written_to->fid));
+	OK(fi_close(&read_from->fid));
 	OK(fi_close(&cq->fid));
 	close_domain();
 	fi_freeinfo(info);
@@ -386,6 +392,45 @@ static void a_region_counts_its_own_accesses(void)
 	OK(fi_mr_reg(domain, memory, sizeof memory, FI_REMOTE_WRITE, 0, KEY, 0, &mr, NULL));
 }
 
+/* An endpoint counts atomics that fetch and compare as reading (fi_endpoint(3)), a region what they do to it. */
+static void accesses_that_fetch_are_counted_as_reading(void)
+{
+	static uint64_t word;
+	uint64_t writes = fi_cntr_read(written_to), reads = fi_cntr_read(read_from), one = 1, old;
+	struct fid_cntr *changes, *looks;
+	struct fid_mr *region;
+
+	OK(fi_cntr_open(domain, NULL, &changes, NULL));
+	OK(fi_cntr_open(domain, NULL, &looks, NULL));
+	OK(fi_mr_reg(domain, &word, sizeof word, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, KEY + 3, FI_RMA_EVENT,
+		     &region, NULL));
+	OK(fi_mr_bind(region, &changes->fid, FI_REMOTE_WRITE));
+	OK(fi_mr_bind(region, &looks->fid, FI_REMOTE_READ));
+#define PLACE NULL, self, 0, KEY + 3
+	OK(fi_write(ep, &one, sizeof one, PLACE, NULL));
+	OK(fi_atomic(ep, &one, 1, PLACE, FI_UINT64, FI_SUM, NULL));
+	next();
+	next();
+	OK(fi_cntr_wait(changes, 2, -1));
+	OK(fi_cntr_wait(written_to, writes + 2, -1));
+	WANT(fi_cntr_read(read_from) - reads, 0);
+	OK(fi_read(ep, &old, sizeof old, PLACE, NULL));
+	OK(fi_fetch_atomic(ep, &one, 1, NULL, &old, PLACE, FI_UINT64, FI_SUM, NULL));
+	OK(fi_fetch_atomic(ep, NULL, 1, NULL, &old, PLACE, FI_UINT64, FI_ATOMIC_READ, NULL));
+	OK(fi_compare_atomic(ep, &one, 1, NULL, &one, NULL, &old, PLACE, FI_UINT64, FI_CSWAP, NULL));
+#undef PLACE
+	for (int i = 0; i < 4; i++)
+		next();
+	OK(fi_cntr_wait(changes, 4, -1));
+	OK(fi_cntr_wait(looks, 2, -1));
+	OK(fi_cntr_wait(read_from, reads + 4, -1));
+	WANT(fi_cntr_read(written_to) - writes, 2);
+	WANT(fi_cntr_read(read_from) - reads, 4);
+	OK(fi_close(&region->fid));
+	OK(fi_close(&changes->fid));
+	OK(fi_close(&looks->fid));
+}
+
 /* What still waits when its endpoint ends is dropped. */
 static void the_end_drops_what_waits(void)
 {
@@ -412,6 +457,7 @@ int main(void)
 	deferred_counting_cancelling_and_flushing();
 	what_is_wrong_is_refused();
 	a_region_counts_its_own_accesses();
+	accesses_that_fetch_are_counted_as_reading();
 	the_end_drops_what_waits();
 	close_all();
 	return 0;

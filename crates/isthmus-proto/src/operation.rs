@@ -284,6 +284,8 @@ pub enum CompletionKind {
     RemoteAccess {
         /// Whether the target memory changed.
         wrote: bool,
+        /// Whether what was there went to the peer.
+        fetched: bool,
     },
     /// A multi-receive buffer is the caller's again.
     BufferReleased,

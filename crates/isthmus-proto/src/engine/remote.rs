@@ -113,20 +113,27 @@ impl Engine {
         self.push_done(peer, write.token, status)?;
         if status == 0 {
             let data = (write.flags & flags::DATA != 0).then_some(write.data);
-            self.report_access(peer, (write.key, write.total), true, data);
+            let kind = match data {
+                Some(_) => CompletionKind::RemoteWrite,
+                None => CompletionKind::RemoteAccess { wrote: true, fetched: false },
+            };
+            self.report_access(peer, (write.key, write.total), kind, data);
         }
         Ok(())
     }
 
     /// The target's own view of an access by a peer to so many bytes of the memory with this key.
-    fn report_access(&mut self, peer: PeerId, (key, len): (u64, u64), wrote: bool, data: Option<u64>) {
+    fn report_access(
+        &mut self,
+        peer: PeerId,
+        (key, len): (u64, u64),
+        kind: CompletionKind,
+        data: Option<u64>,
+    ) {
         self.report(Completion {
             context: 0,
             notify: data.is_some(),
-            kind: match data {
-                Some(_) => CompletionKind::RemoteWrite,
-                None => CompletionKind::RemoteAccess { wrote },
-            },
+            kind,
             len,
             buffer: 0,
             data,
@@ -147,7 +154,8 @@ impl Engine {
         match mem.locate(range, Access::Read) {
             Ok(place) => {
                 self.push_reply(peer, read.token, place, None, read.len)?;
-                self.report_access(peer, (read.key, read.len), false, None);
+                let kind = CompletionKind::RemoteAccess { wrote: false, fetched: true };
+                self.report_access(peer, (read.key, read.len), kind, None);
                 Ok(())
             }
             Err(status) => self.refuse_reply(peer, read.token, status),
@@ -267,8 +275,7 @@ impl Engine {
                 if request.kind != AtomicKind::Update {
                     mem.store(result, 0, &earlier);
                 }
-                let changed = request.op != AtomicOp::AtomicRead;
-                self.report_access(peer, (atomic.key, atomic.len), changed, None);
+                self.report_access(peer, (atomic.key, atomic.len), access_of(&atomic), None);
             }
         }
         self.finish(index, mem);
@@ -286,8 +293,7 @@ impl Engine {
             Err(status) if atomic.kind == 0 => self.push_done(peer, atomic.token, status as u8),
             Err(status) => self.refuse_reply(peer, atomic.token, status),
             Ok(earlier) => {
-                let changed = AtomicOp::from_code(atomic.op) != Some(AtomicOp::AtomicRead);
-                self.report_access(peer, (atomic.key, atomic.len), changed, None);
+                self.report_access(peer, (atomic.key, atomic.len), access_of(atomic), None);
                 if atomic.kind == 0 {
                     self.push_done(peer, atomic.token, 0)
                 } else {
@@ -296,6 +302,12 @@ impl Engine {
             }
         }
     }
+}
+
+/// What its target sees of an atomic operation.
+fn access_of(atomic: &frame::Atomic) -> CompletionKind {
+    let wrote = AtomicOp::from_code(atomic.op) != Some(AtomicOp::AtomicRead);
+    CompletionKind::RemoteAccess { wrote, fetched: atomic.kind != AtomicKind::Update.code() }
 }
 
 /// Carries out an atomic operation on registered memory; returns the earlier value.
