@@ -264,7 +264,7 @@ impl Queue {
                 Err(Error::Again) => {}
                 other => return other,
             }
-            if std::mem::take(&mut self.inner.lock().signalled) || deadline.has_passed() {
+            if self.take_signal() || deadline.has_passed() {
                 return Err(Error::Again);
             }
             let sleeper = match &mut sleeper {
@@ -291,17 +291,22 @@ impl Queue {
         self.sources.arm()
     }
 
-    /// For `fi_trywait`: whether the program may sleep on the descriptor now.
+    /// For `fi_trywait`: whether the program may sleep on the descriptor now. A signal keeps it awake once.
     pub(crate) fn try_wait(&self) -> Result<(), Error> {
         let waiter = self.sources.waiter()?;
         waiter.clear();
-        if !self.has_news() && self.arm() { Ok(()) } else { Err(Error::Again) }
+        if !self.take_signal() && !self.has_news() && self.arm() { Ok(()) } else { Err(Error::Again) }
     }
 
-    /// Wakes whoever sleeps in [`Queue::read_waiting`].
+    /// Wakes whoever sleeps in [`Queue::read_waiting`] or on the descriptor.
     pub(crate) fn signal(&self) {
         self.inner.lock().signalled = true;
         self.wake();
+    }
+
+    /// Whether somebody signalled since this was asked.
+    fn take_signal(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().signalled)
     }
 
     fn wake(&self) {

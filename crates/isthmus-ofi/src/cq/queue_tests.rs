@@ -93,6 +93,15 @@ fn a_sleeper_is_woken_by_news_by_a_signal_and_by_time() {
 }
 
 #[test]
+fn a_signal_keeps_who_waits_by_the_descriptor_awake_once() {
+    let queue = Queue::new(FI_CQ_FORMAT_TAGGED, 8, true).expect("a queue");
+    assert!(queue.try_wait().is_ok());
+    queue.signal();
+    assert!(matches!(queue.try_wait(), Err(Error::Again)));
+    assert!(queue.try_wait().is_ok());
+}
+
+#[test]
 fn texts_of_errors_are_found_by_their_number() {
     let queue = queue(FI_CQ_FORMAT_CONTEXT);
     let first = queue.keep_text("first".into());
