@@ -91,6 +91,11 @@ impl Counter {
         self.errors.load(Ordering::SeqCst)
     }
 
+    /// Successes and errors.
+    pub(crate) fn values(&self) -> (u64, u64) {
+        (self.value(), self.errors())
+    }
+
     /// Notes that the program knows this state. Returns the value.
     fn read(&self) -> u64 {
         let (value, errors) = (self.value(), self.errors());

@@ -40,8 +40,8 @@ struct Member {
 
 enum Asked {
     Queue(Arc<Queue>),
-    /// With the value that was last reported.
-    Counter(Arc<Counter>, u64),
+    /// With the values, of successes and errors, that were last reported.
+    Counter(Arc<Counter>, (u64, u64)),
 }
 
 impl Member {
@@ -50,8 +50,8 @@ impl Member {
             Asked::Queue(queue) => queue.has_news(),
             Asked::Counter(counter, last) => {
                 counter.progress();
-                let value = counter.value();
-                std::mem::replace(last, value) != value
+                let values = counter.values();
+                std::mem::replace(last, values) != values
             }
         }
     }
@@ -113,8 +113,8 @@ entries! {
             FI_CLASS_CNTR => {
                 // SAFETY: the class says what it is.
                 let counter = unsafe { &*raw.cast::<Cntr>() }.counter.clone();
-                let value = counter.value();
-                Asked::Counter(counter, value)
+                let values = counter.values();
+                Asked::Counter(counter, values)
             }
             _ => return Err(Error::Unsupported("polling anything but queues and counters")),
         };

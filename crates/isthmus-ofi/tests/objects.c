@@ -151,6 +151,28 @@ static void a_wait_set_wakes_for_events(void)
 	OK(fi_close(&set->fid));
 }
 
+static void a_poll_set_tells_of_failures_too(void)
+{
+	struct fi_poll_attr attr = { 0 };
+	struct fid_cntr *counter;
+	struct fid_poll *set;
+	void *contexts[2];
+
+	OK(fi_cntr_open(domain, NULL, &counter, contexts));
+	OK(fi_poll_open(domain, &attr, &set));
+	OK(fi_poll_add(set, &counter->fid, 0));
+	WANT(fi_poll(set, contexts, 2), 0);
+	OK(fi_cntr_adderr(counter, 1));
+	WANT(fi_poll(set, contexts, 2), 1);
+	WANT(contexts[0] == contexts, 1);
+	WANT(fi_poll(set, contexts, 2), 0);
+	OK(fi_cntr_add(counter, 1));
+	WANT(fi_poll(set, contexts, 2), 1);
+	OK(fi_poll_del(set, &counter->fid, 0));
+	OK(fi_close(&set->fid));
+	OK(fi_close(&counter->fid));
+}
+
 int main(void)
 {
 	each_direction_needs_its_queue();
@@ -159,6 +181,7 @@ int main(void)
 	nothing_is_bound_twice_for_the_same();
 	an_event_queue_is_open_as_long_as_it_is_bound();
 	a_wait_set_wakes_for_events();
+	a_poll_set_tells_of_failures_too();
 	close_domain();
 	fi_freeinfo(info);
 	return 0;
