@@ -1,6 +1,7 @@
 //! `fid_av`: the addresses that a program knows, by number.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -39,7 +40,8 @@ pub(crate) struct AvTable {
 struct Inner {
     entries: Vec<Option<Entry>>,
     numbers: HashMap<Address, fi_addr_t>,
-    free: Vec<usize>,
+    /// The lowest goes first (fi_av(3)).
+    free: BinaryHeap<Reverse<usize>>,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl AvTable {
         }
         let entry = Some(Entry { address, uses: 1, name: None });
         let index = match inner.free.pop() {
-            Some(index) => {
+            Some(Reverse(index)) => {
                 inner.entries[index] = entry;
                 index
             }
@@ -85,7 +87,7 @@ impl AvTable {
             let address = entry.address;
             inner.entries[number as usize] = None;
             inner.numbers.remove(&address);
-            inner.free.push(number as usize);
+            inner.free.push(Reverse(number as usize));
             self.removals.fetch_add(1, Ordering::Release);
         }
         true
@@ -491,6 +493,16 @@ mod tests {
         assert_eq!(table.address(1), Some(address(2, 7)));
         assert_eq!(table.address(2), None);
         assert_eq!(table.address(FI_ADDR_NOTAVAIL), None);
+    }
+
+    #[test]
+    fn an_address_gets_the_lowest_number_that_is_free() {
+        let table = AvTable::default();
+        for port in 0..5 {
+            assert_eq!(table.insert(address(port, 7)), u64::from(port));
+        }
+        assert!([0, 3, 1].into_iter().all(|number| table.remove(number)));
+        assert_eq!([6, 7, 8, 9].map(|port| table.insert(address(port, 7))), [0, 1, 3, 5]);
     }
 
     #[test]
