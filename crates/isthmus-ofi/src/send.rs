@@ -106,6 +106,10 @@ pub(crate) fn check_inject(call: &Call<'_>, iov: &[iovec]) -> Result<(), Error> 
 #[inline(always)]
 pub(crate) unsafe fn post_recv(call: Call<'_>, request: RecvRequest, iov: &[iovec]) -> Result<isize, Error> {
     let Call { live, when, .. } = call;
+    // A completion says where its message lies, by one address.
+    if request.multi.is_some() && iov.len() > 1 {
+        return Err(Error::Invalid("a multi-receive buffer of several pieces"));
+    }
     if let Some(when) = when {
         // SAFETY: by this function's contract.
         return unsafe { post_recv_later(live, when, request, iov) };

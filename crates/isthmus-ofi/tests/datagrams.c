@@ -112,7 +112,7 @@ static void post(struct end *end, void *buffer, size_t len)
 	struct iovec iov = { buffer, len };
 	struct fi_msg message = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = buffer };
 
-	OK(fi_recvmsg(end->ep, &message, FI_COMPLETION));
+	OK(fi_recvmsg(end->ep, &message, FI_COMPLETION | FI_TRANSMIT_COMPLETE));
 }
 
 static void a_message_comes_with_sender_and_data(void)

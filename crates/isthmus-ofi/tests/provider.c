@@ -144,13 +144,15 @@ static void failures_have_errno_and_text(void)
 static void one_buffer_takes_many_messages(void)
 {
 	char big[256];
-	struct iovec iov = { big, sizeof big };
+	struct iovec iov = { big, sizeof big }, pieces[2] = { { big, 100 }, { big + 100, 100 } };
 	struct fi_msg many = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC };
+	struct fi_msg apart = { .msg_iov = pieces, .iov_count = 2, .addr = FI_ADDR_UNSPEC };
 	size_t least = 100;
 	int messages = 0, released = 0;
 
 	OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least));
-	OK(fi_recvmsg(ep, &many, FI_MULTI_RECV));
+	WANT(fi_recvmsg(ep, &apart, FI_MULTI_RECV), -FI_EINVAL);
+	OK(fi_recvmsg(ep, &many, FI_MULTI_RECV | FI_TRANSMIT_COMPLETE));
 	for (int i = 0; i < 3; i++)
 		OK(fi_inject(ep, hello, 60, self));
 	while (messages < 3 || !released) {

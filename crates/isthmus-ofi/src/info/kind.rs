@@ -18,7 +18,7 @@ const DATAGRAM_CAPS: u64 = FI_MSG | MESSAGE_DIRECTIONS | FI_SOURCE | DOMAIN_CAPS
 /// Nothing is known of a datagram that has left.
 const DATAGRAM_TX_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MORE | FI_REMOTE_CQ_DATA;
-const DATAGRAM_RX_FLAGS: u64 = FI_COMPLETION | FI_MORE;
+const DATAGRAM_RX_FLAGS: u64 = FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_MORE;
 
 /// Whether an endpoint with these capabilities begins operations of its own.
 pub(crate) fn transmits(caps: u64) -> bool {

@@ -41,8 +41,8 @@ pub(super) const TX_FLAGS: u64 = FI_COMPLETION
     | FI_MORE
     | FI_REMOTE_CQ_DATA
     | FI_TRIGGER;
-/// Flags that receives take by default.
-pub(super) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE | FI_TRIGGER;
+/// Flags that receives take, of messages without tags and by default.
+pub(super) const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_TRANSMIT_COMPLETE | FI_MORE | FI_TRIGGER;
 
 /// Order among atomics to one peer.
 pub(super) const ATOMIC_ORDERS: u64 =
