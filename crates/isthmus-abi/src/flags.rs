@@ -35,6 +35,7 @@ pub const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
 pub const FI_NUMERICHOST: u64 = 1 << 55;
 /// Also a flag of `fi_av_insert`.
 pub const FI_AV_USER_ID: u64 = 1 << 41;
+pub const FI_SYMMETRIC: u64 = 1 << 59;
 pub const FI_RMA_EVENT: u64 = 1 << 56;
 pub const FI_UNIVERSE: u64 = 1 << 57;
 pub const FI_SOURCE: u64 = 1 << 57;

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::fid::{head, ops, table};
 use crate::flags::{
     FI_ADDR_NOTAVAIL, FI_AV_COMPLETE, FI_AV_USER_ID, FI_CLASS_AV, FI_CLASS_EQ, FI_EVENT, FI_FORMAT_UNSPEC,
-    FI_MORE, FI_NUMERICHOST, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SYNC_ERR,
+    FI_MORE, FI_NUMERICHOST, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SYMMETRIC, FI_SYNC_ERR,
 };
 use crate::log::{self, Level};
 use crate::resolve::{from_bytes, neighbour, resolve, to_bytes};
@@ -158,8 +158,8 @@ unsafe impl Object for Av {
     }
 }
 
-/// Opens an address vector. Names and flags other than `FI_EVENT` are refused: tables shared between processes
-/// are not supported, and old MPICHs crash where they are half supported.
+/// Opens an address vector. Names are refused, and flags other than `FI_EVENT` and the hint `FI_SYMMETRIC`: tables shared
+/// between processes are not supported, and old MPICHs crash where they are half supported.
 ///
 /// # Safety
 /// `attr` is null or valid and writable; `out` is null or writable.
@@ -174,7 +174,7 @@ pub(crate) unsafe fn open(
     if !attr.name.is_null() {
         return Err(Error::Unsupported("a named address vector"));
     }
-    if attr.flags & !FI_EVENT != 0 {
+    if attr.flags & !(FI_EVENT | FI_SYMMETRIC) != 0 {
         return Err(Error::BadFlags(attr.flags));
     }
     if attr.rx_ctx_bits != 0 {

@@ -14,7 +14,7 @@ use crate::abi::{
 };
 use crate::access::Observers;
 use crate::convert::copy_prefix;
-use crate::door::{Guard, Object, close, entries, give, refusals};
+use crate::door::{Guard, Object, close, entries, give, of_class, refusals};
 use crate::eq::{Eq, EventQueue};
 use crate::error::Error;
 use crate::fabric::FabricState;
@@ -132,16 +132,11 @@ unsafe extern "C" fn close_domain(raw: *mut fid) -> c_int {
 
 entries! {
     fn bind(domain: Domain as fid, other: *mut fid, flags: u64) -> c_int {
-        // SAFETY: the caller passes null or an object.
-        let class = unsafe { other.as_ref() }.ok_or(Error::Null)?.fclass;
         if flags != 0 {
             return Err(Error::BadFlags(flags));
         }
-        if class != FI_CLASS_EQ {
-            return Err(Error::Invalid("only an event queue can be bound to a domain"));
-        }
-        // SAFETY: its class says what it is.
-        let eq = unsafe { &*other.cast::<Eq>() };
+        // SAFETY: the caller passes null or an object.
+        let eq: &Eq = unsafe { of_class(other, FI_CLASS_EQ, "only an event queue can be bound to a domain") }?;
         *domain.events.lock() = Some(eq.queue.clone());
         Ok(0)
     }

@@ -150,6 +150,10 @@ impl EpState {
         self.events.lock().clone()
     }
 
+    pub(crate) fn caps(&self) -> u64 {
+        self.terms.caps
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
@@ -168,7 +172,7 @@ impl EpState {
             return Ok(());
         }
         // What is bound stays so if something is still missing.
-        bindings.check(self.terms.caps)?;
+        bindings.check(self.caps())?;
         let live = Live::start(self.engine()?, std::mem::take(&mut bindings), self.terms, &self.domain)?;
         self.live.set(live).map_err(|_| Error::BadState("enabled twice at once"))
     }

@@ -1,5 +1,6 @@
 /* Which objects others need, refuse a second time, and keep from being closed.
  * Prints the first thing that is not as it must be. */
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
@@ -173,6 +174,37 @@ static void a_poll_set_tells_of_failures_too(void)
 	OK(fi_close(&counter->fid));
 }
 
+/* It promises what would make a table smaller; ours takes any addresses. */
+static void an_address_vector_may_be_symmetric(void)
+{
+	struct fi_av_attr hint = { .type = FI_AV_TABLE, .flags = FI_SYMMETRIC };
+	struct fid_av *vector;
+
+	OK(fi_av_open(domain, &hint, &vector, NULL));
+	OK(fi_close(&vector->fid));
+	hint.flags = FI_READ;
+	WANT(fi_av_open(domain, &hint, &vector, NULL), -FI_EBADFLAGS);
+}
+
+static void atomics_are_valid_on_endpoints_that_have_them(void)
+{
+	const uint64_t caps[] = { FI_MSG | FI_RMA, FI_MSG | FI_ATOMIC };
+
+	for (int i = 0; i < 2; i++) {
+		struct fi_info *found = offered(asked(caps[i]));
+		int wanted = caps[i] & FI_ATOMIC ? 0 : -FI_EOPNOTSUPP;
+		struct fid_ep *ep;
+		size_t count;
+
+		OK(fi_endpoint(domain, found, &ep, NULL));
+		WANT(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count), wanted);
+		WANT(fi_fetch_atomicvalid(ep, FI_UINT64, FI_SUM, &count), wanted);
+		WANT(fi_compare_atomicvalid(ep, FI_UINT64, FI_CSWAP, &count), wanted);
+		OK(fi_close(&ep->fid));
+		fi_freeinfo(found);
+	}
+}
+
 int main(void)
 {
 	each_direction_needs_its_queue();
@@ -182,6 +214,8 @@ int main(void)
 	an_event_queue_is_open_as_long_as_it_is_bound();
 	a_wait_set_wakes_for_events();
 	a_poll_set_tells_of_failures_too();
+	an_address_vector_may_be_symmetric();
+	atomics_are_valid_on_endpoints_that_have_them();
 	close_domain();
 	fi_freeinfo(info);
 	return 0;

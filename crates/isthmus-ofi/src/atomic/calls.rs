@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::door::entries;
 use crate::ep::Ep;
 use crate::error::Error;
+use crate::flags::FI_ATOMIC;
 
 pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
     size: size_of::<fi_ops_atomic>(),
@@ -71,16 +72,20 @@ fn ioc(addr: *const c_void, count: usize) -> fi_ioc {
     fi_ioc { addr: addr.cast_mut(), count }
 }
 
-/// Says how many elements a call takes.
+/// Says how many elements a call of the endpoint takes.
 ///
 /// # Safety
 /// `count` is null or writable.
 unsafe fn say_valid(
+    ep: &Ep,
     kind: AtomicKind,
     datatype: fi_datatype,
     op: fi_op,
     count: *mut usize,
 ) -> Result<c_int, Error> {
+    if ep.state.caps() & FI_ATOMIC == 0 {
+        return Err(Error::NotOffered("an atomic operation without FI_ATOMIC"));
+    }
     let most = count_max(kind, op_of(op)?, type_of(datatype)?)?;
     // SAFETY: by this function's contract.
     *unsafe { count.as_mut() }.ok_or(Error::Null)? = most;
@@ -185,20 +190,17 @@ entries! {
     }
 
     fn writevalid(ep: Ep as fid_ep, datatype: fi_datatype, op: fi_op, count: *mut usize) -> c_int {
-        let _ = ep;
         // SAFETY: the caller passes a place for the result.
-        unsafe { say_valid(Update, datatype, op, count) }
+        unsafe { say_valid(ep, Update, datatype, op, count) }
     }
 
     fn readwritevalid(ep: Ep as fid_ep, datatype: fi_datatype, op: fi_op, count: *mut usize) -> c_int {
-        let _ = ep;
         // SAFETY: the caller passes a place for the result.
-        unsafe { say_valid(Fetch, datatype, op, count) }
+        unsafe { say_valid(ep, Fetch, datatype, op, count) }
     }
 
     fn compwritevalid(ep: Ep as fid_ep, datatype: fi_datatype, op: fi_op, count: *mut usize) -> c_int {
-        let _ = ep;
         // SAFETY: the caller passes a place for the result.
-        unsafe { say_valid(Compare, datatype, op, count) }
+        unsafe { say_valid(ep, Compare, datatype, op, count) }
     }
 }
