@@ -7,8 +7,9 @@ use isthmus_io::{Endpoint, Family};
 use super::limits::*;
 use super::{Hints, Kind, Offer};
 use crate::abi::{
-    FI_PROGRESS_AUTO, FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_UNSPEC, FI_RM_ENABLED, FI_RM_UNSPEC,
-    FI_THREAD_ENDPOINT, FI_THREAD_SAFE, FI_THREAD_UNSPEC, fi_domain_attr, fi_ep_attr, fi_rx_attr, fi_tx_attr,
+    FI_AV_TABLE, FI_PROGRESS_AUTO, FI_PROGRESS_CONTROL_UNIFIED, FI_PROGRESS_UNSPEC, FI_RM_ENABLED,
+    FI_RM_UNSPEC, FI_THREAD_ENDPOINT, FI_THREAD_SAFE, FI_THREAD_UNSPEC, fi_domain_attr, fi_ep_attr,
+    fi_rx_attr, fi_tx_attr,
 };
 use crate::error::Error;
 use crate::flags::*;
@@ -49,8 +50,7 @@ fn check_tx(kind: Kind, caps: u64, tx: &fi_tx_attr) -> Answer {
     need(tx.inject_size <= INJECT_SIZE_MAX, "such a large inject_size")?;
     need(tx.size <= QUEUE_SIZE_MAX, "such a long transmit queue")?;
     need(tx.iov_limit <= Endpoint::IOV_MAX, "such a large iov_limit")?;
-    let remote_pieces = kind.remote_pieces(complete(kind, caps)).max(1);
-    need(tx.rma_iov_limit <= remote_pieces, "RMA of so many remote pieces")
+    need(tx.rma_iov_limit <= kind.remote_pieces(complete(kind, caps)), "RMA of so many remote pieces")
 }
 
 fn check_rx(kind: Kind, rx: &fi_rx_attr) -> Answer {
@@ -82,6 +82,7 @@ fn check_domain(domain: &fi_domain_attr) -> Answer {
     need(domain.control_progress <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
     need(data_progress(domain) <= FI_PROGRESS_CONTROL_UNIFIED, "this progress model")?;
     need(domain.resource_mgmt <= FI_RM_ENABLED, "this resource management")?;
+    need(domain.av_type <= FI_AV_TABLE, "this type of address vector")?;
     need(domain.caps & !(DOMAIN_CAPS | DOMAIN_EXTRAS) == 0, "one of the domain capabilities asked for")?;
     need(domain.mr_key_size <= MR_KEY_SIZE, "memory keys of more than 8 bytes")?;
     need(domain.cq_data_size <= CQ_DATA_SIZE, "more than 8 bytes of completion data")?;

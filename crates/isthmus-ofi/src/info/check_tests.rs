@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::abi::{
-    FI_AV_MAP, FI_AV_TABLE, FI_EP_DGRAM, FI_EP_MSG, FI_EP_RDM, FI_PROGRESS_MANUAL, FI_THREAD_DOMAIN,
-    fi_av_type,
+    FI_AV_MAP, FI_EP_DGRAM, FI_EP_MSG, FI_EP_RDM, FI_PROGRESS_MANUAL, FI_THREAD_DOMAIN, fi_av_type,
 };
 use crate::flags::version;
 
@@ -114,6 +113,8 @@ fn other_providers_questions_are_declined() {
 
 #[test]
 fn what_we_have_not_is_refused_and_not_claimed() {
+    let mut datagrams = hints(FI_MSG, 0, 0, 0);
+    datagrams.ep.type_ = FI_EP_DGRAM;
     assert!(refused(|hints| hints.ep.tx_ctx_cnt = 2));
     assert!(refused(|hints| hints.ep.rx_ctx_cnt = usize::MAX));
     assert!(refused(|hints| hints.tx.comp_order = 1));
@@ -125,6 +126,10 @@ fn what_we_have_not_is_refused_and_not_claimed() {
     assert!(refused(|hints| hints.domain.auth_key_size = 8));
     assert!(refused(|hints| hints.addr_format = 7));
     assert!(refused(|hints| hints.domain.mr_iov_limit = 2));
+    assert!(refused(|hints| hints.domain.av_type = FI_AV_TABLE + 1));
+    assert!(negotiate(version(2, 5), Some(&datagrams)).is_ok());
+    datagrams.tx.rma_iov_limit = 1;
+    assert!(matches!(negotiate(version(2, 5), Some(&datagrams)), Err(Error::NoData(_))));
 }
 
 #[test]
