@@ -91,6 +91,7 @@ pub const FI_MR_ENDPOINT: i32 = 1 << 9;
 
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
+pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
 
 pub const FI_FORMAT_UNSPEC: u32 = 0;
 pub const FI_SOCKADDR: u32 = 1;

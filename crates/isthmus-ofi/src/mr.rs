@@ -15,8 +15,8 @@ use crate::door::{Guard, Object, close, entries, give};
 use crate::error::Error;
 use crate::fid::{head, ops};
 use crate::flags::{
-    FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
-    FI_RMA_EVENT, FI_SEND, FI_WRITE,
+    FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_KEY_NOTAVAIL, FI_READ, FI_RECV, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RMA_EVENT, FI_SEND, FI_WRITE,
 };
 use crate::info::MR_IOV_LIMIT;
 
@@ -79,7 +79,8 @@ impl Wanted<'_> {
         };
         let shared = access != Access::default();
         let wanted = (!domain.provider_keys).then_some(self.key);
-        let mut key = self.key;
+        // No peer reaches it by any key, and none that we chose is to be taken for its.
+        let mut key = wanted.unwrap_or(FI_KEY_NOTAVAIL);
         if shared {
             // SAFETY: by this function's contract.
             let made =

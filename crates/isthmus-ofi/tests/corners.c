@@ -275,6 +275,28 @@ static void old_programs_find_their_modes(void)
 	fi_freeinfo(hints);
 }
 
+/* Where keys are the provider's to choose, a region that peers do not reach has none that another has. */
+static void a_region_for_oneself_has_no_key(void)
+{
+	struct fi_info *hints = asked(FI_RMA);
+	char memory[64];
+	struct fid_mr *one, *other, *local;
+
+	hints->domain_attr->mr_mode = FI_MR_BASIC;
+	info = offered(hints);
+	open_domain();
+	OK(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ, 0, 0, 0, &one, NULL));
+	OK(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ, 0, 0, 0, &other, NULL));
+	OK(fi_mr_reg(domain, memory, 64, FI_SEND, 0, 0, 0, &local, NULL));
+	WANT(fi_mr_key(one) != fi_mr_key(other), 1);
+	WANT(fi_mr_key(local), FI_KEY_NOTAVAIL);
+	OK(fi_close(&local->fid));
+	OK(fi_close(&other->fid));
+	OK(fi_close(&one->fid));
+	close_domain();
+	fi_freeinfo(info);
+}
+
 /* Messages to oneself of every length about what may be injected, by an endpoint with these hints. */
 static void injects_up_to(struct fi_info *hints, size_t most)
 {
@@ -372,6 +394,7 @@ int main(void)
 	counted_accesses_are_of_one_piece();
 	old_programs_find_their_modes();
 	fi_freeinfo(info);
+	a_region_for_oneself_has_no_key();
 	as_much_is_injected_as_was_asked_for();
 	addresses_are_of_the_version_that_is_wanted();
 	fi_freeinfo(hints);
