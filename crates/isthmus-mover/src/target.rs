@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatvfs, fsync,
-    ftruncate, linkat, openat, renameat, unlinkat,
+    ftruncate, linkat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, pread, write};
 
@@ -32,6 +32,9 @@ const JOURNAL_MAX: u64 = 2 * BLOCKS_MAX * journal::RECORD_LEN as u64;
 
 /// How much space is taken at once: a few milliseconds' work where a file system does it page by page. Bytes.
 const RESERVE_STEP: u64 = 16 << 20;
+
+/// How often a partial file is opened that is given its name meanwhile, by one transfer after the other.
+const AGAIN: usize = 100;
 
 /// A file to come.
 #[derive(Clone, Debug)]
@@ -150,14 +153,13 @@ impl Target {
         if wanted.is_shared() && wanted.share.rank == 0 {
             shared::sweep(&wanted);
         }
-        let file = open(&partial, OFlags::empty())?;
         let shared = wanted.is_shared();
         let how = if shared {
             FlockOperation::NonBlockingLockShared
         } else {
             FlockOperation::NonBlockingLockExclusive
         };
-        lock(&file, how)?;
+        let file = lock_named(&wanted.parent, &partial, how, || open(&partial, OFlags::empty()))?;
         let journal = open(&journal, OFlags::APPEND)?;
         if shared {
             lock(&journal, FlockOperation::NonBlockingLockExclusive)?;
@@ -349,8 +351,9 @@ impl Target {
             fsync(&partial.file)?;
         }
         let (part, journal) = names::partial(name);
-        renameat(parent, &part, parent, &name[..])?;
+        // First, for who comes next may lock a new partial file as soon as this one has another name.
         unlinkat(parent, &journal, AtFlags::empty())?;
+        renameat(parent, &part, parent, &name[..])?;
         if *sync {
             fsync(parent)?;
         }
@@ -437,7 +440,8 @@ pub(crate) fn unique(name: &[u8]) -> io::Result<String> {
 /// Removes what an unfinished file left.
 fn discard(wanted: &Wanted) {
     let (part, journal) = wanted.partial();
-    for name in [part, journal] {
+    // In this order: see `finish`.
+    for name in [journal, part] {
         let _ = unlinkat(&wanted.parent, &name, AtFlags::empty());
     }
 }
@@ -483,13 +487,42 @@ fn put_all(file: &Opened, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// What `open` opens, locked, and still called `name`: who had it before may have given it its own name, or removed it,
+/// between the two.
+fn lock_named(
+    parent: &OwnedFd,
+    name: &str,
+    how: FlockOperation,
+    mut open: impl FnMut() -> rustix::io::Result<OwnedFd>,
+) -> io::Result<OwnedFd> {
+    for _ in 0..AGAIN {
+        let file = open()?;
+        lock(&file, how)?;
+        if is_at(parent, &file, name.as_bytes())? {
+            return Ok(file);
+        }
+    }
+    Err(busy())
+}
+
+/// Whether `file` is what has this name.
+fn is_at(parent: &OwnedFd, file: impl AsFd, name: &[u8]) -> io::Result<bool> {
+    let own = fstat(file)?;
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Locks a file, unless its file system knows no locks.
 fn lock(file: &OwnedFd, how: FlockOperation) -> io::Result<()> {
-    if flock(file, how) == Err(Errno::WOULDBLOCK) {
-        let text = "another transfer is writing it; wait for that, or end it, and try again";
-        return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
-    }
-    Ok(())
+    if flock(file, how) == Err(Errno::WOULDBLOCK) { Err(busy()) } else { Ok(()) }
+}
+
+fn busy() -> io::Error {
+    let text = "another transfer is writing it; wait for that, or end it, and try again";
+    io::Error::new(io::ErrorKind::WouldBlock, text)
 }
 
 /// The blocks that are there of an earlier transfer; from now on the journal is this one's.

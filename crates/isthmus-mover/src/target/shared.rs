@@ -8,12 +8,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{
-    AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fstat, fsync, openat, renameat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fsync, openat, renameat, unlinkat};
 use rustix::io::{Errno, write};
 
-use super::{Wanted, is_there, read_all};
+use super::{Wanted, is_at, is_there, read_all};
 use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, Head};
@@ -41,7 +39,7 @@ pub(super) fn finish(wanted: &Wanted, file: &Opened, journal: &OwnedFd) -> io::R
     }
     let (part, own) = partial(wanted, wanted.share.rank);
     let parent = &wanted.parent;
-    let blocks = if is_at(wanted, file, part.as_bytes())? { all_blocks(wanted, file)? } else { None };
+    let blocks = if is_at(&wanted.parent, file, part.as_bytes())? { all_blocks(wanted, file)? } else { None };
     let Some(blocks) = blocks else { return settled(wanted, file, &part, &own).map(|()| None) };
     meta::apply(file, &wanted.meta)?;
     if wanted.sync {
@@ -64,24 +62,14 @@ pub(super) fn finish(wanted: &Wanted, file: &Opened, journal: &OwnedFd) -> io::R
 
 /// The file still waits for other shares, or has got its name from one.
 fn settled(wanted: &Wanted, file: &Opened, part: &str, own: &str) -> io::Result<()> {
-    if is_at(wanted, file, part.as_bytes())? {
+    if is_at(&wanted.parent, file, part.as_bytes())? {
         return Ok(());
     }
     let _ = unlinkat(&wanted.parent, own, AtFlags::empty());
-    if is_at(wanted, file, &wanted.name)? {
+    if is_at(&wanted.parent, file, &wanted.name)? {
         return Ok(());
     }
     Err(io::Error::other("another process gave it up, or it was removed; run the same command again"))
-}
-
-/// Whether `file` is what has this name.
-fn is_at(wanted: &Wanted, file: &Opened, name: &[u8]) -> io::Result<bool> {
-    let own = fstat(file)?;
-    match statat(&wanted.parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) => Ok((there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)),
-        Err(Errno::NOENT) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The digests of all blocks, if all journals say that their share is there. What another system

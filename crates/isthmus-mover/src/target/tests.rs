@@ -142,6 +142,32 @@ fn two_transfers_do_not_write_one_file() {
     begin(folder.path(), 1);
 }
 
+/// The first one gives the file its name after the second has opened it, and before that locks it.
+#[test]
+fn a_file_that_just_got_its_name_is_not_taken_for_one_that_is_not_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (part, _) = names::partial(b"file");
+    let parent = crate::confine::folder(folder.path()).expect("a folder");
+    let mut first = Some(begin(folder.path(), 1).target);
+    let open = || openat(&parent, &part, OFlags::RDWR | OFlags::CREATE, Mode::from_raw_mode(0o600));
+    let how = FlockOperation::NonBlockingLockExclusive;
+    let file = lock_named(&parent, &part, how, || {
+        let opened = open();
+        if let Some(first) = first.take() {
+            for index in 0..3 {
+                assert_eq!(write(&first, index), None);
+            }
+            assert!(matches!(first.close(&Verdict::Unchanged), Some(Outcome::Done(Some(_)))));
+        }
+        opened
+    });
+    ftruncate(file.expect("a new one"), 0).expect("truncated");
+    assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
+    // And one that always is another's is given up.
+    let never = lock_named(&parent, "other", how, open).expect_err("it never has that name");
+    assert!(never.to_string().contains("another transfer"), "{never}");
+}
+
 #[test]
 fn what_is_no_block_of_the_file_is_damage() {
     let folder = tempfile::tempdir().expect("a folder");
