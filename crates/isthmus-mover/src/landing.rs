@@ -121,9 +121,9 @@ impl Landing {
         let path = self.place(&entry.path)?;
         if let Kind::Symlink(text) = &entry.kind
             && !self.any_symlink
-            && !names::stays_within(&entry.path, text)
+            && let Err(why) = names::stays_within(&entry.path, text)
         {
-            let text = format!("a symbolic link to {:?}, which is outside", names::shown(text));
+            let text = format!("a symbolic link to {:?}, {why}", names::shown(text));
             return Err(io::Error::other(format!("{text}; this export does not take it")));
         }
         let (folder, name) = names::split(&path);

@@ -122,21 +122,24 @@ pub fn is_partial(name: &[u8]) -> bool {
     is_hash(short) && (rest == b".part" || rest.starts_with(b".") && rest.ends_with(b".journal"))
 }
 
-/// Whether a symlink at `path` whose text is `target` stays within the transfer's folder.
-pub fn stays_within(path: &[u8], target: &[u8]) -> bool {
+/// Whether a symlink at `path` whose text is `target` stays within the transfer's folder; if not, why. What it goes down
+/// through may be a link itself, from which ".." leads anywhere: so up goes only first.
+pub fn stays_within(path: &[u8], target: &[u8]) -> Result<(), &'static str> {
     if target.first() == Some(&b'/') {
-        return false;
+        return Err("which is outside");
     }
     let mut depth = path.iter().filter(|byte| **byte == b'/').count();
+    let mut is_down = false;
     for name in target.split(|byte| *byte == b'/') {
         match name {
-            b".." if depth == 0 => return false,
+            b".." if is_down => return Err("which goes up (\"..\") after a name, and so may lead outside"),
+            b".." if depth == 0 => return Err("which is outside"),
             b".." => depth -= 1,
             b"" | b"." => {}
-            _ => depth += 1,
+            _ => is_down = true,
         }
     }
-    true
+    Ok(())
 }
 
 #[cfg(test)]
@@ -168,10 +171,15 @@ mod tests {
 
     #[test]
     fn symlinks_that_climb_out_are_known() {
-        assert!(stays_within(b"a/b", b"../c") && stays_within(b"a", b"b/../c") && stays_within(b"a", b"./b"));
-        for target in ["/etc", "..", "../x", "b/../../x"] {
-            assert!(!stays_within(b"a", target.as_bytes()), "{target}");
+        for (path, target) in [("a/b", "../c"), ("a/b/c", "../../d/e"), ("a", "b/c"), ("a", "./b"), ("a/b", ".//../c")] {
+            assert_eq!(stays_within(path.as_bytes(), target.as_bytes()), Ok(()), "{target}");
         }
+        for target in ["/etc", "..", "../x", "b/../../x"] {
+            assert!(stays_within(b"a", target.as_bytes()).is_err(), "{target}");
+        }
+        // Where "x" is a link to ".", each ".." after it goes up for good.
+        let climbing = stays_within(b"esc/y", b"x/x/x/x/../../../../etc/passwd").expect_err("it leads out");
+        assert!(climbing.contains("goes up"), "{climbing}");
     }
 
     #[test]

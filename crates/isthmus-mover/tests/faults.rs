@@ -210,6 +210,20 @@ fn symbolic_links_that_lead_out_are_taken_only_where_they_may() {
     }
 }
 
+/// Each is within by its text, and together they would lead out.
+#[test]
+fn symbolic_links_do_not_lead_out_by_way_of_others() {
+    let place = Place::writable();
+    fs::write(place.folder.path().join("secret"), "s").expect("written");
+    fs::create_dir(place.here("t")).expect("made");
+    symlink(".", place.here("t/x")).expect("made");
+    symlink("x/x/x/../../../secret", place.here("t/y")).expect("made");
+    let (done, notices) = run(&place.put(&["t"], ""));
+    assert_eq!(done.expect("it ends").failed, 1, "{notices:?}");
+    assert!(matches!(&notices[..], [Notice::Failed { text }] if text.contains("goes up")), "{notices:?}");
+    assert!(place.export("t/x").is_symlink() && !place.export("t/y").is_symlink());
+}
+
 #[test]
 fn a_folder_in_the_way_is_named() {
     let place = Place::writable();
