@@ -17,6 +17,7 @@
 //! under way, and about a kilobyte for each of at most 16,384 announced entries.
 #![deny(unsafe_code)]
 
+mod admission;
 mod buffer;
 mod cache;
 pub mod channel;

@@ -1,11 +1,9 @@
 //! The service: it offers folders to clients that it knows.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
 use isthmus_proto::PeerId;
 use isthmus_trust::Trust;
 use isthmus_wire::Address;
@@ -13,6 +11,7 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use crate::MoverError;
+use crate::admission::Admission;
 use crate::channel::Channel;
 use crate::config::{Export, ServeConfig};
 use crate::landing::Landing;
@@ -81,11 +80,10 @@ struct Service {
     port: Arc<Port>,
     config: ServeConfig,
     trust: Option<Trust>,
+    admission: Mutex<Admission>,
     succession: Succession,
-    /// How many sessions there are, and how many there were.
-    sessions: AtomicUsize,
-    admitted: AtomicU64,
-    running: Mutex<HashMap<u64, Sender<Event>>>,
+    /// How many clients there were.
+    came: AtomicU64,
     sweep: Mutex<Sweep>,
 }
 
@@ -107,10 +105,9 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
         listen(vec![0; OPENING_MAX].into())?;
     }
     ready(port.address());
-    let (succession, running, sessions, admitted) = Default::default();
-    let sweep = Mutex::new(Sweep::new());
-    let service =
-        Service { port: port.clone(), config, trust, succession, running, sessions, admitted, sweep };
+    let (succession, came) = Default::default();
+    let (admission, sweep) = (Mutex::new(Admission::new(config.sessions)), Mutex::new(Sweep::new()));
+    let service = Service { port: port.clone(), config, trust, admission, succession, came, sweep };
     let service = Arc::new(service);
     while !stop.load(Ordering::Relaxed) {
         service.sweep.lock().look(&port, &to);
@@ -143,34 +140,42 @@ impl Service {
             "it takes no sessions without certificates; leave --plain out".to_owned()
         } else if !plain && self.trust.is_none() {
             "it has no certificates; use --plain if you trust the network".to_owned()
-        } else if self.sessions.load(Ordering::Relaxed) >= self.config.sessions {
-            format!("it has {} sessions already; try again later", self.config.sessions)
         } else {
-            let service = self.clone();
-            self.sessions.fetch_add(1, Ordering::Relaxed);
-            let order = self.admitted.fetch_add(1, Ordering::Relaxed);
-            let name = "mover-session".to_owned();
-            let spawned =
-                std::thread::Builder::new().name(name).spawn(move || service.hold(peer, &message, order));
-            match spawned {
-                Ok(_) => return,
-                Err(error) => {
-                    self.sessions.fetch_sub(1, Ordering::Relaxed);
-                    format!("it cannot start a session: {error}")
-                }
+            match self.begin(peer, session, message) {
+                Ok(()) => return,
+                Err(error) => format!("it cannot start a session: {error}"),
             }
         };
         refuse(&self.port, peer, session, &why);
     }
 
+    /// Begins to hear who somebody is and what is wanted.
+    fn begin(self: &Arc<Self>, peer: PeerId, session: u64, message: Vec<u8>) -> Result<(), MoverError> {
+        let channel = match &self.trust {
+            Some(trust) => Channel::server(trust)?,
+            None => Channel::plain(),
+        };
+        let wire = Wire::new(self.port.clone(), peer, Some(peer), session, channel)?;
+        let order = self.came.fetch_add(1, Ordering::Relaxed);
+        self.admission.lock().arrive(order, peer, wire.sender());
+        let service = self.clone();
+        let thread = std::thread::Builder::new().name("mover-session".to_owned());
+        if let Err(error) = thread.spawn(move || service.hold(peer, session, wire, &message, order)) {
+            self.admission.lock().leave(order);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
     /// One session from its first message to its end.
-    fn hold(&self, peer: PeerId, message: &[u8], order: u64) {
-        let Some(opening) = Opening::decode(message) else { return };
-        let session = opening.session;
+    fn hold(&self, peer: PeerId, session: u64, mut wire: Wire, message: &[u8], order: u64) {
         let from = self.port.peer_address(peer).locator;
-        let done = self.converse(peer, &opening, order);
-        self.sessions.fetch_sub(1, Ordering::Relaxed);
-        self.running.lock().remove(&session);
+        let done = self.converse(peer, &mut wire, message, order);
+        if let Err(error) = &done {
+            wire.end(error);
+        }
+        drop(wire);
+        self.admission.lock().leave(order);
         self.succession.end(order);
         self.sweep.lock().add(peer, session);
         match done {
@@ -184,30 +189,15 @@ impl Service {
     fn converse(
         &self,
         peer: PeerId,
-        opening: &Opening<'_>,
+        wire: &mut Wire,
+        message: &[u8],
         order: u64,
     ) -> Result<(String, Summary), MoverError> {
-        let mut channel = match &self.trust {
-            Some(trust) => Channel::server(trust)?,
-            None => Channel::plain(),
-        };
-        let heard = channel.receive(opening.bytes);
-        let mut wire = Wire::new(self.port.clone(), peer, Some(peer), opening.session, channel)?;
-        self.running.lock().insert(opening.session, wire.sender());
+        let heard = wire.channel.receive(Opening::decode(message).map_or(&[], |opening| opening.bytes));
         wire.flush()?;
         heard?;
-        let (open, rest) = match greet(&mut wire) {
-            Ok(greeted) => greeted,
-            Err(error) => {
-                wire.end(&error);
-                return Err(error);
-            }
-        };
-        let done = self.grant(peer, &mut wire, order, open, rest);
-        if let Err(error @ MoverError::Usage(_)) = &done {
-            wire.end(error);
-        }
-        done
+        let (open, rest) = greet(wire)?;
+        self.grant(peer, wire, order, open, rest)
     }
 
     fn grant(
@@ -222,8 +212,13 @@ impl Service {
         let claimed = self.port.peer_address(peer).as_id.0;
         let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
         let export = self.export(&open, as_id).map_err(MoverError::Usage)?;
-        self.succession.succeed((as_id, open.transfer), order, &wire.sender())?;
-        let root = Arc::new(confine::folder(&export.path)?);
+        let transfer = (as_id, open.transfer);
+        self.admission.lock().admit(order, self.succession.has(&transfer))?;
+        self.succession.succeed(transfer, order, &wire.sender())?;
+        let root = Arc::new(confine::folder(&export.path).map_err(|error| {
+            let text = "its folder cannot be opened where it is served";
+            MoverError::Local(format!("export {:?}: {text}: {error}; tell who runs the service", open.export))
+        })?);
         let (block, memory) = (open.block, self.config.memory.0);
         let (threads, disk) = (self.config.threads, self.config.disk());
         let usage = |path: &[u8], error: &dyn std::fmt::Display| {
@@ -289,11 +284,9 @@ impl Service {
 
     /// Ends all sessions, and waits for them a while.
     fn end(&self) {
-        for session in self.running.lock().values() {
-            let _ = session.send(Event::Stop("the service is being stopped".to_owned()));
-        }
+        self.admission.lock().stop("the service is being stopped");
         let until = Instant::now() + ENDING;
-        while !self.running.lock().is_empty() && Instant::now() < until {
+        while !self.admission.lock().is_empty() && Instant::now() < until {
             std::thread::sleep(LOOK);
         }
     }
@@ -307,7 +300,12 @@ fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
         let inbox = wire.inbox.clone();
         match inbox.recv_deadline(until) {
             Err(_) => return Err(MoverError::Lost("the client did not say what it wants".to_owned())),
-            Ok(Event::Stop(text)) => return Err(MoverError::Refused(text)),
+            Ok(Event::Stop(text)) => {
+                if !wire.channel.is_ready() {
+                    wire.refuse(&text);
+                }
+                return Err(MoverError::Refused(text));
+            }
             Ok(Event::Net(news)) => drop(wire.take(news, &mut heard)?),
             Ok(Event::Disk(_)) => {}
         }
@@ -335,4 +333,63 @@ fn below(root: &Arc<std::os::fd::OwnedFd>, export: &str, path: &[u8]) -> std::io
     // What is not there is said at once, and not among the troubles of a walk.
     confine::open(&dir, name, OFlags::PATH, rustix::fs::Mode::empty())?;
     Ok(Root { dir, at: name.to_vec(), name: name.to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use isthmus_io::Settings;
+
+    use super::*;
+    use crate::wire::{Choice, Rules};
+    use crate::{Direction, Disk, Transfer};
+
+    /// They would keep everybody out for as long as a client may take to say who it is.
+    #[test]
+    fn who_never_says_what_it_wants_keeps_nobody_out() {
+        let place = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| place.path().join(name);
+        std::fs::create_dir(at("export")).expect("made");
+        std::fs::write(at("file"), "f").expect("written");
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\nplain = true\nsessions = 1\n[export.data]\nwritable = true\npath = {:?}\n",
+            at("export")
+        );
+        let config = ServeConfig::parse("serve.toml", &text).expect("accepted");
+        let (stop, (told, ready)) = (Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel());
+        let serving = std::thread::spawn({
+            let stop = stop.clone();
+            move || serve(config, &stop, |address| told.send(address).expect("awaited"))
+        });
+        let service = Address { incarnation: 0, ..ready.recv().expect("it serves") };
+        let settings = Settings { interface: "127.0.0.1".to_owned(), ..Settings::default() };
+        let port = Port::open(&settings).expect("opened");
+        let peer = port.peer(&service).expect("an address");
+        let (inbox, news) = crossbeam_channel::unbounded::<Event>();
+        for session in 0..40 {
+            port.deliver(peer, TAG_OPEN, opening(session, true, b""), session, inbox.clone())
+                .expect("posted");
+        }
+        for _ in 0..40 {
+            let Ok(Event::Net(news)) = news.recv() else { panic!("no news") };
+            assert_eq!(news.error, None);
+        }
+        let transfer = Transfer {
+            service,
+            trust: None,
+            settings,
+            export: "data".to_owned(),
+            direction: Direction::Put { sources: vec![at("file")], path: b"file".to_vec(), folder: false },
+            choice: Choice::default(),
+            rules: Rules::default(),
+            block: 1 << 20,
+            rate: 0,
+            memory: 64 << 20,
+            threads: 1,
+            disk: Disk::default(),
+        };
+        let copied = transfer.run(&mut |_| ()).expect("it is let in");
+        assert_eq!((copied.files, std::fs::read(at("export/file")).expect("there")), (1, b"f".to_vec()));
+        stop.store(true, Ordering::Relaxed);
+        serving.join().expect("it ends").expect("well");
+    }
 }

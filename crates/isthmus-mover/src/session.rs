@@ -96,6 +96,8 @@ pub(crate) struct Wire {
     unsent: usize,
     heard: Instant,
     beat: Instant,
+    /// The other side was told why it ends.
+    has_ended: bool,
 }
 
 impl Wire {
@@ -124,6 +126,7 @@ impl Wire {
             unsent: 0,
             heard: now,
             beat: now,
+            has_ended: false,
         };
         for _ in 0..RECEIVES {
             wire.listen(vec![0; LEAD + CARRIED].into())?;
@@ -286,9 +289,14 @@ impl Wire {
         }
     }
 
-    /// Ends the session for a reason that the other side is told.
+    /// Tells a client that has not shown who it is that there is no session for it.
+    pub(crate) fn refuse(&self, why: &str) {
+        refuse(&self.port, self.peer, self.session, why);
+    }
+
+    /// Ends the session for a reason that the other side is told, once.
     pub(crate) fn end(&mut self, error: &MoverError) {
-        if self.tells(error) {
+        if self.tells(error) && !std::mem::replace(&mut self.has_ended, true) {
             let _ = self.say(&Control::Fault(error.to_string()));
             let _ = self.flush();
         }

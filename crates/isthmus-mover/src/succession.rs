@@ -26,6 +26,11 @@ pub(crate) struct Succession {
 }
 
 impl Succession {
+    /// Whether there is a session of this transfer.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.granted.lock().contains_key(key)
+    }
+
     /// Grants a session, when an older one of its transfer has ended.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What still comes for sessions that have ended is dropped: nobody will receive it, and it
 //! would use up the memory that the endpoint has for unexpected messages.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::PeerId;
@@ -10,6 +11,8 @@ use crate::session::{Event, tag};
 
 /// How long something may still come.
 const LATE: Duration = Duration::from_secs(180);
+/// Of how many sessions: of more that end in that time the oldest are not looked after.
+const ENDED_MAX: usize = 1024;
 /// How often is looked.
 const PERIOD: Duration = Duration::from_secs(1);
 /// The key of its operations.
@@ -23,19 +26,22 @@ struct Ended {
 
 /// See the module.
 pub(crate) struct Sweep {
-    ended: Vec<Ended>,
+    ended: VecDeque<Ended>,
     looked: Instant,
 }
 
 impl Sweep {
     pub(crate) fn new() -> Self {
-        Self { ended: Vec::new(), looked: Instant::now() }
+        Self { ended: VecDeque::new(), looked: Instant::now() }
     }
 
     /// A session has ended.
     pub(crate) fn add(&mut self, peer: PeerId, session: u64) {
         let tags = [tag(session, false), tag(session, true)];
-        self.ended.push(Ended { peer, tags, at: Instant::now() });
+        if self.ended.len() >= ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Ended { peer, tags, at: Instant::now() });
     }
 
     /// Looks for late messages if it is time.

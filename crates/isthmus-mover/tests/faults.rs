@@ -138,6 +138,19 @@ fn strangers_and_the_wrong_way_are_refused_with_reasons() {
     assert!(!place.here("key").exists());
 }
 
+/// What is wrong at the service is said by it, at once, and not found by its silence.
+#[test]
+fn an_export_whose_folder_is_gone_is_told() {
+    let place = Place::writable();
+    fs::write(place.here("file"), "f").expect("written");
+    fs::rename(place.export(""), place.folder.path().join("elsewhere")).expect("renamed");
+    for transfer in [place.put(&["file"], "file"), place.get(&["file"], "copy")] {
+        let error = run(&transfer).0.expect_err("there is no such folder");
+        let text = error.to_string();
+        assert!(matches!(error, MoverError::Refused(_)) && text.contains("cannot be opened"), "{text}");
+    }
+}
+
 #[test]
 fn an_export_may_be_for_some_only() {
     let place = Place::new("allow = [7]\n");

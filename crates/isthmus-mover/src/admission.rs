@@ -1,0 +1,139 @@
+//! Who is with the service: strangers, who have yet to say who they are and what they want, and sessions. Each are
+//! few, and strangers take no session's place: of too many that say nothing the oldest is let go.
+
+use std::collections::BTreeMap;
+
+use crossbeam_channel::Sender;
+use isthmus_proto::PeerId;
+
+use crate::MoverError;
+use crate::session::Event;
+
+/// Most strangers: each costs a thread, and 1 MiB for what it may say.
+const STRANGERS_MAX: usize = 32;
+const LET_GO: &str = "too many others begin a transfer as well; try again later";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Stranger,
+    /// It was told that it has to go.
+    LetGo,
+    Session,
+}
+
+struct Guest {
+    peer: PeerId,
+    inbox: Sender<Event>,
+    state: State,
+}
+
+/// See the module. Guests are known by the order in which they came.
+pub(crate) struct Admission {
+    /// Most sessions.
+    sessions: usize,
+    guests: BTreeMap<u64, Guest>,
+}
+
+impl Admission {
+    pub(crate) fn new(sessions: usize) -> Self {
+        Self { sessions, guests: BTreeMap::new() }
+    }
+
+    /// A stranger has come. Where there are too many, the oldest goes of the peer that has the most of them.
+    pub(crate) fn arrive(&mut self, order: u64, peer: PeerId, inbox: Sender<Event>) {
+        self.guests.insert(order, Guest { peer, inbox, state: State::Stranger });
+        let strangers = || self.guests.iter().filter(|(_, guest)| guest.state == State::Stranger);
+        if strangers().count() <= STRANGERS_MAX {
+            return;
+        }
+        let of_peer = |peer| strangers().filter(|(_, guest)| guest.peer == peer).count();
+        // Of equals the last: the oldest.
+        let goes = strangers().rev().max_by_key(|(_, guest)| of_peer(guest.peer)).map(|(order, _)| *order);
+        if let Some(guest) = goes.and_then(|order| self.guests.get_mut(&order)) {
+            guest.state = State::LetGo;
+            let _ = guest.inbox.send(Event::Stop(LET_GO.to_owned()));
+        }
+    }
+
+    /// A stranger is known and has a session from now on; beside the most where it `succeeds` one that is to end.
+    ///
+    /// # Errors
+    /// There are as many as there may be.
+    pub(crate) fn admit(&mut self, order: u64, succeeds: bool) -> Result<(), MoverError> {
+        let sessions = self.guests.values().filter(|guest| guest.state == State::Session).count();
+        if sessions >= self.sessions * if succeeds { 2 } else { 1 } {
+            let text = format!("the service has {sessions} sessions already; try again later");
+            return Err(MoverError::Usage(text));
+        }
+        if let Some(guest) = self.guests.get_mut(&order) {
+            guest.state = State::Session;
+        }
+        Ok(())
+    }
+
+    /// Somebody has left.
+    pub(crate) fn leave(&mut self, order: u64) {
+        self.guests.remove(&order);
+    }
+
+    /// Tells everybody that it is over.
+    pub(crate) fn stop(&self, why: &str) {
+        for guest in self.guests.values() {
+            let _ = guest.inbox.send(Event::Stop(why.to_owned()));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.guests.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+
+    fn arrive(admission: &mut Admission, order: u64, peer: u32) -> Receiver<Event> {
+        let (inbox, heard) = unbounded();
+        admission.arrive(order, PeerId(peer), inbox);
+        heard
+    }
+
+    fn admit(admission: &mut Admission, order: u64, succeeds: bool) -> bool {
+        admission.admit(order, succeeds).is_ok()
+    }
+
+    #[test]
+    fn strangers_take_no_session_s_place_and_those_of_whom_there_are_most_go_first() {
+        let mut admission = Admission::new(2);
+        let mut heard = vec![arrive(&mut admission, 0, 7)];
+        heard.extend((1..40).map(|order| arrive(&mut admission, order, 1)));
+        let gone: Vec<_> =
+            (0..).zip(&heard).filter(|(_, heard)| !heard.is_empty()).map(|(order, _)| order).collect();
+        assert_eq!(gone, (1..=8).collect::<Vec<u64>>());
+        assert!(admit(&mut admission, 0, false) && admit(&mut admission, 30, false));
+        assert!(!admit(&mut admission, 31, false), "as many as there may be");
+    }
+
+    #[test]
+    fn of_strangers_from_everywhere_the_oldest_goes() {
+        let mut admission = Admission::new(1);
+        let heard: Vec<_> = (0..34).map(|order| arrive(&mut admission, order, order as u32)).collect();
+        assert!(!heard[0].is_empty() && !heard[1].is_empty() && heard[2..].iter().all(Receiver::is_empty));
+    }
+
+    /// A client that was killed and started anew is not refused for its own first session.
+    #[test]
+    fn who_succeeds_a_session_finds_room_beside_it() {
+        let mut admission = Admission::new(1);
+        let _heard: Vec<_> = (0..3).map(|order| arrive(&mut admission, order, 1)).collect();
+        assert!(admit(&mut admission, 0, false) && !admit(&mut admission, 1, false));
+        assert!(admit(&mut admission, 1, true) && !admit(&mut admission, 2, true), "and no more than one");
+        admission.leave(0);
+        admission.leave(1);
+        assert!(admit(&mut admission, 2, false));
+        admission.leave(2);
+        assert!(admission.is_empty());
+    }
+}
