@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::journal::Head;
-use crate::target::{Target, Wanted, boot, unique};
+use crate::target::{Target, Wanted, boot, sync_folder, unique};
 use crate::wire::{Answer, Entry, Kind, Meta, Outcome, Rules, Time};
 use crate::{confine, meta, names};
 
@@ -89,7 +89,7 @@ impl Landing {
             _ => error,
         })?;
         if into && !rules.dry_run {
-            make_folder(&above, name, 0o777)?;
+            make_folder(&above, name, 0o777, rules.sync)?;
             return Ok(at(Arc::new(confine::open_folder(&above, name)?), None));
         }
         Ok(at(above, Some(name.to_vec())))
@@ -98,23 +98,35 @@ impl Landing {
     /// Does what can be done at once for an entry. `alive` is called now and then.
     pub(crate) fn prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> Prepared {
         let (path, kind) = (entry.path.clone(), entry.kind.clone());
-        if kind == Kind::FolderEnd && self.refused.remove(&path) {
+        let refused = |text| match kind {
+            Kind::File { .. } => Prepared::Asked(Answer::Refused(text), None),
+            _ => Prepared::Over(Outcome::Failed(text)),
+        };
+        let is_below = self.is_in_refused(&path);
+        if kind == Kind::FolderEnd && (is_below || self.refused.remove(&path)) {
             // Its trouble was told when it began.
             return Prepared::Over(Outcome::Done(None));
         }
+        if is_below {
+            // And so was that of all in it.
+            return refused(String::new());
+        }
         self.try_prepare(entry, alive).unwrap_or_else(|error| {
             let may_not = error.kind() == io::ErrorKind::PermissionDenied;
-            let remedy = if may_not { "; who runs the receiving side may not write there" } else { "" };
-            let text = format!("{}: {error}{remedy}", names::shown(&path));
+            let mut remedy =
+                if may_not { "; who runs the receiving side may not write there" } else { "" }.to_owned();
             if kind == Kind::Folder && self.refused.len() < REFUSED_MAX {
-                self.refused.insert(path);
+                self.refused.insert(path.clone());
+                remedy.push_str("; nothing in it is copied");
             }
-            if matches!(kind, Kind::File { .. }) {
-                Prepared::Asked(Answer::Refused(text), None)
-            } else {
-                Prepared::Over(Outcome::Failed(text))
-            }
+            refused(format!("{}: {error}{remedy}", names::shown(&path)))
         })
+    }
+
+    /// Whether a path is in a folder that could not be made.
+    fn is_in_refused(&self, path: &[u8]) -> bool {
+        let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at]);
+        !self.refused.is_empty() && above.any(|folder| self.refused.contains(folder))
     }
 
     fn try_prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> io::Result<Prepared> {
@@ -141,6 +153,7 @@ impl Landing {
         };
         match &entry.kind {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
+            Kind::Symlink(text) => self.link(&parent, name, text, &entry.meta, there.as_ref()),
             _ if self.rules.dry_run => Ok(self.dry(&entry, there.as_ref())),
             Kind::Folder => {
                 self.begin_folder(&parent, &path, entry.meta.mode, there.as_ref())?;
@@ -151,10 +164,9 @@ impl Landing {
                 meta::renew(&folder, &fstat(&folder)?, &entry.meta)?;
                 futimens(&folder, &meta::times(&entry.meta))?;
                 self.folders.remove(&path);
-                Ok(Prepared::Over(Outcome::Done(None)))
-            }
-            Kind::Symlink(text) => {
-                link(&parent, name, text, &entry, there.is_some())?;
+                if self.rules.sync {
+                    sync_folder(&folder)?;
+                }
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
         }
@@ -168,7 +180,7 @@ impl Landing {
         there: Option<&Stat>,
     ) -> io::Result<()> {
         match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            None => make_folder(parent, names::split(path).1, mode | 0o700)?,
+            None => make_folder(parent, names::split(path).1, mode | 0o700, self.rules.sync)?,
             Some(FileType::Directory) => open_up(parent, names::split(path).1),
             Some(_) => {
                 let text =
@@ -230,16 +242,7 @@ impl Landing {
             return Err(io::Error::other("a share that no such file has"));
         }
         if let Some(stat) = there {
-            let what = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile | FileType::Symlink => None,
-                FileType::Directory => Some("folder"),
-                FileType::Fifo => Some("pipe"),
-                _ => Some("device or socket"),
-            };
-            if let Some(what) = what {
-                let text = format!("there is a {what} of this name; remove it, or copy elsewhere");
-                return Err(io::Error::other(text));
-            }
+            may_be_replaced(stat)?;
             if let Some(answer) = self.leave_alone(size, entry.meta.mtime, stat) {
                 if answer == Answer::Same && !self.rules.dry_run {
                     renew(&parent, name, stat, &entry.meta)?;
@@ -266,9 +269,41 @@ impl Landing {
         Ok(Prepared::Asked(answer, Some(Box::new(begun.target))))
     }
 
+    fn link(
+        &self,
+        parent: &OwnedFd,
+        name: &[u8],
+        text: &[u8],
+        meta: &Meta,
+        there: Option<&Stat>,
+    ) -> io::Result<Prepared> {
+        if let Some(stat) = there {
+            may_be_replaced(stat)?;
+            if self.is_to_stay(stat, meta.mtime) {
+                return Ok(Prepared::Asked(Answer::Newer, None));
+            }
+        }
+        let is_same = there.is_some()
+            && readlinkat(parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == text);
+        if !self.rules.dry_run {
+            put_link(parent, name, text, meta, is_same)?;
+            if self.rules.sync {
+                sync_folder(parent)?;
+            }
+        } else if !is_same {
+            return Ok(Prepared::Asked(Answer::Would(0), None));
+        }
+        Ok(Prepared::Over(Outcome::Done(None)))
+    }
+
+    /// Whether what is there is newer than what comes, and that counts.
+    fn is_to_stay(&self, there: &Stat, mtime: Time) -> bool {
+        self.rules.update && meta::mtime(there) > mtime
+    }
+
     fn leave_alone(&self, size: u64, mtime: Time, there: &Stat) -> Option<Answer> {
         let file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
-        if self.rules.update && meta::mtime(there) > mtime {
+        if self.is_to_stay(there, mtime) {
             return Some(Answer::Newer);
         }
         let same = file && there.st_size as u64 == size && meta::mtime(there) == mtime;
@@ -281,17 +316,29 @@ impl Landing {
             Kind::File { size, share, .. } => {
                 Prepared::Asked(Answer::Would(share.bytes(size, self.block)), None)
             }
-            Kind::Folder
-                if there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory) =>
-            {
-                Prepared::Over(Outcome::Failed(format!(
-                    "{}: is not a folder there",
-                    names::shown(&entry.path)
-                )))
-            }
-            _ => Prepared::Over(Outcome::Done(None)),
+            Kind::Symlink(_) => Prepared::Asked(Answer::Would(0), None),
+            Kind::Folder => match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+                None => Prepared::Asked(Answer::Would(0), None),
+                Some(FileType::Directory) => Prepared::Over(Outcome::Done(None)),
+                Some(_) => {
+                    let text = format!("{}: is not a folder there", names::shown(&entry.path));
+                    Prepared::Over(Outcome::Failed(text))
+                }
+            },
+            Kind::FolderEnd => Prepared::Over(Outcome::Done(None)),
         }
     }
+}
+
+/// Whether what is there may give way to a file or a symbolic link.
+fn may_be_replaced(there: &Stat) -> io::Result<()> {
+    let what = match FileType::from_raw_mode(there.st_mode) {
+        FileType::RegularFile | FileType::Symlink => return Ok(()),
+        FileType::Directory => "folder",
+        FileType::Fifo => "pipe",
+        _ => "device or socket",
+    };
+    Err(io::Error::other(format!("there is a {what} of this name; remove it, or copy elsewhere")))
 }
 
 /// Gives a file whose content is the same already what is kept beside it.
@@ -305,11 +352,11 @@ fn renew(parent: &OwnedFd, name: &[u8], seen: &Stat, meta: &Meta) -> io::Result<
     meta::renew(&file, &stat, meta)
 }
 
-fn link(parent: &OwnedFd, name: &[u8], text: &[u8], entry: &Entry, there: bool) -> io::Result<()> {
+fn put_link(parent: &OwnedFd, name: &[u8], text: &[u8], meta: &Meta, is_there: bool) -> io::Result<()> {
     let give_times = |name: &[u8]| {
-        let _ = utimensat(parent, name, &meta::times(&entry.meta), AtFlags::SYMLINK_NOFOLLOW);
+        let _ = utimensat(parent, name, &meta::times(meta), AtFlags::SYMLINK_NOFOLLOW);
     };
-    if there && readlinkat(parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == text) {
+    if is_there {
         give_times(name);
         return Ok(());
     }
@@ -331,10 +378,11 @@ fn open_up(parent: &OwnedFd, name: &[u8]) {
     let _ = folder.and_then(|folder| meta::open_up(&folder, &fstat(&folder)?));
 }
 
-/// Makes a folder, unless another session that copies the same tree just did.
-fn make_folder(parent: &OwnedFd, name: &[u8], mode: u32) -> io::Result<()> {
+/// Makes a folder, on the disk if it is to `sync`, unless another session that copies the same tree just did.
+fn make_folder(parent: &OwnedFd, name: &[u8], mode: u32, sync: bool) -> io::Result<()> {
     match mkdirat(parent, name, Mode::from_raw_mode(mode)) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
     }
+    if sync { sync_folder(parent) } else { Ok(()) }
 }

@@ -315,7 +315,9 @@ impl<'a> ReceivingSide<'a> {
 
     fn fail(&mut self, text: String) {
         self.summary.failed += 1;
-        (self.watch)(Notice::Failed { text });
+        if !text.is_empty() {
+            (self.watch)(Notice::Failed { text });
+        }
     }
 
     fn hear(&mut self, control: Control) -> Result<(), MoverError> {
@@ -356,7 +358,8 @@ impl<'a> ReceivingSide<'a> {
             Kind::FolderEnd => self.folders = self.folders.saturating_sub(1),
             _ => {}
         }
-        let (id, path) = (entry.id, shown(&entry.path));
+        let (id, is_file) = (entry.id, matches!(entry.kind, Kind::File { .. }));
+        let path = shown(&entry.shown_as());
         let block = self.receiving.block;
         let size = if let Kind::File { size, share, .. } = entry.kind { share.bytes(size, block) } else { 0 };
         let (wire, status) = (&mut *self.wire, self.status);
@@ -378,7 +381,7 @@ impl<'a> ReceivingSide<'a> {
                 self.outcomes.push((id, outcome));
             }
             Prepared::Asked(answer, target) => {
-                let have = self.note(&answer, path, size);
+                let have = self.note(&answer, path, size, is_file);
                 self.bytes_done += have;
                 self.answers.push((id, answer));
                 match target {
@@ -391,7 +394,7 @@ impl<'a> ReceivingSide<'a> {
                         }
                         self.targets.insert(id, target);
                     }
-                    None => self.files += 1,
+                    None => self.files += u64::from(is_file),
                 }
             }
         }
@@ -399,7 +402,7 @@ impl<'a> ReceivingSide<'a> {
     }
 
     /// Tells who watches of an answer. Returns how many bytes need not come.
-    fn note(&mut self, answer: &Answer, path: String, size: u64) -> u64 {
+    fn note(&mut self, answer: &Answer, path: String, size: u64, is_file: bool) -> u64 {
         match answer {
             Answer::Send => 0,
             Answer::Have(ranges) => {
@@ -409,13 +412,13 @@ impl<'a> ReceivingSide<'a> {
                 have
             }
             Answer::Same | Answer::Newer => {
-                self.summary.kept += 1;
+                self.summary.kept += u64::from(is_file);
                 let why = if *answer == Answer::Same { "same" } else { "newer" };
                 (self.watch)(Notice::Kept { path, bytes: size, why });
                 size
             }
             Answer::Would(bytes) => {
-                self.summary.files += 1;
+                self.summary.files += u64::from(is_file);
                 self.summary.bytes += bytes;
                 (self.watch)(Notice::Would { path, bytes: *bytes });
                 0

@@ -57,8 +57,8 @@ struct Flying {
 
 enum Entity {
     File(Flying),
-    /// A folder or a symbolic link.
-    Other,
+    /// A folder or a symbolic link, by its path for people.
+    Other(Vec<u8>),
 }
 
 pub(crate) struct SendingSide<'a> {
@@ -290,6 +290,7 @@ impl<'a> SendingSide<'a> {
         let id = self.next_id;
         self.next_id += 1;
         let source = Source::new(&item).map(Arc::new);
+        let entry = Entry { id, path: item.path, kind: item.kind, meta: item.meta };
         let block = self.sending.block;
         let entity = match source {
             Some(source) => {
@@ -302,17 +303,17 @@ impl<'a> SendingSide<'a> {
             }
             None => {
                 self.plan.announce(id, None);
-                Entity::Other
+                Entity::Other(entry.shown_as())
             }
         };
         self.entities.insert(id, entity);
-        let xattrs: usize = item.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
-        let len = 64 + item.path.len() + xattrs;
+        let xattrs: usize = entry.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        let len = 64 + entry.path.len() + xattrs;
         if self.entries_len + len > BATCH_MAX {
             self.put_entries()?;
         }
         self.entries_len += len;
-        self.entries.push(Entry { id, path: item.path, kind: item.kind, meta: item.meta });
+        self.entries.push(entry);
         Ok(())
     }
 
@@ -489,10 +490,15 @@ impl<'a> SendingSide<'a> {
             Err(_) if id < self.next_id => return Ok(()),
             Err(unasked) => return Err(MoverError::Refused(unasked.to_string())),
         };
-        let Some(Entity::File(file)) = self.entities.get(&id) else { return Ok(()) };
         let block = self.sending.block;
-        let Source { size, share, .. } = *file.source;
-        let (path, bytes) = (shown(&file.source.path), share.bytes(size, block));
+        let (path, bytes, is_file) = match self.entities.get(&id) {
+            Some(Entity::File(file)) => {
+                let Source { size, share, .. } = *file.source;
+                (shown(&file.source.path), share.bytes(size, block), true)
+            }
+            Some(Entity::Other(path)) => (shown(path), 0, false),
+            None => return Ok(()),
+        };
         match answer {
             Answer::Send => {}
             Answer::Have(ranges) => {
@@ -502,25 +508,29 @@ impl<'a> SendingSide<'a> {
                 (self.watch)(Notice::Resumed { path, have });
             }
             Answer::Same | Answer::Newer => {
-                self.summary.kept += 1;
+                self.summary.kept += u64::from(is_file);
                 self.bytes_done += bytes;
                 let why = if answer == Answer::Same { "same" } else { "newer" };
                 (self.watch)(Notice::Kept { path, bytes, why });
             }
             Answer::Would(bytes) => {
-                self.summary.files += 1;
+                self.summary.files += u64::from(is_file);
                 self.summary.bytes += bytes;
                 (self.watch)(Notice::Would { path, bytes });
             }
-            Answer::Refused(text) => {
-                self.summary.failed += 1;
-                (self.watch)(Notice::Failed { text: shown(text.as_bytes()) });
-            }
+            Answer::Refused(text) => self.fail(&text),
         }
         if last {
             self.forget(id);
         }
         Ok(())
+    }
+
+    fn fail(&mut self, text: &str) {
+        self.summary.failed += 1;
+        if !text.is_empty() {
+            (self.watch)(Notice::Failed { text: shown(text.as_bytes()) });
+        }
     }
 
     fn forget(&mut self, id: u64) {
@@ -545,11 +555,8 @@ impl<'a> SendingSide<'a> {
                     (self.watch)(Notice::File { path, bytes, blake3 });
                 }
             }
-            (_, Outcome::Failed(text)) => {
-                self.summary.failed += 1;
-                (self.watch)(Notice::Failed { text: shown(text.as_bytes()) });
-            }
-            (Some(Entity::Other) | None, Outcome::Done(_)) => {}
+            (_, Outcome::Failed(text)) => self.fail(&text),
+            (Some(Entity::Other(_)) | None, Outcome::Done(_)) => {}
         }
         self.forget(id);
     }

@@ -355,7 +355,7 @@ impl Target {
         unlinkat(parent, &journal, AtFlags::empty())?;
         renameat(parent, &part, parent, &name[..])?;
         if *sync {
-            fsync(parent)?;
+            sync_folder(parent)?;
         }
         Ok(())
     }
@@ -372,7 +372,7 @@ impl Target {
         }
         publish(&file, parent, name)?;
         if *sync {
-            fsync(parent)?;
+            sync_folder(parent)?;
         }
         Ok(())
     }
@@ -435,6 +435,14 @@ fn publish(file: &Opened, parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
 pub(crate) fn unique(name: &[u8]) -> io::Result<String> {
     let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(names::partial(&[name, &random.to_le_bytes()].concat()).0)
+}
+
+/// Brings the names in a folder, and its own attributes, to the disk; some file systems cannot, and need not.
+pub(crate) fn sync_folder(folder: impl AsFd) -> io::Result<()> {
+    match fsync(folder) {
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Removes what an unfinished file left.

@@ -57,7 +57,7 @@ pub(crate) enum Found {
     Item(Item),
     /// Something that is not copied, and why.
     Trouble(String),
-    /// The same, and no fault: it cannot be copied by its nature.
+    /// The same, and no fault: it cannot be copied by its nature or its name.
     Skipped(String),
 }
 
@@ -170,6 +170,10 @@ impl Walker<'_> {
         self.trouble(at, &format_args!("{error}{remedy}"))
     }
 
+    fn skip(&self, at: &[u8], why: &str) -> Result<(), Gone> {
+        self.say(Found::Skipped(format!("{}: {why}", names::shown(at))))
+    }
+
     fn item(&self, at: &[u8], path: &[u8], kind: Kind, meta: Meta) -> Result<(), Gone> {
         self.say(Found::Item(Item {
             dir: self.dir.clone(),
@@ -221,10 +225,7 @@ impl Walker<'_> {
             },
             // What the user has named is to be copied.
             _ if depth == 0 => self.trouble(at, &"neither file, folder nor symbolic link; not copied"),
-            _ => self.say(Found::Skipped(format!(
-                "{}: neither file, folder nor symbolic link; not copied",
-                names::shown(at)
-            ))),
+            _ => self.skip(at, "neither file, folder nor symbolic link; not copied"),
         }
     }
 
@@ -283,13 +284,19 @@ impl Walker<'_> {
                 }
             };
             let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." || names::is_partial(name) {
+            if name == b"." || name == b".." {
                 continue;
             }
             let path = names::join(path, name);
             // The pattern is about what is below the root, not about the root's own name.
             let below = path.iter().position(|byte| *byte == b'/').map_or(&path[..], |at| &path[at + 1..]);
-            if !self.filter.leaves_out(below) {
+            if self.filter.leaves_out(below) {
+                continue;
+            }
+            if names::is_partial(name) {
+                // A user may have given one of these to something else.
+                self.skip(&names::join(at, name), "named as files that are not whole yet; not copied")?;
+            } else {
                 self.visit(folder.as_fd(), name, &names::join(at, name), &path, depth + 1)?;
             }
         }

@@ -207,6 +207,14 @@ pub struct Entry {
     pub meta: Meta,
 }
 
+impl Entry {
+    /// Its path for people: of a folder with a slash.
+    pub fn shown_as(&self) -> Vec<u8> {
+        let slash: &[u8] = if self.kind == Kind::Folder { b"/" } else { b"" };
+        [&self.path, slash].concat()
+    }
+}
+
 /// Kinds of entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
@@ -242,7 +250,7 @@ pub struct Meta {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a receiver wants of a file.
+/// What a receiver wants of a file; of folders and links only that one would be made, or that what is there is newer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// All of it.
@@ -255,7 +263,7 @@ pub enum Answer {
     Have(Vec<(u64, u64)>),
     /// It would be sent, were this not a dry run; so many bytes of it are there. Final.
     Would(u64),
-    /// It cannot be taken, and why. Final.
+    /// It cannot be taken, and why; no text where a folder that it is in was refused. Final.
     Refused(String),
 }
 
@@ -275,7 +283,7 @@ pub enum Verdict {
 pub enum Outcome {
     /// It is there under its name; of files the BLAKE3 digest of all their bytes.
     Done(Option<[u8; 32]>),
-    /// It is not, and why.
+    /// It is not, and why; no text where a folder that it is in was refused.
     Failed(String),
 }
 

@@ -278,6 +278,24 @@ fn what_a_file_must_not_replace_stays_and_a_file_in_a_folders_way_is_told_once()
     // What would be in it fails too, each once.
     let (done, notices) = run(&place.put(&["d"], ""));
     assert_eq!(done.expect("it ends").failed, 2, "{notices:?}");
+    // And of all that nothing is said, from neither side.
+    for number in 0..20 {
+        fs::write(place.here("d/e").join(number.to_string()), "f").expect("written");
+    }
+    symlink("0", place.here("d/e/link")).expect("made");
+    let told = |transfer: isthmus_mover::Transfer| {
+        let (done, notices) = run(&transfer);
+        assert_eq!(done.expect("it ends").failed, 23, "the folders, the files and the link");
+        assert!(
+            matches!(&notices[..], [Notice::Failed { text }] if text.ends_with("nothing in it is copied")),
+            "{notices:?}"
+        );
+    };
+    told(place.put(&["d"], ""));
+    fs::rename(place.here("d"), place.folder.path().join("d")).expect("renamed");
+    fs::rename(place.export("d"), place.here("d")).expect("renamed");
+    fs::rename(place.folder.path().join("d"), place.export("d")).expect("renamed");
+    told(place.get(&["d"], ""));
 }
 
 #[test]

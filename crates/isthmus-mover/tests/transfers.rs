@@ -128,6 +128,62 @@ fn choices_and_rules_hold() {
     assert_eq!(fs::read(place.export("t/keep.tmp")).expect("there"), b"keep.tmp");
 }
 
+/// What a dry run says of what is no file: folders with a slash, and links, where they would be made.
+#[test]
+fn folders_and_links_obey_the_rules_as_files_do() {
+    let place = Place::writable();
+    for root in [place.here(""), place.export("")] {
+        fs::create_dir_all(root.join("t/both")).expect("made");
+    }
+    fs::create_dir(place.here("t/new")).expect("made");
+    for (name, there) in [("newer", Some("n")), ("same", None), ("missing", None), ("pipe", None)] {
+        symlink("x", place.here("t").join(name)).expect("made");
+        if let Some(content) = there {
+            fs::write(place.export("t").join(name), content).expect("written");
+        }
+    }
+    age(&place.export("t/newer"), 1 << 30);
+    symlink("x", place.export("t/same")).expect("made");
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, place.export("t/pipe"), fifo, 0o600.into(), 0).expect("made");
+    let mut transfer = place.put(&["t"], "");
+    transfer.rules = Rules { update: true, dry_run: true, sync: true, ..Rules::default() };
+    let texts = |notices: &[Notice], failed: &mut u64| {
+        let text = |notice: &Notice| match notice {
+            Notice::Would { path, bytes } => format!("would {path} {bytes}"),
+            Notice::Kept { path, why, .. } => format!("{why} {path}"),
+            Notice::Failed { text } => {
+                *failed += 1;
+                text.clone()
+            }
+            other => panic!("{other:?}"),
+        };
+        let mut texts: Vec<_> = notices.iter().map(text).collect();
+        texts.sort();
+        texts
+    };
+    for dry_run in [true, false] {
+        transfer.rules.dry_run = dry_run;
+        let (done, notices) = run(&transfer);
+        let (mut failed, done) = (0, done.expect("it ends"));
+        let told = texts(&notices, &mut failed);
+        assert_eq!((done.files, done.kept, done.failed, failed), (0, 0, 1, 1), "{told:?}");
+        let mut expected =
+            vec!["newer t/newer", "t/pipe: there is a pipe of this name; remove it, or copy elsewhere"];
+        if dry_run {
+            expected.extend(["would t/missing 0", "would t/new/ 0"]);
+        }
+        assert_eq!(told, expected);
+        let made = [place.export("t/new").is_dir(), place.export("t/missing").is_symlink()];
+        assert_eq!(made, [!dry_run; 2]);
+    }
+    assert_eq!(fs::read(place.export("t/newer")).expect("it stays"), b"n");
+    // Without the rule it is replaced, and what is no file is not.
+    transfer.rules = Rules::default();
+    assert_eq!(run(&transfer).0.expect("it ends").failed, 1);
+    assert!(place.export("t/newer").is_symlink() && !place.export("t/pipe").is_symlink());
+}
+
 #[test]
 fn holes_stay_holes() {
     let place = Place::writable();
@@ -228,7 +284,9 @@ fn a_user_s_file_may_be_named_much_like_a_partial_one() {
         fs::write(place.here("t").join(name), name).expect("written");
     }
     fs::write(place.here("t/.isthmus-0123456789abcdef.part"), "half").expect("written");
-    complete(&place.put(&["t"], ""));
+    let (_, notices) = complete(&place.put(&["t"], ""));
+    let warned = |notice: &Notice| matches!(notice, Notice::Warning { text } if text.contains("abcdef.part"));
+    assert!(notices.iter().any(warned), "not without a word: {notices:?}");
     let names: Vec<_> = tree(&place.export("t")).into_keys().collect();
     assert_eq!(names, [".isthmus-notes.part", ".isthmus-run.journal"]);
 }

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fsync, openat, renameat, unlinkat};
 use rustix::io::{Errno, write};
 
-use super::{Wanted, is_at, is_there, read_all};
+use super::{Wanted, is_at, is_there, read_all, sync_folder};
 use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, Head};
@@ -55,7 +55,7 @@ pub(super) fn finish(wanted: &Wanted, file: &Opened, journal: &OwnedFd) -> io::R
         let _ = unlinkat(parent, partial(wanted, rank).1, AtFlags::empty());
     }
     if wanted.sync {
-        fsync(parent)?;
+        sync_folder(parent)?;
     }
     Ok(Some(digest::file(&blocks, wanted.head.size, wanted.head.block)))
 }
