@@ -161,12 +161,13 @@ impl Landing {
             }
             Kind::FolderEnd => {
                 let folder = self.folder(&path)?;
-                meta::renew(&folder, &fstat(&folder)?, &entry.meta)?;
+                let kept = meta::renew(&folder, &fstat(&folder)?, &entry.meta)?;
                 futimens(&folder, &meta::times(&entry.meta))?;
                 self.folders.remove(&path);
                 if self.rules.sync {
                     sync_folder(&folder)?;
                 }
+                kept.map_err(io::Error::other)?;
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
         }
@@ -349,7 +350,7 @@ fn renew(parent: &OwnedFd, name: &[u8], seen: &Stat, meta: &Meta) -> io::Result<
     if (stat.st_dev, stat.st_ino) != (seen.st_dev, seen.st_ino) {
         return Ok(());
     }
-    meta::renew(&file, &stat, meta)
+    meta::renew(&file, &stat, meta)?.map_err(io::Error::other)
 }
 
 fn put_link(parent: &OwnedFd, name: &[u8], text: &[u8], meta: &Meta, is_there: bool) -> io::Result<()> {

@@ -9,6 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::names;
 use crate::wire::{Meta, Time, XATTRS_MAX};
 
 /// Permission bits that are kept: not those that lend a file's owner's rights.
@@ -20,6 +21,13 @@ const XATTR_LIST: usize = 64 << 10;
 
 /// Extended attributes: name and value.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// An extended attribute that is not kept, with all else there.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it is there, but for its extended attribute {0}: {1}; shorten or remove that, or copy to a file system that takes it"
+)]
+pub(crate) struct Unkept(String, Errno);
 
 /// When the content changed last.
 pub(crate) fn mtime(stat: &Stat) -> Time {
@@ -91,33 +99,39 @@ pub(crate) fn times(meta: &Meta) -> Timestamps {
     Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
 }
 
-/// Gives a new file what is kept: attributes, permissions, and last its times.
-pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<()> {
+/// Gives a new file what is kept: attributes, permissions, and last its times. Attributes that the file system does not
+/// take are told, and cost nothing else.
+pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<Result<(), Unkept>> {
+    let mut kept = Ok(());
     for (name, value) in &meta.xattrs {
         check_name(name)?;
-        unless_none(fsetxattr(&file, &name[..], value, XattrFlags::empty()))?;
+        kept = kept.and(
+            fsetxattr(&file, &name[..], value, XattrFlags::empty()).or_else(|error| unkept(name, error)),
+        );
     }
     fchmod(&file, Mode::from_raw_mode(meta.mode & MODE_KEPT))?;
-    Ok(futimens(&file, &times(meta))?)
+    futimens(&file, &times(meta))?;
+    Ok(kept)
 }
 
 /// Gives a file or folder that was there before what is kept but for its times: attributes that it has not are
 /// taken away as well. It may be open without permission to read it (`O_PATH`).
-pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<()> {
+pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<Result<(), Unkept>> {
     let own = own_path(there);
     let wanted = meta.mode & MODE_KEPT;
     let mut mode = stat.st_mode & MODE_KEPT;
+    let mut kept = Ok(());
     let found = listxattr(&own, &mut [0u8; 512][..]);
     if !matches!(found, Ok(0) | Err(Errno::OPNOTSUPP)) || !meta.xattrs.is_empty() {
         if mode & MODE_OWN != MODE_OWN && chmod(&own, beside_group(stat, mode | MODE_OWN)).is_ok() {
             mode |= MODE_OWN;
         }
-        renew_xattrs(&own, &meta.xattrs)?;
+        kept = renew_xattrs(&own, &meta.xattrs)?;
     }
     if mode != wanted {
         chmod(&own, beside_group(stat, wanted))?;
     }
-    Ok(())
+    Ok(kept)
 }
 
 /// Lets the owner of a folder read and change it.
@@ -140,7 +154,7 @@ fn own_path(open: impl AsFd) -> String {
     format!("/proc/self/fd/{}", open.as_fd().as_raw_fd())
 }
 
-fn renew_xattrs(own: &str, wanted: &Xattrs) -> io::Result<()> {
+fn renew_xattrs(own: &str, wanted: &Xattrs) -> io::Result<Result<(), Unkept>> {
     let found = read_xattrs(|names| listxattr(own, names), |name, value| getxattr(own, name, value))?;
     for (name, _) in found.iter().filter(|(name, _)| wanted.iter().all(|(kept, _)| kept != name)) {
         match removexattr(own, &name[..]) {
@@ -148,11 +162,13 @@ fn renew_xattrs(own: &str, wanted: &Xattrs) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+    let mut kept = Ok(());
     for (name, value) in wanted.iter().filter(|pair| !found.contains(pair)) {
         check_name(name)?;
-        unless_none(setxattr(own, &name[..], value, XattrFlags::empty()))?;
+        kept = kept
+            .and(setxattr(own, &name[..], value, XattrFlags::empty()).or_else(|error| unkept(name, error)));
     }
-    Ok(())
+    Ok(kept)
 }
 
 fn check_name(name: &[u8]) -> io::Result<()> {
@@ -162,10 +178,7 @@ fn check_name(name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A file system without extended attributes keeps the content at least.
-fn unless_none(set: Result<(), Errno>) -> io::Result<()> {
-    match set {
-        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+/// What is said of an attribute that was not taken; nothing where a file system has none at all.
+fn unkept(name: &[u8], error: Errno) -> Result<(), Unkept> {
+    if error == Errno::OPNOTSUPP { Ok(()) } else { Err(Unkept(names::shown(name), error)) }
 }

@@ -18,6 +18,7 @@ use rustix::io::{Errno, pread, write};
 use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
+use crate::meta::Unkept;
 use crate::wire::{Meta, Outcome, Piece, Share, Verdict};
 use crate::{meta, names};
 use zeros::{Zeros, put, put_hole};
@@ -252,7 +253,7 @@ impl Target {
     pub(crate) fn write(&self, piece: &Piece, bytes: &[u8]) -> Option<Outcome> {
         match &self.partial {
             None => Some(match self.write_whole(piece, bytes) {
-                Ok(()) => Outcome::Done(Some(piece.digest)),
+                Ok(kept) => self.done(Some(piece.digest), kept),
                 Err(error) => self.failed(&room(error, self.wanted.head.size)),
             }),
             Some(partial) => self.write_block(partial, piece, bytes).unwrap_or_else(|error| {
@@ -264,8 +265,12 @@ impl Target {
         }
     }
 
-    fn failed(&self, error: &io::Error) -> Outcome {
+    fn failed(&self, error: &dyn std::fmt::Display) -> Outcome {
         Outcome::Failed(format!("{}: {error}", names::shown(self.path())))
+    }
+
+    fn done(&self, digest: Option<Digest>, kept: Result<(), Unkept>) -> Outcome {
+        kept.map_or_else(|unkept| self.failed(&unkept), |()| Outcome::Done(digest))
     }
 
     fn write_block(&self, partial: &Partial, piece: &Piece, bytes: &[u8]) -> io::Result<Option<Outcome>> {
@@ -335,18 +340,18 @@ impl Target {
             shared::finish(&self.wanted, &partial.file, &partial.journal)
         } else {
             let Head { size, block, .. } = self.wanted.head;
-            self.finish(partial).map(|()| Some(digest::file(&blocks, size, block)))
+            self.finish(partial).map(|kept| (Some(digest::file(&blocks, size, block)), kept))
         };
         Ok(Some(match done {
-            Ok(digest) => Outcome::Done(digest),
+            Ok((digest, kept)) => self.done(digest, kept),
             Err(error) => self.failed(&error),
         }))
     }
 
     /// Gives the partial file its attributes and its name.
-    fn finish(&self, partial: &Partial) -> io::Result<()> {
+    fn finish(&self, partial: &Partial) -> io::Result<Result<(), Unkept>> {
         let Wanted { parent, name, meta, sync, .. } = &self.wanted;
-        meta::apply(&partial.file, meta)?;
+        let kept = meta::apply(&partial.file, meta)?;
         if *sync {
             fsync(&partial.file)?;
         }
@@ -357,16 +362,16 @@ impl Target {
         if *sync {
             sync_folder(parent)?;
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// A file of one block.
-    fn write_whole(&self, piece: &Piece, bytes: &[u8]) -> io::Result<()> {
+    fn write_whole(&self, piece: &Piece, bytes: &[u8]) -> io::Result<Result<(), Unkept>> {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let Some(file) = nameless(parent)? else { return self.write_named(piece, bytes) };
         let file = Opened::short(file);
         fill(&file, piece, bytes, *sparse)?;
-        meta::apply(&file, meta)?;
+        let kept = meta::apply(&file, meta)?;
         if *sync {
             fsync(&file)?;
         }
@@ -374,22 +379,23 @@ impl Target {
         if *sync {
             sync_folder(parent)?;
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// The same where the file system knows no files without names.
-    fn write_named(&self, piece: &Piece, bytes: &[u8]) -> io::Result<()> {
+    fn write_named(&self, piece: &Piece, bytes: &[u8]) -> io::Result<Result<(), Unkept>> {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let temporary = unique(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = Opened::short(openat(parent, &temporary, flags, Mode::from_raw_mode(0o600))?);
         let written = (|| {
             fill(&file, piece, bytes, *sparse)?;
-            meta::apply(&file, meta)?;
+            let kept = meta::apply(&file, meta)?;
             if *sync {
                 fsync(&file)?;
             }
-            Ok(renameat(parent, &temporary, parent, &name[..])?)
+            renameat(parent, &temporary, parent, &name[..])?;
+            Ok(kept)
         })();
         if written.is_err() {
             let _ = unlinkat(parent, &temporary, AtFlags::empty());

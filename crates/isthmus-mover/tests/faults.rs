@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use isthmus_io::Transport;
 use isthmus_mover::wire::Rules;
-use isthmus_mover::{MoverError, Notice};
+use isthmus_mover::{Direction, MoverError, Notice};
 use support::*;
 
 /// Length of the files of transfers that are cut off in the middle, 8 s long at their rate. Bytes.
@@ -296,6 +296,45 @@ fn what_a_file_must_not_replace_stays_and_a_file_in_a_folders_way_is_told_once()
     fs::rename(place.export("d"), place.here("d")).expect("renamed");
     fs::rename(place.folder.path().join("d"), place.export("d")).expect("renamed");
     told(place.get(&["d"], ""));
+}
+
+/// Such as one that is longer than the file system at the other end takes: that is said, and costs no more.
+#[test]
+fn an_attribute_that_does_not_fit_costs_only_itself() {
+    let place = Place::writable();
+    let Ok(shm) = tempfile::tempdir_in("/dev/shm") else { return println!("there is no /dev/shm") };
+    let here = |name: &str| shm.path().join(name);
+    fs::create_dir(here("t")).expect("made");
+    for (name, len) in [("t/long", 5 * BLOCK as usize), ("t/short", 4)] {
+        fs::write(here(name), pattern(len, 3)).expect("written");
+    }
+    let value = vec![b'x'; 20_000];
+    let give = |path: std::path::PathBuf| {
+        let file = fs::File::open(path).expect("there");
+        rustix::fs::fsetxattr(&file, "user.big", &value, rustix::fs::XattrFlags::empty()).is_ok()
+    };
+    let names = ["t/long", "t/short", "t"];
+    if !names.iter().all(|name| give(here(name))) || give(place.export("")) {
+        return println!("no file system here takes long attributes beside one that does not");
+    }
+    let put = Direction::Put { sources: vec![here("t")], path: Vec::new(), folder: true };
+    // At first, and where the content is there already.
+    for _ in 0..2 {
+        let (done, notices) = run(&place.transfer(put.clone()));
+        assert_eq!(done.expect("it ends").failed, 3, "{notices:?}");
+        for name in names {
+            let tells = |text: &str| text.contains("it is there, but for its extended attribute user.big");
+            let of = |notice: &&Notice| matches!(notice, Notice::Failed { text } if text.starts_with(&format!("{name}: ")) && tells(text));
+            assert_eq!(notices.iter().filter(of).count(), 1, "{notices:?}");
+        }
+        for name in &names[..2] {
+            assert!(fs::read(place.export(name)).expect("there") == fs::read(here(name)).expect("there"));
+            let modified =
+                |path: std::path::PathBuf| path.metadata().expect("there").modified().expect("known");
+            assert_eq!(modified(place.export(name)), modified(here(name)));
+        }
+        assert_eq!(partials(&place.export("t")), 0);
+    }
 }
 
 #[test]

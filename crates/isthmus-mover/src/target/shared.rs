@@ -15,6 +15,7 @@ use super::{Wanted, is_at, is_there, read_all, sync_folder};
 use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, Head};
+use crate::meta::Unkept;
 use crate::{meta, names};
 
 /// What the file is called while it is not whole, and the journal of one share.
@@ -29,7 +30,11 @@ pub(super) fn partial(wanted: &Wanted, rank: u32) -> (String, String) {
 ///
 /// # Errors
 /// What the system said; or the file was removed, by a share whose source had changed, say.
-pub(super) fn finish(wanted: &Wanted, file: &Opened, journal: &OwnedFd) -> io::Result<Option<Digest>> {
+pub(super) fn finish(
+    wanted: &Wanted,
+    file: &Opened,
+    journal: &OwnedFd,
+) -> io::Result<(Option<Digest>, Result<(), Unkept>)> {
     if wanted.sync {
         fsync(file)?;
     }
@@ -40,15 +45,15 @@ pub(super) fn finish(wanted: &Wanted, file: &Opened, journal: &OwnedFd) -> io::R
     let (part, own) = partial(wanted, wanted.share.rank);
     let parent = &wanted.parent;
     let blocks = if is_at(&wanted.parent, file, part.as_bytes())? { all_blocks(wanted, file)? } else { None };
-    let Some(blocks) = blocks else { return settled(wanted, file, &part, &own).map(|()| None) };
-    meta::apply(file, &wanted.meta)?;
+    let Some(blocks) = blocks else { return settled(wanted, file, &part, &own).map(|()| (None, Ok(()))) };
+    let kept = meta::apply(file, &wanted.meta)?;
     if wanted.sync {
         fsync(file)?;
     }
     match renameat(parent, &part, parent, &wanted.name[..]) {
         Ok(()) => {}
         // Another one has come to the same at the same time.
-        Err(Errno::NOENT) => return settled(wanted, file, &part, &own).map(|()| None),
+        Err(Errno::NOENT) => return settled(wanted, file, &part, &own).map(|()| (None, Ok(()))),
         Err(error) => return Err(error.into()),
     }
     for rank in 0..wanted.share.ranks {
@@ -57,7 +62,7 @@ pub(super) fn finish(wanted: &Wanted, file: &Opened, journal: &OwnedFd) -> io::R
     if wanted.sync {
         sync_folder(parent)?;
     }
-    Ok(Some(digest::file(&blocks, wanted.head.size, wanted.head.block)))
+    Ok((Some(digest::file(&blocks, wanted.head.size, wanted.head.block)), kept))
 }
 
 /// The file still waits for other shares, or has got its name from one.
