@@ -29,6 +29,9 @@ type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 )]
 pub(crate) struct Unkept(String, Errno);
 
+/// Whether all attributes are kept.
+pub(crate) type Kept = Result<(), Unkept>;
+
 /// When the content changed last.
 pub(crate) fn mtime(stat: &Stat) -> Time {
     (stat.st_mtime, stat.st_mtime_nsec as u32)
@@ -101,7 +104,7 @@ pub(crate) fn times(meta: &Meta) -> Timestamps {
 
 /// Gives a new file what is kept: attributes, permissions, and last its times. Attributes that the file system does not
 /// take are told, and cost nothing else.
-pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<Result<(), Unkept>> {
+pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<Kept> {
     let mut kept = Ok(());
     for (name, value) in &meta.xattrs {
         check_name(name)?;
@@ -116,7 +119,7 @@ pub(crate) fn apply(file: impl AsFd, meta: &Meta) -> io::Result<Result<(), Unkep
 
 /// Gives a file or folder that was there before what is kept but for its times: attributes that it has not are
 /// taken away as well. It may be open without permission to read it (`O_PATH`).
-pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<Result<(), Unkept>> {
+pub(crate) fn renew(there: impl AsFd, stat: &Stat, meta: &Meta) -> io::Result<Kept> {
     let own = own_path(there);
     let wanted = meta.mode & MODE_KEPT;
     let mut mode = stat.st_mode & MODE_KEPT;
@@ -154,7 +157,7 @@ fn own_path(open: impl AsFd) -> String {
     format!("/proc/self/fd/{}", open.as_fd().as_raw_fd())
 }
 
-fn renew_xattrs(own: &str, wanted: &Xattrs) -> io::Result<Result<(), Unkept>> {
+fn renew_xattrs(own: &str, wanted: &Xattrs) -> io::Result<Kept> {
     let found = read_xattrs(|names| listxattr(own, names), |name, value| getxattr(own, name, value))?;
     for (name, _) in found.iter().filter(|(name, _)| wanted.iter().all(|(kept, _)| kept != name)) {
         match removexattr(own, &name[..]) {
@@ -179,6 +182,6 @@ fn check_name(name: &[u8]) -> io::Result<()> {
 }
 
 /// What is said of an attribute that was not taken; nothing where a file system has none at all.
-fn unkept(name: &[u8], error: Errno) -> Result<(), Unkept> {
+fn unkept(name: &[u8], error: Errno) -> Kept {
     if error == Errno::OPNOTSUPP { Ok(()) } else { Err(Unkept(names::shown(name), error)) }
 }

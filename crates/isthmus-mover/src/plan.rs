@@ -3,7 +3,7 @@
 //! Files are sent in the order in which they were announced. A file longer than a block is
 //! cut at multiples of it; shorter ones share a block. A sender trusts that a receiver wants
 //! what it is told of, and sends before the answer comes: up to a bound before the first
-//! answer, then until an answer shows that something is there already.
+//! answer, then until an answer shows that something is there already; on a short path nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -87,6 +87,16 @@ impl Plan {
         if self.runs_ahead {
             self.ahead += more;
         }
+    }
+
+    /// Nothing more is sent before its own answer has come.
+    pub fn distrust(&mut self) {
+        self.trusting = false;
+    }
+
+    /// Whether the receiver has said of this file what it wants.
+    pub fn is_answered(&self, id: u64) -> bool {
+        self.files.get(&id).is_none_or(|file| file.answered)
     }
 
     /// An entry that the receiver is told of; of a file its length.
@@ -260,6 +270,23 @@ mod tests {
         }
         assert_eq!(drain(&mut plan).len(), 3);
         assert_eq!(plan.answer(1, &Answer::Same), Err(Unasked(1)));
+    }
+
+    #[test]
+    fn where_it_is_to_wait_each_file_waits_for_its_own_answer() {
+        let mut plan = Plan::new(BLOCK, 250);
+        (0..4).for_each(|id| plan.announce(id, Some(100)));
+        assert!(plan.next_block().is_some() && !plan.is_answered(0));
+        plan.distrust();
+        for id in [0, 2] {
+            assert_eq!(plan.answer(id, &Answer::Send), Ok(false));
+        }
+        assert!(plan.is_answered(0) && !plan.is_answered(1));
+        assert_eq!(plan.next_block(), None, "the second has no answer");
+        assert_eq!(plan.answer(1, &Answer::Same), Ok(true));
+        assert!(plan.is_answered(1));
+        assert_eq!(plan.next_block().map(|block| block[0].id), Some(2));
+        assert_eq!(plan.next_block(), None, "the last has none either");
     }
 
     #[test]

@@ -19,12 +19,14 @@ use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
 use crate::walk::{Filter, Found, Item, Root, walk};
 use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
-use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Rules, Status, Verdict};
+use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Piece, Rules, Status, Verdict};
 
 /// What is sent before the first answer: more than a path of 1 Gb/s carries in four round trips, or one of 5 Gb/s
 /// in one, if they are so long, and as many times more on a longer one: the answer may be lost at first. Bytes.
 const AHEAD: u64 = 8 << 20;
 const AHEAD_TRIP: Duration = Duration::from_millis(12);
+/// A path of a round trip below this is near: answers cost nothing there, and nothing goes ahead of them.
+const NEAR: Duration = Duration::from_millis(5);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
 /// Files of several blocks among them: each costs the receiver two descriptors.
@@ -48,6 +50,8 @@ pub(crate) struct Sending {
 
 struct Flying {
     source: Arc<Source>,
+    /// Blocks that are there already: first and count.
+    have: Vec<(u64, u64)>,
     /// Blocks handed to the disk threads and not read yet.
     reading: u64,
     /// All its blocks were handed out.
@@ -80,8 +84,9 @@ pub(crate) struct SendingSide<'a> {
     ends: VecDeque<(u64, Item)>,
     free: Vec<Buffer>,
     made: usize,
-    /// Read before there was a seal.
-    unsealed: Vec<Block>,
+    /// Read before there was a seal, or on a near path before the answers.
+    held: Vec<Block>,
+    is_near: bool,
     /// Blocks with the disk threads.
     reading: usize,
     /// Bytes with the network.
@@ -133,7 +138,8 @@ impl<'a> SendingSide<'a> {
             ends: VecDeque::new(),
             free: Vec::new(),
             made: 0,
-            unsealed: Vec::new(),
+            held: Vec::new(),
+            is_near: false,
             reading: 0,
             in_network: 0,
             gauge: Gauge::new(sending.block, sending.memory),
@@ -185,11 +191,8 @@ impl<'a> SendingSide<'a> {
             if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {
                 self.know_path();
                 let _ = self.sealing.seal.set(self.wire.channel.seals()?.0);
-                for block in std::mem::take(&mut self.unsealed) {
-                    self.reading += 1;
-                    self.pool.put(Job::Seal { block, sealing: self.sealing.clone() });
-                }
             }
+            self.release()?;
             let status = Status { window: self.gauge.window(), ..self.status };
             // The receiver is to have buffers for what comes by then.
             let has_grown = status.window > self.window_told;
@@ -207,6 +210,10 @@ impl<'a> SendingSide<'a> {
         self.gauge.expect(round_trip);
         self.window_told = self.gauge.window(); // it reckons with as much
         self.plan.run_ahead(scaled(AHEAD, AHEAD_TRIP, round_trip).saturating_sub(AHEAD));
+        self.is_near = round_trip.is_some_and(|it| it < NEAR);
+        if self.is_near {
+            self.plan.distrust();
+        }
     }
 
     fn is_settled(&self) -> bool {
@@ -216,7 +223,7 @@ impl<'a> SendingSide<'a> {
             && self.entries.is_empty()
             && self.closes.is_empty()
             && self.reading == 0
-            && self.unsealed.is_empty()
+            && self.held.is_empty()
             && self.in_network == 0
     }
 
@@ -299,7 +306,7 @@ impl<'a> SendingSide<'a> {
                 self.files_total += 1;
                 self.bytes_total += share.bytes(size, block);
                 self.large += usize::from(source.size > self.sending.block);
-                Entity::File(Flying { source, reading: 0, exhausted: false, closed: false })
+                Entity::File(Flying { source, have: Vec::new(), reading: 0, exhausted: false, closed: false })
             }
             None => {
                 self.plan.announce(id, None);
@@ -410,42 +417,71 @@ impl<'a> SendingSide<'a> {
         self.status.disk_ns += std::mem::take(&mut read.disk_ns);
         self.status.cpu_ns += std::mem::take(&mut read.cpu_ns);
         let failed = std::mem::take(&mut read.failed);
-        if block.message.is_none() && !block.read.pieces.is_empty() {
-            self.has_been_read(&failed);
-            self.unsealed.push(block);
-            // It may have become ready just now.
-            if self.sealing.seal.get().is_some() {
-                for block in std::mem::take(&mut self.unsealed) {
-                    self.reading += 1;
-                    self.pool.put(Job::Seal { block, sealing: self.sealing.clone() });
-                }
-            }
-            return Ok(());
-        }
         self.has_been_read(&failed);
-        let pieces = std::mem::take(&mut block.read.pieces);
-        for piece in &pieces {
-            let bytes = u64::from(piece.len);
-            self.status.bytes += bytes;
-            if !piece.hole {
-                self.summary.sent += bytes;
+        self.held.push(block);
+        self.release()
+    }
+
+    /// Seals and sends what was read, as far as it may go.
+    fn release(&mut self) -> Result<(), MoverError> {
+        let has_seal = self.sealing.seal.get().is_some();
+        for block in std::mem::take(&mut self.held) {
+            let pieces = &block.read.pieces;
+            let is_wanted = pieces.iter().any(|piece| self.is_wanted(piece));
+            let may_go = !self.is_near || pieces.iter().all(|piece| self.plan.is_answered(piece.id));
+            if !is_wanted {
+                self.drop_block(block);
+            } else if !has_seal || !may_go {
+                self.held.push(block);
+            } else if block.message.is_none() {
+                self.reading += 1;
+                self.pool.put(Job::Seal { block, sealing: self.sealing.clone() });
+            } else {
+                self.send(block)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Whether a piece is not settled, nor there already.
+    fn is_wanted(&self, piece: &Piece) -> bool {
+        let Some(Entity::File(file)) = self.entities.get(&piece.id) else { return false };
+        let index = piece.offset / self.sending.block;
+        let after = file.have.partition_point(|(first, _)| *first <= index);
+        let held = after.checked_sub(1).map(|at| file.have[at]);
+        held.is_none_or(|(first, count)| index.checked_sub(first).is_none_or(|at| at >= count))
+    }
+
+    /// A block of which nobody wants anything.
+    fn drop_block(&mut self, block: Block) {
+        self.have_left(&block);
+        self.free.push(block.buffer);
+    }
+
+    /// The pieces of this block are with nobody any more.
+    fn have_left(&mut self, block: &Block) {
+        for piece in &block.read.pieces {
             if let Some(Entity::File(file)) = self.entities.get_mut(&piece.id) {
                 file.reading -= 1;
             }
             self.try_close(piece.id);
         }
-        match block.message {
-            Some(range) => {
-                self.in_network += range.len() as u64;
-                self.gauge.posted(range.len() as u64);
-                self.wire.send_block(block.buffer, range)
-            }
-            None => {
-                self.free.push(block.buffer);
-                Ok(())
+    }
+
+    fn send(&mut self, block: Block) -> Result<(), MoverError> {
+        self.have_left(&block);
+        for piece in &block.read.pieces {
+            let bytes = u64::from(piece.len);
+            self.status.bytes += bytes;
+            if !piece.hole {
+                self.summary.sent += bytes;
             }
         }
+        let Block { buffer, message, .. } = block;
+        let range = message.unwrap_or_default();
+        self.in_network += range.len() as u64;
+        self.gauge.posted(range.len() as u64);
+        self.wire.send_block(buffer, range)
     }
 
     /// Files that could not be read, or changed: nothing more of them is sent.
@@ -506,6 +542,9 @@ impl<'a> SendingSide<'a> {
                 let have = blocks.saturating_mul(block).min(bytes);
                 self.bytes_done += have;
                 (self.watch)(Notice::Resumed { path, have });
+                if let Some(Entity::File(file)) = self.entities.get_mut(&id) {
+                    file.have = ranges;
+                }
             }
             Answer::Same | Answer::Newer => {
                 self.summary.kept += u64::from(is_file);

@@ -18,7 +18,7 @@ use rustix::io::{Errno, pread, write};
 use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
-use crate::meta::Unkept;
+use crate::meta::Kept;
 use crate::wire::{Meta, Outcome, Piece, Share, Verdict};
 use crate::{meta, names};
 use zeros::{Zeros, put, put_hole};
@@ -269,7 +269,7 @@ impl Target {
         Outcome::Failed(format!("{}: {error}", names::shown(self.path())))
     }
 
-    fn done(&self, digest: Option<Digest>, kept: Result<(), Unkept>) -> Outcome {
+    fn done(&self, digest: Option<Digest>, kept: Kept) -> Outcome {
         kept.map_or_else(|unkept| self.failed(&unkept), |()| Outcome::Done(digest))
     }
 
@@ -349,7 +349,7 @@ impl Target {
     }
 
     /// Gives the partial file its attributes and its name.
-    fn finish(&self, partial: &Partial) -> io::Result<Result<(), Unkept>> {
+    fn finish(&self, partial: &Partial) -> io::Result<Kept> {
         let Wanted { parent, name, meta, sync, .. } = &self.wanted;
         let kept = meta::apply(&partial.file, meta)?;
         if *sync {
@@ -366,7 +366,7 @@ impl Target {
     }
 
     /// A file of one block.
-    fn write_whole(&self, piece: &Piece, bytes: &[u8]) -> io::Result<Result<(), Unkept>> {
+    fn write_whole(&self, piece: &Piece, bytes: &[u8]) -> io::Result<Kept> {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let Some(file) = nameless(parent)? else { return self.write_named(piece, bytes) };
         let file = Opened::short(file);
@@ -383,7 +383,7 @@ impl Target {
     }
 
     /// The same where the file system knows no files without names.
-    fn write_named(&self, piece: &Piece, bytes: &[u8]) -> io::Result<Result<(), Unkept>> {
+    fn write_named(&self, piece: &Piece, bytes: &[u8]) -> io::Result<Kept> {
         let Wanted { parent, name, meta, sync, sparse, .. } = &self.wanted;
         let temporary = unique(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

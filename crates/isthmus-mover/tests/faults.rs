@@ -65,6 +65,37 @@ fn a_transfer_that_is_cut_off_goes_on_where_it_was() {
     }
 }
 
+/// Where an answer costs nothing it is waited for. A busy machine may make a path seem long, but not each time.
+#[test]
+fn on_a_short_path_nothing_is_sent_that_is_there() {
+    let place = Place::writable();
+    let bytes = pattern(LONG, 9);
+    fs::create_dir(place.here("t")).expect("made");
+    for name in ["long", "short", "other"] {
+        fs::write(place.here("t").join(name), if name == "long" { &bytes } else { &bytes[..100] })
+            .expect("written");
+    }
+    complete(&place.put(&["t"], ""));
+    let again = || complete(&place.put(&["t"], "")).0;
+    assert!((0..20).any(|_| again().sent == 0), "all is there");
+    // And where some of a long file is.
+    let resumed = |_| {
+        fs::remove_file(place.export("t/long")).expect("there");
+        let transfer = place.put(&["t"], "");
+        std::thread::scope(|scope| {
+            assert!(scope.spawn(|| cut_off(&transfer, 3 << 20)).join().is_err(), "it was not cut off");
+        });
+        let (summary, notices) = complete(&transfer);
+        let have = notices.iter().find_map(|notice| match notice {
+            Notice::Resumed { have, .. } => Some(*have),
+            _ => None,
+        });
+        assert!(fs::read(place.export("t/long")).expect("whole") == bytes);
+        summary.sent + have.expect("it goes on") == bytes.len() as u64
+    };
+    assert!((0..20).any(resumed), "some of it is there");
+}
+
 #[test]
 fn what_is_left_of_another_version_is_not_used() {
     let place = Place::writable();

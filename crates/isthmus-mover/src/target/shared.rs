@@ -15,7 +15,7 @@ use super::{Wanted, is_at, is_there, read_all, sync_folder};
 use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, Head};
-use crate::meta::Unkept;
+use crate::meta::Kept;
 use crate::{meta, names};
 
 /// What the file is called while it is not whole, and the journal of one share.
@@ -34,7 +34,7 @@ pub(super) fn finish(
     wanted: &Wanted,
     file: &Opened,
     journal: &OwnedFd,
-) -> io::Result<(Option<Digest>, Result<(), Unkept>)> {
+) -> io::Result<(Option<Digest>, Kept)> {
     if wanted.sync {
         fsync(file)?;
     }
