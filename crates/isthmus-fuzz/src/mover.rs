@@ -70,8 +70,9 @@ fn controls() -> Vec<Control> {
         Control::Answers(vec![
             (1, Answer::Have(vec![(0, 5), (7, 1)])),
             (2, Answer::Refused("no".to_owned())),
+            (3, Answer::Perhaps(vec![(1, 2)])),
         ]),
-        Control::Closes(vec![(1, Verdict::Changed("b".to_owned()))]),
+        Control::Closes(vec![(1, Verdict::Changed("b".to_owned())), (3, Verdict::Digest([4; 32]))]),
         Control::Outcomes(vec![(1, Outcome::Done(Some([3; 32]))), (0, Outcome::Failed("b".to_owned()))]),
         Control::Status(Status { bytes: 1 << 30, ..Status::default() }),
         Control::Opened,

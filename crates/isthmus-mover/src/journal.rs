@@ -36,6 +36,11 @@ impl Head {
         Self { boot: other.boot, ..*self } == *other
     }
 
+    /// Whether they may be, which the blocks tell: attributes of the source have changed.
+    pub fn resembles(&self, other: &Self) -> bool {
+        Self { ctime: other.ctime, ..*self }.fits(other)
+    }
+
     /// How many blocks the file has.
     pub fn blocks(&self) -> u64 {
         self.size.div_ceil(self.block)
@@ -134,6 +139,9 @@ mod tests {
         assert_eq!(Head::decode(&head().encode()), Some(head()));
         assert!(head().fits(&Head { boot: [8; 16], ..head() }));
         assert!(!head().fits(&Head { mtime: (1, 3), ..head() }));
+        let other = Head { ctime: (9, 9), boot: [8; 16], ..head() };
+        assert!(!head().fits(&other) && head().resembles(&other));
+        assert!(!head().resembles(&Head { mtime: (1, 3), ..other }));
         assert_eq!(Head::decode(&head().encode()[..HEAD_LEN - 1]), None);
     }
 

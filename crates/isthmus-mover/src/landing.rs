@@ -265,8 +265,8 @@ impl Landing {
             share,
             sync: self.rules.sync,
         };
-        let begun = Target::begin(wanted, alive)?;
-        let answer = if begun.have.is_empty() { Answer::Send } else { Answer::Have(begun.have) };
+        let mut begun = Target::begin(wanted, alive)?;
+        let answer = begun.answer();
         Ok(Prepared::Asked(answer, Some(Box::new(begun.target))))
     }
 

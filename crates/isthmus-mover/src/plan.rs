@@ -126,7 +126,7 @@ impl Plan {
         }
         match answer {
             Answer::Send => {}
-            Answer::Have(ranges) => {
+            Answer::Have(ranges) | Answer::Perhaps(ranges) => {
                 self.trusting = false;
                 // Ranges that do not rise would only make it send what is there.
                 let mut end = 0;

@@ -39,8 +39,8 @@ pub(crate) enum Job {
     Read { parts: Vec<(Part, Arc<Source>)>, buffer: Buffer, block: u64, sealing: Arc<Sealing> },
     /// Seal a block that was read before.
     Seal { block: Block, sealing: Arc<Sealing> },
-    /// Look whether this file is what it was.
-    Verdict { id: u64, source: Arc<Source> },
+    /// Look whether this file is what it was; where that is doubtful, by all its blocks, some at a time.
+    Verdict { id: u64, source: Arc<Source>, block: u64, is_doubtful: bool },
     /// Open a block and write its pieces to these files; none for those not wanted any more.
     Write {
         header: Header,
@@ -60,9 +60,10 @@ pub(crate) enum Job {
 #[derive(Debug)]
 pub(crate) enum Done {
     Read(Block),
+    /// None: there is more to look at, when the blocks that wait have had their turn.
     Verdict {
         id: u64,
-        verdict: Verdict,
+        verdict: Option<Verdict>,
     },
     Wrote {
         buffer: Buffer,
@@ -135,7 +136,9 @@ fn work(jobs: &Receiver<Job>, to: &Sender<Event>) {
                 seal(Block { buffer, read, message: None }, &sealing)
             }
             Job::Seal { block, sealing } => seal(block, &sealing),
-            Job::Verdict { id, source } => Done::Verdict { id, verdict: source.verdict() },
+            Job::Verdict { id, source, block, is_doubtful } => {
+                Done::Verdict { id, verdict: source.verdict(block, is_doubtful) }
+            }
             Job::Write { header, lead, buffer, len, targets, seal } => {
                 write(&header, lead, buffer, len, &targets, &seal)
             }

@@ -180,7 +180,7 @@ impl<'a> ReceivingSide<'a> {
         let mut len = 0;
         for (id, answer) in std::mem::take(&mut self.answers) {
             len += match &answer {
-                Answer::Have(ranges) => 16 + 20 * ranges.len(),
+                Answer::Have(ranges) | Answer::Perhaps(ranges) => 16 + 20 * ranges.len(),
                 Answer::Refused(text) => 16 + text.len(),
                 _ => 24,
             };
@@ -405,7 +405,7 @@ impl<'a> ReceivingSide<'a> {
     fn note(&mut self, answer: &Answer, path: String, size: u64, is_file: bool) -> u64 {
         match answer {
             Answer::Send => 0,
-            Answer::Have(ranges) => {
+            Answer::Have(ranges) | Answer::Perhaps(ranges) => {
                 let blocks: u64 = ranges.iter().map(|(_, count)| *count).sum();
                 let have = blocks.saturating_mul(self.receiving.block).min(size);
                 (self.watch)(Notice::Resumed { path, have });

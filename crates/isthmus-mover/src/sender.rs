@@ -57,6 +57,8 @@ struct Flying {
     /// All its blocks were handed out.
     exhausted: bool,
     closed: bool,
+    /// What is there may be of another version.
+    is_doubtful: bool,
 }
 
 enum Entity {
@@ -306,7 +308,14 @@ impl<'a> SendingSide<'a> {
                 self.files_total += 1;
                 self.bytes_total += share.bytes(size, block);
                 self.large += usize::from(source.size > self.sending.block);
-                Entity::File(Flying { source, have: Vec::new(), reading: 0, exhausted: false, closed: false })
+                Entity::File(Flying {
+                    source,
+                    have: Vec::new(),
+                    reading: 0,
+                    exhausted: false,
+                    closed: false,
+                    is_doubtful: false,
+                })
             }
             None => {
                 self.plan.announce(id, None);
@@ -397,14 +406,22 @@ impl<'a> SendingSide<'a> {
     fn try_close(&mut self, id: u64) {
         let Some(Entity::File(file)) = self.entities.get_mut(&id) else { return };
         if file.exhausted && file.reading == 0 && !std::mem::replace(&mut file.closed, true) {
-            self.pool.put(Job::Verdict { id, source: file.source.clone() });
+            self.judge(id);
         }
+    }
+
+    /// Has a file looked at that was read.
+    fn judge(&self, id: u64) {
+        let Some(Entity::File(Flying { source, is_doubtful, .. })) = self.entities.get(&id) else { return };
+        let (source, is_doubtful, block) = (source.clone(), *is_doubtful, self.sending.block);
+        self.pool.put(Job::Verdict { id, source, block, is_doubtful });
     }
 
     fn on_disk(&mut self, done: Done) -> Result<(), MoverError> {
         match done {
             Done::Read(block) => self.on_read(block)?,
-            Done::Verdict { id, verdict } => self.closes.push((id, verdict)),
+            Done::Verdict { id, verdict: Some(verdict) } => self.closes.push((id, verdict)),
+            Done::Verdict { id, verdict: None } => self.judge(id),
             Done::Damaged(text) => return Err(MoverError::Local(text)),
             Done::Wrote { .. } | Done::Closed { .. } | Done::Reserved { .. } => {}
         }
@@ -537,13 +554,19 @@ impl<'a> SendingSide<'a> {
         };
         match answer {
             Answer::Send => {}
-            Answer::Have(ranges) => {
+            Answer::Have(_) | Answer::Perhaps(_) => {
+                let is_doubtful = matches!(answer, Answer::Perhaps(_));
+                let (Answer::Have(ranges) | Answer::Perhaps(ranges)) = answer else { return Ok(()) };
                 let blocks: u64 = ranges.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
                 let have = blocks.saturating_mul(block).min(bytes);
                 self.bytes_done += have;
                 (self.watch)(Notice::Resumed { path, have });
                 if let Some(Entity::File(file)) = self.entities.get_mut(&id) {
-                    file.have = ranges;
+                    (file.have, file.is_doubtful) = (ranges, is_doubtful);
+                    if is_doubtful && file.closed {
+                        // It was judged before that was known.
+                        self.judge(id);
+                    }
                 }
             }
             Answer::Same | Answer::Newer => {

@@ -1,6 +1,7 @@
 //! Reads files that are sent, and notices when they change meanwhile.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,11 +10,18 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, seek};
 use rustix::io::Errno;
 
-use crate::buffer::PAGE;
+use crate::buffer::{Buffer, PAGE};
 use crate::cache::Opened;
 use crate::plan::Part;
 use crate::wire::{HEADER_MAX, Header, Kind, Piece, Share, Time, Verdict};
 use crate::{confine, digest, meta, names};
+
+/// Of a source that is not what it was.
+pub(crate) const CHANGED: &str = "changed while it was read; copy it again when nobody writes it";
+/// How often a file is read from its beginning to see whether it is what it was, if that changes meanwhile.
+const AGAIN: usize = 3;
+/// How much is looked at at once. Bytes.
+const LOOK_STEP: u64 = 16 << 20;
 
 /// Room before a block's bytes for its header: whole pages, so that the bytes begin with one. Bytes.
 pub(crate) const HEAD_ROOM: usize = (4 + HEADER_MAX).next_multiple_of(PAGE);
@@ -34,6 +42,20 @@ pub(crate) struct Source {
     pub(crate) share: Share,
     /// Kept open while its blocks are read; not of files that fit into one.
     open: Mutex<Option<Arc<Opened>>>,
+    look: Mutex<Look>,
+}
+
+/// Which file it is, and its last change of anything.
+type Version = (u64, u64, Time);
+
+/// How far a file has been read again of which more changed than its content's time tells.
+#[derive(Debug, Default)]
+struct Look {
+    times: usize,
+    version: Option<Version>,
+    /// The digests of its blocks.
+    digests: Vec<u8>,
+    next: u64,
 }
 
 /// A block that was read.
@@ -65,6 +87,7 @@ impl Source {
             sparse,
             share,
             open: Mutex::new(None),
+            look: Mutex::default(),
         })
     }
 
@@ -72,7 +95,7 @@ impl Source {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file =
             confine::open(&self.dir, &self.at, flags, Mode::empty()).map_err(|e| self.unreadable(&e))?;
-        self.same(&file)?;
+        self.version(&file)?;
         Ok(file)
     }
 
@@ -80,26 +103,66 @@ impl Source {
         Verdict::Unreadable(format!("{}: {error}", names::shown(&self.at)))
     }
 
-    /// Whether it still is what was announced.
-    fn same(&self, file: impl AsFd) -> Result<(), Verdict> {
+    /// What is open, if length and time of the content are those that were announced. What else changed may be a name
+    /// or permissions, or the content by somebody who gave it back its time.
+    fn version(&self, file: impl AsFd) -> Result<Version, Verdict> {
         let stat = fstat(file).map_err(|e| self.unreadable(&e.into()))?;
-        let now = (stat.st_size as u64, meta::mtime(&stat), meta::ctime(&stat));
-        if now == (self.size, self.mtime, self.ctime) { Ok(()) } else { Err(self.changed()) }
+        if (stat.st_size as u64, meta::mtime(&stat)) != (self.size, self.mtime) {
+            return Err(self.changed());
+        }
+        Ok((stat.st_dev, stat.st_ino, meta::ctime(&stat)))
     }
 
     fn changed(&self) -> Verdict {
-        let text = "changed while it was read; copy it again when nobody writes it";
-        Verdict::Changed(format!("{}: {text}", names::shown(&self.at)))
+        Verdict::Changed(format!("{}: {CHANGED}", names::shown(&self.at)))
     }
 
-    /// How the reading of a file of several blocks ended.
-    pub(crate) fn verdict(&self) -> Verdict {
-        let open = self.open.lock().take();
-        let same = match open {
-            Some(file) => self.same(&*file),
-            None => self.open().map(drop),
-        };
-        same.err().unwrap_or(Verdict::Unchanged)
+    /// How the reading of a file of several blocks ended. None: that is not known yet, and to be asked again.
+    pub(crate) fn verdict(&self, block: u64, is_doubtful: bool) -> Option<Verdict> {
+        let verdict = self.judge(block, is_doubtful).unwrap_or_else(Some);
+        if verdict.is_some() {
+            *self.open.lock() = None;
+        }
+        verdict
+    }
+
+    fn judge(&self, block: u64, is_doubtful: bool) -> Result<Option<Verdict>, Verdict> {
+        let mut look = self.look.lock();
+        let file = self.shared()?;
+        let version = self.version(&*file)?;
+        if look.version.is_none() && !is_doubtful && version.2 == self.ctime {
+            return Ok(Some(Verdict::Unchanged));
+        }
+        let Range { start, end } = self.share.blocks(self.size.div_ceil(block));
+        if look.version != Some(version) {
+            if look.times == AGAIN {
+                return Err(self.changed());
+            }
+            *look = Look { times: look.times + 1, version: Some(version), digests: Vec::new(), next: start };
+        }
+        let mut room = Buffer::new(block as usize).map_err(|error| self.unreadable(&error))?;
+        for index in look.next..end.min(look.next + LOOK_STEP.div_ceil(block)) {
+            let offset = index * block;
+            let part = Part { id: 0, offset, len: block.min(self.size - offset) };
+            let digest = match self.read(&part, &mut room, block)? {
+                Some(len) => digest::piece(&room[..len], offset, self.size, block),
+                None => digest::hole(part.len, offset, self.size, block),
+            };
+            look.digests.extend_from_slice(&digest);
+            look.next = index + 1;
+        }
+        if look.next < end {
+            return Ok(None);
+        }
+        let (device, inode, _) = self.version(self.open()?)?;
+        if (device, inode) != (version.0, version.1) {
+            // What was read is not what is there under the name.
+            return Err(self.changed());
+        }
+        if self.version(&*file)? != version {
+            return Ok(None);
+        }
+        Ok(Some(Verdict::Digest(digest::of(&look.digests))))
     }
 
     fn shared(&self) -> Result<Arc<Opened>, Verdict> {
@@ -113,10 +176,24 @@ impl Source {
 
     /// Reads one piece to the start of `room`. None: it is a hole.
     fn read(&self, part: &Part, room: &mut [u8], block: u64) -> Result<Option<usize>, Verdict> {
-        let whole = self.size <= block;
-        let file = if whole { Arc::new(Opened::short(self.open()?)) } else { self.shared()? };
-        if self.sparse && part.len > 0 && is_hole(&*file, part) {
-            return if whole { self.same(&*file).map(|()| None) } else { Ok(None) };
+        if self.size > block {
+            let file = self.shared()?;
+            return self.read_from(&file, part, room);
+        }
+        for _ in 0..AGAIN {
+            let file = Opened::short(self.open()?);
+            let version = self.version(&file)?;
+            let read = self.read_from(&file, part, room)?;
+            if self.version(&file)? == version {
+                return Ok(read);
+            }
+        }
+        Err(self.changed())
+    }
+
+    fn read_from(&self, file: &Opened, part: &Part, room: &mut [u8]) -> Result<Option<usize>, Verdict> {
+        if self.sparse && part.len > 0 && is_hole(file, part) {
+            return Ok(None);
         }
         let room = &mut room[..part.len as usize];
         let mut got = 0;
@@ -127,9 +204,6 @@ impl Source {
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(self.unreadable(&error.into())),
             }
-        }
-        if whole {
-            self.same(&*file)?;
         }
         Ok(Some(got))
     }

@@ -19,7 +19,8 @@ use crate::cache::Opened;
 use crate::digest::{self, Digest};
 use crate::journal::{self, HEAD_LEN, Head};
 use crate::meta::Kept;
-use crate::wire::{Meta, Outcome, Piece, Share, Verdict};
+use crate::source::CHANGED;
+use crate::wire::{Answer, Meta, Outcome, Piece, Share, Time, Verdict};
 use crate::{meta, names};
 use zeros::{Zeros, put, put_hole};
 
@@ -91,11 +92,17 @@ struct Growing {
     /// From the first one on that comes here.
     blocks: Vec<Option<Digest>>,
     left: u64,
-    /// The sender has said that the source stayed the same.
-    confirmed: bool,
+    /// The sender has said that the source stayed the same, or which digest it has to have.
+    confirmed: Option<Confirmed>,
     /// Space is being taken, which changes the file's times.
     reserving: bool,
     over: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Confirmed {
+    Unchanged,
+    IfDigest(Digest),
 }
 
 /// The partial file with its journal.
@@ -112,6 +119,8 @@ struct Partial {
 pub(crate) struct Target {
     wanted: Wanted,
     partial: Option<Partial>,
+    /// What an earlier transfer brought may be of another version: the source's digest tells.
+    is_doubtful: bool,
 }
 
 /// What [`Target::begin`] found.
@@ -121,6 +130,18 @@ pub(crate) struct Begun {
     pub(crate) target: Target,
     /// Blocks that an earlier transfer brought: first and count.
     pub(crate) have: Vec<(u64, u64)>,
+}
+
+impl Begun {
+    /// What the sender is told.
+    pub(crate) fn answer(&mut self) -> Answer {
+        let have = std::mem::take(&mut self.have);
+        match (have.is_empty(), self.target.is_doubtful) {
+            (true, _) => Answer::Send,
+            (false, false) => Answer::Have(have),
+            (false, true) => Answer::Perhaps(have),
+        }
+    }
 }
 
 /// How far [`Target::reserve`] came.
@@ -138,9 +159,12 @@ impl Target {
     ///
     /// # Errors
     /// What the system said, with a remedy.
-    pub(crate) fn begin(wanted: Wanted, alive: &mut dyn FnMut()) -> io::Result<Begun> {
+    pub(crate) fn begin(mut wanted: Wanted, alive: &mut dyn FnMut()) -> io::Result<Begun> {
         if wanted.head.size <= wanted.head.block {
-            return Ok(Begun { target: Self { wanted, partial: None }, have: Vec::new() });
+            return Ok(Begun {
+                target: Self { wanted, partial: None, is_doubtful: false },
+                have: Vec::new(),
+            });
         }
         if wanted.head.blocks() > BLOCKS_MAX {
             let text = format!("it has more than {BLOCKS_MAX} blocks; use longer ones (--block)");
@@ -165,7 +189,10 @@ impl Target {
         if shared {
             lock(&journal, FlockOperation::NonBlockingLockExclusive)?;
         }
-        let blocks = resume(&wanted, &file, &journal, alive)?;
+        let (blocks, ctime) = resume(&wanted, &file, &journal, alive)?;
+        let is_doubtful = ctime != wanted.head.ctime && blocks.iter().any(Option::is_some);
+        // The journal stays about the version that it began with, or the next transfer would believe it.
+        wanted.head.ctime = ctime;
         let is_new = fstat(&file)?.st_size == 0;
         let zeros = Zeros::of(wanted.sparse, is_new);
         if let Err(error) = make_room(&wanted, &file) {
@@ -176,9 +203,9 @@ impl Target {
         }
         let left = blocks.iter().filter(|block| block.is_none()).count() as u64;
         let have = ranges(&blocks, wanted.range().start);
-        let growing = Mutex::new(Growing { blocks, left, confirmed: false, reserving: false, over: false });
-        let target =
-            Self { wanted, partial: Some(Partial { file: Opened::long(file), journal, zeros, growing }) };
+        let growing = Mutex::new(Growing { blocks, left, confirmed: None, reserving: false, over: false });
+        let partial = Some(Partial { file: Opened::long(file), journal, zeros, growing });
+        let target = Self { wanted, partial, is_doubtful };
         Ok(Begun { target, have })
     }
 
@@ -303,13 +330,16 @@ impl Target {
     pub(crate) fn close(&self, verdict: &Verdict) -> Option<Outcome> {
         let Some(partial) = &self.partial else {
             return match verdict {
-                Verdict::Unchanged => None,
+                Verdict::Unchanged | Verdict::Digest(_) => None,
                 Verdict::Changed(text) | Verdict::Unreadable(text) => Some(Outcome::Failed(text.clone())),
             };
         };
         let mut growing = partial.growing.lock();
         match verdict {
-            Verdict::Unchanged => growing.confirmed = true,
+            // Said before it heard what is there: it will say more.
+            Verdict::Unchanged if self.is_doubtful => {}
+            Verdict::Unchanged => growing.confirmed = Some(Confirmed::Unchanged),
+            Verdict::Digest(digest) => growing.confirmed = Some(Confirmed::IfDigest(*digest)),
             Verdict::Changed(text) | Verdict::Unreadable(text) => {
                 if std::mem::replace(&mut growing.over, true) {
                     return None;
@@ -330,12 +360,17 @@ impl Target {
         partial: &Partial,
         mut growing: parking_lot::MutexGuard<'_, Growing>,
     ) -> io::Result<Option<Outcome>> {
-        if growing.left > 0 || !growing.confirmed || growing.reserving || growing.over {
+        let Some(confirmed) = growing.confirmed else { return Ok(None) };
+        if growing.left > 0 || growing.reserving || growing.over {
             return Ok(None);
         }
         growing.over = true;
         let blocks: Vec<Digest> = growing.blocks.iter().copied().flatten().collect();
         drop(growing);
+        if matches!(confirmed, Confirmed::IfDigest(wanted) if wanted != digest::of(blocks.as_flattened())) {
+            discard(&self.wanted);
+            return Ok(Some(self.failed(&CHANGED)));
+        }
         let done = if self.wanted.is_shared() {
             shared::finish(&self.wanted, &partial.file, &partial.journal)
         } else {
@@ -539,28 +574,31 @@ fn busy() -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, text)
 }
 
-/// The blocks that are there of an earlier transfer; from now on the journal is this one's.
+/// The blocks that are there of an earlier transfer; from now on the journal is this one's. And the source's last change of
+/// anything that the journal is about: of a shared file this one's, or nobody could put the journals together.
 fn resume(
     wanted: &Wanted,
     file: &OwnedFd,
     journal: &OwnedFd,
     alive: &mut dyn FnMut(),
-) -> io::Result<Vec<Option<Digest>>> {
+) -> io::Result<(Vec<Option<Digest>>, Time)> {
     let head = &wanted.head;
     let range = wanted.range();
     let mut blocks = vec![None; (range.end - range.start) as usize];
     // Into a shared one others write as well, each with a journal of its own: its times tell nothing.
     let is_untouched = !wanted.is_shared() && is_untouched(file, journal)?;
     let bytes = read_all(journal)?;
-    let earlier = Head::decode(&bytes).filter(|earlier| earlier.fits(head));
+    let earlier = Head::decode(&bytes)
+        .filter(|earlier| earlier.fits(head) || !wanted.is_shared() && earlier.resembles(head));
     let Some(earlier) = earlier else {
         if !wanted.is_shared() {
             ftruncate(file, 0)?;
         }
         ftruncate(journal, 0)?;
         begin_journal(journal, head)?;
-        return Ok(blocks);
+        return Ok((blocks, head.ctime));
     };
+    let head = &Head { ctime: earlier.ctime, ..*head };
     let (found, good) = journal::read(&earlier, &bytes);
     let sure = earlier.boot == head.boot && is_untouched;
     let mut buffer = vec![0; if sure { 0 } else { head.block as usize }];
@@ -579,7 +617,7 @@ fn resume(
     } else {
         ftruncate(journal, good)?;
     }
-    Ok(blocks)
+    Ok((blocks, head.ctime))
 }
 
 /// Whether nothing was written to the file since the journal's last record: by whom should that have been?

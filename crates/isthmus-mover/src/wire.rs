@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -222,7 +222,7 @@ pub enum Kind {
     File {
         /// Length. Bytes.
         size: u64,
-        /// Last change of content or attributes.
+        /// Last change of content or attributes: where this differs and the time of the content does not, the blocks tell.
         ctime: Time,
         /// It has holes.
         sparse: bool,
@@ -265,6 +265,8 @@ pub enum Answer {
     Would(u64),
     /// It cannot be taken, and why; no text where a folder that it is in was refused. Final.
     Refused(String),
+    /// As [`Answer::Have`], of a source of which attributes have changed since: it has to end with [`Verdict::Digest`].
+    Perhaps(Vec<(u64, u64)>),
 }
 
 /// How a sender's reading of a file ended.
@@ -276,6 +278,9 @@ pub enum Verdict {
     Changed(String),
     /// It could not be read; what was sent is good.
     Unreadable(String),
+    /// Its attributes changed, and perhaps its content: now this is the digest of the digests of all blocks of the share,
+    /// whoever sent them.
+    Digest([u8; 32]),
 }
 
 /// What became of an entry.

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::time::Instant;
 
 use isthmus_io::Transport;
@@ -137,6 +137,65 @@ fn a_source_that_changes_meanwhile_is_reported_and_not_published() {
     assert!(matches!(&failures[..], [text] if text.contains("changed while it was read")), "{failures:?}");
     assert!(!place.export("copy").exists());
     assert_eq!(partials(&place.export("")), 0, "blocks of two versions are worth nothing");
+}
+
+/// A link to it, another mode, and the like, while it is read or between two transfers; and content that somebody changes
+/// who gives it back its time.
+#[test]
+fn a_source_of_which_only_attributes_change_is_copied_and_one_with_other_content_is_not() {
+    let changes: [(bool, fn(&std::path::Path)); 3] = [
+        (true, |path| fs::hard_link(path, path.with_extension("link")).expect("made")),
+        (true, |path| fs::set_permissions(path, fs::Permissions::from_mode(0o640)).expect("set")),
+        (false, |path| {
+            let modified = path.metadata().expect("there").modified().expect("known");
+            let file = fs::File::options().write(true).open(path).expect("there");
+            file.write_at(b"other", 70).expect("written");
+            file.set_modified(modified).expect("set");
+        }),
+    ];
+    for (is_same, change) in changes {
+        for is_between in [false, true] {
+            let place = Place::writable();
+            let (file, copy) = (place.here("file"), place.export("copy"));
+            fs::write(&file, pattern(if is_between { LONG } else { LONG / 2 }, 1)).expect("written");
+            let transfer = place.put(&["file"], "copy");
+            let mut slow = transfer.clone();
+            (slow.rate, slow.memory) = (8 << 20, 1 << 20);
+            let mut is_changed = false;
+            let (mut resumed, mut failures) = (false, Vec::new());
+            let done = if is_between {
+                std::thread::scope(|scope| {
+                    assert!(scope.spawn(|| cut_off(&transfer, 3 << 20)).join().is_err());
+                });
+                change(&file);
+                let (done, notices) = run(&transfer);
+                resumed = notices.iter().any(|notice| matches!(notice, Notice::Resumed { .. }));
+                failures.extend(notices.into_iter().filter(|notice| matches!(notice, Notice::Failed { .. })));
+                done
+            } else {
+                slow.run(&mut |notice| match notice {
+                    // The first blocks have been read by now, and not all.
+                    Notice::Progress(progress) if progress.bytes > 0 && !is_changed => {
+                        is_changed = true;
+                        change(&file);
+                    }
+                    Notice::Failed { .. } => failures.push(notice),
+                    _ => {}
+                })
+            };
+            assert_eq!((is_changed, resumed), (!is_between, is_between));
+            assert_eq!(done.expect("it ends").failed, u64::from(!is_same), "{failures:?}");
+            assert_eq!((copy.exists(), partials(&place.export(""))), (is_same, 0));
+            if !is_same {
+                assert!(
+                    matches!(&failures[..], [Notice::Failed { text }] if text.contains("changed while")),
+                    "{failures:?}"
+                );
+                complete(&transfer);
+            }
+            assert!(fs::read(&copy).expect("whole") == fs::read(&file).expect("there"));
+        }
+    }
 }
 
 #[test]

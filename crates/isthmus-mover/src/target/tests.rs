@@ -107,6 +107,44 @@ fn a_file_that_was_changed_after_its_journals_last_record_is_read_again() {
     }
 }
 
+/// A source whose attributes changed may have changed: so its sender says which digest all blocks have.
+#[test]
+fn blocks_of_a_source_whose_attributes_changed_count_if_it_has_their_digest() {
+    for is_changed in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = begin(folder.path(), 1).target;
+        write(&target, 0);
+        drop(target);
+        let anew = || {
+            let mut wanted = wanted(folder.path(), 1);
+            wanted.head.ctime = (5, 6);
+            Target::begin(wanted, &mut || ()).expect("there is room")
+        };
+        // However often it goes on: the journal is about the version that it began with.
+        let mut begun = anew();
+        assert_eq!(begun.answer(), Answer::Perhaps(vec![(0, 1)]));
+        write(&begun.target, 1);
+        drop(begun);
+        let mut begun = anew();
+        assert_eq!(begun.answer(), Answer::Perhaps(vec![(0, 2)]));
+        assert_eq!(write(&begun.target, 2), None);
+        let unchanged = begun.target.close(&Verdict::Unchanged);
+        assert_eq!(unchanged, None, "who said so did not know of the blocks that are there");
+        let mut blocks: Vec<Digest> = (0..3).map(|index| piece(index).0.digest).collect();
+        if is_changed {
+            blocks[0] = [7; 32];
+        }
+        let done = begun.target.close(&Verdict::Digest(digest::of(blocks.as_flattened())));
+        if is_changed {
+            assert!(matches!(&done, Some(Outcome::Failed(text)) if text.contains("changed")), "{done:?}");
+            assert_eq!(count(folder.path()), 0);
+        } else {
+            assert_eq!(done, Some(Outcome::Done(Some(*blake3::hash(&bytes()).as_bytes()))));
+            assert_eq!(fs::read(folder.path().join("file")).expect("there"), bytes());
+        }
+    }
+}
+
 /// What an earlier transfer left where the source has a hole does not stay.
 #[test]
 fn holes_are_made_where_the_disk_has_something_else() {
