@@ -69,7 +69,7 @@ enum isthmus_mpi_cache {
 
 /* How to transfer. Zero is the default of each; rank 0's are taken, and NULL is all defaults. */
 struct isthmus_mpi_options {
-    /* Length of a block, which is read, sent and written at once, at most 1 GiB; the sender's
+    /* Length of a block, which is read, sent and written at once, 4 KiB to 1 GiB; the sender's
      * counts. Default: by length of the file, path and storage, from 64 KiB to 64 MiB. The last
      * blocks of a file are shorter, so that all ranks end at the same time. No digest of the whole
      * is told of a file in blocks that are not 1 to 64 times a power of two from 4 KiB on. */

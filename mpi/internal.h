@@ -25,6 +25,8 @@ enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, T
 enum { KIND_FILE = 1, KIND_ARRAY };
 // Of a block that is sent without its data, since something failed elsewhere.
 enum { STOPPED = 100 };
+// Of shorter ones each costs more than its bytes.
+#define MIN_BLOCK ((int64_t)4 << 10)
 #define MAX_BLOCK ((int64_t)1 << 30)
 #define KIB ((int64_t)1 << 10)
 #define MIB ((int64_t)1 << 20)

@@ -76,7 +76,7 @@ static void read_head(struct store *store)
     if (pread(store->lock, &head, sizeof head, 0) != (ssize_t)sizeof head || fstat(store->lock, &about) < 0)
         return;
     sum(&head, offsetof(struct head, check), check);
-    if (memcmp(head.magic, MAGIC, sizeof MAGIC) != 0 || memcmp(head.check, check, CHECK_LEN) != 0 || head.block <= 0 ||
+    if (memcmp(head.magic, MAGIC, sizeof MAGIC) != 0 || memcmp(head.check, check, CHECK_LEN) != 0 || head.block < MIN_BLOCK ||
         head.block > MAX_BLOCK || head.bytes < 0)
         return;
     store->noted_block = head.block;

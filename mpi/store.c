@@ -24,6 +24,13 @@ static int folder_len(const char *path)
     return slash ? (int)(slash - path + 1) : 0;
 }
 
+// What is there may give way to a file, or be written to: a pipe would wait for its reader.
+static void check_regular(const struct store *store, const struct stat *about, struct trouble *trouble)
+{
+    if (!S_ISREG(about->st_mode))
+        note(trouble, ISTHMUS_MPI_FILE, "cannot create %.200s: it is there, and no regular file", store->path);
+}
+
 // The same for every transfer to this path, so that the next finds what the last left.
 static void name_temporary(struct store *store, struct trouble *trouble)
 {
@@ -32,10 +39,10 @@ static void name_temporary(struct store *store, struct trouble *trouble)
     uint64_t short_digest;
     int folder = folder_len(store->path);
     const char *name = store->path + folder;
-    if (stat(store->path, &about) == 0 && !S_ISREG(about.st_mode)) {
-        note(trouble, ISTHMUS_MPI_FILE, "cannot create %.200s: it is there, and no regular file", store->path);
+    if (stat(store->path, &about) == 0)
+        check_regular(store, &about, trouble);
+    if (trouble->code)
         return;
-    }
     isthmus_digest_block(name, strlen(name), 0, strlen(name), 1 << 20, digest);
     memcpy(&short_digest, digest, sizeof short_digest);
     snprintf(store->temporary, sizeof store->temporary, "%.*s.isthmus-mpi-%016" PRIx64 ".part", folder, store->path,
@@ -57,6 +64,22 @@ static void name_by_chance(struct store *store)
              store->path, random);
 }
 
+static int create(const struct store *store, int how, struct trouble *trouble)
+{
+    struct stat about;
+    int fd = open(written_path(store), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | how, 0666), error = errno;
+    // A pipe that nobody reads is not even opened.
+    if (fd >= 0 ? fstat(fd, &about) == 0 : error == ENXIO && stat(store->path, &about) == 0)
+        check_regular(store, &about, trouble);
+    if (fd < 0)
+        note_errno(trouble, error, "cannot create %.200s", store->path);
+    else if (trouble->code) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
 void store_create(struct store *store, struct trouble *trouble)
 {
     int in_place = store->base >= 0, fd = -1;
@@ -67,9 +90,7 @@ void store_create(struct store *store, struct trouble *trouble)
     if (!trouble->code && store->journal[0]) {
         fd = journal_part(store, trouble);
     } else if (!trouble->code) {
-        fd = open(written_path(store), O_WRONLY | O_CREAT | O_CLOEXEC | (in_place ? 0 : O_EXCL), 0666);
-        if (fd < 0)
-            note_errno(trouble, errno, "cannot create %.200s", store->path);
+        fd = create(store, in_place ? 0 : O_EXCL, trouble);
     }
     if (fd >= 0) {
         close(fd);
@@ -83,7 +104,7 @@ void store_create(struct store *store, struct trouble *trouble)
 static void open_posix(struct store *store, int cache, struct trouble *trouble)
 {
     const char *path = store->writes ? written_path(store) : store->path;
-    store->fd = open(path, (store->writes ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+    store->fd = open(path, (store->writes ? O_WRONLY : O_RDONLY) | O_NONBLOCK | O_CLOEXEC);
     if (store->fd < 0)
         note_errno(trouble, errno, "cannot open %.200s", store->path);
     else

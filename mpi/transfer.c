@@ -37,8 +37,9 @@ static void check(const struct transfer *t, const struct opening *opening, struc
     else if (opening->offset < (t->sends ? 0 : -1) || opening->length < -1)
         note(trouble, ISTHMUS_MPI_INVALID, "there is no range of %" PRId64 " bytes from byte %" PRId64 " on",
              opening->length, opening->offset);
-    else if (o->block < 0 || o->block > MAX_BLOCK)
-        note(trouble, ISTHMUS_MPI_INVALID, "a block of %" PRId64 " bytes; 1 to 1073741824 are possible", o->block);
+    else if (o->block && (o->block < MIN_BLOCK || o->block > MAX_BLOCK))
+        note(trouble, ISTHMUS_MPI_INVALID, "a block of %" PRId64 " bytes; %" PRId64 " to %" PRId64 " are possible", o->block,
+             MIN_BLOCK, MAX_BLOCK);
     else if (o->memory < 0 || o->threads < 0 || o->threads > MAX_THREADS)
         note(trouble, ISTHMUS_MPI_INVALID, "%" PRId64 " bytes of memory and %d threads; threads are 1 to %d", o->memory,
              o->threads, MAX_THREADS);

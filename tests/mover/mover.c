@@ -297,6 +297,27 @@ static void files_that_fail(void)
     refused(none, "/no/such/folder/file", -1, plain, ISTHMUS_MPI_FILE, "sender");
     refused(from, "", -1, plain, ISTHMUS_MPI_INVALID, "no path");
     refused(from, to, -1, (struct isthmus_mpi_options){.threads = 99}, ISTHMUS_MPI_INVALID, "99 threads");
+    refused(from, to, -1, (struct isthmus_mpi_options){.block = 3}, ISTHMUS_MPI_INVALID, "a block of 3 bytes; 4096 to");
+}
+
+// A place in a pipe that nobody reads, and in one that somebody does: neither is waited for, or written to.
+static void pipe_as_a_place(void)
+{
+    const char *from = path_of("good", 0), *to = path_of("pipe", 0);
+    int reader = -1;
+    if (!sends && rank == 0)
+        CHECK(mkfifo(to, 0600) == 0, "cannot make %s", to);
+    for (int i = 0; i < 2; i++) {
+        expect(sends ? isthmus_mpi_send_file(coupling, from, 0, -1, NULL, NULL)
+                     : isthmus_mpi_receive_file(coupling, to, 0, NULL, NULL),
+               ISTHMUS_MPI_FILE, "no regular file");
+        number++;
+        if (!sends && rank == 0 && i == 0)
+            reader = open(to, O_RDONLY | O_NONBLOCK);
+    }
+    if (!sends && rank == 0)
+        CHECK(close(reader) == 0 && unlink(to) == 0, "the pipe was taken away");
+    whole(100003, 55, (struct isthmus_mpi_options){0});
 }
 
 // So far behind that others are there before it: few are under way at once.
@@ -569,6 +590,7 @@ int main(int argc, char **argv)
     ranges();
     arrays();
     files_that_fail();
+    pipe_as_a_place();
     disk_that_fills();
     blocks_that_are_damaged();
     file_that_somebody_receives();
