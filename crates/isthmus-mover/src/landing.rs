@@ -142,7 +142,7 @@ impl Landing {
         let parent = match self.folder(folder) {
             // A dry run makes no folders, so those in it are not there.
             Err(error) if self.rules.dry_run && error.kind() == io::ErrorKind::NotFound => {
-                return Ok(self.dry(&entry, None));
+                return self.dry(&entry, None);
             }
             parent => parent?,
         };
@@ -154,7 +154,7 @@ impl Landing {
         match &entry.kind {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
             Kind::Symlink(text) => self.link(&parent, name, text, &entry.meta, there.as_ref()),
-            _ if self.rules.dry_run => Ok(self.dry(&entry, there.as_ref())),
+            _ if self.rules.dry_run => self.dry(&entry, there.as_ref()),
             Kind::Folder => {
                 self.begin_folder(&parent, &path, entry.meta.mode, there.as_ref())?;
                 Ok(Prepared::Over(Outcome::Done(None)))
@@ -183,11 +183,7 @@ impl Landing {
         match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None => make_folder(parent, names::split(path).1, mode | 0o700, self.rules.sync)?,
             Some(FileType::Directory) => open_up(parent, names::split(path).1),
-            Some(_) => {
-                let text =
-                    "there is something else of this name, and no folder; remove it, or copy elsewhere";
-                return Err(io::Error::other(text));
-            }
+            Some(_) => return Err(no_folder()),
         }
         // It is a folder, and no symbolic link to one.
         self.folder(path).map(drop)
@@ -312,8 +308,8 @@ impl Landing {
     }
 
     /// What a dry run says of an entry.
-    fn dry(&self, entry: &Entry, there: Option<&Stat>) -> Prepared {
-        match entry.kind {
+    fn dry(&self, entry: &Entry, there: Option<&Stat>) -> io::Result<Prepared> {
+        Ok(match entry.kind {
             Kind::File { size, share, .. } => {
                 Prepared::Asked(Answer::Would(share.bytes(size, self.block)), None)
             }
@@ -321,14 +317,15 @@ impl Landing {
             Kind::Folder => match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
                 None => Prepared::Asked(Answer::Would(0), None),
                 Some(FileType::Directory) => Prepared::Over(Outcome::Done(None)),
-                Some(_) => {
-                    let text = format!("{}: is not a folder there", names::shown(&entry.path));
-                    Prepared::Over(Outcome::Failed(text))
-                }
+                Some(_) => return Err(no_folder()),
             },
             Kind::FolderEnd => Prepared::Over(Outcome::Done(None)),
-        }
+        })
     }
+}
+
+fn no_folder() -> io::Error {
+    io::Error::other("there is something else of this name, and no folder; remove it, or copy elsewhere")
 }
 
 /// Whether what is there may give way to a file or a symbolic link.

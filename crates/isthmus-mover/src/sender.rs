@@ -562,8 +562,8 @@ impl<'a> SendingSide<'a> {
                 self.bytes_done += have;
                 (self.watch)(Notice::Resumed { path, have });
                 if let Some(Entity::File(file)) = self.entities.get_mut(&id) {
-                    (file.have, file.is_doubtful) = (ranges, is_doubtful);
-                    if is_doubtful && file.closed {
+                    file.have = ranges;
+                    if is_doubtful && !std::mem::replace(&mut file.is_doubtful, true) && file.closed {
                         // It was judged before that was known.
                         self.judge(id);
                     }

@@ -143,7 +143,8 @@ fn a_source_that_changes_meanwhile_is_reported_and_not_published() {
 /// who gives it back its time.
 #[test]
 fn a_source_of_which_only_attributes_change_is_copied_and_one_with_other_content_is_not() {
-    let changes: [(bool, fn(&std::path::Path)); 3] = [
+    type Change = fn(&std::path::Path);
+    let changes: [(bool, Change); 3] = [
         (true, |path| fs::hard_link(path, path.with_extension("link")).expect("made")),
         (true, |path| fs::set_permissions(path, fs::Permissions::from_mode(0o640)).expect("set")),
         (false, |path| {
@@ -381,6 +382,9 @@ fn what_a_file_must_not_replace_stays_and_a_file_in_a_folders_way_is_told_once()
             "{notices:?}"
         );
     };
+    let mut dry = place.put(&["d"], "");
+    dry.rules.dry_run = true;
+    told(dry);
     told(place.put(&["d"], ""));
     fs::rename(place.here("d"), place.folder.path().join("d")).expect("renamed");
     fs::rename(place.export("d"), place.here("d")).expect("renamed");
