@@ -169,6 +169,8 @@ pub struct LinkReport {
 pub struct LabReport {
     /// Format of this object: 1.
     pub version: u32,
+    /// When the links opened, from which on their cuts are counted. Seconds since 1970.
+    pub opened_s: f64,
     /// From the links' start to their end. Seconds.
     pub seconds: f64,
     /// Every link.

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::config::{LabConfig, LanSpec, LinkSpec};
 use crate::emulator::{LinkEmulator, monotonic_ns};
@@ -54,6 +54,8 @@ pub struct Lab {
     site_names: Vec<String>,
     emulators: Vec<LinkEmulator>,
     epoch_ns: u64,
+    /// The same by the clock on the wall. Seconds since 1970.
+    opened_s: f64,
 }
 
 impl Lab {
@@ -87,6 +89,7 @@ impl Lab {
             site_names: config.sites.iter().map(|s| s.name.clone()).collect(),
             emulators: Vec::new(),
             epoch_ns: 0,
+            opened_s: 0.0,
         };
         lab.make_places(config)?;
         if config.mgmt {
@@ -101,6 +104,7 @@ impl Lab {
         lab.tune(config)?;
         lab.publish()?;
         lab.epoch_ns = monotonic_ns();
+        lab.opened_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         lab.emulators.iter().for_each(|e| e.open(lab.epoch_ns));
         Ok(lab)
     }
@@ -153,7 +157,7 @@ impl Lab {
             .map(|(i, emulator)| self.link_report(i, emulator, unseen[i]))
             .collect();
         let spoiled = links.iter().flat_map(|l| &l.directions).any(|d| d.spoiled);
-        LabReport { version: 1, seconds, links, spoiled }
+        LabReport { version: 1, opened_s: self.opened_s, seconds, links, spoiled }
     }
 
     /// Ends every process in the lab.
