@@ -1,7 +1,7 @@
 //! What the measurements on emulated WANs tell their user, before and afterwards.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use isthmus_bench::BenchError;
 
@@ -42,12 +42,8 @@ pub(super) fn conclude(out: &Path, ran: Result<bool, BenchError>) -> ExitCode {
     }
 }
 
-/// The version, and the commit where this program lies in a checkout.
+/// The version, and of which commit it was built where that is known (`build.rs`).
 pub(super) fn version() -> String {
-    let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
-    let mut git = Command::new("git");
-    git.arg("-C").arg(folder.unwrap_or_default()).args(["describe", "--always", "--dirty"]);
-    let commit = git.output().ok().filter(|ended| ended.status.success());
-    let commit = commit.map(|ended| format!(" {}", String::from_utf8_lossy(&ended.stdout).trim()));
-    env!("CARGO_PKG_VERSION").to_owned() + &commit.unwrap_or_default()
+    let built = option_env!("ISTHMUS_BUILT_OF").map(|commit| format!(" {commit}"));
+    env!("CARGO_PKG_VERSION").to_owned() + &built.unwrap_or_default()
 }

@@ -1,0 +1,33 @@
+//! Says of which commit a release is built, for samples of measurements (`isthmus bench wan`, `file`). Nothing
+//! is said, and nothing goes wrong, where that is not known: without git, outside of its repository. Builds
+//! that are not optimised say so instead; their figures mean nothing, and they are not built anew for a commit.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    if std::env::var("PROFILE").is_ok_and(|profile| profile != "release") {
+        println!("cargo::rustc-env=ISTHMUS_BUILT_OF=(not a release build)");
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let Some(root) = root.canonicalize().ok() else { return };
+    // A tarball may lie in somebody else's repository.
+    let is_ours = git(&root, &["rev-parse", "--show-toplevel"]).is_some_and(|top| Path::new(&top) == root);
+    let Some(commit) = git(&root, &["describe", "--always", "--dirty"]).filter(|_| is_ours) else { return };
+    println!("cargo::rustc-env=ISTHMUS_BUILT_OF={commit}");
+    // Each commit, and each change of what is built.
+    let log = git(&root, &["rev-parse", "--git-path", "logs/HEAD"]).map(|log| root.join(log));
+    let watched: [Option<PathBuf>; 3] = [log, Some(root.join("crates")), Some(root.join("Cargo.lock"))];
+    for path in watched.into_iter().flatten().filter(|path| path.exists()) {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+}
+
+/// What git says, in one line.
+fn git(folder: &Path, words: &[&str]) -> Option<String> {
+    let ended = Command::new("git").arg("-C").arg(folder).args(words).output().ok()?;
+    let said = String::from_utf8(ended.stdout).ok().filter(|_| ended.status.success())?;
+    Some(said.trim().to_owned()).filter(|said| !said.is_empty())
+}
