@@ -3,6 +3,7 @@
 
 use crate::lab::last_line;
 use crate::link::Link;
+use crate::outcome::arrivals;
 use crate::sample::Shares;
 
 /// What others are to keep of a link with a queue of one round trip.
@@ -30,7 +31,7 @@ pub(crate) fn script(control: &str, seconds: u64, mpi: &str) -> String {
 
 /// The seconds that both were measured, and their shares, from what the script said.
 pub(crate) fn shares(said: &str, link: &Link, seconds: u64) -> Result<(f64, Shares), String> {
-    let (ours, theirs) = (ours(said), theirs(said));
+    let (ours, theirs) = (arrivals(said), theirs(said));
     let ([(from, _), .., (to, _)], [(since, _), .., (until, _)]) = (&ours[..], &theirs[..]) else {
         return Err(format!("no result: {}", last_line(said)));
     };
@@ -40,15 +41,6 @@ pub(crate) fn shares(said: &str, link: &Link, seconds: u64) -> Result<(f64, Shar
     }
     let share = |points| (come(points, to) - come(points, from)) / (to - from) / link.goodput();
     Ok((to - from, Shares { ours: share(&ours), theirs: share(&theirs) }))
-}
-
-/// When how many bytes of ours had come: `ARRIVED TIME BYTES`.
-fn ours(said: &str) -> Vec<(f64, f64)> {
-    let point = |line: &str| {
-        let (at, bytes) = line.strip_prefix("ARRIVED ")?.split_once(' ')?;
-        Some((at.parse().ok()?, bytes.parse().ok()?))
-    };
-    said.lines().filter_map(point).collect()
 }
 
 /// The same of iperf3's: `IPERF3 TIME [  5] 0.25-0.50 sec 14.1 MBytes 473456 Kbits/sec`. Its last line, of

@@ -9,6 +9,8 @@ pub enum Contender {
     Isthmus,
     /// MPI over Isthmus, its lanes by this transport alone.
     IsthmusBy(&'static str),
+    /// MPI over Isthmus, all longer messages transferred in this way, whatever is measured.
+    Transfer(&'static str),
     /// The same MPI over libfabric's tcp, under this congestion control.
     Stock(&'static str),
     /// iperf3 with so many streams under this congestion control.
@@ -19,10 +21,13 @@ pub enum Contender {
 
 impl Contender {
     /// All that there are.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Isthmus,
         Self::IsthmusBy("tcp"),
         Self::IsthmusBy("udp"),
+        Self::Transfer("eager"),
+        Self::Transfer("rendezvous"),
+        Self::Transfer("mixed"),
         Self::Stock("cubic"),
         Self::Stock("bbr"),
         Self::Iperf("cubic", 1),
@@ -38,29 +43,28 @@ impl Contender {
         Self::ALL.into_iter().find(|one| one.to_string() == name)
     }
 
-    /// Congestion control of the sites' TCP, where the contender leaves that to the system.
-    pub(crate) fn congestion(self) -> Option<&'static str> {
+    /// What the sites' TCP is set to: stock MPI leaves its congestion control to the system. The others have
+    /// their own, and get what most systems have.
+    pub(crate) fn sites_congestion(self) -> &'static str {
         match self {
-            Self::Stock(control) => Some(control),
-            // Isthmus has its own, whatever the sites'.
-            Self::Isthmus | Self::IsthmusBy(_) | Self::Beside(_) => Some("cubic"),
-            Self::Iperf(..) => None,
+            Self::Stock(control) => control,
+            _ => "cubic",
         }
     }
 
-    /// Whether MPI is what runs.
-    pub(crate) fn is_mpi(self) -> bool {
-        !matches!(self, Self::Iperf(..))
+    /// Whether it is iperf3 by itself; in all others MPI runs.
+    pub(crate) fn is_iperf(self) -> bool {
+        matches!(self, Self::Iperf(..))
     }
 
     /// Whether iperf3 takes part.
     pub(crate) fn has_iperf(self) -> bool {
-        matches!(self, Self::Iperf(..) | Self::Beside(_))
+        self.is_iperf() || matches!(self, Self::Beside(_))
     }
 
     /// Whether it is ours.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Isthmus | Self::IsthmusBy(_) | Self::Beside(_))
+        !matches!(self, Self::Stock(_) | Self::Iperf(..))
     }
 }
 
@@ -68,7 +72,7 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Isthmus => f.write_str("isthmus"),
-            Self::IsthmusBy(transport) => write!(f, "isthmus-{transport}"),
+            Self::IsthmusBy(how) | Self::Transfer(how) => write!(f, "isthmus-{how}"),
             Self::Stock(control) => write!(f, "stock-{control}"),
             Self::Iperf(control, streams) => write!(f, "iperf3-{control}-x{streams}"),
             Self::Beside(control) => write!(f, "{control}-beside-isthmus"),

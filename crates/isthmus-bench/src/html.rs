@@ -2,49 +2,56 @@
 
 use std::fmt::Write;
 
-use crate::plot::{colour, escaped, frame, head, legend, line};
+use isthmus_units::{Percent, Span};
+
+use crate::beside::GOAL;
+use crate::link::Link;
+use crate::plot::{Look, Plot, Point, escaped, head, legend, table};
 use crate::sample::{Sample, percentile};
-use crate::table::{cell, distinct, text};
+use crate::table::{Cell, Group, all_trips, cell, distinct, grids, groups};
+
+/// Percentiles of round trips that are drawn.
+const SHARES: [f64; 6] = [0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
 
 /// The page.
 pub(crate) fn page(samples: &[Sample]) -> String {
     let mut out = head("WAN measurements");
     circumstances(&mut out, samples);
-    for (work, bytes) in distinct(samples, |sample| (sample.work.clone(), sample.bytes)) {
-        let of_work = |sample: &&Sample| (&sample.work, sample.bytes) == (&work, bytes);
-        let chosen: Vec<_> = samples.iter().filter(of_work).cloned().collect();
-        let _ = write!(out, "<h2>{}</h2>", heading(&work, bytes));
-        let contenders = distinct(&chosen, |sample| sample.contender.clone());
-        legend(&mut out, &contenders);
-        out.push_str("<div class=plots>");
-        if work == "pingpong" {
-            for link in distinct(&chosen, |sample| sample.link) {
-                let on_link: Vec<_> = chosen.iter().filter(|sample| sample.link == link).cloned().collect();
-                latency(&mut out, &on_link, &contenders);
-            }
-        } else {
-            for rtt in distinct(&chosen, |sample| sample.link.rtt) {
-                let on_rtt: Vec<_> = chosen.iter().filter(|sample| sample.link.rtt == rtt).cloned().collect();
-                let of =
-                    if work == "share" { "iperf3's fraction of the link" } else { "fraction of the floor" };
-                goodput(&mut out, &on_rtt, &contenders, of);
-            }
+    let all = distinct(samples, |sample| sample.contender.clone());
+    for group in groups(samples) {
+        let _ = write!(out, "<h2>{}</h2>", heading(&group));
+        let shown = distinct(&group.samples, |sample| sample.contender.clone());
+        let floor = "<span><svg viewBox=\"0 0 28 12\"><line class=floor x1=0 x2=28 y1=6 y2=6 /></svg>the floor</span>";
+        legend(&mut out, &all, &shown, floor);
+        Section { group: &group, all: &all, shown: &shown }.plots(&mut out);
+        for grid in grids(&group) {
+            table(&mut out, &grid.title, &grid.head, &grid.rows);
         }
-        let _ = write!(out, "</div><pre>{}</pre>", escaped(text(&chosen).trim_end()));
     }
+    choices(&mut out, samples);
     failures(&mut out, samples);
     out.push_str("</html>\n");
     out
 }
 
-fn heading(work: &str, bytes: u64) -> String {
-    let amount = format!("{} MB", bytes as f64 / 1e6);
-    match work {
+fn heading(group: &Group) -> String {
+    let amount = format!("{} MB", group.bytes as f64 / 1e6);
+    let first = group.samples.first();
+    match group.work.as_str() {
         "stream" => format!("One way, {amount} in messages of 16 MB, from a cold start"),
         "exchange" => format!("MPI_Sendrecv of 1 MB, {amount} each way"),
         "pingpong" => "8 bytes there and back".to_owned(),
         "late" => format!("{amount} to a receive that is not yet posted"),
         "share" => "What a stream of iperf3's reaches of a link that ours uses too".to_owned(),
+        "preposted" => {
+            let link = first.map_or(String::new(), |sample| sample.link.title());
+            format!("{amount} in messages of 256 KiB, a share of whose receives is posted ahead; {link}")
+        }
+        "paths" => format!("One way, {amount} over two links at once"),
+        "paths-cut" => {
+            format!("One way, {amount} over two links at once, the second of which is cut for good")
+        }
+        "outage" => "A link that is down for 2 s".to_owned(),
         other => escaped(other),
     }
 }
@@ -55,12 +62,16 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
         return;
     };
     let spoiled = samples.iter().filter(|sample| sample.spoiled()).count();
+    let not_ended = samples.iter().filter(|sample| sample.not_ended_s.is_some()).count();
+    let seeds = distinct(samples, |sample| sample.seed.to_string()).join(", ");
     let _ = write!(
         out,
-        "<p>{} runs on emulated links of {}, MTU {}, loss in both directions, isthmus {}, Linux {}. \
+        "<p>{} runs on emulated links of {}, MTU {}, loss in both directions, isthmus {}, Linux {}, seeds {seeds}. \
          Contenders took turns, each run in a lab of its own. In {spoiled} runs the emulator was late \
-         itself, which says little of the contender. The floor is one round trip and what full packets \
-         take at the link's rate, losses taken off. Raw samples: <code>samples.jsonl</code>.",
+         itself (*), which says little of the contender. {not_ended} did not end in the time that they had (hollow, \
+         &lt;): they are drawn as the most that they can have reached. The floor is one round trip and what full packets \
+         take at the link's rate, losses taken off. Points are medians. Raw samples, each with its lab, command, seed, \
+         congestion control and what Isthmus chose: <code>samples.jsonl</code>.",
         samples.len(),
         first.link.rate,
         first.link.mtu,
@@ -69,89 +80,244 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
     );
 }
 
-/// Fraction `of` the floor or the link against loss, at one round trip.
-fn goodput(out: &mut String, chosen: &[Sample], contenders: &[String], of: &str) {
-    let mut links = distinct(chosen, |sample| sample.link);
-    links.sort_by(|a, b| a.loss.0.total_cmp(&b.loss.0));
-    let Some(first) = links.first() else { return };
-    let at = |i: usize| if links.len() > 1 { i as f64 / (links.len() - 1) as f64 } else { 0.5 };
-    let ticks: Vec<_> = links.iter().enumerate().map(|(i, link)| (at(i), link.loss.to_string())).collect();
-    frame(out, &format!("round trip {}", first.rtt), &ticks, 1.0, &format!("loss; {of}"));
-    for one in contenders {
-        let value = |link| cell(chosen.iter().filter(|s| s.link == link && s.contender == *one)).fraction;
-        let points = links.iter().enumerate().filter_map(|(i, link)| Some((at(i), value(*link)?)));
-        line(out, &points.collect::<Vec<_>>(), colour(contenders, one), true);
-    }
-    out.push_str("</svg></figure>");
+/// What is drawn of a group.
+struct Section<'a> {
+    group: &'a Group,
+    /// All contenders of the page, and those of the group.
+    all: &'a [String],
+    shown: &'a [String],
 }
 
-/// Percentiles of round trips, at one link.
-fn latency(out: &mut String, chosen: &[Sample], contenders: &[String]) {
-    const SHARES: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 1.0];
-    let Some(link) = chosen.first().map(|sample| sample.link) else { return };
-    let at = |i: usize| i as f64 / (SHARES.len() - 1) as f64;
-    let name = |share: &f64| if *share < 1.0 { format!("p{}", share * 100.0) } else { "most".to_owned() };
-    let ticks: Vec<_> = SHARES.iter().enumerate().map(|(i, share)| (at(i), name(share))).collect();
-    let rtt_us = link.rtt_s() * 1e6;
-    let trips = |one: &String| {
-        let own = chosen.iter().filter(|sample| sample.contender == *one);
-        let mut all: Vec<_> =
-            own.flat_map(|sample| sample.round_trips_us.iter().map(|us| us / rtt_us)).collect();
-        all.sort_by(f64::total_cmp);
-        all
-    };
-    let all: Vec<_> = contenders.iter().map(trips).collect();
-    let most = all.iter().filter_map(|trips| trips.last()).fold(1.0_f64, |most, one| most.max(*one));
-    frame(out, &link.title(), &ticks, most, "percentile; round trips of the link");
-    for (one, trips) in contenders.iter().zip(&all) {
-        let value = |share: &f64| Some(percentile(trips, *share)? / most);
-        let points = SHARES.iter().enumerate().filter_map(|(i, share)| Some((at(i), value(share)?)));
-        line(out, &points.collect::<Vec<_>>(), colour(contenders, one), true);
+/// What a plot's height stands for.
+#[derive(Clone, Copy)]
+enum Up {
+    Mbps,
+    Fraction,
+    Share,
+    Resumed,
+}
+
+impl Up {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mbps => "goodput, Mb/s",
+            Self::Fraction => "fraction of the floor",
+            Self::Share => "iperf3's fraction of the link",
+            Self::Resumed => "until data came, round trips",
+        }
     }
-    out.push_str("</svg></figure>");
+
+    fn of(self, cell: &Cell) -> Option<f64> {
+        match self {
+            Self::Mbps => cell.mbps,
+            Self::Fraction | Self::Share => cell.fraction,
+            Self::Resumed => cell.resumed,
+        }
+    }
+
+    /// What cannot be surpassed, or what is to be reached.
+    fn floor(self, sample: &Sample) -> Option<f64> {
+        match self {
+            Self::Mbps => Some(sample.floor_mbps()),
+            Self::Fraction => Some(1.0),
+            Self::Share => Some(GOAL),
+            Self::Resumed => None,
+        }
+    }
+}
+
+impl Section<'_> {
+    fn plots(&self, out: &mut String) {
+        match self.group.work.as_str() {
+            "pingpong" => {}
+            "preposted" => self.row(out, "", |section, out| section.by_ahead(out)),
+            "share" => self.row(out, "", |section, out| section.by_loss_and_rtt(out, &[Up::Share])),
+            "outage" => self.row(out, "", |section, out| section.by_loss_and_rtt(out, &[Up::Resumed])),
+            "paths" | "paths-cut" => {} // a table of few rows says it all
+            _ => self.row(out, "", |section, out| section.by_loss_and_rtt(out, &[Up::Mbps, Up::Fraction])),
+        }
+        if self.group.samples.iter().any(|sample| !sample.round_trips_us.is_empty()) {
+            self.row(out, "Percentiles of the time that each took", |section, out| {
+                for link in distinct(&self.group.samples, |sample| sample.link) {
+                    section.latency(out, link);
+                }
+            });
+        }
+    }
+
+    fn row(&self, out: &mut String, title: &str, plots: impl Fn(&Self, &mut String)) {
+        if !title.is_empty() {
+            let _ = write!(out, "<h3>{title}</h3>");
+        }
+        out.push_str("<div class=plots>");
+        plots(self, out);
+        out.push_str("</div>");
+    }
+
+    /// Against loss for each round trip, and against the round trip for each loss, where there is more than one.
+    fn by_loss_and_rtt(&self, out: &mut String, ups: &[Up]) {
+        let samples = &self.group.samples;
+        let mut rtts = distinct(samples, |sample| sample.link.rtt);
+        let mut losses = distinct(samples, |sample| sample.link.loss);
+        rtts.sort();
+        losses.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for up in ups {
+            if losses.len() > 1 || rtts.len() == 1 {
+                for rtt in &rtts {
+                    let at = |loss: &Percent| {
+                        (loss.to_string(), Link { rtt: *rtt, loss: *loss, ..samples[0].link })
+                    };
+                    let places: Vec<_> = losses.iter().map(at).collect();
+                    self.by_link(out, &format!("round trip {rtt}"), "loss each way", *up, &places);
+                }
+            }
+            if rtts.len() > 1 {
+                for loss in &losses {
+                    let at =
+                        |rtt: &Span| (rtt.to_string(), Link { rtt: *rtt, loss: *loss, ..samples[0].link });
+                    let places: Vec<_> = rtts.iter().map(at).collect();
+                    self.by_link(out, &format!("loss {loss}"), "round trip", *up, &places);
+                }
+            }
+        }
+    }
+
+    /// One value for each of these links, those that there are.
+    fn by_link(&self, out: &mut String, title: &str, along: &str, up: Up, places: &[(String, Link)]) {
+        let there = |link: &Link| self.group.samples.iter().find(|sample| sample.link == *link);
+        let places: Vec<_> = places.iter().filter(|(_, link)| there(link).is_some()).collect();
+        let at = |i: usize| if places.len() > 1 { i as f64 / (places.len() - 1) as f64 } else { 0.5 };
+        let floor = |(i, (_, link)): (usize, &&(String, Link))| Some((at(i), up.floor(there(link)?)?));
+        let plot = Plot {
+            title: title.to_owned(),
+            along: along.to_owned(),
+            up: up.name().to_owned(),
+            ticks: places.iter().enumerate().map(|(i, (label, _))| (at(i), label.clone())).collect(),
+            least_top: if matches!(up, Up::Share) { 1.0 } else { 0.0 },
+            floor: places.iter().enumerate().filter_map(floor).collect(),
+        };
+        self.draw(out, &plot, up, |i, sample| places.get(i).map(|(_, link)| (at(i), sample.link == *link)));
+    }
+
+    /// Goodput against the share of receives that are posted ahead.
+    fn by_ahead(&self, out: &mut String) {
+        let mut shares = distinct(&self.group.samples, |sample| sample.ahead.unwrap_or(0));
+        shares.sort_unstable();
+        let at = |share: u32| f64::from(share) / 100.0;
+        for up in [Up::Mbps, Up::Fraction] {
+            let floor = self.group.samples.first().and_then(|sample| up.floor(sample));
+            let plot = Plot {
+                title: if matches!(up, Up::Mbps) { "throughput" } else { "the same beside the floor" }
+                    .to_owned(),
+                along: "share of receives that are posted ahead, %".to_owned(),
+                up: up.name().to_owned(),
+                ticks: shares.iter().map(|share| (at(*share), share.to_string())).collect(),
+                floor: floor.map(|floor| vec![(0.0, floor), (1.0, floor)]).unwrap_or_default(),
+                ..Plot::default()
+            };
+            self.draw(out, &plot, up, |i, sample| {
+                shares.get(i).map(|share| (at(*share), sample.ahead == Some(*share)))
+            });
+        }
+    }
+
+    /// A line for each contender: `place` tells where the i-th value is, and whether a sample belongs to it.
+    fn draw(
+        &self,
+        out: &mut String,
+        plot: &Plot,
+        up: Up,
+        place: impl Fn(usize, &Sample) -> Option<(f64, bool)>,
+    ) {
+        let samples = &self.group.samples;
+        let line = |one: &String| {
+            let point = |i: usize| {
+                let (x, _) = place(i, samples.first()?)?;
+                let own =
+                    samples.iter().filter(|s| s.contender == *one && place(i, s).is_some_and(|(_, is)| is));
+                let cell = cell(own);
+                Some(Point { x, y: up.of(&cell)?, is_bound: cell.is_bound })
+            };
+            let points = (0..plot.ticks.len()).filter_map(point).collect();
+            (Look::of(self.all, one), points)
+        };
+        plot.draw(out, &self.shown.iter().map(line).collect::<Vec<_>>());
+    }
+
+    /// Percentiles of round trips, at one link.
+    fn latency(&self, out: &mut String, link: Link) {
+        let at = |i: usize| i as f64 / (SHARES.len() - 1) as f64;
+        let name = |share: &f64| if *share < 1.0 { format!("p{}", share * 100.0) } else { "most".to_owned() };
+        let on_link = || self.group.samples.iter().filter(|sample| sample.link == link);
+        let of_one = |sample: &Sample| match sample.work.as_str() {
+            "late" => sample.floor_s / link.rtt_s(),
+            _ => 1.0,
+        };
+        let floor = on_link().next().map(|sample| vec![(0.0, of_one(sample)), (1.0, of_one(sample))]);
+        let plot = Plot {
+            title: link.title(),
+            along: "percentile".to_owned(),
+            up: "round trips of the link".to_owned(),
+            ticks: SHARES.iter().enumerate().map(|(i, share)| (at(i), name(share))).collect(),
+            floor: floor.unwrap_or_default(),
+            ..Plot::default()
+        };
+        let line = |one: &String| {
+            let trips = all_trips(on_link().filter(|sample| sample.contender == *one));
+            let point = |(i, share): (usize, &f64)| {
+                Some(Point { x: at(i), y: percentile(&trips, *share)?, is_bound: false })
+            };
+            (Look::of(self.all, one), SHARES.iter().enumerate().filter_map(point).collect())
+        };
+        plot.draw(out, &self.shown.iter().map(line).collect::<Vec<_>>());
+    }
+}
+
+/// What lanes were made of, once for each work, link and contender that says so.
+fn choices(out: &mut String, samples: &[Sample]) {
+    let of = |sample: &Sample| {
+        let seen = sample.congestion.clone()?;
+        Some(vec![sample.title(), seen])
+    };
+    let rows: Vec<_> = distinct(samples, of).into_iter().flatten().collect();
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Congestion control that was used</h2><details><summary>run by run</summary>");
+    table(out, "", &["run", "congestion control"].map(str::to_owned), &rows);
+    out.push_str("</details>");
 }
 
 fn failures(out: &mut String, samples: &[Sample]) {
-    let failed: Vec<_> = samples.iter().filter(|sample| sample.seconds.is_none()).collect();
+    let failed: Vec<_> =
+        samples.iter().filter_map(|sample| Some((sample, sample.error.as_deref()?))).collect();
     if failed.is_empty() {
         return;
     }
     out.push_str("<h2>Runs that failed</h2><ul>");
-    for sample in failed {
-        let why = sample.error.as_deref().unwrap_or("?");
-        let what = format!("{}, {}, {}: {why}", sample.contender, sample.work, sample.link.title());
-        let _ = write!(out, "<li>{}", escaped(&what));
+    for (sample, why) in failed {
+        let _ = write!(out, "<li>{}", escaped(&format!("{}: {why}", sample.title())));
     }
     out.push_str("</ul>");
 }
 
 #[cfg(test)]
 mod tests {
-    use isthmus_units::{Percent, Rate, Span};
     use serde_json::json;
 
     use super::*;
-    use crate::Link;
-    use crate::sample::Shares;
+    use crate::sample::{Shares, fixture};
+    use crate::table::text;
 
     fn sample(contender: &str, loss: f64, seconds: Option<f64>) -> Sample {
+        let fixture = fixture();
         Sample {
-            at: 0,
-            version: "1 <2>".to_owned(),
-            kernel: "6".to_owned(),
-            run: 1,
-            link: Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(loss), mtu: 9_000 },
-            work: "stream".into(),
-            bytes: 1_000_000,
+            link: Link { loss: Percent(loss), ..fixture.link },
             contender: contender.to_owned(),
-            congestion: None,
-            command: String::new(),
-            floor_s: 1.0,
             seconds,
-            round_trips_us: vec![],
-            shares: None,
             error: seconds.is_none().then(|| "no <way>".to_owned()),
             emulator: json!({ "spoiled": loss > 0.0 }),
+            ..fixture
         }
     }
 
@@ -166,10 +332,48 @@ mod tests {
         assert!(
             page.contains("no &lt;way&gt;") && !page.contains("no <way>") && page.contains("1 &lt;2&gt;")
         );
-        assert_eq!(page.matches("<polyline").count(), 2);
+        // In Mb/s and as a fraction: two contenders, and the floor.
+        assert_eq!(page.matches("<polyline points").count(), 2 * 2);
+        assert_eq!(page.matches("<polyline class=floor").count(), 2);
         assert!(page.contains("In 1 runs the emulator"));
         let table = text(&samples);
         assert!(table.contains("0.500") && table.contains("0.250*") && table.contains("0.000!"), "{table}");
+    }
+
+    #[test]
+    fn goodput_is_drawn_against_loss_and_against_the_round_trip() {
+        let at = |ms: u64, loss: f64| {
+            let one = sample("isthmus", loss, Some(2.0));
+            Sample { link: Link { rtt: Span(ms * 1_000_000), ..one.link }, ..one }
+        };
+        let page = page(&[at(24, 0.0), at(366, 0.0), at(24, 0.01), at(366, 0.01)]);
+        for title in ["round trip 24ms", "round trip 366ms", "loss 0%", "loss 1%"] {
+            assert_eq!(page.matches(&format!("<figcaption>{title}<")).count(), 2, "{title}");
+        }
+        assert!(page.contains("goodput, Mb/s") && page.contains("loss each way"), "axes have names");
+    }
+
+    #[test]
+    fn late_receives_have_percentiles_as_well() {
+        let late = Sample {
+            work: "late".into(),
+            round_trips_us: vec![24_000.0; 5],
+            ..sample("isthmus", 0.0, Some(0.03))
+        };
+        assert!(page(&[late]).contains("round trips of the link"));
+    }
+
+    #[test]
+    fn receives_posted_ahead_are_drawn_with_a_line_for_each_protocol() {
+        let at = |ahead, contender| Sample {
+            work: "preposted".into(),
+            ahead: Some(ahead),
+            ..sample(contender, 0.0, Some(2.0))
+        };
+        let page =
+            page(&[at(0, "isthmus"), at(100, "isthmus"), at(0, "isthmus-eager"), at(100, "isthmus-eager")]);
+        assert_eq!(page.matches("<polyline points").count(), 2 * 2);
+        assert!(page.contains("share of receives that are posted ahead, %"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The lab that a run has for itself, as a command.
 
+use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,31 +15,34 @@ pub(crate) fn limit_s(floor_s: f64) -> f64 {
     (LIMIT_S + LIMIT_FACTOR * floor_s).ceil()
 }
 
-/// A lab of this link; what runs in it is still to be added.
-pub(crate) fn command(
-    isthmus: &Path,
-    link: &Link,
-    seed: u32,
-    limit_s: f64,
-    congestion: Option<&str>,
-    report: &Path,
-) -> Command {
+/// The configuration of a lab of two sites, a and b, and these links between them, each down from when
+/// on for how long, in seconds from the lab's beginning, where it is at all.
+pub(crate) fn config(links: &[(Link, Option<(f64, f64)>)], seed: u64, congestion: Option<&str>) -> String {
+    let mut out = "mgmt = true\n".to_owned();
+    for site in ["a", "b"] {
+        let _ = writeln!(out, "[[site]]\nname = \"{site}\"");
+        if let Some(control) = congestion {
+            let _ = writeln!(out, "cc = \"{control}\"");
+        }
+    }
+    for (Link { rate, rtt, loss, mtu }, down) in links {
+        let _ = writeln!(
+            out,
+            "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"{rate}\"\nrtt = \"{rtt}\"\nloss = \"{loss}\"\n\
+             mtu = {mtu}\nseed = {seed}"
+        );
+        if let Some((at, length)) = down {
+            let _ = writeln!(out, "down = [{{ at = \"{at}s\", for = \"{length}s\" }}]");
+        }
+    }
+    out
+}
+
+/// A lab as this file says; what runs in it is still to be added.
+pub(crate) fn command(isthmus: &Path, config: &Path, limit_s: f64, report: &Path) -> Command {
     let mut lab = Command::new(isthmus);
-    lab.args(["lab", "run", "--quiet", "--mgmt"]);
-    for (name, value) in [
-        ("--rate", link.rate.to_string()),
-        ("--rtt", link.rtt.to_string()),
-        ("--loss", link.loss.to_string()),
-        ("--mtu", link.mtu.to_string()),
-        ("--seed", seed.to_string()),
-        ("--timeout", limit_s.to_string()),
-    ] {
-        lab.arg(name).arg(value);
-    }
-    if let Some(control) = congestion {
-        lab.args(["--cc", control]);
-    }
-    lab.arg("--report").arg(report);
+    lab.args(["lab", "run", "--quiet", "--config"]).arg(config);
+    lab.arg("--timeout").arg(limit_s.to_string()).arg("--report").arg(report);
     lab
 }
 
@@ -47,11 +51,10 @@ pub(crate) fn last_line(text: &str) -> String {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").to_owned()
 }
 
-/// Why a run that ended badly did.
-pub(crate) fn why(ended: &std::process::Output, limit_s: f64) -> String {
-    let [said, complained] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    let why = if complained.trim().is_empty() { last_line(&said) } else { last_line(&complained) };
-    format!("{} within {limit_s} s: {why}", ended.status)
+/// Why a run that ended badly did, by what it said and what it complained of.
+pub(crate) fn why(status: std::process::ExitStatus, said: &str, complained: &str, limit_s: f64) -> String {
+    let why = if complained.trim().is_empty() { last_line(said) } else { last_line(complained) };
+    format!("{status} within {limit_s} s: {why}")
 }
 
 /// A word for a shell.

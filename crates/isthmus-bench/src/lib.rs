@@ -9,12 +9,14 @@
 #![forbid(unsafe_code)]
 
 mod beside;
+mod choices;
 mod contender;
 mod files;
 mod html;
 mod lab;
 mod link;
 mod matrix;
+mod outcome;
 mod plot;
 mod run;
 mod sample;

@@ -66,6 +66,23 @@ impl Link {
     }
 }
 
+/// The least time in which so many bytes go by two links, the second of which is cut so long after they
+/// began to go. Seconds.
+pub(crate) fn floor_of_both_s(bytes: u64, first: &Link, second: &Link, cut_s: Option<f64>) -> f64 {
+    let by_one = first.floor_s(bytes).min(second.floor_s(bytes));
+    // What would have come in the round trips comes as well.
+    let owed = |link: &Link| link.goodput() * link.rtt_s();
+    let sum = first.goodput() + second.goodput();
+    let by_both = ((bytes as f64 + owed(first) + owed(second)) / sum).min(by_one);
+    match cut_s {
+        Some(cut) if cut < by_both => {
+            let came = second.goodput() * (cut - second.rtt_s() / 2.0).max(0.0);
+            first.rtt_s() + (bytes as f64 - came) / first.goodput()
+        }
+        _ => by_both,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +94,23 @@ mod tests {
         assert!((link.floor_s(500_000_000) - 4.064).abs() < 0.01, "{}", link.floor_s(500_000_000));
         let lossy = Link { loss: Percent(0.1), ..link };
         assert!((lossy.goodput() / link.goodput() - 0.9).abs() < 1e-9);
+    }
+
+    #[test]
+    fn two_links_carry_their_sum_until_one_is_cut() {
+        let of = |ms: u64| Link {
+            rate: Rate(500_000_000),
+            rtt: Span(ms * 1_000_000),
+            loss: Percent(0.0),
+            mtu: 9_000,
+        };
+        let (first, second) = (of(24), of(60));
+        let both = |cut_s| floor_of_both_s(500_000_000, &first, &second, cut_s);
+        assert!((both(None) - 4.08).abs() < 0.01, "{}", both(None));
+        assert!((both(Some(5.0)) - both(None)).abs() < 1e-9, "after the end");
+        // What had come by the second link, 1.97 s at 61.9 MB/s, is spared to the first.
+        assert!((both(Some(2.0)) - (0.024 + 8.081 - 1.97)).abs() < 0.01, "{}", both(Some(2.0)));
+        assert!((both(Some(0.0)) - first.floor_s(500_000_000)).abs() < 1e-9, "from the beginning");
+        assert!((floor_of_both_s(1, &first, &second, None) - 0.024).abs() < 1e-6, "by the shorter alone");
     }
 }

@@ -1,4 +1,4 @@
-//! What pages of measurements are made of: a head, legends, plots as SVG.
+//! What pages of measurements are made of: a head, legends, tables, plots as SVG.
 
 use std::fmt::Write;
 
@@ -6,11 +6,16 @@ use crate::sample::median;
 
 const STYLE: &str = include_str!("report.css");
 /// A plot's size, and its margins: left, right, top, bottom. Pixels.
-const SIZE: [f64; 2] = [460.0, 280.0];
-const MARGIN: [f64; 4] = [44.0, 12.0, 12.0, 44.0];
-/// One colour for each contender, told apart also by those who see few.
-const COLOURS: [&str; 9] =
-    ["#0b62a4", "#d1495b", "#2a9d57", "#8d6a9f", "#e08e00", "#3aa6b9", "#7a7a7a", "#a0522d", "#5b5bd6"];
+const SIZE: [f64; 2] = [480.0, 300.0];
+const MARGIN: [f64; 4] = [62.0, 16.0, 14.0, 50.0];
+/// About how many lines a plot has across.
+const GRID_LINES: f64 = 5.0;
+/// One colour for each contender, told apart also by those who see few; shapes help.
+const COLOURS: [&str; 12] = [
+    "#0b5394", "#c0392b", "#e08e00", "#2a9d57", "#7d3c98", "#17a2b8", "#8c564b", "#5f6b76", "#b5418e",
+    "#7a8b00", "#4b6fd6", "#d2691e",
+];
+const SHAPES: usize = 4;
 
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -25,112 +30,256 @@ pub(crate) fn head(title: &str) -> String {
     )
 }
 
-pub(crate) fn colour(contenders: &[String], one: &str) -> &'static str {
-    COLOURS[contenders.iter().position(|other| other == one).unwrap_or(0) % COLOURS.len()]
+/// A table; its first column names the rows.
+pub(crate) fn table(out: &mut String, title: &str, head: &[String], rows: &[Vec<String>]) {
+    let cells = |tag: &str, row: &[String]| -> String {
+        row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect()
+    };
+    let _ = write!(
+        out,
+        "<div class=wide><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>",
+        escaped(title),
+        cells("th", head)
+    );
+    for row in rows {
+        let _ = write!(out, "<tr>{}</tr>", cells("td", row));
+    }
+    out.push_str("</tbody></table></div>");
 }
 
-pub(crate) fn legend(out: &mut String, contenders: &[String]) {
+/// A contender's place among all of a page, by which it is drawn alike wherever it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Look(usize);
+
+impl Look {
+    pub(crate) fn of(contenders: &[String], one: &str) -> Self {
+        Self(contenders.iter().position(|other| other == one).unwrap_or(0))
+    }
+
+    fn colour(self) -> &'static str {
+        COLOURS[self.0 % COLOURS.len()]
+    }
+
+    /// Its sign at a place; hollow where there is no more than a bound.
+    fn sign(self, x: f64, y: f64, is_hollow: bool) -> String {
+        let fill = if is_hollow { "#fff" } else { self.colour() };
+        let paint = format!("fill=\"{fill}\" stroke=\"{}\" stroke-width=1.5", self.colour());
+        let path = |points: &[(f64, f64)]| {
+            let points: String =
+                points.iter().map(|(dx, dy)| format!("{:.1},{:.1} ", x + dx, y + dy)).collect();
+            format!("<polygon points=\"{}\" {paint} />", points.trim_end())
+        };
+        match self.0 % SHAPES {
+            0 => format!("<circle cx={x:.1} cy={y:.1} r=3.5 {paint} />"),
+            1 => path(&[(-3.2, -3.2), (3.2, -3.2), (3.2, 3.2), (-3.2, 3.2)]),
+            2 => path(&[(0.0, -4.4), (4.2, 3.4), (-4.2, 3.4)]),
+            _ => path(&[(0.0, -4.6), (4.6, 0.0), (0.0, 4.6), (-4.6, 0.0)]),
+        }
+    }
+}
+
+/// The signs of these contenders, and what is the same in all plots.
+pub(crate) fn legend(out: &mut String, all: &[String], shown: &[String], also: &str) {
     out.push_str("<p class=legend>");
-    for one in contenders {
+    for one in shown {
+        let look = Look::of(all, one);
         let _ = write!(
             out,
-            "<span><i style=\"background:{}\"></i>{}</span>",
-            colour(contenders, one),
+            "<span><svg viewBox=\"0 0 28 12\"><line x1=0 x2=28 y1=6 y2=6 stroke=\"{}\" stroke-width=2 />{}</svg>{}</span> ",
+            look.colour(),
+            look.sign(14.0, 6.0, false),
             escaped(one)
         );
     }
+    out.push_str(also);
+    out.push_str("</p>");
 }
 
-/// A plot's frame: `x` positions with their labels, and y from 0 to `most`.
-pub(crate) fn frame(out: &mut String, title: &str, ticks: &[(f64, String)], most: f64, unit: &str) {
-    let [width, height] = SIZE;
-    let [left, right, top, bottom] = MARGIN;
-    let _ = write!(
-        out,
-        "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {width} {height}\" role=img>",
-        escaped(title)
-    );
-    for step in 0..=4 {
-        let share = f64::from(step) / 4.0;
-        let y = height - bottom - share * (height - top - bottom);
-        let _ = write!(
-            out,
-            "<line class=grid x1={left} x2={:.1} y1={y:.1} y2={y:.1} /><text x={:.1} y={:.1} text-anchor=end>{:.2}</text>",
-            width - right,
-            left - 6.0,
-            y + 4.0,
-            share * most
-        );
-    }
-    for (share, label) in ticks {
-        let x = left + share * (width - left - right);
-        let _ = write!(
-            out,
-            "<text x={x:.1} y={:.1} text-anchor=middle>{}</text>",
-            height - bottom + 16.0,
-            escaped(label)
-        );
-    }
-    let _ = write!(
-        out,
-        "<text x={:.1} y={:.1} text-anchor=middle>{}</text>",
-        width / 2.0,
-        height - 6.0,
-        escaped(unit)
-    );
+/// One point of a line: its place along the plot, as a share, its value, and whether that is no more than a bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) is_bound: bool,
 }
 
-/// A line through points, each a share of the plot's width and height.
-pub(crate) fn line(out: &mut String, points: &[(f64, f64)], colour: &str, dots: bool) {
-    let [width, height] = SIZE;
-    let [left, right, top, bottom] = MARGIN;
-    let place = |(x, y): &(f64, f64)| {
-        let y = y.clamp(0.0, 1.0);
-        (left + x * (width - left - right), height - bottom - y * (height - top - bottom))
-    };
-    let path: String = points.iter().map(place).map(|(x, y)| format!("{x:.1},{y:.1} ")).collect();
-    let _ = write!(out, "<polyline points=\"{}\" stroke=\"{colour}\" />", path.trim_end());
-    for (x, y) in points.iter().map(place).filter(|_| dots) {
-        let _ = write!(out, "<circle cx={x:.1} cy={y:.1} r=3 fill=\"{colour}\" />");
+/// A plot.
+#[derive(Default)]
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    /// What is along it, and what is up, each with its unit.
+    pub(crate) along: String,
+    pub(crate) up: String,
+    /// Places along it, as shares, with their labels.
+    pub(crate) ticks: Vec<(f64, String)>,
+    /// It goes up to this at least.
+    pub(crate) least_top: f64,
+    /// What cannot be surpassed: a dashed line.
+    pub(crate) floor: Vec<(f64, f64)>,
+}
+
+impl Plot {
+    pub(crate) fn draw(&self, out: &mut String, lines: &[(Look, Vec<Point>)]) {
+        let [width, height] = SIZE;
+        let [left, right, top, bottom] = MARGIN;
+        let values = lines.iter().flat_map(|(_, points)| points.iter().map(|point| point.y));
+        let most = values.chain(self.floor.iter().map(|(_, y)| *y)).fold(self.least_top, f64::max);
+        let step = step(most);
+        let count = (most / step - 1e-9).ceil().max(1.0);
+        let at = |x: f64, y: f64| {
+            let up = (y / (count * step)).clamp(0.0, 1.0);
+            (left + x * (width - left - right), height - bottom - up * (height - top - bottom))
+        };
+        let title = escaped(&self.title);
+        let _ = write!(
+            out,
+            "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {width} {height}\" role=img \
+             aria-label=\"{title}\">"
+        );
+        for number in 0..=count as u32 {
+            let value = f64::from(number) * step;
+            let (x, y) = at(0.0, value);
+            let (right, left, y_text) = (width - right, x - 8.0, y + 4.0);
+            let digits = if step < 0.1 { 2 } else { usize::from(step.fract() > 1e-9) };
+            let _ = write!(
+                out,
+                "<line class=grid x1={x:.1} x2={right:.1} y1={y:.1} y2={y:.1} />\
+                 <text x={left:.1} y={y_text:.1} text-anchor=end>{value:.digits$}</text>"
+            );
+        }
+        for (share, label) in &self.ticks {
+            let (x, y) = at(*share, 0.0);
+            let (end, under, label) = (y + 4.0, y + 18.0, escaped(label));
+            let _ = write!(
+                out,
+                "<line class=axis x1={x:.1} x2={x:.1} y1={y:.1} y2={end:.1} />\
+                 <text x={x:.1} y={under:.1} text-anchor=middle>{label}</text>"
+            );
+        }
+        let ((x0, y0), (x1, y1)) = (at(0.0, 0.0), at(1.0, count * step));
+        let (middle_x, middle_y) = (f64::midpoint(x0, x1), f64::midpoint(y0, y1));
+        let _ = write!(
+            out,
+            "<polyline class=axis points=\"{x0:.1},{y1:.1} {x0:.1},{y0:.1} {x1:.1},{y0:.1}\" />\
+             <text class=name x={middle_x:.1} y={:.1} text-anchor=middle>{}</text>\
+             <text class=name transform=\"translate(14 {middle_y:.1}) rotate(-90)\" text-anchor=middle>{}</text>",
+            height - 8.0,
+            escaped(&self.along),
+            escaped(&self.up)
+        );
+        let path = |points: &mut dyn Iterator<Item = (f64, f64)>| -> String {
+            points.map(|(x, y)| at(x, y)).map(|(x, y)| format!("{x:.1},{y:.1} ")).collect()
+        };
+        if !self.floor.is_empty() {
+            let _ = write!(
+                out,
+                "<polyline class=floor points=\"{}\" />",
+                path(&mut ends_drawn(&self.floor).into_iter())
+            );
+        }
+        for (look, points) in lines {
+            let line = path(&mut points.iter().map(|point| (point.x, point.y)));
+            let _ = write!(out, "<polyline points=\"{}\" stroke=\"{}\" />", line.trim_end(), look.colour());
+            for point in points {
+                let (x, y) = at(point.x, point.y);
+                out.push_str(&look.sign(x, y, point.is_bound));
+            }
+        }
+        out.push_str("</svg></figure>");
     }
+}
+
+/// A line of one point goes all along the plot.
+fn ends_drawn(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    match points {
+        [(_, y)] => vec![(0.0, *y), (1.0, *y)],
+        _ => points.to_vec(),
+    }
+}
+
+/// A round distance of lines up to `most`.
+fn step(most: f64) -> f64 {
+    let rough = (most / GRID_LINES).max(1e-9);
+    let power = 10_f64.powf(rough.log10().floor());
+    [1.0, 2.0, 2.5, 5.0, 10.0]
+        .map(|digit| digit * power)
+        .into_iter()
+        .find(|step| *step >= rough)
+        .unwrap_or(rough)
 }
 
 /// A plot of bars that lie, each as long as the median of its values, which are dots on it; from 0
 /// to 1, or to the greatest.
-pub(crate) fn bars(out: &mut String, title: &str, rows: &[(&str, &[f64])]) {
-    const WIDTH: f64 = 720.0;
-    const LEFT: f64 = 210.0;
+pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str, &[f64])]) {
+    const WIDTH: f64 = 760.0;
+    const LEFT: f64 = 230.0;
     const RIGHT: f64 = 60.0;
-    const ROW: f64 = 22.0;
+    const ROW: f64 = 24.0;
+    const AXIS: f64 = 24.0;
     let most = rows.iter().flat_map(|(_, values)| values.iter().copied()).fold(1.0, f64::max);
+    let step = step(most);
     let at = |value: f64| LEFT + value / most * (WIDTH - LEFT - RIGHT);
-    let height = ROW * rows.len() as f64 + 8.0;
+    let bottom = ROW * rows.len() as f64 + 8.0;
+    let title = escaped(title);
     let _ = write!(
         out,
-        "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=img>\
-         <line class=grid x1={x:.1} x2={x:.1} y1=0 y2={height} />",
-        escaped(title),
-        x = at(1.0)
+        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {}\" role=img aria-label=\"{title}\">",
+        bottom + AXIS
     );
+    for number in 0..=(most / step + 1e-9) as u32 {
+        let value = f64::from(number) * step;
+        let (x, y) = (at(value), bottom + 16.0);
+        let class = if (value - 1.0).abs() < 1e-9 { "floor" } else { "grid" };
+        let _ = write!(
+            out,
+            "<line class={class} x1={x:.1} x2={x:.1} y1=0 y2={bottom:.1} />\
+             <text x={x:.1} y={y:.1} text-anchor=middle>{value:.1}</text>"
+        );
+    }
     for (row, (name, values)) in rows.iter().enumerate() {
         let y = row as f64 * ROW + 4.0;
         let middle = median(values.iter().copied()).unwrap_or(0.0);
+        let after = at(values.iter().copied().fold(middle, f64::max)) + 8.0;
         let _ = write!(
             out,
             "<text x={:.1} y={:.1} text-anchor=end>{}</text>\
-             <rect x={LEFT} y={y:.1} width={:.1} height={:.1} fill=\"{}\" /><text x={:.1} y={:.1}>{middle:.3}</text>",
+             <rect x={LEFT} y={y:.1} width={:.1} height={:.1} rx=2 fill=\"{}\" />\
+             <text class=value x={after:.1} y={:.1}>{middle:.3}</text>",
             LEFT - 8.0,
             y + 12.0,
             escaped(name),
             at(middle) - LEFT,
-            ROW - 6.0,
-            COLOURS[row % COLOURS.len()],
-            at(values.iter().copied().fold(middle, f64::max)) + 8.0,
+            ROW - 8.0,
+            Look::of(all, name).colour(),
             y + 12.0
         );
         for value in *values {
-            let _ = write!(out, "<circle cx={:.1} cy={:.1} r=3 fill=currentColor />", at(*value), y + 8.0);
+            let _ =
+                write!(out, "<circle class=run cx={:.1} cy={:.1} r=3 />", at(*value), y + (ROW - 8.0) / 2.0);
         }
     }
     out.push_str("</svg></figure>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_across_a_plot_are_at_round_values_and_few() {
+        for (most, expected) in [(1.0, 0.2), (990.0, 200.0), (9.9, 2.0), (4.6, 1.0), (120.0, 25.0)] {
+            assert!((step(most) / expected - 1.0).abs() < 1e-9, "{most}: {}", step(most));
+        }
+        assert!(step(0.0) > 0.0);
+    }
+
+    #[test]
+    fn a_bound_is_hollow_and_the_axes_have_names() {
+        let mut out = String::new();
+        let point = |is_bound| Point { x: 0.5, y: 1.0, is_bound };
+        let plot = Plot { along: "loss, %".into(), up: "goodput, Mb/s".into(), ..Plot::default() };
+        plot.draw(&mut out, &[(Look(0), vec![point(false), point(true)])]);
+        assert!(out.contains("loss, %") && out.contains("goodput, Mb/s"), "{out}");
+        assert_eq!(out.matches("fill=\"#fff\"").count(), 1);
+    }
 }

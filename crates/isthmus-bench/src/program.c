@@ -1,21 +1,29 @@
-/* Two ranks at two sites. Prints one line of JSON.
- *   program stream BYTES        messages of 16 MB one way, acknowledged at the end
- *   program share BYTES         the same, and the second rank tells as it goes what has come until when
- *   program exchange TIMES      MPI_Sendrecv of 1 MB
- *   program pingpong TIMES      8 bytes there and back
- *   program late BYTES WAIT_US  a message whose receive is posted WAIT_US after it was asked for
+/* Two ranks at two sites. Says BEGAN with the time when that begins to count, and at the end RESULT with one
+ * line of JSON; or NOT ENDED, if it takes longer than LIMIT_S seconds.
+ *   program LIMIT_S stream BYTES        messages of 16 MB one way, acknowledged at the end
+ *   program LIMIT_S share BYTES         the same, and the second rank tells as it goes what has come until when
+ *   program LIMIT_S outage BYTES        the same with messages of 256 KiB
+ *   program LIMIT_S exchange TIMES      MPI_Sendrecv of 1 MB
+ *   program LIMIT_S pingpong TIMES      8 bytes there and back
+ *   program LIMIT_S late BYTES WAIT_US  a message whose receive is posted WAIT_US after it was asked for
+ *   program LIMIT_S preposted TIMES UNCOUNTED BYTES AHEAD SEED
+ *                                       messages of BYTES one way, of whose receives AHEAD % are posted ahead;
+ *                                       time counts from when UNCOUNTED of them have come
  */
 #include <mpi.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCK = 16000000, UNDER_WAY = 16, MEGABYTE = 1000000 };
+enum { MEGABYTE = 1000000, UNDER_WAY_MOST = 192, PREPOSTED_AHEAD = 32 };
 
 static int rank;
+static double limit_s;
 
 static unsigned char *room(size_t bytes)
 {
@@ -44,38 +52,59 @@ static void mark(unsigned char *at, size_t bytes, unsigned char first)
     }
 }
 
-static void tell(int64_t bytes)
+static void tell(const char *what, int64_t bytes)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    printf("ARRIVED %lld.%09ld %lld\n", (long long)now.tv_sec, now.tv_nsec, (long long)bytes);
+    printf("%s %lld.%09ld %lld\n", what, (long long)now.tv_sec, now.tv_nsec, (long long)bytes);
     fflush(stdout);
 }
 
-static double stream(int64_t bytes, int tells)
+static void give_up(int signal)
 {
-    MPI_Request requests[UNDER_WAY];
-    unsigned char *blocks[UNDER_WAY], answer = 0;
-    int64_t count = (bytes + BLOCK - 1) / BLOCK;
-    for (int i = 0; i < UNDER_WAY; i++) {
-        requests[i] = MPI_REQUEST_NULL;
-        blocks[i] = room(BLOCK);
+    static const char said[] = "NOT ENDED\n";
+    (void)signal;
+    if (write(STDOUT_FILENO, said, sizeof said - 1) < 0)
+        _exit(4);
+    _exit(3);
+}
+
+/* Time counts from here on. */
+static double begin(void)
+{
+    if (rank == 0) {
+        struct itimerval limit = {{0, 0}, {(time_t)limit_s, (suseconds_t)((limit_s - (double)(time_t)limit_s) * 1e6)}};
+        tell("BEGAN", 0);
+        signal(SIGALRM, give_up);
+        setitimer(ITIMER_REAL, &limit, NULL);
     }
-    double start = MPI_Wtime();
-    for (int64_t n = 0; n < count + UNDER_WAY; n++) {
-        int slot = (int)(n % UNDER_WAY);
-        int64_t done = n - UNDER_WAY;
+    return MPI_Wtime();
+}
+
+static double stream(int64_t bytes, int64_t block, int under_way, int tells)
+{
+    MPI_Request requests[UNDER_WAY_MOST];
+    unsigned char *blocks[UNDER_WAY_MOST], answer = 0;
+    int64_t count = (bytes + block - 1) / block;
+    for (int i = 0; i < under_way; i++) {
+        requests[i] = MPI_REQUEST_NULL;
+        blocks[i] = room((size_t)block);
+    }
+    double start = begin();
+    for (int64_t n = 0; n < count + under_way; n++) {
+        int slot = (int)(n % under_way);
+        int64_t done = n - under_way;
         MPI_Wait(&requests[slot], MPI_STATUS_IGNORE);
         if (rank == 1 && done >= 0) {
-            int64_t left = bytes - done * BLOCK;
-            check(blocks[slot], (size_t)(left < BLOCK ? left : BLOCK), (unsigned char)done);
+            int64_t left = bytes - done * block;
+            check(blocks[slot], (size_t)(left < block ? left : block), (unsigned char)done);
             if (tells)
-                tell(done * BLOCK + (left < BLOCK ? left : BLOCK));
+                tell("ARRIVED", done * block + (left < block ? left : block));
         }
         if (n >= count)
             continue;
-        int64_t left = bytes - n * BLOCK;
-        int len = (int)(left < BLOCK ? left : BLOCK);
+        int64_t left = bytes - n * block;
+        int len = (int)(left < block ? left : block);
         if (rank == 0) {
             mark(blocks[slot], (size_t)len, (unsigned char)n);
             MPI_Isend(blocks[slot], len, MPI_BYTE, 1, 1, MPI_COMM_WORLD, &requests[slot]);
@@ -93,7 +122,7 @@ static double stream(int64_t bytes, int tells)
 static double exchange(int64_t times)
 {
     unsigned char *out = room(MEGABYTE), *in = room(MEGABYTE);
-    double start = MPI_Wtime();
+    double start = begin();
     for (int64_t n = 0; n < times; n++) {
         mark(out, MEGABYTE, (unsigned char)n);
         MPI_Sendrecv(out, MEGABYTE, MPI_BYTE, 1 - rank, 3, in, MEGABYTE, MPI_BYTE, 1 - rank, 3, MPI_COMM_WORLD,
@@ -106,7 +135,7 @@ static double exchange(int64_t times)
 static double once(int64_t bytes, double *trips, int64_t times, useconds_t wait)
 {
     unsigned char *at = room((size_t)bytes), token = 0;
-    double start = MPI_Wtime();
+    double start = begin();
     for (int64_t n = 0; n < times; n++) {
         if (wait && rank == 0)
             MPI_Recv(&token, 1, MPI_BYTE, 1, 4, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -127,6 +156,57 @@ static double once(int64_t bytes, double *trips, int64_t times, useconds_t wait)
     return MPI_Wtime() - start;
 }
 
+/* Whether the receive of message n is posted ahead: a hash of its number (splitmix64). */
+static int is_ahead(int64_t n, uint64_t percent, uint64_t seed)
+{
+    uint64_t z = seed * 0x9e3779b97f4a7c15u + (uint64_t)(n + 1) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return ((z ^ (z >> 31)) >> 32) % 100 < percent;
+}
+
+/* Sends keep PREPOSTED_AHEAD under way; receives are looked at in order, and those among the next so many that
+ * are to be ahead are posted. */
+static double preposted(int64_t count, int64_t uncounted, int bytes, uint64_t percent, uint64_t seed)
+{
+    MPI_Request requests[PREPOSTED_AHEAD];
+    unsigned char *at[PREPOSTED_AHEAD];
+    int is_posted[PREPOSTED_AHEAD] = {0};
+    for (int i = 0; i < PREPOSTED_AHEAD; i++) {
+        requests[i] = MPI_REQUEST_NULL;
+        at[i] = room((size_t)bytes);
+    }
+    double start = begin();
+    for (int64_t n = 0; n < count; n++) {
+        int slot = (int)(n % PREPOSTED_AHEAD);
+        if (rank == 0) {
+            MPI_Wait(&requests[slot], MPI_STATUS_IGNORE);
+            mark(at[slot], (size_t)bytes, (unsigned char)n);
+            MPI_Isend(at[slot], bytes, MPI_BYTE, 1, (int)(n % 1000), MPI_COMM_WORLD, &requests[slot]);
+            continue;
+        }
+        for (int64_t next = n; next < n + PREPOSTED_AHEAD && next < count; next++) {
+            int one = (int)(next % PREPOSTED_AHEAD);
+            if (is_posted[one] || (next > n && !is_ahead(next, percent, seed)))
+                continue;
+            MPI_Irecv(at[one], bytes, MPI_BYTE, 0, (int)(next % 1000), MPI_COMM_WORLD, &requests[one]);
+            is_posted[one] = 1;
+        }
+        MPI_Wait(&requests[slot], MPI_STATUS_IGNORE);
+        is_posted[slot] = 0;
+        check(at[slot], (size_t)bytes, (unsigned char)n);
+        if (n + 1 == uncounted)
+            start = MPI_Wtime();
+    }
+    double took = MPI_Wtime() - start; /* the receiver's is what counts */
+    MPI_Waitall(PREPOSTED_AHEAD, requests, MPI_STATUSES_IGNORE);
+    if (rank == 0)
+        MPI_Recv(&took, 1, MPI_DOUBLE, 1, 2000, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    else
+        MPI_Send(&took, 1, MPI_DOUBLE, 0, 2000, MPI_COMM_WORLD);
+    return took;
+}
+
 static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -137,20 +217,26 @@ int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    const char *work = argc > 2 ? argv[1] : "";
-    int64_t amount = argc > 2 ? strtoll(argv[2], NULL, 10) : 0, trips = 0;
+    limit_s = argc > 3 ? strtod(argv[1], NULL) : 0;
+    const char *work = argc > 3 ? argv[2] : "";
+    int64_t amount = argc > 3 ? strtoll(argv[3], NULL, 10) : 0, trips = 0;
     double seconds = 0, *each = NULL;
     if (!strcmp(work, "stream") || !strcmp(work, "share")) {
-        seconds = stream(amount, !strcmp(work, "share"));
+        seconds = stream(amount, 16 * MEGABYTE, 16, !strcmp(work, "share"));
+    } else if (!strcmp(work, "outage")) {
+        seconds = stream(amount, 256 << 10, UNDER_WAY_MOST, 1);
     } else if (!strcmp(work, "exchange")) {
         seconds = exchange(amount);
+    } else if (!strcmp(work, "preposted") && argc > 7) {
+        seconds = preposted(amount, strtoll(argv[4], NULL, 10), atoi(argv[5]), strtoull(argv[6], NULL, 10),
+                            strtoull(argv[7], NULL, 10));
     } else if (!strcmp(work, "pingpong") || !strcmp(work, "late")) {
         int late = !strcmp(work, "late");
         trips = late ? 5 : amount;
         each = malloc((size_t)trips * sizeof *each);
         if (!each)
             MPI_Abort(MPI_COMM_WORLD, 1);
-        seconds = once(late ? amount : 8, each, trips, late ? (useconds_t)strtoul(argv[3], NULL, 10) : 0);
+        seconds = once(late ? amount : 8, each, trips, late ? (useconds_t)strtoul(argv[4], NULL, 10) : 0);
         qsort(each, (size_t)trips, sizeof *each, ascending);
         if (late) /* the median is what counts: the first has the lanes' opening in it */
             seconds = each[trips / 2];

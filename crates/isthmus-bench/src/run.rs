@@ -11,13 +11,21 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use crate::BenchError;
+use crate::choices::Choices;
 use crate::contender::Contender;
 use crate::link::Link;
-use crate::matrix::{Matrix, Work};
+use crate::matrix::{Matrix, OUTAGE_S, Step, Work};
+use crate::outcome::{DOWN_AT_S, Ended, Outcome, outcome};
 use crate::sample::{Sample, Shares};
 use crate::{beside, html, lab, sample, table};
 
 const PROGRAM: &str = include_str!("program.c");
+/// What a run may take beyond its limit, for its start and its end. Seconds.
+const GRACE_S: f64 = 10.0;
+/// What iperf3 may, for its control connection. Seconds.
+const IPERF_GRACE_S: f64 = 1.0;
+/// For good. Seconds.
+const EVER_S: f64 = 10_000.0;
 /// How long after it was asked for a late message's receive is posted, beyond a round trip.
 /// Microseconds.
 const LATE_US: u64 = 20_000;
@@ -48,6 +56,8 @@ pub struct Bench {
     pub resume: bool,
     /// No run begins after so long.
     pub no_longer: Option<Duration>,
+    /// What a run may take, from when its time begins to count; else it depends on what is possible.
+    pub limit: Option<Duration>,
 }
 
 impl Bench {
@@ -55,30 +65,32 @@ impl Bench {
     /// `report.html` at the end. Returns the samples, and how many runs are still to be made.
     ///
     /// # Errors
-    /// Where something is missing, or the folder cannot be written. Runs that fail are samples.
+    /// Where something is missing, or the folder cannot be written. Runs that fail, or do not end in time,
+    /// are samples.
     pub fn run(&self) -> Result<(Vec<Sample>, usize), BenchError> {
         self.check()?;
         let out = &self.paths.out;
         fs::create_dir_all(out).map_err(BenchError::file(out))?;
         let work = tempfile::tempdir().map_err(BenchError::file("a temporary folder"))?;
-        let program = self.compile(work.path())?;
+        let of_mpi = self.matrix.contenders.iter().any(|one| !one.is_iperf());
+        let program = if of_mpi { self.compile(work.path())? } else { PathBuf::new() };
         let lines = out.join("samples.jsonl");
         let mut samples = if self.resume { sample::earlier(&lines)? } else { Vec::new() };
         let mut lines_file = File::create(&lines).map_err(BenchError::file(&lines))?;
         for sample in &samples {
             writeln!(lines_file, "{}", line_of(sample)).map_err(BenchError::file(&lines))?;
         }
-        let plan: Vec<_> =
-            self.plan().into_iter().filter(|step| !samples.iter().any(|s| is_of(s, step))).collect();
-        let bar = progress(plan.len() as u64);
+        let mut steps = self.matrix.steps();
+        steps.retain(|step| !samples.iter().any(|sample| is_of(sample, step)));
+        let bar = progress(steps.len() as u64);
         let began = Instant::now();
-        let mut left = plan.len();
-        for (run, link, kind, contender) in plan {
+        let mut left = steps.len();
+        for step in steps {
             if self.no_longer.is_some_and(|most| began.elapsed() > most) {
                 break;
             }
-            bar.set_message(format!("{contender}, {} {}", kind.name(), link.title()));
-            let sample = self.measure(run, link, kind, contender, &program, work.path());
+            bar.set_message(format!("{}, {} {}", step.contender, step.work.name(), step.link.title()));
+            let sample = self.measure(&step, &program, work.path())?;
             writeln!(lines_file, "{}", line_of(&sample)).map_err(BenchError::file(&lines))?;
             left -= 1;
             bar.println(said(&sample));
@@ -95,22 +107,14 @@ impl Bench {
         Ok((samples, left))
     }
 
-    /// All runs in their order: contenders of one cell after each other, then the next cell,
-    /// then all of it again.
-    fn plan(&self) -> Vec<(u32, Link, Work, Contender)> {
-        let mut plan = Vec::new();
-        for run in 1..=self.matrix.runs {
-            for (link, work) in &self.matrix.cells {
-                let suited = self.matrix.contenders.iter().filter(|one| work.suits(**one));
-                plan.extend(suited.map(|one| (run, *link, *work, *one)));
-            }
-        }
-        plan
-    }
-
     fn check(&self) -> Result<(), BenchError> {
         let missing = |text: String| Err(BenchError::Missing(text));
-        let of_mpi = self.matrix.contenders.iter().any(|one| one.is_mpi());
+        if self.matrix.count() == 0 {
+            return missing(
+                "nobody who is measured does such work on such links (isthmus bench wan --help)".into(),
+            );
+        }
+        let of_mpi = self.matrix.contenders.iter().any(|one| !one.is_iperf());
         for tool in ["mpiexec", "mpicc"].map(|tool| self.paths.mpi.join("bin").join(tool)) {
             if of_mpi && !tool.is_file() {
                 return missing(format!("{} is missing; name an MPICH with --mpi DIR", tool.display()));
@@ -137,62 +141,76 @@ impl Bench {
         }
     }
 
-    fn measure(
-        &self,
-        run: u32,
-        link: Link,
-        work: Work,
-        contender: Contender,
-        program: &Path,
-        folder: &Path,
-    ) -> Sample {
-        let report = folder.join("report.json");
+    fn measure(&self, step: &Step, program: &Path, folder: &Path) -> Result<Sample, BenchError> {
+        let Step { run, seed, link, work, contender } = *step;
+        let [report, config] = ["report.json", "lab.toml"].map(|name| folder.join(name));
         let _ = fs::remove_file(&report); // of the run before; none of the first
         let floor_s = work.floor_s(&link);
-        let inside = match contender {
-            Contender::Iperf(control, streams) => iperf(work, control, streams),
+        let limit_s = self.limit.map(|limit| limit.as_secs_f64());
+        let limit_s = limit_s.unwrap_or_else(|| lab::limit_s(floor_s + work.patience_s(&link)));
+        let line = match contender {
+            Contender::Iperf(control, streams) => iperf(work, control, streams, limit_s),
             Contender::Beside(control) => {
-                let mpi = self.mpi(work, &link, contender, program);
-                hub(&beside::script(control, work.amount(), &mpi))
+                beside::script(control, work.amount(), &self.mpi(step, 0.0, program))
             }
-            _ => hub(&format!("exec {}", self.mpi(work, &link, contender, program))),
+            _ => format!("exec {}", self.mpi(step, limit_s, program)),
         };
-        let limit = lab::limit_s(floor_s);
-        let control = contender.congestion();
-        let mut lab = lab::command(&self.paths.isthmus, &link, run, limit, control, &report);
-        lab.args(&inside).stdin(Stdio::null());
+        let text = lab::config(&links(step), seed, Some(contender.sites_congestion()));
+        fs::write(&config, &text).map_err(BenchError::file(&config))?;
+        let mut lab = lab::command(&self.paths.isthmus, &config, limit_s + GRACE_S, &report);
+        lab.args(["--", "sh", "-c", &line]).stdin(Stdio::null());
         let at = OffsetDateTime::now_utc().unix_timestamp();
-        let outcome = match lab.output() {
-            Err(error) => Err(format!("cannot start the lab: {error}")),
-            Ok(ended) => outcome(contender, work, &link, &ended, limit),
-        };
+        let ended = lab.output();
         let emulator = fs::read(&report).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let (outcome, error) = match outcome {
-            Ok(outcome) => (outcome, None),
+        let emulator = emulator.unwrap_or(Value::Null);
+        let mut choices = Choices::default();
+        let came = match &ended {
+            Err(error) => Err(format!("cannot start the lab: {error}")),
+            Ok(ended) => {
+                let [said, complained] =
+                    [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+                choices = Choices::of(&complained);
+                let complained = &choices.complaints;
+                let ended =
+                    Ended { status: ended.status, said: &said, complained, limit_s, emulator: &emulator };
+                outcome(step, &ended)
+            }
+        };
+        let (came, error) = match came {
+            Ok(came) => (came, None),
             Err(error) => (Outcome::default(), Some(error)),
         };
-        Sample {
+        let sites = (!contender.is_ours()).then(|| contender.sites_congestion().to_owned());
+        Ok(Sample {
             at,
             version: self.version.clone(),
             kernel: lab::kernel(),
             run,
+            seed,
             link,
+            second: work.second(),
+            lab: text,
             work: work.name().to_owned(),
+            ahead: work.ahead(),
             bytes: work.bytes(),
             contender: contender.to_string(),
-            congestion: contender.congestion().map(str::to_owned),
-            command: inside.join(" "),
-            floor_s,
-            seconds: outcome.seconds,
-            round_trips_us: outcome.round_trips_us,
-            shares: outcome.shares,
+            congestion: came.congestion.or_else(|| choices.congestion()).or(sites),
+            choices: choices.lines,
+            command: line,
+            floor_s: came.floor_s.unwrap_or(floor_s),
+            seconds: came.seconds,
+            not_ended_s: came.not_ended_s,
+            resumed_s: came.resumed_s,
+            round_trips_us: came.round_trips_us,
+            shares: came.shares,
             error,
-            emulator: emulator.unwrap_or(Value::Null),
-        }
+            emulator,
+        })
     }
 
     /// The command for an MPI job of one rank at each site.
-    fn mpi(&self, work: Work, link: &Link, contender: Contender, program: &Path) -> String {
+    fn mpi(&self, step: &Step, limit_s: f64, program: &Path) -> String {
+        let Step { seed, link, work, contender, .. } = step;
         let quoted = |path: &Path| lab::quoted(&path.display().to_string());
         let mut line = format!(
             "{} -launcher rsh -launcher-exec \"$ISTHMUS_LAB_RSH\" -hosts a,b -iface mgmt0 -ppn 1 -n 2",
@@ -205,72 +223,52 @@ impl Bench {
             set("FI_PROVIDER", "isthmus");
             set("FI_PROVIDER_PATH", &quoted(&self.paths.provider));
             set("FI_ISTHMUS_INTERFACE", "wan0");
+            // What it chooses is told there.
+            set("FI_LOG_LEVEL", "info");
+            set("FI_LOG_PROV", "isthmus");
         } else {
             set("FI_PROVIDER", "'tcp;ofi_rxm'");
             set("FI_TCP_IFACE", "wan0");
         }
-        if let Contender::IsthmusBy(transport) = contender {
-            set("FI_ISTHMUS_TRANSPORT", transport);
+        match contender {
+            Contender::IsthmusBy(transport) => set("FI_ISTHMUS_TRANSPORT", transport),
+            Contender::Transfer(how) => set("FI_ISTHMUS_TRANSFER", how),
+            _ => {}
         }
-        let amount = match work {
-            Work::Late(bytes) => format!("{bytes} {}", link.rtt.0 / 1_000 + LATE_US),
-            Work::Share(seconds) => beside::bytes(link, seconds.into()).to_string(),
-            _ => work.amount().to_string(),
+        if work.second().is_some() {
+            set("FI_ISTHMUS_RAILS", "wan1");
+        }
+        let amount = work.amount();
+        let what = match work {
+            Work::Late(_) => format!("late {amount} {}", link.rtt.0 / 1_000 + LATE_US),
+            Work::Share(seconds) => format!("share {}", beside::bytes(link, (*seconds).into())),
+            Work::Preposted { ahead, .. } => {
+                let (uncounted, bytes) = (work.uncounted(), Work::PREPOSTED);
+                format!("preposted {amount} {uncounted} {bytes} {ahead} {seed}")
+            }
+            Work::Paths { .. } => format!("stream {amount}"),
+            _ => format!("{} {amount}", work.name()),
         };
-        line + &format!(" {} {} {amount}", quoted(program), work.name())
+        line + &format!(" {} {limit_s} {what}", quoted(program))
     }
 }
 
-/// The lab's arguments for a command at its login node.
-fn hub(line: &str) -> Vec<String> {
-    ["--", "sh", "-c", line].map(str::to_owned).to_vec()
+/// The lab's links, each with when it is down from and for how long.
+fn links(step: &Step) -> Vec<(Link, Option<(f64, f64)>)> {
+    match step.work {
+        Work::Outage(_) => vec![(step.link, Some((DOWN_AT_S, OUTAGE_S)))],
+        Work::Paths { second, is_cut, .. } => {
+            vec![(step.link, None), (second, is_cut.then_some((DOWN_AT_S, EVER_S)))]
+        }
+        _ => vec![(step.link, None)],
+    }
 }
 
-/// The lab's arguments for iperf3 between the sites.
-fn iperf(work: Work, control: &str, streams: u32) -> Vec<String> {
-    let client = format!("sleep 0.5; exec iperf3 -c b -n {} -C {control} -P {streams} -J", work.amount());
-    ["--in", "b", "exec iperf3 -s -1 > /dev/null", "--in", "a", &client].map(str::to_owned).to_vec()
-}
-
-/// What a run came to; the fields are [`Sample`]'s.
-#[derive(Debug, Default, PartialEq)]
-struct Outcome {
-    seconds: Option<f64>,
-    round_trips_us: Vec<f64>,
-    shares: Option<Shares>,
-}
-
-/// What came of a run, or why nothing did.
-fn outcome(
-    contender: Contender,
-    work: Work,
-    link: &Link,
-    ended: &std::process::Output,
-    limit: f64,
-) -> Result<Outcome, String> {
-    let said = String::from_utf8_lossy(&ended.stdout);
-    if !ended.status.success() {
-        return Err(lab::why(ended, limit));
-    }
-    let none = || format!("no result: {}", lab::last_line(&said));
-    if let Contender::Beside(_) = contender {
-        let (seconds, shares) = beside::shares(&said, link, work.amount())?;
-        return Ok(Outcome { seconds: Some(seconds), shares: Some(shares), ..Outcome::default() });
-    }
-    if contender.is_mpi() {
-        let line = said.lines().find_map(|line| line.strip_prefix("RESULT ")).ok_or_else(none)?;
-        let result: Value = serde_json::from_str(line).map_err(|_| none())?;
-        let trips = result["round_trips_us"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let seconds = result["seconds"].as_f64().ok_or_else(none)?;
-        let round_trips_us = trips.iter().filter_map(Value::as_f64).collect();
-        return Ok(Outcome { seconds: Some(seconds), round_trips_us, shares: None });
-    }
-    let result: Value = serde_json::from_str(&said).map_err(|_| none())?;
-    let received = &result["end"]["sum_received"];
-    let [took, came] = ["seconds", "bytes"].map(|key| received[key].as_f64().filter(|value| *value > 0.0));
-    let (Some(took), Some(came)) = (took, came) else { return Err(result["error"].to_string()) };
-    // It ends when all was sent, which is before all has come: at the rate of what had.
-    Ok(Outcome { seconds: Some(took * work.bytes() as f64 / came), ..Outcome::default() })
+/// A script for the lab's login node: iperf3 between the sites.
+fn iperf(work: Work, control: &str, streams: u32, limit_s: f64) -> String {
+    let client = format!("iperf3 -c b -n {} -C {control} -P {streams} -J", work.amount());
+    let limit_s = limit_s + IPERF_GRACE_S;
+    format!("lab-rsh b iperf3 -s -1 > /dev/null & sleep 0.5; exec lab-rsh a timeout {limit_s} {client}")
 }
 
 fn line_of(sample: &Sample) -> String {
@@ -278,63 +276,37 @@ fn line_of(sample: &Sample) -> String {
 }
 
 /// Whether a sample is of this step of the plan.
-fn is_of(sample: &Sample, (run, link, work, contender): &(u32, Link, Work, Contender)) -> bool {
-    (sample.run, sample.bytes) == (*run, work.bytes())
-        && sample.link == *link
-        && sample.work == work.name()
+fn is_of(sample: &Sample, step: &Step) -> bool {
+    let Step { run, seed, link, work, contender } = step;
+    (sample.run, sample.seed, sample.link) == (*run, *seed, *link)
+        && (sample.work.as_str(), sample.bytes) == (work.name(), work.bytes())
+        && (sample.ahead, sample.second) == (work.ahead(), work.second())
         && sample.contender == contender.to_string()
 }
 
 fn said(sample: &Sample) -> String {
-    let what = format!("{:17} {:9} {:16}", sample.contender, sample.work, sample.link.title());
+    let what = format!("{:50}", sample.title());
     let spoiled = if sample.spoiled() { "  (the emulator was late)" } else { "" };
-    match (&sample.seconds, &sample.error) {
+    match (sample.seconds, sample.not_ended_s) {
         (Some(seconds), _) => {
-            let came = sample.shares.map_or_else(
-                || format!("{:.3} of the floor", sample.fraction()),
-                |Shares { ours, theirs }| format!("{theirs:.3} of the link, ours {ours:.3}"),
-            );
+            let came = match (sample.shares, sample.resumed_s) {
+                (Some(Shares { ours, theirs }), _) => format!("{theirs:.3} of the link, ours {ours:.3}"),
+                (_, Some(resumed)) => {
+                    format!("data again {:.2} round trips after the outage", resumed / sample.link.rtt_s())
+                }
+                _ => format!("{:.3} of the floor", sample.fraction()),
+            };
             format!("{what} {seconds:8.3} s  {came}{spoiled}")
         }
-        (None, error) => format!("{what} failed: {}", error.as_deref().unwrap_or("?")),
+        (None, Some(limit)) => {
+            let most = sample.floor_mbps() * sample.fraction();
+            format!("{what} not ended after {limit:.0} s: at most {most:.1} Mb/s{spoiled}")
+        }
+        (None, None) => format!("{what} failed: {}", sample.error.as_deref().unwrap_or("?")),
     }
 }
 
 pub(crate) fn progress(runs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left: {msg}");
     ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::{ExitStatus, Output};
-
-    use isthmus_units::{Percent, Rate, Span};
-
-    use super::*;
-
-    fn ended(status: i32, out: &str, err: &str) -> Output {
-        Output { status: ExitStatus::from_raw(status << 8), stdout: out.into(), stderr: err.into() }
-    }
-
-    #[test]
-    fn results_are_found_and_failures_say_why() {
-        let link = Link { rate: Rate(1_000_000), rtt: Span(0), loss: Percent(0.0), mtu: 9_000 };
-        let outcome = |contender, status: i32, out: &str, err: &str, limit| {
-            super::outcome(contender, Work::Stream(8), &link, &ended(status, out, err), limit)
-        };
-        let took = |seconds, trips: &[f64]| {
-            Ok(Outcome { seconds: Some(seconds), round_trips_us: trips.to_vec(), shares: None })
-        };
-        let good = "warning\nRESULT {\"seconds\": 4.5, \"round_trips_us\": [1.0, 2.5]}\n";
-        assert_eq!(outcome(Contender::Isthmus, 0, good, "", 1.0), took(4.5, &[1.0, 2.5]));
-        let late = outcome(Contender::Isthmus, 3, "", "isthmus lab: time is up\n", 30.0);
-        assert!(late.expect_err("failed").contains("within 30 s: isthmus lab: time is up"));
-        assert!(outcome(Contender::Isthmus, 0, "nothing\n", "", 1.0).is_err());
-        let json = "{\"end\": {\"sum_received\": {\"seconds\": 2.25, \"bytes\": 4}}}";
-        assert_eq!(outcome(Contender::Iperf("bbr", 1), 0, json, "", 1.0), took(4.5, &[]));
-        let refused = outcome(Contender::Iperf("bbr", 1), 0, "{\"error\": \"refused\"}", "", 1.0);
-        assert_eq!(refused, Err("\"refused\"".to_owned()));
-    }
 }

@@ -18,24 +18,45 @@ pub struct Sample {
     pub version: String,
     /// The kernel.
     pub kernel: String,
-    /// Which run, and so the link's seed.
+    /// Which run.
     pub run: u32,
+    /// Of the link's random decisions, and of what is posted ahead.
+    #[serde(default)]
+    pub seed: u64,
     /// The link.
     pub link: Link,
+    /// The other one, where there are two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<Link>,
+    /// The lab's configuration; what it says nothing of, such as queues, is in the emulator's report.
+    #[serde(default)]
+    pub lab: String,
     /// What was done.
     pub work: String,
+    /// Share of receives that were posted ahead, where that is what differs. Percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u32>,
     /// Bytes one way, in all.
     pub bytes: u64,
     /// Who did it.
     pub contender: String,
-    /// Congestion control of the sites' TCP, where that was set.
+    /// Congestion control that was used, as far as it is known: Isthmus' for each kind of lane.
     pub congestion: Option<String>,
+    /// What Isthmus said of its choices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
     /// The command, in the lab.
     pub command: String,
     /// Least time possible. Seconds.
     pub floor_s: f64,
-    /// Time taken, or, of a link's shares, measured; none where it failed. Seconds.
+    /// Time taken, or, of a link's shares, measured; none where it did not end or failed. Seconds.
     pub seconds: Option<f64>,
+    /// How long it had, where it had not ended by then. Seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_ended_s: Option<f64>,
+    /// From when a link was back until data came again. Seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_s: Option<f64>,
     /// Round trips, ascending, where they were measured. Microseconds.
     pub round_trips_us: Vec<f64>,
     /// What two that used the link at once reached of it.
@@ -57,13 +78,36 @@ pub struct Shares {
 }
 
 impl Sample {
-    /// Floor over time taken, or what is left of a link to others; 0 where it failed.
+    /// Floor over time taken, or what is left of a link to others; of one that did not end what it is at
+    /// most, and 0 where it failed.
     pub fn fraction(&self) -> f64 {
-        match (self.shares, self.seconds) {
+        match (self.shares, self.seconds.or(self.not_ended_s)) {
             (Some(shares), _) => shares.theirs,
             (None, Some(seconds)) => self.floor_s / seconds,
             (None, None) => 0.0,
         }
+    }
+
+    /// What the floor is, as a rate. Mb/s.
+    pub fn floor_mbps(&self) -> f64 {
+        if self.floor_s > 0.0 { self.bytes as f64 * 8e-6 / self.floor_s } else { 0.0 }
+    }
+
+    /// What it reached, or is at most; 0 where it failed. Mb/s.
+    pub fn mbps(&self) -> f64 {
+        self.fraction() * self.floor_mbps()
+    }
+
+    /// The run in a few words, as the progress display and a report name it.
+    pub fn title(&self) -> String {
+        let ahead = self.ahead.map_or(String::new(), |ahead| format!(" {ahead} % ahead"));
+        format!("{}, {}{ahead}, {}", self.contender, self.work, self.links())
+    }
+
+    /// Its link or links in a few words.
+    pub fn links(&self) -> String {
+        let second = self.second.map_or(String::new(), |second| format!(" and {}", second.title()));
+        self.link.title() + &second
     }
 
     /// Whether the emulator says that it was late itself.
@@ -110,33 +154,45 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {
     values.get(at.saturating_sub(1)).copied()
 }
 
+/// One that others are made of in tests: it did not run at all.
+#[cfg(test)]
+pub(crate) fn fixture() -> Sample {
+    use isthmus_units::{Percent, Rate, Span};
+    Sample {
+        at: 7,
+        version: "1 <2>".into(),
+        kernel: "6".into(),
+        run: 1,
+        seed: 1,
+        link: Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0001), mtu: 9_000 },
+        second: None,
+        lab: String::new(),
+        work: "stream".into(),
+        ahead: None,
+        bytes: 1_000_000,
+        contender: "isthmus".into(),
+        congestion: None,
+        choices: vec![],
+        command: "x".into(),
+        floor_s: 1.0,
+        seconds: None,
+        not_ended_s: None,
+        resumed_s: None,
+        round_trips_us: vec![],
+        shares: None,
+        error: None,
+        emulator: Value::Null,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use isthmus_units::{Percent, Rate, Span};
-
     use super::*;
 
     #[test]
     fn samples_are_read_back_and_a_torn_last_line_is_left_out() {
-        let link = Link { rate: Rate(10_000_000), rtt: Span(24_500_000), loss: Percent(0.0001), mtu: 1_500 };
-        let sample = Sample {
-            at: 7,
-            version: "1".into(),
-            kernel: "6".into(),
-            run: 2,
-            link,
-            work: "stream".into(),
-            bytes: 5,
-            contender: "isthmus".into(),
-            congestion: None,
-            command: "x".into(),
-            floor_s: 0.25,
-            seconds: Some(0.5),
-            round_trips_us: vec![1.5],
-            shares: None,
-            error: None,
-            emulator: Value::Null,
-        };
+        let sample = Sample { run: 2, seconds: Some(0.5), ..fixture() };
+        let link = sample.link;
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("samples.jsonl");
         assert_eq!(earlier(&path).expect("none yet").len(), 0);
@@ -147,6 +203,13 @@ mod tests {
         assert_eq!((read[1].link, read[1].seconds, read[1].run), (link, Some(0.5), 2));
         std::fs::write(&path, format!("{{}}\n{line}\n")).expect("written");
         assert!(earlier(&path).expect_err("no sample").to_string().contains("line 1"));
+    }
+
+    #[test]
+    fn one_that_did_not_end_is_at_most_as_fast_as_what_ends_then() {
+        let late = Sample { not_ended_s: Some(8.0), ..fixture() };
+        assert!((late.fraction() - 0.125).abs() < 1e-9 && (late.floor_mbps() - 8.0).abs() < 1e-9);
+        assert!(fixture().fraction().abs() < 1e-9, "failed");
     }
 
     #[test]

@@ -1,13 +1,19 @@
-//! Samples as text: medians, a table for each kind of work.
+//! Samples as tables: medians, for each kind of work.
 
 use std::fmt::Write;
 
 use crate::beside::GOAL;
-use crate::link::Link;
 use crate::sample::{Sample, median, percentile};
 
+/// What marks in a table say.
+const MARKS: &str =
+    "* the emulator was late in some runs, ! some failed, < did not end in time: at most so much";
+/// The ways to transfer messages that are chosen beforehand, and the choice by measurement.
+const STATIC: [&str; 3] = ["isthmus-eager", "isthmus-rendezvous", "isthmus-mixed"];
+pub(crate) const ADAPTIVE: &str = "isthmus";
+
 /// The different values of `of`, in the order in which they first come.
-pub(crate) fn distinct<T: PartialEq>(samples: &[Sample], of: impl Fn(&Sample) -> T) -> Vec<T> {
+pub(crate) fn distinct<S, T: PartialEq>(samples: &[S], of: impl Fn(&S) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for value in samples.iter().map(of) {
         if !found.contains(&value) {
@@ -17,111 +23,266 @@ pub(crate) fn distinct<T: PartialEq>(samples: &[Sample], of: impl Fn(&Sample) ->
     found
 }
 
-/// What a cell's samples come to: the median's fraction of the floor, of a link's shares iperf3's and ours,
-/// and how many there are, how many among them spoiled, how many failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Cell {
-    pub(crate) fraction: Option<f64>,
-    pub(crate) ours: Option<f64>,
-    pub(crate) count: usize,
-    pub(crate) spoiled: usize,
-    pub(crate) failed: usize,
+/// Samples of the same work, which one table and one row of plots are about.
+pub(crate) struct Group {
+    pub(crate) work: String,
+    pub(crate) bytes: u64,
+    pub(crate) samples: Vec<Sample>,
 }
 
-pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> Cell {
+/// Samples in groups.
+pub(crate) fn groups(samples: &[Sample]) -> Vec<Group> {
+    let link = |sample: &Sample| (sample.work == "preposted").then_some(sample.link);
+    // How much is sent through an outage depends on the link.
+    let bytes = |sample: &Sample| if sample.work == "outage" { 0 } else { sample.bytes };
+    let key = |sample: &Sample| (sample.work.clone(), bytes(sample), link(sample));
+    let of = |one: (String, u64, _)| {
+        let samples: Vec<_> = samples.iter().filter(|sample| key(sample) == one).cloned().collect();
+        Group { work: one.0, bytes: one.1, samples }
+    };
+    distinct(samples, key).into_iter().map(of).collect()
+}
+
+/// What a cell's samples come to. Medians; one that failed counts, as slower than all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Cell {
+    /// Of the fractions of the floor, or of a link's shares iperf3's; none where there is no sample.
+    pub(crate) fraction: Option<f64>,
+    /// Of what was reached. Mb/s.
+    pub(crate) mbps: Option<f64>,
+    /// Of a link's shares ours.
+    ours: Option<f64>,
+    /// From when a link was back until data came again. Round trips.
+    pub(crate) resumed: Option<f64>,
+    /// The medians are of runs that did not end: no more than so much.
+    pub(crate) is_bound: bool,
+    is_spoiled: bool,
+    has_failed: bool,
+}
+
+pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample>) -> Cell {
+    let samples: Vec<_> = samples.collect();
+    let of = |value: fn(&Sample) -> f64| median(samples.iter().map(|sample| value(sample)));
+    let of_some =
+        |value: fn(&Sample) -> Option<f64>| median(samples.iter().filter_map(|sample| value(sample)));
+    let failed = samples.iter().filter(|sample| sample.error.is_some()).count();
+    let not_ended = samples.iter().filter(|sample| sample.not_ended_s.is_some()).count();
+    // Those are slower than all that ended, so they come first.
+    let is_bound = not_ended > 0 && failed + not_ended > samples.len().saturating_sub(1) / 2;
     Cell {
-        // One that failed counts: as slower than all others.
-        fraction: median(samples.clone().map(Sample::fraction)),
-        ours: median(samples.clone().filter_map(|sample| Some(sample.shares?.ours))),
-        count: samples.clone().count(),
-        spoiled: samples.clone().filter(|sample| sample.spoiled()).count(),
-        failed: samples.filter(|sample| sample.seconds.is_none()).count(),
+        fraction: of(Sample::fraction),
+        mbps: of(Sample::mbps),
+        ours: of_some(|sample| Some(sample.shares?.ours)),
+        resumed: of_some(|sample| Some(sample.resumed_s? / sample.link.rtt_s())),
+        is_bound,
+        is_spoiled: samples.iter().any(|sample| sample.spoiled()),
+        has_failed: failed > 0,
+    }
+}
+
+impl Cell {
+    /// One of its values with so many digits behind the point, and its marks.
+    fn text(&self, value: Option<f64>, digits: usize) -> String {
+        let Some(value) = value else { return if self.has_failed { "!" } else { "-" }.to_owned() };
+        let bound = if self.is_bound { "<" } else { "" };
+        let ours = self.ours.map_or(String::new(), |ours| format!(", {ours:.digits$}"));
+        let marks = [(self.is_spoiled, "*"), (self.has_failed, "!")];
+        let marks: String = marks.iter().filter(|(set, _)| *set).map(|(_, mark)| *mark).collect();
+        format!("{bound}{value:.digits$}{ours}{marks}")
+    }
+}
+
+/// A table of texts; the first column names the rows.
+pub(crate) struct Grid {
+    pub(crate) title: String,
+    pub(crate) head: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    /// For a terminal.
+    fn text(&self) -> String {
+        let widths: Vec<_> = (0..self.head.len())
+            .map(|at| {
+                let cells = std::iter::once(&self.head).chain(&self.rows).filter_map(|row| row.get(at));
+                cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+            })
+            .collect();
+        let mut out = self.title.clone() + "\n";
+        for row in std::iter::once(&self.head).chain(&self.rows) {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+            let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  "));
+        }
+        out
     }
 }
 
 /// All as text for a terminal.
 pub(crate) fn text(samples: &[Sample]) -> String {
-    let mut out = String::new();
-    let links = distinct(samples, |sample| sample.link);
-    for (work, bytes) in distinct(samples, |sample| (sample.work.clone(), sample.bytes)) {
-        let of_work = |sample: &&Sample| (&sample.work, sample.bytes) == (&work, bytes);
-        let chosen: Vec<_> = samples.iter().filter(of_work).cloned().collect();
-        let what = if work == "share" {
-            format!(
-                "share: fraction of the link that iperf3 reaches, which is to be {GOAL} or more, and ours beside it"
-            )
-        } else {
-            format!("{work}, {} MB: fraction of the floor", bytes as f64 / 1e6)
-        };
-        let _ = writeln!(out, "{what}, median (* some runs spoiled, ! some failed)");
-        let contenders = distinct(&chosen, |sample| sample.contender.clone());
-        let _ = write!(out, "{:>18}", "round trip, loss");
-        contenders.iter().for_each(|one| {
-            let _ = write!(out, " {one:>20}");
-        });
-        for link in links.iter().filter(|link| chosen.iter().any(|sample| sample.link == **link)) {
-            let _ = write!(out, "\n{:>18}", link.title());
-            for one in &contenders {
-                let here = cell(chosen.iter().filter(|s| s.link == *link && s.contender == *one));
-                let marks = [(here.spoiled > 0, '*'), (here.failed > 0, '!')];
-                let marks: String = marks.iter().filter(|(set, _)| *set).map(|(_, mark)| *mark).collect();
-                let ours = here.ours.map_or(String::new(), |ours| format!(", {ours:.3}"));
-                let value =
-                    here.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.3}{ours}{marks}"));
-                let _ = write!(out, " {value:>20}");
-            }
-            if let Some(ratio) = beside_iperf(&chosen, link) {
-                let _ = write!(out, "   {ratio:.2} x the best iperf3");
-            }
-        }
-        out.push_str("\n\n");
-        trips(&mut out, &chosen);
+    let grids = groups(samples).into_iter().flat_map(|group| grids(&group));
+    let mut out: Vec<_> = grids.map(|grid| grid.text()).collect();
+    if !out.is_empty() {
+        out.push(format!("Medians. {MARKS}.\n"));
     }
+    out.join("\n")
+}
+
+/// The tables of a group.
+pub(crate) fn grids(group: &Group) -> Vec<Grid> {
+    let megabytes = group.bytes as f64 / 1e6;
+    let fraction = |cell: &Cell| cell.text(cell.fraction, 3);
+    let mut out = match group.work.as_str() {
+        "share" => {
+            let what = format!("which is to be {GOAL} or more, and ours beside it");
+            vec![grid(group, &format!("share: fraction of the link that iperf3 reaches, {what}"), fraction)]
+        }
+        "outage" => {
+            let what = "round trips from when the link was back after 2 s until data came";
+            vec![grid(group, &format!("outage: {what}"), |cell| cell.text(cell.resumed, 2))]
+        }
+        "pingpong" => vec![grid(group, "pingpong: fraction of the floor", fraction)],
+        work => {
+            let on = group.samples.first().filter(|_| work == "preposted");
+            let on = on.map_or(String::new(), |sample| format!(", {}", sample.link.title()));
+            let what = format!("{work}, {megabytes} MB{on}");
+            vec![
+                grid(group, &format!("{what}: fraction of the floor"), fraction),
+                grid(group, &format!("{what}: Mb/s"), |cell| cell.text(cell.mbps, 1)),
+            ]
+        }
+    };
+    if let Some(compared) = out.first_mut() {
+        add_ratios(compared, group);
+    }
+    out.extend(trips(group));
     out
 }
 
-/// The median of MPI over Isthmus, as it comes or else by one transport, as a multiple of the best
-/// median of iperf3; `None` where one of them was not measured, or no run of iperf3 ended.
-fn beside_iperf(chosen: &[Sample], link: &Link) -> Option<f64> {
-    let best = |prefix: &str| {
-        let mine = chosen.iter().filter(|s| s.link == *link && s.contender.starts_with(prefix));
-        let mine: Vec<_> = mine.cloned().collect();
-        let names = distinct(&mine, |sample| sample.contender.clone());
-        let medians =
-            names.iter().filter_map(|one| cell(mine.iter().filter(|s| s.contender == *one)).fraction);
-        medians.reduce(f64::max)
-    };
-    let as_it_comes = chosen.iter().any(|s| s.link == *link && s.contender == "isthmus");
-    let ours = if as_it_comes {
-        cell(chosen.iter().filter(|s| s.link == *link && s.contender == "isthmus")).fraction
+/// What a row is about.
+fn row_of(sample: &Sample) -> String {
+    sample.ahead.map_or_else(|| sample.links(), |ahead| format!("{ahead} %"))
+}
+
+/// A row for each link, or each share of receives posted ahead; a column for each contender.
+fn grid(group: &Group, title: &str, cell_text: impl Fn(&Cell) -> String) -> Grid {
+    let contenders = distinct(&group.samples, |sample| sample.contender.clone());
+    let corner = if group.work == "preposted" { "posted ahead" } else { "round trip, loss" };
+    let rows = distinct(&group.samples, row_of).into_iter().map(|name| {
+        let texts = contenders.iter().map(|one| cell_text(&cell_of(group, &name, one)));
+        let texts: Vec<_> = texts.collect();
+        [vec![name], texts].concat()
+    });
+    let rows = rows.collect();
+    Grid { title: title.to_owned(), head: [vec![corner.to_owned()], contenders].concat(), rows }
+}
+
+fn cell_of(group: &Group, row: &str, contender: &str) -> Cell {
+    cell(group.samples.iter().filter(|s| row_of(s) == row && s.contender == contender))
+}
+
+/// Adds a last column: how what is chosen by measurement stands to the best of what is chosen beforehand, or
+/// ours to the best of iperf3, where both were measured.
+fn add_ratios(grid: &mut Grid, group: &Group) {
+    let names = distinct(&group.samples, |sample| sample.contender.clone());
+    let (what, others): (_, Vec<_>) = if group.work == "preposted" {
+        ("adaptive / best static", names.iter().filter(|one| STATIC.contains(&one.as_str())).collect())
     } else {
-        best("isthmus-")
+        ("ours / best iperf3", names.iter().filter(|one| one.starts_with("iperf3-")).collect())
     };
-    best("iperf3-").filter(|best| *best > 0.0).and_then(|best| Some(ours? / best))
+    // As it comes, or else by the better transport.
+    let as_it_comes: Vec<_> = names.iter().filter(|one| *one == ADAPTIVE).collect();
+    let by_transport = || names.iter().filter(|one| one.starts_with("isthmus-")).collect();
+    let ours = if as_it_comes.is_empty() { by_transport() } else { as_it_comes };
+    if ours.is_empty() || others.is_empty() || (group.work == "preposted" && ours[0] != ADAPTIVE) {
+        return;
+    }
+    grid.head.push(what.to_owned());
+    for row in &mut grid.rows {
+        let best = |of: &[&String]| {
+            let cells = of.iter().map(|one| cell_of(group, &row[0], one));
+            cells.filter_map(|cell| cell.fraction).reduce(f64::max)
+        };
+        let ratio = best(&ours).zip(best(&others).filter(|best| *best > 0.0)).map(|(ours, best)| ours / best);
+        row.push(ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")));
+    }
 }
 
 /// Percentiles of round trips, where they were measured, as multiples of the link's own.
-fn trips(out: &mut String, chosen: &[Sample]) {
-    for (link, contender) in distinct(chosen, |sample| (sample.link, sample.contender.clone())) {
-        let of_both = chosen.iter().filter(|sample| (sample.link, &sample.contender) == (link, &contender));
-        let mut all: Vec<f64> = of_both.flat_map(|sample| sample.round_trips_us.iter().copied()).collect();
-        all.sort_by(f64::total_cmp);
-        if let (Some(p50), Some(p99), Some(p999)) =
-            (percentile(&all, 0.5), percentile(&all, 0.99), percentile(&all, 0.999))
-        {
-            let rtt_us = link.rtt_s() * 1e6;
-            let _ = writeln!(
-                out,
-                "{:>18} {contender:>16}: p50 {:.3}, p99 {:.3}, p99.9 {:.3} round trips of {}",
-                link.title(),
-                p50 / rtt_us,
-                p99 / rtt_us,
-                p999 / rtt_us,
-                all.len()
-            );
+fn trips(group: &Group) -> Option<Grid> {
+    let shares = [0.5, 0.9, 0.99, 0.999, 1.0];
+    let head = ["round trip, loss", "", "p50", "p90", "p99", "p99.9", "most", "of"].map(str::to_owned);
+    let mut rows = Vec::new();
+    for (link, contender) in distinct(&group.samples, |sample| (sample.link, sample.contender.clone())) {
+        let all = all_trips(group.samples.iter().filter(|s| (s.link, &s.contender) == (link, &contender)));
+        let value = |share| percentile(&all, share).map(|trips| format!("{trips:.3}"));
+        if let Some(values) = shares.map(value).into_iter().collect::<Option<Vec<_>>>() {
+            rows.push([vec![link.title(), contender], values, vec![all.len().to_string()]].concat());
         }
     }
-    if chosen.iter().any(|sample| !sample.round_trips_us.is_empty()) {
-        out.push('\n');
+    let title = format!("{}: percentiles, in round trips of the link", group.work);
+    (!rows.is_empty()).then(|| Grid { title, head: head.to_vec(), rows })
+}
+
+/// All round trips of samples, ascending, as multiples of the link's own.
+pub(crate) fn all_trips<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<f64> {
+    let of = |sample: &'a Sample| {
+        let rtt_us = sample.link.rtt_s() * 1e6;
+        sample.round_trips_us.iter().map(move |us| us / rtt_us)
+    };
+    let mut all: Vec<f64> = samples.flat_map(of).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::fixture;
+
+    fn took(contender: &str, seconds: f64) -> Sample {
+        Sample { contender: contender.to_owned(), seconds: Some(seconds), ..fixture() }
+    }
+
+    #[test]
+    fn what_did_not_end_is_told_as_the_most_that_it_can_be() {
+        let late = Sample { not_ended_s: Some(8.0), ..took("stock-cubic", 0.0) };
+        let late = Sample { seconds: None, ..late };
+        let of = |samples: &[Sample]| cell(samples.iter()).text(cell(samples.iter()).fraction, 3);
+        assert_eq!(of(&[late.clone()]), "<0.125");
+        assert_eq!(of(&[late.clone(), took("stock-cubic", 4.0), took("stock-cubic", 2.0)]), "0.250");
+        assert_eq!(of(&[late.clone(), late, took("stock-cubic", 2.0)]), "<0.125");
+        let failed = Sample { error: Some("no".into()), ..fixture() };
+        assert_eq!(of(&[failed]), "0.000!");
+    }
+
+    #[test]
+    fn the_choice_by_measurement_is_compared_with_the_best_of_those_beforehand_at_every_share() {
+        let at = |ahead, contender, seconds| Sample {
+            work: "preposted".into(),
+            ahead: Some(ahead),
+            ..took(contender, seconds)
+        };
+        let samples = [
+            at(0, "isthmus", 2.0),
+            at(0, "isthmus-eager", 2.5),
+            at(0, "isthmus-rendezvous", 10.0),
+            at(100, "isthmus", 4.0),
+            at(100, "isthmus-eager", 5.0),
+            at(100, "isthmus-rendezvous", 2.0),
+        ];
+        let text = text(&samples);
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(name)).expect("a row");
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(row("0 %")[2..], ["0.500", "0.400", "0.100", "1.250"], "{text}");
+        assert_eq!(row("100 %")[2..], ["0.250", "0.200", "0.500", "0.500"], "{text}");
+        assert!(text.contains("adaptive / best static"), "{text}");
+    }
+
+    #[test]
+    fn after_an_outage_round_trips_are_told() {
+        let sample = Sample { work: "outage".into(), resumed_s: Some(0.036), ..took("isthmus", 9.0) };
+        assert!(text(&[sample]).contains("1.50"));
     }
 }

@@ -6,6 +6,7 @@ use super::sample::FileSample;
 use crate::link::Link;
 use crate::plot::{bars, escaped, head};
 use crate::sample::median;
+use crate::table::distinct;
 
 /// One run, in a line.
 pub(super) fn said(sample: &FileSample) -> String {
@@ -148,11 +149,12 @@ pub(super) fn page(samples: &[FileSample], missing: &[String]) -> String {
     for line in missing {
         let _ = write!(out, "<p>{}.", escaped(line));
     }
+    let all = distinct(samples, |sample| sample.contender.clone());
     for (subject, rows) in tables(samples) {
         let _ = write!(out, "<h2>{}</h2>", escaped(&subject.title()));
         let values: Vec<_> =
             rows.iter().map(|row| (row.contender.as_str(), row.fractions.as_slice())).collect();
-        bars(&mut out, "fraction of the floor: bar the median, dots the runs", &values);
+        bars(&mut out, "fraction of the floor: bar the median, dots the runs", &all, &values);
         let mut text = String::new();
         table(&mut text, &rows);
         let _ = write!(out, "<pre>{}</pre>", escaped(text.trim_end()));

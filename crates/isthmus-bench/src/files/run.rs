@@ -223,7 +223,10 @@ impl FileBench {
             shell.args([&limit_s.to_string(), "sh", "-c", &script]);
             shell
         } else {
-            let mut lab = lab::command(&self.paths.isthmus, &run.link, run.run, limit_s, control, &emulator);
+            let config = work.join("lab.toml");
+            let text = lab::config(&[(run.link, None)], run.run.into(), control);
+            fs::write(&config, text).map_err(BenchError::file(&config))?;
+            let mut lab = lab::command(&self.paths.isthmus, &config, limit_s, &emulator);
             lab.args(["--", "sh", "-c", &script]);
             lab
         };
@@ -306,10 +309,10 @@ struct Came {
 
 /// What a copy came to, or why there is none.
 fn outcome(ended: &Output, limit_s: f64) -> Result<Came, String> {
+    let [said, complained] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     if !ended.status.success() {
-        return Err(lab::why(ended, limit_s));
+        return Err(lab::why(ended.status, &said, &complained, limit_s));
     }
-    let said = String::from_utf8_lossy(&ended.stdout);
     let line = |key: &str| said.lines().find_map(|line| line.strip_prefix(key));
     let came = || {
         let result: Value = serde_json::from_str(line("RESULT ")?).ok()?;

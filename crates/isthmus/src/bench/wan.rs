@@ -11,17 +11,31 @@ use super::lab;
 
 /// How long a link is shared: at 100 ms 150 round trips. Seconds.
 const SHARE_S: u32 = 15;
+/// Shares of receives that are posted ahead. Percent.
+const AHEAD: [u32; 7] = [0, 10, 25, 50, 75, 90, 100];
+/// How many messages there are then: a second's worth at 1 Gb/s.
+const AHEAD_MESSAGES: u32 = 480;
+/// Round trips of two links that are used at once.
+const TWO: [Span; 2] = [Span(24_000_000), Span(60_000_000)];
+/// What the short form's runs may take each and, until the last one begins, together: with 28 of them it
+/// ends within five minutes, whoever does not get on. Seconds.
+const SHORT_RUN_S: u64 = 8;
+const SHORT_ALL_S: u64 = 270;
+const WORK: [&str; 9] =
+    ["stream", "exchange", "pingpong", "late", "share", "preposted", "paths", "paths-cut", "outage"];
 
 /// MPI across emulated WANs, over Isthmus, over libfabric's tcp, and iperf3
 ///
 /// Every run has a lab of its own (isthmus lab), whose emulator tells how late it was itself. The
 /// folder gets samples.jsonl, with each run's circumstances, table.txt, and report.html, one page
-/// with plots. Without --full: 200 MB at two round trips and two losses, once, in a few minutes.
+/// with plots. Where nothing is chosen: 200 MB at two round trips and two losses, once, within five
+/// minutes.
 ///
+/// A run that does not end in the time that it has is a result as well: at most so fast.
 /// Exit status: 0 all runs gave a result; 1 some failed; 2 bad usage; 3 something is missing.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// All round trips and losses, five runs, 500 MB, exchanges, ping-pong and late receives: hours
+    /// All round trips and losses, all kinds of work, five runs, 500 MB: hours
     #[arg(long)]
     full: bool,
     /// Folder of an MPICH, with bin/mpiexec and bin/mpicc
@@ -48,19 +62,32 @@ pub(super) struct Args {
     /// How often all is measured, in turn
     #[arg(long)]
     runs: Option<u32>,
-    /// What is sent one way; with --full also smaller things. MB
-    #[arg(long, value_name = "MB")]
+    /// What is sent one way in stream, preposted and paths. MB [default: 200, with --full 500;
+    /// preposted 126, paths 500]
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     size: Option<u64>,
+    /// Of the first run's random decisions; each further run has the next
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+    /// What a run may take from when its time begins to count, such as 30s [default: 20 s and 8
+    /// times what is possible; 8 s where nothing is chosen]
+    #[arg(long, value_name = "TIME")]
+    limit: Option<Span>,
     /// Who is measured: isthmus, isthmus-tcp, isthmus-udp, stock-cubic, stock-bbr, iperf3-cubic-x1,
     /// iperf3-cubic-x8, iperf3-bbr-x1, iperf3-bbr-x8; for share cubic-beside-isthmus,
-    /// bbr-beside-isthmus [default: all but isthmus-tcp, isthmus-udp]
+    /// bbr-beside-isthmus; for preposted isthmus-eager, isthmus-rendezvous, isthmus-mixed (the setting
+    /// `transfer`) [default: all but isthmus-tcp, isthmus-udp]
     #[arg(long, value_delimiter = ',', value_parser = contender)]
     with: Vec<Contender>,
     /// What is done: stream (one way), exchange (MPI_Sendrecv of 1 MB), pingpong, late (receives
     /// posted after the message came), share (what one stream of iperf3's keeps of a link without
     /// loss, with a queue of one round trip, that isthmus uses for the same 15 s; at least 0.4 of it
-    /// is the goal) [default: stream, and share if --with names who does it; with --full all]
-    #[arg(long, value_delimiter = ',', value_parser = ["stream", "exchange", "pingpong", "late", "share"])]
+    /// is the goal), preposted (messages of 256 KiB of whose receives 0 to 100 % are posted ahead, at
+    /// 24 ms without loss unless --rtt and --loss say otherwise), paths (two links of half the rate, of
+    /// 24 and 60 ms or the first two of --rtt, at once), paths-cut (the second of them is cut
+    /// meanwhile), outage (a link that is down for 2 s) [default: stream, and share if --with names
+    /// who does it; with --full all]
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(WORK))]
     work: Vec<String>,
     /// Go on where a run of the same folder ended: what it measured counts
     #[arg(long)]
@@ -86,15 +113,30 @@ pub(super) fn main(args: &Args) -> ExitCode {
     };
     let matrix = matrix(args);
     lab::announce(matrix.floor_s(), &paths.out);
-    let no_longer = args.no_longer.map(|span| Duration::from_nanos(span.0));
-    let bench = Bench { matrix, version: lab::version(), paths, resume: args.resume, no_longer };
+    let time = |span: Span| Duration::from_nanos(span.0);
+    let short = |seconds| is_short(args).then(|| Duration::from_secs(seconds));
+    let bench = Bench {
+        matrix,
+        version: lab::version(),
+        paths,
+        resume: args.resume,
+        no_longer: args.no_longer.map(time).or(short(SHORT_ALL_S)),
+        limit: args.limit.map(time).or(short(SHORT_RUN_S)),
+    };
     let ran = bench.run().map(|(samples, left)| {
         if left > 0 {
             eprintln!("isthmus bench: {left} runs are left; the same command with --resume goes on");
         }
-        samples.iter().all(|sample| sample.seconds.is_some())
+        samples.iter().all(|sample| sample.error.is_none())
     });
     lab::conclude(&bench.paths.out, ran)
+}
+
+/// Nothing was chosen that takes time.
+fn is_short(args: &Args) -> bool {
+    let Args { full, rtt, loss, runs, size, with, work, .. } = args;
+    let chosen = *full || runs.is_some() || size.is_some();
+    !chosen && rtt.is_empty() && loss.is_empty() && with.is_empty() && work.is_empty()
 }
 
 fn matrix(args: &Args) -> Matrix {
@@ -133,11 +175,85 @@ fn matrix(args: &Args) -> Matrix {
             cells.extend(clean.map(|link| (*link, Work::Late(size))));
         }
     }
+    if wanted("preposted") {
+        let messages = args.size.map_or(AHEAD_MESSAGES, |size| (size * 1_000_000 / Work::PREPOSTED) as u32);
+        let usual = |link: &&Link| {
+            (!args.rtt.is_empty() || link.rtt == TWO[0]) && (!args.loss.is_empty() || link.loss.0 == 0.0)
+        };
+        for link in all.clone().filter(usual) {
+            cells.extend(AHEAD.map(|ahead| (*link, Work::Preposted { messages, ahead })));
+        }
+    }
+    for (name, is_cut) in [("paths", false), ("paths-cut", true)] {
+        if wanted(name) {
+            let [first, second] = two_links(args, losses[0]);
+            let bytes = args.size.unwrap_or(500) * 1_000_000;
+            cells.push((first, Work::Paths { bytes, second, is_cut }));
+        }
+    }
+    if wanted("outage") {
+        let clean = all.clone().filter(|link| link.loss.0 == 0.0);
+        cells.extend(clean.map(|link| (*link, Work::outage(link))));
+    }
     if wanted("share") {
         let clean = all.filter(|link| link.loss.0 == 0.0);
         cells.extend(clean.map(|link| (*link, Work::Share(SHARE_S))));
     }
     let usual = || Contender::ALL.into_iter().filter(|one| !matches!(one, Contender::IsthmusBy(_))).collect();
     let contenders = if args.with.is_empty() { usual() } else { args.with.clone() };
-    Matrix { cells, contenders, runs: args.runs.unwrap_or(if args.full { 5 } else { 1 }) }
+    let runs = args.runs.unwrap_or(if args.full { 5 } else { 1 });
+    Matrix { cells, contenders, runs, seed: args.seed.into() }
+}
+
+/// Two links of half the rate between the same sites.
+fn two_links(args: &Args, loss: Percent) -> [Link; 2] {
+    let rtts = match args.rtt[..] {
+        [first, second, ..] => [first, second],
+        _ => TWO,
+    };
+    rtts.map(|rtt| Link { rate: Rate((args.rate.0 / 2).max(1)), rtt, loss, mtu: args.mtu })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        Command::try_parse_from([&["wan"], words].concat()).expect("good usage").args
+    }
+
+    /// 5 minutes, less what compiling the program and the last lab's end take.
+    #[test]
+    fn the_short_form_ends_within_five_minutes_even_if_no_run_ends() {
+        assert!(is_short(&args(&[])) && is_short(&args(&["--seed", "3"])));
+        assert!(!is_short(&args(&["--full"])) && !is_short(&args(&["--work", "late"])));
+        let runs = matrix(&args(&[])).count() as u64;
+        let lab_s = 1;
+        assert!(runs * (SHORT_RUN_S + lab_s) < SHORT_ALL_S, "{runs} runs");
+    }
+
+    #[test]
+    fn the_experiment_of_receives_posted_ahead_has_all_shares_and_protocols() {
+        let matrix = matrix(&args(&["--work", "preposted"]));
+        assert_eq!(matrix.cells.len(), AHEAD.len(), "at one link");
+        assert_eq!(matrix.count(), 4 * AHEAD.len());
+    }
+
+    #[test]
+    fn two_links_have_half_the_rate_each() {
+        let matrix = matrix(&args(&["--work", "paths,paths-cut", "--rtt", "10ms,30ms"]));
+        let [(link, Work::Paths { second, .. }), (_, Work::Paths { is_cut: true, .. })] = matrix.cells[..]
+        else {
+            panic!("{matrix:?}")
+        };
+        assert_eq!((link.rate.0 + second.rate.0, second.rtt), (1_000_000_000, Span(30_000_000)));
+    }
 }

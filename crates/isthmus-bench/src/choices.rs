@@ -1,0 +1,76 @@
+//! What Isthmus says of its choices, in libfabric's log among all that MPI programs complain of.
+
+/// Lines of it that are kept of a run.
+const KEPT: usize = 24;
+/// How libfabric begins its lines, and how it names those of ours.
+const LOG: &str = "libfabric:";
+const OURS: &str = ":isthmus:core:isthmus():0<info> ";
+
+/// What one run said of its choices.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Choices {
+    /// Each once, in their order, as far as they are kept.
+    pub(crate) lines: Vec<String>,
+    /// Everything that is no line of the log.
+    pub(crate) complaints: String,
+}
+
+impl Choices {
+    pub(crate) fn of(stderr: &str) -> Self {
+        let mut out = Self::default();
+        for line in stderr.lines() {
+            if let Some((_, choice)) = line.split_once(OURS) {
+                let is_new = !out.lines.iter().any(|known| known == choice);
+                if is_new && !choice.starts_with("refused: ") && out.lines.len() < KEPT {
+                    out.lines.push(choice.to_owned());
+                }
+            } else if !line.starts_with(LOG) {
+                out.complaints += line;
+                out.complaints.push('\n');
+            }
+        }
+        out
+    }
+
+    /// The congestion controls of the lanes, such as "udp rate, tcp cubic, tcp bbr"; none where no lane is told of.
+    pub(crate) fn congestion(&self) -> Option<String> {
+        let mut found: Vec<String> = Vec::new();
+        for line in &self.lines {
+            let control = if let Some((_, composition)) = line.split_once("a lane by UDP with ") {
+                let name = composition.split_once(" is ").and_then(|(_, made)| made.split(['+', ',']).next());
+                format!("udp {}", name.unwrap_or("?"))
+            } else if line.contains(", goes by TCP: ") {
+                "tcp cubic".to_owned() // what lanes begin with
+            } else if line.starts_with("a lane by TCP with ") && line.contains(" takes bbr: ") {
+                "tcp bbr".to_owned()
+            } else {
+                continue;
+            };
+            if !found.contains(&control) {
+                found.push(control);
+            }
+        }
+        (!found.is_empty()).then(|| found.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_told_from_complaints_and_from_what_libfabric_says() {
+        let log = "libfabric:1:17::core:core:fi_fabric_():1588<info> Opened fabric: isthmus\n\
+                   libfabric:1:17:ofi_rxm:isthmus:core:isthmus():0<info> refused: serving as the core\n\
+                   libfabric:1:17::isthmus:core:isthmus():0<info> a lane by UDP with 10.200.0.2 is rate+fixed, chosen\n\
+                   libfabric:1:17::isthmus:core:isthmus():0<info> lane 0, dialled, goes by TCP: round trip 9 us\n\
+                   libfabric:2:17::isthmus:core:isthmus():0<info> lane 0, dialled, goes by TCP: round trip 9 us\n\
+                   libfabric:1:17::isthmus:core:isthmus():0<info> a lane by TCP with 10.200.0.2 takes bbr: losses\n\
+                   isthmus lab: time is up\n";
+        let choices = Choices::of(log);
+        assert_eq!(choices.lines.len(), 3, "{choices:?}");
+        assert_eq!(choices.complaints, "isthmus lab: time is up\n");
+        assert_eq!(choices.congestion().as_deref(), Some("udp rate, tcp cubic, tcp bbr"));
+        assert_eq!(Choices::of("nothing\n").congestion(), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! What a run came to, by what it said.
+
+use std::process::ExitStatus;
+
+use serde_json::Value;
+
+use crate::contender::Contender;
+use crate::matrix::{OUTAGE_S, Step, Work};
+use crate::sample::Shares;
+use crate::{beside, lab, link};
+
+/// When a link goes down, counted from the lab's beginning: data flows by then. Seconds.
+pub(crate) const DOWN_AT_S: f64 = 4.0;
+/// What `timeout` ends with where time was up.
+const TIME_IS_UP: i32 = 124;
+
+/// What is known of a run that ended.
+pub(crate) struct Ended<'a> {
+    pub(crate) status: ExitStatus,
+    /// Its standard output.
+    pub(crate) said: &'a str,
+    /// Its standard error, without what is a log of choices.
+    pub(crate) complained: &'a str,
+    /// How long it had from when its time began to count. Seconds.
+    pub(crate) limit_s: f64,
+    /// The emulator's report on itself.
+    pub(crate) emulator: &'a Value,
+}
+
+/// What it came to; the fields are [`crate::Sample`]'s.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) seconds: Option<f64>,
+    pub(crate) not_ended_s: Option<f64>,
+    pub(crate) round_trips_us: Vec<f64>,
+    pub(crate) shares: Option<Shares>,
+    pub(crate) congestion: Option<String>,
+    pub(crate) resumed_s: Option<f64>,
+    /// Where it depends on what happened.
+    pub(crate) floor_s: Option<f64>,
+}
+
+/// What came of a run, or why nothing did.
+pub(crate) fn outcome(step: &Step, ended: &Ended<'_>) -> Result<Outcome, String> {
+    let said = ended.said;
+    let none = || format!("no result: {}", lab::last_line(said));
+    // What MPI's launcher makes of a program that gave up, and of others, is of no interest.
+    let is_time_up = said.lines().any(|line| line == "NOT ENDED")
+        || ended.status.code() == Some(TIME_IS_UP) && step.contender.is_iperf();
+    if is_time_up {
+        return Ok(Outcome { not_ended_s: Some(ended.limit_s), ..Outcome::default() });
+    }
+    if !ended.status.success() {
+        return Err(lab::why(ended.status, said, ended.complained, ended.limit_s));
+    }
+    match step.contender {
+        Contender::Beside(_) => {
+            let (seconds, shares) = beside::shares(said, &step.link, step.work.amount())?;
+            Ok(Outcome { seconds: Some(seconds), shares: Some(shares), ..Outcome::default() })
+        }
+        Contender::Iperf(..) => iperf(step.work, &serde_json::from_str(said).map_err(|_| none())?),
+        _ => {
+            let line = said.lines().find_map(|line| line.strip_prefix("RESULT ")).ok_or_else(none)?;
+            let result: Value = serde_json::from_str(line).map_err(|_| none())?;
+            let trips = result["round_trips_us"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let seconds = Some(result["seconds"].as_f64().ok_or_else(none)?);
+            let round_trips_us = trips.iter().filter_map(Value::as_f64).collect();
+            let outcome = Outcome { seconds, round_trips_us, ..Outcome::default() };
+            with_what_was_down(step, ended, outcome)
+        }
+    }
+}
+
+fn iperf(work: Work, result: &Value) -> Result<Outcome, String> {
+    let received = &result["end"]["sum_received"];
+    let [took, came] = ["seconds", "bytes"].map(|key| received[key].as_f64().filter(|value| *value > 0.0));
+    let (Some(took), Some(came)) = (took, came) else { return Err(result["error"].to_string()) };
+    // It ends when all was sent, which is before all has come: at the rate of what had.
+    let seconds = Some(took * work.bytes() as f64 / came);
+    let congestion = result["end"]["sender_tcp_congestion"].as_str().map(str::to_owned);
+    Ok(Outcome { seconds, congestion, ..Outcome::default() })
+}
+
+/// What is to be known of a link that was down.
+fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Result<Outcome, String> {
+    let times = || {
+        let down = ended.emulator["opened_s"].as_f64()? + DOWN_AT_S;
+        Some((down, began(ended.said)?))
+    };
+    let unknown = || "when the link was down is not known: the lab has left no report".to_owned();
+    match step.work {
+        Work::Outage(_) => {
+            let (down, began) = times().ok_or_else(unknown)?;
+            if began > down {
+                return Err("data began to flow only when the link was down; use a quieter machine".into());
+            }
+            let back = down + OUTAGE_S;
+            let first = arrivals(ended.said).into_iter().map(|(at, _)| at).find(|at| *at >= back);
+            let first = first.ok_or("all had come before the link was back")?;
+            Ok(Outcome { resumed_s: Some(first - back), ..outcome })
+        }
+        Work::Paths { bytes, second, is_cut: true } => {
+            let (down, began) = times().ok_or_else(unknown)?;
+            let cut_s = Some((down - began).max(0.0));
+            Ok(Outcome { floor_s: Some(link::floor_of_both_s(bytes, &step.link, &second, cut_s)), ..outcome })
+        }
+        _ => Ok(outcome),
+    }
+}
+
+/// When time began to count: `BEGAN TIME 0`. Seconds since 1970.
+fn began(said: &str) -> Option<f64> {
+    points(said, "BEGAN ").next().map(|(at, _)| at)
+}
+
+/// When how many bytes had come: `ARRIVED TIME BYTES`. Seconds since 1970.
+pub(crate) fn arrivals(said: &str) -> Vec<(f64, f64)> {
+    points(said, "ARRIVED ").collect()
+}
+
+fn points<'a>(said: &'a str, what: &'a str) -> impl Iterator<Item = (f64, f64)> + 'a {
+    said.lines().filter_map(move |line| {
+        let (at, bytes) = line.strip_prefix(what)?.split_once(' ')?;
+        Some((at.parse().ok()?, bytes.parse().ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use isthmus_units::{Percent, Rate, Span};
+    use serde_json::json;
+
+    use super::*;
+    use crate::Link;
+
+    const LINK: Link =
+        Link { rate: Rate(1_000_000_000), rtt: Span(24_000_000), loss: Percent(0.0), mtu: 9_000 };
+
+    fn of(
+        work: Work,
+        contender: Contender,
+        status: i32,
+        said: &str,
+        complained: &str,
+    ) -> Result<Outcome, String> {
+        let step = Step { run: 1, seed: 1, link: LINK, work, contender };
+        let status = ExitStatus::from_raw(status << 8);
+        let emulator = &json!({ "opened_s": 100.0 });
+        outcome(&step, &Ended { status, said, complained, limit_s: 30.0, emulator })
+    }
+
+    #[test]
+    fn results_are_found_and_failures_say_why() {
+        let work = Work::Stream(8);
+        let took = |seconds, trips: &[f64]| Outcome {
+            seconds: Some(seconds),
+            round_trips_us: trips.to_vec(),
+            ..Outcome::default()
+        };
+        let good = "warning\nRESULT {\"seconds\": 4.5, \"round_trips_us\": [1.0, 2.5]}\n";
+        assert_eq!(of(work, Contender::Isthmus, 0, good, ""), Ok(took(4.5, &[1.0, 2.5])));
+        let late = of(work, Contender::Isthmus, 3, "", "isthmus lab: time is up\n");
+        assert!(late.expect_err("failed").contains("within 30 s: isthmus lab: time is up"));
+        assert!(of(work, Contender::Isthmus, 0, "nothing\n", "").is_err());
+        let json = "{\"end\": {\"sum_received\": {\"seconds\": 2.25, \"bytes\": 4}, \"sender_tcp_congestion\": \"bbr\"}}";
+        let iperf = Outcome { congestion: Some("bbr".into()), ..took(4.5, &[]) };
+        assert_eq!(of(work, Contender::Iperf("bbr", 1), 0, json, ""), Ok(iperf));
+        let refused = of(work, Contender::Iperf("bbr", 1), 0, "{\"error\": \"refused\"}", "");
+        assert_eq!(refused, Err("\"refused\"".to_owned()));
+    }
+
+    #[test]
+    fn one_that_did_not_end_in_time_is_a_result_and_no_failure() {
+        let late = Outcome { not_ended_s: Some(30.0), ..Outcome::default() };
+        let said = "BEGAN 101.5 0\nNOT ENDED\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n";
+        assert_eq!(of(Work::Stream(8), Contender::Stock("cubic"), 3, said, "killed\n").as_ref(), Ok(&late));
+        assert_eq!(of(Work::Stream(8), Contender::Iperf("cubic", 8), TIME_IS_UP, "", "").as_ref(), Ok(&late));
+    }
+
+    #[test]
+    fn of_an_outage_it_is_told_when_data_flows_again() {
+        let result = "RESULT {\"seconds\": 9.0, \"round_trips_us\": []}\n";
+        let said = |began: f64, arrived: f64| {
+            format!("BEGAN {began} 0\nARRIVED 103.9 1\nARRIVED {arrived} 2\nARRIVED 107.5 3\n{result}")
+        };
+        let outage = |said: &str| of(Work::Outage(8), Contender::Isthmus, 0, said, "");
+        let resumed = outage(&said(101.0, 106.25)).expect("a result").resumed_s.expect("it came again");
+        assert!((resumed - 0.25).abs() < 1e-6, "{resumed}");
+        assert!(outage(&said(105.0, 106.25)).expect_err("too late").contains("when the link was down"));
+        let over = format!("BEGAN 101.0 0\nARRIVED 103.9 1\n{result}");
+        assert!(outage(&over).expect_err("too early").contains("before the link was back"));
+    }
+
+    #[test]
+    fn the_floor_of_two_links_follows_from_when_one_was_cut() {
+        let work = Work::Paths { bytes: 500_000_000, second: LINK, is_cut: true };
+        let said = "BEGAN 102.0 0\nRESULT {\"seconds\": 9.0, \"round_trips_us\": []}\n";
+        let floor_s = of(work, Contender::Isthmus, 0, said, "").expect("a result").floor_s.expect("known");
+        assert!((floor_s - link::floor_of_both_s(500_000_000, &LINK, &LINK, Some(2.0))).abs() < 1e-9);
+    }
+}
