@@ -216,7 +216,7 @@ impl FileBench {
         let floor_s =
             local_s.filter(|_| run.link.is_loopback()).unwrap_or_else(|| run.link.floor_s(run.bytes));
         let limit_s = lab::limit_s(floor_s).max(if run.files > 1 { TREE_LIMIT_S } else { 0.0 });
-        let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run);
+        let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run)?;
         let control = self.congestion.as_deref();
         let mut command = if run.link.is_loopback() {
             let mut shell = Command::new("timeout");

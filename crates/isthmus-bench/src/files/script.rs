@@ -4,10 +4,12 @@
 //! that an fsync of the copy took, and `PEAK here` and `PEAK there` with the most memory of a process in
 //! bytes, as `isthmus bench peak` finds it. Without a link the same runs within this host.
 
+use std::net::TcpListener;
 use std::path::Path;
 
 use super::contender::{FileContender, find};
 use super::run::{FilePaths, FileRun};
+use crate::BenchError;
 use crate::lab::quoted;
 
 /// Most memory for blocks of a rank. Bytes.
@@ -27,11 +29,17 @@ pub(crate) struct Place<'a> {
     pub(crate) copy: &'a Path,
 }
 
-/// A service, the port that it listens at, and the command that copies. The host that they name is `HOST`.
+/// A service, and the command that copies. The host that they name is `@HOST@`, its address `@WHERE@`, and the
+/// service's port `@PORT@`.
 struct Peer {
     service: String,
+    /// Its port, in a lab, where nothing else listens.
     port: u16,
+    /// What is made ready for the command, and does not count.
+    prepare: String,
     command: String,
+    /// Whether both ask for the names of addresses: there is no service for them in a lab.
+    asks_for_names: bool,
 }
 
 fn path(path: &Path) -> String {
@@ -43,15 +51,18 @@ fn program(name: &str) -> String {
 }
 
 /// What the lab's hub runs.
-pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> String {
+///
+/// # Errors
+/// Where there is no free port.
+pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> Result<String, BenchError> {
     let copy = path(place.copy);
     let copying = match run.contender {
         FileContender::Coupled { .. } => coupled(place, run),
-        _ => peer(place, run, commands(place, run)),
+        _ => peer(place, run, &commands(place, run))?,
     };
     // Of a folder all its file system: it is in memory, or alone.
     let sync = if run.files > 1 { "sync -f" } else { "sync" };
-    format!(
+    Ok(format!(
         "cd {} || exit 3\n\
          rm -f here.peak there.peak there.peak.stop port; trap 'touch there.peak.stop' EXIT\n\
          {copying}\
@@ -61,7 +72,7 @@ pub(crate) fn hub(place: &Place<'_>, run: &FileRun) -> String {
          until [ -s there.peak ] || [ $n -ge 50 ]; do n=$((n + 1)); sleep 0.1; done\n\
          for side in here there; do [ ! -s $side.peak ] || echo \"PEAK $side $(cat $side.peak)\"; done\n",
         path(place.work)
-    )
+    ))
 }
 
 /// In a site; without a link they are both this host.
@@ -76,31 +87,41 @@ fn watched(place: &Place<'_>, run: &FileRun, site: &str, side: &str, line: &str)
     at(run, site, &format!("exec {isthmus} bench peak {work}/{side}.peak sh -c {}", quoted(line)))
 }
 
-fn peer(place: &Place<'_>, run: &FileRun, Peer { service, port, command }: Peer) -> String {
-    let (host, address) = if run.link.is_loopback() {
-        ("127.0.0.1", "127.0.0.1")
+fn peer(place: &Place<'_>, run: &FileRun, peer: &Peer) -> Result<String, BenchError> {
+    let (host, address, port) = if run.link.is_loopback() {
+        ("127.0.0.1", "127.0.0.1", free_port()?)
     } else {
-        ("b", "$ISTHMUS_LAB_SITE_B_ADDRESS")
+        ("b", "$ISTHMUS_LAB_SITE_B_ADDRESS", peer.port)
     };
-    let [service, command] =
-        [service, command].map(|line| line.replace("HOST", host).replace("WHERE", address));
+    let named = |line: &str| {
+        let line =
+            line.replace("@HOST@", host).replace("@WHERE@", address).replace("@PORT@", &port.to_string());
+        if peer.asks_for_names { no_names(&path(place.work), &line) } else { line }
+    };
     let listens = format!(
         "n=0; until grep -qs ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do n=$((n + 1)); \
          [ $n -lt {PATIENCE} ] || exit 3; sleep 0.1; done"
     );
+    let Peer { service, prepare, command, .. } = peer;
     // What starts it is not counted among its memory, but takes a few milliseconds.
     let timed = format!(
-        "begin=$(date +%s%N); {command} > /dev/null || exit 3; \
+        "{prepare} || exit 3; begin=$(date +%s%N); {command} > /dev/null || exit 3; \
          echo \"RESULT {{\\\"seconds\\\": $(($(date +%s%N) - begin))e-9}}\""
     );
-    format!(
+    Ok(format!(
         "{} > service.log 2>&1 &\n\
          {} || {{ tail -n 1 service.log >&2; exit 3; }}\n\
          {} || exit 3\n",
-        watched(place, run, "b", "there", &service),
+        watched(place, run, "b", "there", &named(service)),
         at(run, "b", &listens),
-        watched(place, run, "a", "here", &timed)
-    )
+        watched(place, run, "a", "here", &named(&timed))
+    ))
+}
+
+/// A port at which nothing listens on this host now.
+fn free_port() -> Result<u16, BenchError> {
+    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    bound.map(|address| address.port()).map_err(BenchError::file("a free port of 127.0.0.1"))
 }
 
 fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
@@ -112,72 +133,75 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
     let isthmus = path(&place.paths.isthmus);
     let ssh = |port_option: &str| {
         format!(
-            "{port_option} 2022 -i key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+            "{port_option} @PORT@ -i key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
              -o LogLevel=ERROR"
         )
     };
     // OpenSSH's service keeps this folder to itself, and does not make it.
-    let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -f {work}/sshd.conf", program("sshd"));
+    let sshd = format!("mkdir -p /run/sshd; exec {} -D -e -p @PORT@ -f {work}/sshd.conf", program("sshd"));
+    let prepare = format!("cd {work}");
     match run.contender {
         FileContender::Scp => Peer {
             service: sshd,
             port: 2022,
-            command: format!("cd {work}; scp {} {} {source} HOST:{copy}", option("-r"), ssh("-P")),
+            prepare,
+            command: format!("scp {} {} {source} @HOST@:{copy}", option("-r"), ssh("-P")),
+            asks_for_names: false,
         },
         FileContender::Rsync => Peer {
             service: sshd,
             port: 2022,
+            prepare,
             command: format!(
-                "cd {work}; rsync {} -e {} {source}{} HOST:{copy}",
+                "rsync {} -e {} {source}{} @HOST@:{copy}",
                 option("-r"),
                 quoted(&format!("ssh {}", ssh("-p"))),
                 option("/")
             ),
+            asks_for_names: false,
         },
         FileContender::Rclone => Peer {
-            service: format!("exec rclone --config /dev/null serve webdav --addr :2023 {}", path(folder)),
+            service: format!("exec rclone --config /dev/null serve webdav --addr :@PORT@ {}", path(folder)),
             port: 2023,
+            prepare,
             command: format!(
-                "rclone --config /dev/null --webdav-vendor other --webdav-url http://HOST:2023 \
+                "rclone --config /dev/null --webdav-vendor other --webdav-url http://@HOST@:@PORT@ \
                  {} {source} {}",
                 if is_folder { "copy" } else { "copyto" },
                 quoted(&format!(":webdav:{name}"))
             ),
+            asks_for_names: false,
         },
         FileContender::GridFtp => Peer {
-            // It asks for the names of addresses, and there is no service for them in a lab.
-            service: no_names(
-                &work,
-                &format!(
-                    "exec {} -aa -anonymous-user \"$(id -un)\" -allow-root -p 2811",
-                    program("globus-gridftp-server")
-                ),
+            service: format!(
+                "exec {} -aa -anonymous-user \"$(id -un)\" -allow-root -p @PORT@",
+                program("globus-gridftp-server")
             ),
             port: 2811,
-            command: no_names(
-                &work,
-                &format!(
-                    "exec globus-url-copy -p 8 {} {}{} {}{}",
-                    option("-r -cd -pp"),
-                    url("", place.source),
-                    option("/"),
-                    url("ftp://HOST:2811", place.copy),
-                    option("/")
-                ),
+            prepare,
+            command: format!(
+                "globus-url-copy -p 8 {} {}{} {}{}",
+                option("-r -cd -pp"),
+                url("", place.source),
+                option("/"),
+                url("ftp://@HOST@:@PORT@", place.copy),
+                option("/")
             ),
+            asks_for_names: true,
         },
         FileContender::Cp | FileContender::Coupled { .. } => Peer {
             service: format!(
-                "cd {work}; sed \"s/ADDRESS/WHERE/\" serve.toml > service.toml; \
+                "cd {work}; sed \"s/ADDRESS/@WHERE@:@PORT@/\" serve.toml > service.toml; \
                  exec {isthmus} serve --config service.toml"
             ),
             port: 4200,
+            prepare: format!("cd {work} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml"),
             command: format!(
-                "cd {work}; sed \"s/ADDRESS/WHERE/\" sites.toml > known.toml; \
-                 {isthmus} cp {} --sites known.toml {source} {}",
+                "{isthmus} cp {} --sites known.toml {source} {}",
                 option("-r"),
                 quoted(&format!("b:data/{name}"))
             ),
+            asks_for_names: false,
         },
     }
 }
@@ -238,7 +262,7 @@ mod tests {
     /// Every script is one that a shell reads, whatever the folders are called.
     #[test]
     fn scripts_are_good_shell() {
-        let odd = Path::new("/tmp/it's \"odd\" $HOME");
+        let odd = Path::new("/tmp/it's \"odd\" $HOME, EXPORT");
         let paths = FilePaths {
             isthmus: odd.join("isthmus"),
             provider: odd.into(),
@@ -254,10 +278,18 @@ mod tests {
         for contender in FileContender::COMMANDS.into_iter().chain([coupled]) {
             for (link, files) in [(link, 1), (link, 10), (Link::LOOPBACK, 1)] {
                 let script = hub(&place, &FileRun { run: 1, link, bytes: 1, files, contender, ranks: 4 });
+                let script = script.expect("a script");
                 let read = Command::new("sh").args(["-n", "-c", &script]).output().expect("a shell");
                 assert!(read.status.success(), "{contender}: {}", String::from_utf8_lossy(&read.stderr));
                 assert!(script.contains("SYNC") && script.contains("copy"), "{script}");
-                assert!(!script.contains("WHERE") && !script.contains("HOST:"), "{script}");
+                for name in ["@WHERE@", "@HOST@", "@PORT@"] {
+                    assert!(!script.contains(name), "{script}");
+                }
+                // Only the copy counts.
+                if let Some((_, timed)) = script.split_once("begin=$(date").filter(|_| contender != coupled) {
+                    let timed = timed.split_once("RESULT").expect("an end").0;
+                    assert!(!timed.contains("sed ") && !timed.contains("unshare"), "{timed}");
+                }
                 assert_eq!(script.contains("lab-rsh"), !link.is_loopback());
             }
         }
