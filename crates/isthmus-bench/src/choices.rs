@@ -1,15 +1,15 @@
-//! What Isthmus says of its choices, in libfabric's log among all that MPI programs complain of.
+//! What Isthmus says of its choices, in libfabric's log or its commands', among all that programs complain of.
 
 /// Lines of it that are kept of a run.
 const KEPT: usize = 24;
-/// How libfabric begins its lines, and how it names those of ours.
+/// How libfabric begins its lines; and what is before ours there and in our commands' log.
 const LOG: &str = "libfabric:";
-const OURS: &str = ":isthmus:core:isthmus():0<info> ";
+const OURS: [&str; 2] = [":isthmus:core:isthmus():0<info> ", "INFO isthmus_io: "];
 
 /// What one run said of its choices.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Choices {
-    /// Each once, in their order, as far as they are kept.
+    /// One of each kind, in their order, as far as they are kept.
     pub(crate) lines: Vec<String>,
     /// Everything that is no line of the log.
     pub(crate) complaints: String,
@@ -18,10 +18,13 @@ pub(crate) struct Choices {
 impl Choices {
     pub(crate) fn of(stderr: &str) -> Self {
         let mut out = Self::default();
+        let mut kinds = Vec::new();
         for line in stderr.lines() {
-            if let Some((_, choice)) = line.split_once(OURS) {
-                let is_new = !out.lines.iter().any(|known| known == choice);
-                if is_new && !choice.starts_with("refused: ") && out.lines.len() < KEPT {
+            if let Some((_, choice)) = OURS.iter().find_map(|before| line.split_once(before)) {
+                let choice = without_peer(choice);
+                let kind = kind_of(choice);
+                if !choice.starts_with("refused: ") && !kinds.contains(&kind) && kinds.len() < KEPT {
+                    kinds.push(kind);
                     out.lines.push(choice.to_owned());
                 }
             } else if !line.starts_with(LOG) {
@@ -54,6 +57,20 @@ impl Choices {
     }
 }
 
+/// What is decided of a peer, "isthmus://ADDRESS: DECISION", is the same of all.
+fn without_peer(choice: &str) -> &str {
+    match choice.starts_with("isthmus://") {
+        true => choice.split_once(": ").map_or(choice, |(_, decision)| decision),
+        false => choice,
+    }
+}
+
+/// Lanes of the same sort differ by number, host and round trip.
+fn kind_of(choice: &str) -> String {
+    let is_of_lane = choice.starts_with("lane ") || choice.starts_with("a lane ");
+    choice.chars().filter(|c| !(is_of_lane && c.is_ascii_digit())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,11 +81,15 @@ mod tests {
                    libfabric:1:17:ofi_rxm:isthmus:core:isthmus():0<info> refused: serving as the core\n\
                    libfabric:1:17::isthmus:core:isthmus():0<info> a lane by UDP with 10.200.0.2 is rate+fixed, chosen\n\
                    libfabric:1:17::isthmus:core:isthmus():0<info> lane 0, dialled, goes by TCP: round trip 9 us\n\
-                   libfabric:2:17::isthmus:core:isthmus():0<info> lane 0, dialled, goes by TCP: round trip 9 us\n\
+                   libfabric:2:17::isthmus:core:isthmus():0<info> lane 1, dialled, goes by TCP: round trip 8 us\n\
                    libfabric:1:17::isthmus:core:isthmus():0<info> a lane by TCP with 10.200.0.2 takes bbr: losses\n\
+                   libfabric:2:17::isthmus:core:isthmus():0<info> isthmus://0.0/10.0.0.1:5#a: streams: 4 carry: why\n\
+                    INFO isthmus_io: isthmus://0.0/10.0.0.2:6#b: streams: 4 carry: why\n\
+                    INFO isthmus_io: isthmus://0.0/10.0.0.2:6#b: streams: 8 carry: why\n\
                    isthmus lab: time is up\n";
         let choices = Choices::of(log);
-        assert_eq!(choices.lines.len(), 3, "{choices:?}");
+        assert_eq!(choices.lines.len(), 5, "{choices:?}");
+        assert_eq!(choices.lines[3..], ["streams: 4 carry: why", "streams: 8 carry: why"]);
         assert_eq!(choices.complaints, "isthmus lab: time is up\n");
         assert_eq!(choices.congestion().as_deref(), Some("udp rate, tcp cubic, tcp bbr"));
         assert_eq!(Choices::of("nothing\n").congestion(), None);

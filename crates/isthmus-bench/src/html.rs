@@ -5,10 +5,11 @@ use std::fmt::Write;
 use isthmus_units::{Percent, Span};
 
 use crate::beside::GOAL;
+use crate::contender::Contender;
 use crate::link::Link;
 use crate::plot::{Look, Plot, Point, escaped, head, legend, table};
 use crate::sample::{Sample, percentile};
-use crate::table::{Cell, Group, all_trips, cell, distinct, grids, groups};
+use crate::table::{Cell, Grid, Group, all_trips, cell, distinct, grids, groups, megabytes};
 
 /// Percentiles of round trips that are drawn.
 const SHARES: [f64; 6] = [0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
@@ -17,25 +18,25 @@ const SHARES: [f64; 6] = [0.5, 0.75, 0.9, 0.99, 0.999, 1.0];
 pub(crate) fn page(samples: &[Sample]) -> String {
     let mut out = head("WAN measurements");
     circumstances(&mut out, samples);
-    let all = distinct(samples, |sample| sample.contender.clone());
+    // The same ones look alike on every page.
+    let all = Contender::ALL.map(|one| one.to_string());
     for group in groups(samples) {
         let _ = write!(out, "<h2>{}</h2>", heading(&group));
         let shown = distinct(&group.samples, |sample| sample.contender.clone());
-        let floor = "<span><svg viewBox=\"0 0 28 12\"><line class=floor x1=0 x2=28 y1=6 y2=6 /></svg>the floor</span>";
-        legend(&mut out, &all, &shown, floor);
+        legend(&mut out, &all, &shown, dashed(&group.work));
         Section { group: &group, all: &all, shown: &shown }.plots(&mut out);
         for grid in grids(&group) {
-            table(&mut out, &grid.title, &grid.head, &grid.rows);
+            table(&mut out, &grid);
         }
     }
-    choices(&mut out, samples);
+    congestion(&mut out, samples);
     failures(&mut out, samples);
     out.push_str("</html>\n");
     out
 }
 
 fn heading(group: &Group) -> String {
-    let amount = format!("{} MB", group.bytes as f64 / 1e6);
+    let amount = format!("{} MB", megabytes(group.bytes));
     let first = group.samples.first();
     match group.work.as_str() {
         "stream" => format!("One way, {amount} in messages of 16 MB, from a cold start"),
@@ -53,6 +54,15 @@ fn heading(group: &Group) -> String {
         }
         "outage" => "A link that is down for 2 s".to_owned(),
         other => escaped(other),
+    }
+}
+
+/// What the dashed line in a group's plots is; nothing where there is none.
+fn dashed(work: &str) -> &'static str {
+    match work {
+        "outage" | "paths" | "paths-cut" => "",
+        "share" => "the goal",
+        _ => "the floor",
     }
 }
 
@@ -78,6 +88,13 @@ fn circumstances(out: &mut String, samples: &[Sample]) {
         escaped(&first.version),
         escaped(&first.kernel)
     );
+}
+
+/// Plots beside each other.
+fn row(out: &mut String, title: &str, plots: impl Fn(&mut String)) {
+    let _ = write!(out, "<h3>{title}</h3><div class=plots>");
+    plots(out);
+    out.push_str("</div>");
 }
 
 /// What is drawn of a group.
@@ -107,6 +124,15 @@ impl Up {
         }
     }
 
+    fn title(self) -> &'static str {
+        match self {
+            Self::Mbps => "Goodput",
+            Self::Fraction => "Fraction of the floor",
+            Self::Share => "What iperf3 keeps",
+            Self::Resumed => "Round trips until data came again",
+        }
+    }
+
     fn of(self, cell: &Cell) -> Option<f64> {
         match self {
             Self::Mbps => cell.mbps,
@@ -128,57 +154,51 @@ impl Up {
 
 impl Section<'_> {
     fn plots(&self, out: &mut String) {
-        match self.group.work.as_str() {
-            "pingpong" => {}
-            "preposted" => self.row(out, "", |section, out| section.by_ahead(out)),
-            "share" => self.row(out, "", |section, out| section.by_loss_and_rtt(out, &[Up::Share])),
-            "outage" => self.row(out, "", |section, out| section.by_loss_and_rtt(out, &[Up::Resumed])),
-            "paths" | "paths-cut" => {} // a table of few rows says it all
-            _ => self.row(out, "", |section, out| section.by_loss_and_rtt(out, &[Up::Mbps, Up::Fraction])),
+        let ups: &[Up] = match self.group.work.as_str() {
+            // A table of few rows says it all.
+            "pingpong" | "paths" | "paths-cut" => &[],
+            "share" => &[Up::Share],
+            "outage" => &[Up::Resumed],
+            _ => &[Up::Mbps, Up::Fraction],
+        };
+        if self.group.work == "preposted" {
+            row(out, "Throughput", |out| self.by_ahead(out, ups));
+        } else {
+            ups.iter().for_each(|up| self.by_loss_and_rtt(out, *up));
         }
         if self.group.samples.iter().any(|sample| !sample.round_trips_us.is_empty()) {
-            self.row(out, "Percentiles of the time that each took", |section, out| {
+            row(out, "Percentiles of the time that each took", |out| {
                 for link in distinct(&self.group.samples, |sample| sample.link) {
-                    section.latency(out, link);
+                    self.latency(out, link);
                 }
             });
         }
     }
 
-    fn row(&self, out: &mut String, title: &str, plots: impl Fn(&Self, &mut String)) {
-        if !title.is_empty() {
-            let _ = write!(out, "<h3>{title}</h3>");
-        }
-        out.push_str("<div class=plots>");
-        plots(self, out);
-        out.push_str("</div>");
-    }
-
     /// Against loss for each round trip, and against the round trip for each loss, where there is more than one.
-    fn by_loss_and_rtt(&self, out: &mut String, ups: &[Up]) {
+    fn by_loss_and_rtt(&self, out: &mut String, up: Up) {
         let samples = &self.group.samples;
         let mut rtts = distinct(samples, |sample| sample.link.rtt);
         let mut losses = distinct(samples, |sample| sample.link.loss);
         rtts.sort();
         losses.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for up in ups {
-            if losses.len() > 1 || rtts.len() == 1 {
+        let link = |rtt: &Span, loss: &Percent| Link { rtt: *rtt, loss: *loss, ..samples[0].link };
+        if losses.len() > 1 || rtts.len() == 1 {
+            row(out, &format!("{}, against loss", up.title()), |out| {
                 for rtt in &rtts {
-                    let at = |loss: &Percent| {
-                        (loss.to_string(), Link { rtt: *rtt, loss: *loss, ..samples[0].link })
-                    };
-                    let places: Vec<_> = losses.iter().map(at).collect();
-                    self.by_link(out, &format!("round trip {rtt}"), "loss each way", *up, &places);
+                    let places: Vec<_> =
+                        losses.iter().map(|loss| (loss.to_string(), link(rtt, loss))).collect();
+                    self.by_link(out, &format!("round trip {rtt}"), "loss each way", up, &places);
                 }
-            }
-            if rtts.len() > 1 {
+            });
+        }
+        if rtts.len() > 1 {
+            row(out, &format!("{}, against the round trip", up.title()), |out| {
                 for loss in &losses {
-                    let at =
-                        |rtt: &Span| (rtt.to_string(), Link { rtt: *rtt, loss: *loss, ..samples[0].link });
-                    let places: Vec<_> = rtts.iter().map(at).collect();
-                    self.by_link(out, &format!("loss {loss}"), "round trip", *up, &places);
+                    let places: Vec<_> = rtts.iter().map(|rtt| (rtt.to_string(), link(rtt, loss))).collect();
+                    self.by_link(out, &format!("loss {loss}"), "round trip", up, &places);
                 }
-            }
+            });
         }
     }
 
@@ -200,22 +220,21 @@ impl Section<'_> {
     }
 
     /// Goodput against the share of receives that are posted ahead.
-    fn by_ahead(&self, out: &mut String) {
+    fn by_ahead(&self, out: &mut String, ups: &[Up]) {
         let mut shares = distinct(&self.group.samples, |sample| sample.ahead.unwrap_or(0));
         shares.sort_unstable();
         let at = |share: u32| f64::from(share) / 100.0;
-        for up in [Up::Mbps, Up::Fraction] {
+        for up in ups {
             let floor = self.group.samples.first().and_then(|sample| up.floor(sample));
             let plot = Plot {
-                title: if matches!(up, Up::Mbps) { "throughput" } else { "the same beside the floor" }
-                    .to_owned(),
+                title: up.title().to_owned(),
                 along: "share of receives that are posted ahead, %".to_owned(),
                 up: up.name().to_owned(),
                 ticks: shares.iter().map(|share| (at(*share), share.to_string())).collect(),
                 floor: floor.map(|floor| vec![(0.0, floor), (1.0, floor)]).unwrap_or_default(),
                 ..Plot::default()
             };
-            self.draw(out, &plot, up, |i, sample| {
+            self.draw(out, &plot, *up, |i, sample| {
                 shares.get(i).map(|share| (at(*share), sample.ahead == Some(*share)))
             });
         }
@@ -273,8 +292,8 @@ impl Section<'_> {
     }
 }
 
-/// What lanes were made of, once for each work, link and contender that says so.
-fn choices(out: &mut String, samples: &[Sample]) {
+/// What was used, once for each work, link and contender of which it is known.
+fn congestion(out: &mut String, samples: &[Sample]) {
     let of = |sample: &Sample| {
         let seen = sample.congestion.clone()?;
         Some(vec![sample.title(), seen])
@@ -284,7 +303,8 @@ fn choices(out: &mut String, samples: &[Sample]) {
         return;
     }
     out.push_str("<h2>Congestion control that was used</h2><details><summary>run by run</summary>");
-    table(out, "", &["run", "congestion control"].map(str::to_owned), &rows);
+    let head = ["run", "congestion control"].map(str::to_owned).to_vec();
+    table(out, &Grid { title: String::new(), head, rows });
     out.push_str("</details>");
 }
 

@@ -10,6 +10,10 @@ const UNCOUNTED: u32 = 6;
 /// How long a link is down, and how long data is sent, [`Work::Outage`]'s break left out. Seconds.
 pub(crate) const OUTAGE_S: f64 = 2.0;
 const OUTAGE_SENDS_S: f64 = 6.0;
+/// When it goes down, counted from the lab's beginning: data flows by then, however slowly MPI starts. Seconds.
+const OUTAGE_AT_S: f64 = 4.0;
+/// About what it takes until data flows. Seconds.
+const START_S: f64 = 1.0;
 
 /// What the data's way is used for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,6 +119,15 @@ impl Work {
     pub(crate) fn second(self) -> Option<Link> {
         match self {
             Self::Paths { second, .. } => Some(second),
+            _ => None,
+        }
+    }
+
+    /// When the link, or the other one, goes down, where it does: from the lab's beginning. Seconds.
+    pub(crate) fn down_at_s(self, link: &Link) -> Option<f64> {
+        match self {
+            Self::Outage(_) => Some(OUTAGE_AT_S),
+            Self::Paths { is_cut: true, .. } => Some(START_S + self.floor_s(link) / 2.0),
             _ => None,
         }
     }

@@ -9,8 +9,6 @@ use crate::matrix::{OUTAGE_S, Step, Work};
 use crate::sample::Shares;
 use crate::{beside, lab, link};
 
-/// When a link goes down, counted from the lab's beginning: data flows by then. Seconds.
-pub(crate) const DOWN_AT_S: f64 = 4.0;
 /// What `timeout` ends with where time was up.
 const TIME_IS_UP: i32 = 124;
 
@@ -84,7 +82,7 @@ fn iperf(work: Work, result: &Value) -> Result<Outcome, String> {
 /// What is to be known of a link that was down.
 fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Result<Outcome, String> {
     let times = || {
-        let down = ended.emulator["opened_s"].as_f64()? + DOWN_AT_S;
+        let down = ended.emulator["opened_s"].as_f64()? + step.work.down_at_s(&step.link)?;
         Some((down, began(ended.said)?))
     };
     let unknown = || "when the link was down is not known: the lab has left no report".to_owned();
@@ -102,6 +100,9 @@ fn with_what_was_down(step: &Step, ended: &Ended<'_>, outcome: Outcome) -> Resul
         Work::Paths { bytes, second, is_cut: true } => {
             let (down, began) = times().ok_or_else(unknown)?;
             let cut_s = Some((down - began).max(0.0));
+            if outcome.seconds < cut_s {
+                return Err("all had come before the link was cut; send more (--size)".into());
+            }
             Ok(Outcome { floor_s: Some(link::floor_of_both_s(bytes, &step.link, &second, cut_s)), ..outcome })
         }
         _ => Ok(outcome),
@@ -196,8 +197,12 @@ mod tests {
     #[test]
     fn the_floor_of_two_links_follows_from_when_one_was_cut() {
         let work = Work::Paths { bytes: 500_000_000, second: LINK, is_cut: true };
-        let said = "BEGAN 102.0 0\nRESULT {\"seconds\": 9.0, \"round_trips_us\": []}\n";
+        let said = "BEGAN 101.0 0\nRESULT {\"seconds\": 9.0, \"round_trips_us\": []}\n";
         let floor_s = of(work, Contender::Isthmus, 0, said, "").expect("a result").floor_s.expect("known");
-        assert!((floor_s - link::floor_of_both_s(500_000_000, &LINK, &LINK, Some(2.0))).abs() < 1e-9);
+        let cut_s = 100.0 + work.down_at_s(&LINK).expect("it is cut") - 101.0;
+        assert!(cut_s > 0.5 && cut_s < floor_s, "in the midst: {cut_s}");
+        assert!((floor_s - link::floor_of_both_s(500_000_000, &LINK, &LINK, Some(cut_s))).abs() < 1e-9);
+        let said = said.replace("9.0", "0.1");
+        assert!(of(work, Contender::Isthmus, 0, &said, "").expect_err("too early").contains("was cut"));
     }
 }

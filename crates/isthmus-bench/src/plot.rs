@@ -3,17 +3,18 @@
 use std::fmt::Write;
 
 use crate::sample::median;
+use crate::table::Grid;
 
 const STYLE: &str = include_str!("report.css");
 /// A plot's size, and its margins: left, right, top, bottom. Pixels.
-const SIZE: [f64; 2] = [480.0, 300.0];
-const MARGIN: [f64; 4] = [62.0, 16.0, 14.0, 50.0];
+const SIZE: [f64; 2] = [400.0, 270.0];
+const MARGIN: [f64; 4] = [60.0, 22.0, 12.0, 48.0];
 /// About how many lines a plot has across.
 const GRID_LINES: f64 = 5.0;
 /// One colour for each contender, told apart also by those who see few; shapes help.
-const COLOURS: [&str; 12] = [
+const COLOURS: [&str; 14] = [
     "#0b5394", "#c0392b", "#e08e00", "#2a9d57", "#7d3c98", "#17a2b8", "#8c564b", "#5f6b76", "#b5418e",
-    "#7a8b00", "#4b6fd6", "#d2691e",
+    "#7a8b00", "#4b6fd6", "#d2691e", "#2f7f7f", "#9b2d5e",
 ];
 const SHAPES: usize = 4;
 
@@ -31,14 +32,14 @@ pub(crate) fn head(title: &str) -> String {
 }
 
 /// A table; its first column names the rows.
-pub(crate) fn table(out: &mut String, title: &str, head: &[String], rows: &[Vec<String>]) {
+pub(crate) fn table(out: &mut String, Grid { title, head, rows }: &Grid) {
     let cells = |tag: &str, row: &[String]| -> String {
         row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect()
     };
     let _ = write!(
         out,
-        "<div class=wide><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>",
-        escaped(title),
+        "<div class=wide><table>{}<thead><tr>{}</tr></thead><tbody>",
+        if title.is_empty() { String::new() } else { format!("<caption>{}</caption>", escaped(title)) },
         cells("th", head)
     );
     for row in rows {
@@ -78,8 +79,8 @@ impl Look {
     }
 }
 
-/// The signs of these contenders, and what is the same in all plots.
-pub(crate) fn legend(out: &mut String, all: &[String], shown: &[String], also: &str) {
+/// The signs of these contenders, and what the dashed line is, where there is one.
+pub(crate) fn legend(out: &mut String, all: &[String], shown: &[String], dashed: &str) {
     out.push_str("<p class=legend>");
     for one in shown {
         let look = Look::of(all, one);
@@ -91,7 +92,10 @@ pub(crate) fn legend(out: &mut String, all: &[String], shown: &[String], also: &
             escaped(one)
         );
     }
-    out.push_str(also);
+    if !dashed.is_empty() {
+        let line = "<svg viewBox=\"0 0 28 12\"><line class=floor x1=0 x2=28 y1=6 y2=6 /></svg>";
+        let _ = write!(out, "<span>{line}{dashed}</span>");
+    }
     out.push_str("</p>");
 }
 
@@ -126,6 +130,7 @@ impl Plot {
         let most = values.chain(self.floor.iter().map(|(_, y)| *y)).fold(self.least_top, f64::max);
         let step = step(most);
         let count = (most / step - 1e-9).ceil().max(1.0);
+        let digits = digits(step);
         let at = |x: f64, y: f64| {
             let up = (y / (count * step)).clamp(0.0, 1.0);
             (left + x * (width - left - right), height - bottom - up * (height - top - bottom))
@@ -140,7 +145,6 @@ impl Plot {
             let value = f64::from(number) * step;
             let (x, y) = at(0.0, value);
             let (right, left, y_text) = (width - right, x - 8.0, y + 4.0);
-            let digits = if step < 0.1 { 2 } else { usize::from(step.fract() > 1e-9) };
             let _ = write!(
                 out,
                 "<line class=grid x1={x:.1} x2={right:.1} y1={y:.1} y2={y:.1} />\
@@ -208,6 +212,15 @@ fn step(most: f64) -> f64 {
         .unwrap_or(rough)
 }
 
+/// Digits behind the point that tell multiples of a round distance apart.
+fn digits(step: f64) -> usize {
+    let is_whole = |digits: &usize| {
+        let scaled = step * 10_f64.powi(*digits as i32);
+        (scaled - scaled.round()).abs() < 1e-6
+    };
+    (0..6).find(is_whole).unwrap_or(6)
+}
+
 /// A plot of bars that lie, each as long as the median of its values, which are dots on it; from 0
 /// to 1, or to the greatest.
 pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str, &[f64])]) {
@@ -223,7 +236,7 @@ pub(crate) fn bars(out: &mut String, title: &str, all: &[String], rows: &[(&str,
     let title = escaped(title);
     let _ = write!(
         out,
-        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {}\" role=img aria-label=\"{title}\">",
+        "<figure class=bars><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {}\" role=img aria-label=\"{title}\">",
         bottom + AXIS
     );
     for number in 0..=(most / step + 1e-9) as u32 {
@@ -271,6 +284,7 @@ mod tests {
             assert!((step(most) / expected - 1.0).abs() < 1e-9, "{most}: {}", step(most));
         }
         assert!(step(0.0) > 0.0);
+        assert_eq!([200.0, 2.5, 0.2, 0.25].map(digits), [0, 1, 1, 2]);
     }
 
     #[test]

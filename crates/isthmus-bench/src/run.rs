@@ -15,7 +15,7 @@ use crate::choices::Choices;
 use crate::contender::Contender;
 use crate::link::Link;
 use crate::matrix::{Matrix, OUTAGE_S, Step, Work};
-use crate::outcome::{DOWN_AT_S, Ended, Outcome, outcome};
+use crate::outcome::{Ended, Outcome, outcome};
 use crate::sample::{Sample, Shares};
 use crate::{beside, html, lab, sample, table};
 
@@ -255,12 +255,11 @@ impl Bench {
 
 /// The lab's links, each with when it is down from and for how long.
 fn links(step: &Step) -> Vec<(Link, Option<(f64, f64)>)> {
-    match step.work {
-        Work::Outage(_) => vec![(step.link, Some((DOWN_AT_S, OUTAGE_S)))],
-        Work::Paths { second, is_cut, .. } => {
-            vec![(step.link, None), (second, is_cut.then_some((DOWN_AT_S, EVER_S)))]
-        }
-        _ => vec![(step.link, None)],
+    let Step { link, work, .. } = step;
+    let down = |length_s| work.down_at_s(link).map(|at_s| (at_s, length_s));
+    match work.second() {
+        None => vec![(*link, down(OUTAGE_S))],
+        Some(second) => vec![(*link, None), (second, down(EVER_S))],
     }
 }
 
@@ -299,8 +298,7 @@ fn said(sample: &Sample) -> String {
             format!("{what} {seconds:8.3} s  {came}{spoiled}")
         }
         (None, Some(limit)) => {
-            let most = sample.floor_mbps() * sample.fraction();
-            format!("{what} not ended after {limit:.0} s: at most {most:.1} Mb/s{spoiled}")
+            format!("{what} not ended after {limit:.0} s: at most {:.1} Mb/s{spoiled}", sample.mbps())
         }
         (None, None) => format!("{what} failed: {}", sample.error.as_deref().unwrap_or("?")),
     }

@@ -23,6 +23,11 @@ pub(crate) fn distinct<S, T: PartialEq>(samples: &[S], of: impl Fn(&S) -> T) -> 
     found
 }
 
+/// For people, such as "0.064": to the kilobyte.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    ((bytes as f64 / 1e3).round() / 1e3).to_string()
+}
+
 /// Samples of the same work, which one table and one row of plots are about.
 pub(crate) struct Group {
     pub(crate) work: String,
@@ -83,7 +88,10 @@ pub(crate) fn cell<'a>(samples: impl Iterator<Item = &'a Sample>) -> Cell {
 impl Cell {
     /// One of its values with so many digits behind the point, and its marks.
     fn text(&self, value: Option<f64>, digits: usize) -> String {
-        let Some(value) = value else { return if self.has_failed { "!" } else { "-" }.to_owned() };
+        let Some(value) = value else {
+            let why = [(self.has_failed, "!"), (self.is_bound, "not ended"), (true, "-")];
+            return why.into_iter().find(|(set, _)| *set).map_or("", |(_, text)| text).to_owned();
+        };
         let bound = if self.is_bound { "<" } else { "" };
         let ours = self.ours.map_or(String::new(), |ours| format!(", {ours:.digits$}"));
         let marks = [(self.is_spoiled, "*"), (self.has_failed, "!")];
@@ -101,7 +109,7 @@ pub(crate) struct Grid {
 
 impl Grid {
     /// For a terminal.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let widths: Vec<_> = (0..self.head.len())
             .map(|at| {
                 let cells = std::iter::once(&self.head).chain(&self.rows).filter_map(|row| row.get(at));
@@ -110,8 +118,12 @@ impl Grid {
             .collect();
         let mut out = self.title.clone() + "\n";
         for row in std::iter::once(&self.head).chain(&self.rows) {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-            let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  "));
+            let cell = |(at, (cell, width)): (usize, (&String, &usize))| match at {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            };
+            let cells: Vec<_> = row.iter().zip(&widths).enumerate().map(cell).collect();
+            let _ = writeln!(out, "{}", cells.join("  "));
         }
         out
     }
@@ -129,7 +141,6 @@ pub(crate) fn text(samples: &[Sample]) -> String {
 
 /// The tables of a group.
 pub(crate) fn grids(group: &Group) -> Vec<Grid> {
-    let megabytes = group.bytes as f64 / 1e6;
     let fraction = |cell: &Cell| cell.text(cell.fraction, 3);
     let mut out = match group.work.as_str() {
         "share" => {
@@ -144,7 +155,7 @@ pub(crate) fn grids(group: &Group) -> Vec<Grid> {
         work => {
             let on = group.samples.first().filter(|_| work == "preposted");
             let on = on.map_or(String::new(), |sample| format!(", {}", sample.link.title()));
-            let what = format!("{work}, {megabytes} MB{on}");
+            let what = format!("{work}, {} MB{on}", megabytes(group.bytes));
             vec![
                 grid(group, &format!("{what}: fraction of the floor"), fraction),
                 grid(group, &format!("{what}: Mb/s"), |cell| cell.text(cell.mbps, 1)),
@@ -200,10 +211,19 @@ fn add_ratios(grid: &mut Grid, group: &Group) {
     for row in &mut grid.rows {
         let best = |of: &[&String]| {
             let cells = of.iter().map(|one| cell_of(group, &row[0], one));
-            cells.filter_map(|cell| cell.fraction).reduce(f64::max)
+            let values = cells.filter_map(|cell| Some((cell.fraction?, cell.is_bound)));
+            values.filter(|(value, _)| *value > 0.0).max_by(|a, b| a.0.total_cmp(&b.0))
         };
-        let ratio = best(&ours).zip(best(&others).filter(|best| *best > 0.0)).map(|(ours, best)| ours / best);
-        row.push(ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")));
+        let ratio = best(&ours).zip(best(&others)).map(|((ours, is_most), (others, is_least))| {
+            // Of what did not end it is known only what it is at most.
+            match (is_most, is_least) {
+                (true, true) => "?".to_owned(),
+                (true, false) => format!("<{:.3}", ours / others),
+                (false, true) => format!(">{:.3}", ours / others),
+                (false, false) => format!("{:.3}", ours / others),
+            }
+        });
+        row.push(ratio.unwrap_or("-".to_owned()));
     }
 }
 
@@ -248,11 +268,13 @@ mod tests {
         let late = Sample { not_ended_s: Some(8.0), ..took("stock-cubic", 0.0) };
         let late = Sample { seconds: None, ..late };
         let of = |samples: &[Sample]| cell(samples.iter()).text(cell(samples.iter()).fraction, 3);
-        assert_eq!(of(&[late.clone()]), "<0.125");
+        assert_eq!(of(std::slice::from_ref(&late)), "<0.125");
         assert_eq!(of(&[late.clone(), took("stock-cubic", 4.0), took("stock-cubic", 2.0)]), "0.250");
         assert_eq!(of(&[late.clone(), late, took("stock-cubic", 2.0)]), "<0.125");
         let failed = Sample { error: Some("no".into()), ..fixture() };
         assert_eq!(of(&[failed]), "0.000!");
+        let iperf = Sample { not_ended_s: Some(8.0), contender: "iperf3-cubic-x1".into(), ..fixture() };
+        assert!(text(&[took("isthmus", 2.0), iperf]).contains(">4.000"), "four times as fast at the least");
     }
 
     #[test]
@@ -283,6 +305,9 @@ mod tests {
     #[test]
     fn after_an_outage_round_trips_are_told() {
         let sample = Sample { work: "outage".into(), resumed_s: Some(0.036), ..took("isthmus", 9.0) };
-        assert!(text(&[sample]).contains("1.50"));
+        let late = Sample { work: "outage".into(), not_ended_s: Some(80.0), ..fixture() };
+        let late = Sample { contender: "stock-cubic".into(), ..late };
+        let text = text(&[sample, late]);
+        assert!(text.contains("1.50") && text.contains("not ended"), "{text}");
     }
 }

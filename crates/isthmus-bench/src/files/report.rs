@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::sample::FileSample;
 use crate::link::Link;
-use crate::plot::{bars, escaped, head};
+use crate::plot::{bars, escaped, head, table};
 use crate::sample::median;
-use crate::table::distinct;
+use crate::table::{Grid, distinct, megabytes};
 
 /// One run, in a line.
 pub(super) fn said(sample: &FileSample) -> String {
@@ -19,10 +19,6 @@ pub(super) fn said(sample: &FileSample) -> String {
         }
         (None, error) => format!("{what} failed: {}", error.as_deref().unwrap_or("?")),
     }
-}
-
-fn megabytes(bytes: u64) -> String {
-    (bytes as f64 / 1e6).to_string()
 }
 
 /// Medians of one contender's copies of one file over one link.
@@ -118,8 +114,7 @@ fn row(samples: &[FileSample], subject: &Subject, contender: &str) -> Row {
 pub(super) fn text(samples: &[FileSample], missing: &[String]) -> String {
     let mut out = String::new();
     for (subject, rows) in tables(samples) {
-        let _ = writeln!(out, "{}", subject.title());
-        table(&mut out, &rows);
+        out += &grid(subject.title(), &rows).text();
         out.push('\n');
     }
     for line in missing {
@@ -128,18 +123,15 @@ pub(super) fn text(samples: &[FileSample], missing: &[String]) -> String {
     out
 }
 
-fn table(out: &mut String, rows: &[Row]) {
-    let _ = writeln!(
-        out,
-        "{:<30} {:>8} {:>13} {:>20} {:>20}",
-        "median", "MB/s", "of the floor", "with fsync after it", "most MB here, there"
-    );
-    for row in rows {
-        let fraction = format!("{:.3}{}", row.fraction, row.marks);
-        let peaks = format!("{:.0}, {:.0}", row.peak_here, row.peak_there);
-        let Row { contender, rate, synced, .. } = row;
-        let _ = writeln!(out, "{contender:<30} {rate:>8.1} {fraction:>13} {synced:>20.3} {peaks:>20}");
-    }
+fn grid(title: String, rows: &[Row]) -> Grid {
+    let head = ["median", "MB/s", "of the floor", "with fsync after it", "most MB here, there"];
+    let texts = |row: &Row| {
+        let Row { contender, rate, fraction, synced, peak_here, peak_there, marks, .. } = row;
+        let peaks = format!("{peak_here:.0}, {peak_there:.0}");
+        let [fraction, synced] = [fraction, synced].map(|value| format!("{value:.3}"));
+        vec![contender.clone(), format!("{rate:.1}"), fraction + marks, synced, peaks]
+    };
+    Grid { title, head: head.map(str::to_owned).to_vec(), rows: rows.iter().map(texts).collect() }
 }
 
 /// All as a page that needs nothing else.
@@ -155,9 +147,7 @@ pub(super) fn page(samples: &[FileSample], missing: &[String]) -> String {
         let values: Vec<_> =
             rows.iter().map(|row| (row.contender.as_str(), row.fractions.as_slice())).collect();
         bars(&mut out, "fraction of the floor: bar the median, dots the runs", &all, &values);
-        let mut text = String::new();
-        table(&mut text, &rows);
-        let _ = write!(out, "<pre>{}</pre>", escaped(text.trim_end()));
+        table(&mut out, &grid(String::new(), &rows));
     }
     failures(&mut out, samples);
     out.push_str("</html>\n");
@@ -222,6 +212,9 @@ mod tests {
             contender: contender.to_owned(),
             ranks: 4,
             congestion: "bbr".to_owned(),
+            seed: 1,
+            lab: None,
+            choices: vec![],
             script: String::new(),
             floor_s: 1.0,
             local_s: None,

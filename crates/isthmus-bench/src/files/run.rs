@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -16,6 +16,7 @@ use super::sample::FileSample;
 use super::script::{Place, hub};
 use super::source;
 use crate::BenchError;
+use crate::choices::Choices;
 use crate::lab;
 use crate::link::Link;
 use crate::run::progress;
@@ -218,22 +219,27 @@ impl FileBench {
         let limit_s = lab::limit_s(floor_s).max(if run.files > 1 { TREE_LIMIT_S } else { 0.0 });
         let script = hub(&Place { paths: &self.paths, work, source: &source, copy: &copy }, run)?;
         let control = self.congestion.as_deref();
-        let mut command = if run.link.is_loopback() {
-            let mut shell = Command::new("timeout");
-            shell.args([&limit_s.to_string(), "sh", "-c", &script]);
-            shell
-        } else {
+        let seed = run.run.into();
+        let text = (!run.link.is_loopback()).then(|| lab::config(&[(run.link, None)], seed, control));
+        let mut command = if let Some(text) = &text {
             let config = work.join("lab.toml");
-            let text = lab::config(&[(run.link, None)], run.run.into(), control);
             fs::write(&config, text).map_err(BenchError::file(&config))?;
             let mut lab = lab::command(&self.paths.isthmus, &config, limit_s, &emulator);
             lab.args(["--", "sh", "-c", &script]);
             lab
+        } else {
+            let mut shell = Command::new("timeout");
+            shell.args([&limit_s.to_string(), "sh", "-c", &script]);
+            shell
         };
         let at = OffsetDateTime::now_utc().unix_timestamp();
+        let mut choices = Choices::default();
         let outcome = match command.stdin(Stdio::null()).output() {
             Err(error) => Err(format!("cannot start the lab: {error}")),
-            Ok(ended) => outcome(&ended, limit_s),
+            Ok(ended) => {
+                choices = Choices::of(&String::from_utf8_lossy(&ended.stderr));
+                outcome(ended.status, &String::from_utf8_lossy(&ended.stdout), &choices.complaints, limit_s)
+            }
         };
         let outcome = outcome.and_then(|times| match source::equal(&source, &copy) {
             Ok(true) => Ok(times),
@@ -249,12 +255,18 @@ impl FileBench {
             version: self.version.clone(),
             kernel: lab::kernel(),
             run: run.run,
+            seed,
+            lab: text,
             link: run.link,
             bytes: run.bytes,
             files: run.files,
             contender: run.contender.to_string(),
             ranks: if of_mpi { run.ranks } else { 0 },
-            congestion: self.congestion.clone().unwrap_or_else(systems_congestion),
+            congestion: choices
+                .congestion()
+                .or_else(|| self.congestion.clone())
+                .unwrap_or_else(systems_congestion),
+            choices: choices.lines,
             script,
             floor_s,
             local_s,
@@ -308,10 +320,9 @@ struct Came {
 }
 
 /// What a copy came to, or why there is none.
-fn outcome(ended: &Output, limit_s: f64) -> Result<Came, String> {
-    let [said, complained] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    if !ended.status.success() {
-        return Err(lab::why(ended.status, &said, &complained, limit_s));
+fn outcome(status: ExitStatus, said: &str, complained: &str, limit_s: f64) -> Result<Came, String> {
+    if !status.success() {
+        return Err(lab::why(status, said, complained, limit_s));
     }
     let line = |key: &str| said.lines().find_map(|line| line.strip_prefix(key));
     let came = || {
@@ -323,7 +334,7 @@ fn outcome(ended: &Output, limit_s: f64) -> Result<Came, String> {
             peak_there: line("PEAK there ").and_then(|bytes| bytes.parse().ok()),
         })
     };
-    came().ok_or_else(|| format!("no result: {}", lab::last_line(&said)))
+    came().ok_or_else(|| format!("no result: {}", lab::last_line(said)))
 }
 
 fn systems_congestion() -> String {
@@ -334,22 +345,19 @@ fn systems_congestion() -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
 
     use super::*;
 
     #[test]
     fn results_are_found_and_failures_say_why() {
-        let ended = |status: i32, out: &str, err: &str| Output {
-            status: ExitStatus::from_raw(status << 8),
-            stdout: out.into(),
-            stderr: err.into(),
+        let of = |status: i32, said: &str, complained: &str, limit_s| {
+            outcome(ExitStatus::from_raw(status << 8), said, complained, limit_s)
         };
         let good = "RESULT {\"seconds\": 1500000000e-9}\nSYNC 250000000e-9\nPEAK there 4096\n";
         let came = Came { seconds: 1.5, sync_s: 0.25, peak_here: None, peak_there: Some(4096) };
-        assert_eq!(outcome(&ended(0, good, ""), 1.0), Ok(came));
-        let failed = outcome(&ended(3, "", "scp: no route\n"), 30.0).expect_err("failed");
+        assert_eq!(of(0, good, "", 1.0), Ok(came));
+        let failed = of(3, "", "scp: no route\n", 30.0).expect_err("failed");
         assert!(failed.contains("within 30 s: scp: no route"), "{failed}");
-        assert!(outcome(&ended(0, "SYNC 1e-9\n", ""), 1.0).is_err());
+        assert!(of(0, "SYNC 1e-9\n", "", 1.0).is_err());
     }
 }

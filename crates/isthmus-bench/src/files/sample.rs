@@ -14,10 +14,15 @@ pub struct FileSample {
     pub version: String,
     /// The kernel.
     pub kernel: String,
-    /// Which run, and so the link's seed.
+    /// Which run.
     pub run: u32,
+    /// Of the link's random decisions.
+    pub seed: u64,
     /// The link.
     pub link: Link,
+    /// The lab's configuration, where there is a lab; what it says nothing of, such as queues, is in the
+    /// emulator's report.
+    pub lab: Option<String>,
     /// Length of all files together. Bytes.
     pub bytes: u64,
     /// How many there are; 1: one file, no folder.
@@ -26,8 +31,12 @@ pub struct FileSample {
     pub contender: String,
     /// MPI ranks at each site; 0: no MPI.
     pub ranks: u32,
-    /// Congestion control of the sites' TCP.
+    /// Congestion control that was used, as far as it is known: that of the sites' TCP, of Isthmus its own
+    /// for each kind of lane.
     pub congestion: String,
+    /// What Isthmus said of its choices where files are sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
     /// What ran in the lab.
     pub script: String,
     /// Least time possible; on loopback what plain `cp` takes. Seconds.

@@ -195,7 +195,11 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
                  exec {isthmus} serve --config service.toml"
             ),
             port: 4200,
-            prepare: format!("cd {work} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml"),
+            // What it chooses is told in its log.
+            prepare: format!(
+                "cd {work} && sed \"s/ADDRESS/@WHERE@:@PORT@/\" sites.toml > known.toml && \
+                 export ISTHMUS_LOG=warn,isthmus_io=info"
+            ),
             command: format!(
                 "{isthmus} cp {} --sites known.toml {source} {}",
                 option("-r"),
@@ -238,7 +242,9 @@ fn coupled(place: &Place<'_>, run: &FileRun) -> String {
     let program = path(&place.work.join("copy"));
     let how = format!("block={} memory={MEMORY} io={io} in_turn={}", block.0, u8::from(!overlap));
     let receiver = format!("{job} {program} receive file:port {} {how}", path(place.copy));
-    let sender = format!("{job} {program} send file:port {} {how}", path(place.source));
+    // What it chooses is told there, of its lanes by those who send.
+    let log = if stock { "" } else { " -genv FI_LOG_LEVEL info -genv FI_LOG_PROV isthmus" };
+    let sender = format!("{job}{log} {program} send file:port {} {how}", path(place.source));
     let work = path(place.work);
     format!(
         "{} > receiver.log 2>&1 &\nreceiver=$!\n\
