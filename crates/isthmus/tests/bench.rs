@@ -1,6 +1,6 @@
 //! `isthmus devices` and `isthmus bench` as their users see them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn isthmus(words: &[&str], config: &str) -> Output {
@@ -70,5 +70,101 @@ fn every_measurement_ends_and_tells_its_figures() {
                 assert!(row["version"] == 1 && row["figures"].is_object(), "{line}");
             }
         }
+    }
+}
+
+/// Measures on emulated WANs and hosts; the samples, and the page.
+fn measured(words: &[&str], out: &Path) -> (Vec<serde_json::Value>, String) {
+    let output = Command::new("timeout")
+        .args(["--signal=KILL", "300", env!("CARGO_BIN_EXE_isthmus"), "bench"])
+        .args(words)
+        .arg("--out")
+        .arg(out)
+        .env_remove("ISTHMUS_CONFIG")
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{words:?}: {}{}", text(&output.stdout), text(&output.stderr));
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
+    let samples = read("samples.jsonl");
+    let samples: Vec<serde_json::Value> =
+        samples.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for sample in &samples {
+        let version = sample["version"].as_str().unwrap_or_default();
+        assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{sample}");
+        assert!(sample["error"].is_null(), "{sample}");
+    }
+    (samples, read("report.html"))
+}
+
+fn can_have_a_lab() -> bool {
+    let check =
+        Command::new(env!("CARGO_BIN_EXE_isthmus")).args(["lab", "check"]).output().expect("it starts");
+    if !check.status.success() {
+        eprintln!("skipped: {}", text(&check.stdout));
+    }
+    check.status.success()
+}
+
+#[test]
+fn a_wan_is_measured_from_its_lab_to_its_page() {
+    let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build");
+    let (mpi, provider) = (build.join("mpi/mpich"), build.join("lib"));
+    let has_mpi = mpi.join("bin/mpicc").is_file() && provider.join("libisthmus-fi.so").is_file();
+    let has_iperf = Command::new("iperf3").arg("--version").output().is_ok_and(|ran| ran.status.success());
+    let with = [(has_mpi, "isthmus"), (has_mpi, "stock-cubic"), (has_iperf, "iperf3-cubic-x1")];
+    let with: Vec<_> = with.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+    if with.is_empty() {
+        return eprintln!(
+            "skipped: neither iperf3 nor build/mpi/mpich with build/lib (make test makes them)"
+        );
+    }
+    if !can_have_a_lab() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mpi, provider) = (mpi.display().to_string(), provider.display().to_string());
+    let measure = |with: &[&str], work: &str, more: &[&str]| {
+        let with = with.join(",");
+        let words = ["wan", "--with", &with, "--work", work, "--mpi", &mpi, "--provider-path", &provider];
+        let link = ["--rtt", "2ms", "--loss", "0%", "--seed", "5"];
+        measured(&[&words[..], &link, more].concat(), &folder.path().join(work))
+    };
+    let quick = ["--size", "1", "--limit", "100s"];
+    let (samples, page) = measure(&with, "stream", &quick);
+    assert_eq!(samples.len(), with.len());
+    for (sample, name) in samples.iter().zip(&with) {
+        assert_eq!((sample["contender"].as_str(), sample["seed"].as_u64()), (Some(*name), Some(5)));
+        assert!(sample["seconds"].as_f64() > Some(0.0), "{sample}");
+        assert!(sample["congestion"].is_string() && sample["lab"].is_string(), "{sample}");
+        assert!(page.contains(name) && page.contains("goodput, Mb/s"), "{name}");
+    }
+    if has_mpi {
+        let (samples, page) = measure(&["isthmus"], "preposted", &quick);
+        let shares: Vec<_> = samples.iter().filter_map(|sample| sample["ahead"].as_u64()).collect();
+        assert_eq!(shares, [0, 10, 25, 50, 75, 90, 100]);
+        assert!(samples.iter().all(|sample| sample["choices"][0].is_string()), "{samples:?}");
+        assert!(page.contains("share of receives that are posted ahead"));
+    }
+    // 16 s at the least: nobody can have ended.
+    let (samples, page) = measure(&with, "stream", &["--size", "20", "--rate", "10Mbit", "--limit", "500ms"]);
+    assert!(samples.iter().all(|sample| sample["not_ended_s"].as_f64() == Some(0.5)), "{samples:?}");
+    assert!(page.contains("did not end in the time that they had") && page.contains("&lt;"));
+}
+
+/// Services of others on this host, here at the port that isthmus serve has where none is named, are not in the way.
+#[test]
+fn a_copy_is_measured_on_this_host_and_over_a_lab() {
+    // Where something listens there already, that is as good.
+    let _in_the_way = std::net::TcpListener::bind("127.0.0.1:4200");
+    let folder = tempfile::tempdir().expect("a folder");
+    let provider = folder.path().display().to_string(); // none is needed
+    let words = ["file", "--with", "cp", "--size", "1MB", "--provider-path", &provider];
+    let (samples, page) = measured(&[&words[..], &["--loopback"]].concat(), &folder.path().join("here"));
+    assert!(samples.len() == 1 && samples[0]["seconds"].as_f64() > Some(0.0), "{samples:?}");
+    assert!(page.contains("loopback") && page.contains("<rect"), "a bar for it");
+    if can_have_a_lab() {
+        let (samples, _) = measured(&[&words[..], &["--rtt", "2ms"]].concat(), &folder.path().join("there"));
+        assert_eq!(samples.len(), 1);
+        assert!(samples[0]["emulator"]["links"].is_array(), "{samples:?}");
     }
 }

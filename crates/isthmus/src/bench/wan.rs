@@ -11,6 +11,8 @@ use super::lab;
 
 /// How long a link is shared: at 100 ms 150 round trips. Seconds.
 const SHARE_S: u32 = 15;
+/// Of the link, unless another is chosen.
+const RATE: Rate = Rate(1_000_000_000);
 /// Shares of receives that are posted ahead. Percent.
 const AHEAD: [u32; 7] = [0, 10, 25, 50, 75, 90, 100];
 /// How many messages there are then: a second's worth at 1 Gb/s.
@@ -48,7 +50,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "build/bench/wan")]
     out: PathBuf,
     /// Rate of the link, each way
-    #[arg(long, default_value = "1Gbit")]
+    #[arg(long, default_value_t = RATE)]
     rate: Rate,
     /// Maximum transmission unit, bytes
     #[arg(long, default_value_t = 9000)]
@@ -134,8 +136,8 @@ pub(super) fn main(args: &Args) -> ExitCode {
 
 /// Nothing was chosen that takes time.
 fn is_short(args: &Args) -> bool {
-    let Args { full, rtt, loss, runs, size, with, work, .. } = args;
-    let chosen = *full || runs.is_some() || size.is_some();
+    let Args { full, rate, rtt, loss, runs, size, with, work, .. } = args;
+    let chosen = *full || runs.is_some() || size.is_some() || rate.0 < RATE.0;
     !chosen && rtt.is_empty() && loss.is_empty() && with.is_empty() && work.is_empty()
 }
 
@@ -234,7 +236,9 @@ mod tests {
     #[test]
     fn the_short_form_ends_within_five_minutes_even_if_no_run_ends() {
         assert!(is_short(&args(&[])) && is_short(&args(&["--seed", "3"])));
-        assert!(!is_short(&args(&["--full"])) && !is_short(&args(&["--work", "late"])));
+        for chosen in ["--full", "--work=late", "--rate=10Mbit", "--size=500"] {
+            assert!(!is_short(&args(&[chosen])), "{chosen} takes longer");
+        }
         let runs = matrix(&args(&[])).count() as u64;
         let lab_s = 1;
         assert!(runs * (SHORT_RUN_S + lab_s) < SHORT_ALL_S, "{runs} runs");
