@@ -1,7 +1,7 @@
 //! Two that use a link at once: MPI over Isthmus, and a stream of iperf3's. What each reaches of the link
 //! is taken where it arrives, by the same clock, while both send.
 
-use crate::lab::last_line;
+use crate::lab::{IPERF_PORT, last_line, quoted, until_listens};
 use crate::link::Link;
 use crate::outcome::arrivals;
 use crate::sample::Shares;
@@ -21,10 +21,11 @@ pub(crate) fn bytes(link: &Link, seconds: u64) -> u64 {
 
 /// A script for the lab's login node: `mpi`, a command, beside iperf3's stream of so many seconds.
 pub(crate) fn script(control: &str, seconds: u64, mpi: &str) -> String {
+    let listens = quoted(&until_listens(IPERF_PORT));
     let server = "iperf3 -s -1 -i 0.25 -f k --forceflush";
     format!(
-        "lab-rsh b {server} | while read -r line; do echo \"IPERF3 $(date +%s.%N) $line\"; done & sleep 0.5; \
-         {mpi} & mpi=$!; lab-rsh a iperf3 -c b -t {seconds} -C {control} > /dev/null; \
+        "lab-rsh b {server} | while read -r line; do echo \"IPERF3 $(date +%s.%N) $line\"; done & \
+         lab-rsh b {listens} || exit 3; {mpi} & mpi=$!; lab-rsh a iperf3 -c b -t {seconds} -C {control} > /dev/null; \
          code=$?; kill $mpi; wait; exit $code"
     )
 }

@@ -9,6 +9,10 @@ use crate::link::Link;
 /// What a run may take: so much, and so many times what is possible. Seconds.
 const LIMIT_S: f64 = 20.0;
 const LIMIT_FACTOR: f64 = 8.0;
+/// How long a service may take to listen. Tenths of a second.
+const PATIENCE: u32 = 300;
+/// Where iperf3's listens.
+pub(crate) const IPERF_PORT: u16 = 5201;
 
 /// How long a run may take whose floor is `floor_s`. Seconds.
 pub(crate) fn limit_s(floor_s: f64) -> f64 {
@@ -55,6 +59,14 @@ pub(crate) fn last_line(text: &str) -> String {
 pub(crate) fn why(status: std::process::ExitStatus, said: &str, complained: &str, limit_s: f64) -> String {
     let why = if complained.trim().is_empty() { last_line(said) } else { last_line(complained) };
     format!("{status} within {limit_s} s: {why}")
+}
+
+/// A line for a shell that waits until a service listens at this port.
+pub(crate) fn until_listens(port: u16) -> String {
+    format!(
+        "n=0; until grep -qs ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do n=$((n + 1)); \
+         [ $n -lt {PATIENCE} ] || exit 3; sleep 0.1; done"
+    )
 }
 
 /// A word for a shell.

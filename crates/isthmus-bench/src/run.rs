@@ -267,7 +267,11 @@ fn links(step: &Step) -> Vec<(Link, Option<(f64, f64)>)> {
 fn iperf(work: Work, control: &str, streams: u32, limit_s: f64) -> String {
     let client = format!("iperf3 -c b -n {} -C {control} -P {streams} -J", work.amount());
     let limit_s = limit_s + IPERF_GRACE_S;
-    format!("lab-rsh b iperf3 -s -1 > /dev/null & sleep 0.5; exec lab-rsh a timeout {limit_s} {client}")
+    let listens = lab::quoted(&lab::until_listens(lab::IPERF_PORT));
+    format!(
+        "lab-rsh b iperf3 -s -1 > /dev/null & lab-rsh b {listens} || exit 3; \
+         exec lab-rsh a timeout {limit_s} {client}"
+    )
 }
 
 fn line_of(sample: &Sample) -> String {

@@ -10,12 +10,10 @@ use std::path::Path;
 use super::contender::{FileContender, find};
 use super::run::{FilePaths, FileRun};
 use crate::BenchError;
-use crate::lab::quoted;
+use crate::lab::{quoted, until_listens};
 
 /// Most memory for blocks of a rank. Bytes.
 const MEMORY: u64 = 256 << 20;
-/// How long a service may take to listen. Tenths of a second.
-const PATIENCE: u32 = 300;
 /// Ranks from which on each has fewer streams: together they have enough. Count.
 const MANY_RANKS: u32 = 4;
 const FEW_STREAMS: u32 = 2;
@@ -98,10 +96,6 @@ fn peer(place: &Place<'_>, run: &FileRun, peer: &Peer) -> Result<String, BenchEr
             line.replace("@HOST@", host).replace("@WHERE@", address).replace("@PORT@", &port.to_string());
         if peer.asks_for_names { no_names(&path(place.work), &line) } else { line }
     };
-    let listens = format!(
-        "n=0; until grep -qs ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do n=$((n + 1)); \
-         [ $n -lt {PATIENCE} ] || exit 3; sleep 0.1; done"
-    );
     let Peer { service, prepare, command, .. } = peer;
     // What starts it is not counted among its memory, but takes a few milliseconds.
     let timed = format!(
@@ -113,7 +107,7 @@ fn peer(place: &Place<'_>, run: &FileRun, peer: &Peer) -> Result<String, BenchEr
          {} || {{ tail -n 1 service.log >&2; exit 3; }}\n\
          {} || exit 3\n",
         watched(place, run, "b", "there", &named(service)),
-        at(run, "b", &listens),
+        at(run, "b", &until_listens(port)),
         watched(place, run, "a", "here", &named(&timed))
     ))
 }
