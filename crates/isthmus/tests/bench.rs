@@ -144,6 +144,10 @@ fn a_wan_is_measured_from_its_lab_to_its_page() {
         assert_eq!(shares, [0, 10, 25, 50, 75, 90, 100]);
         assert!(samples.iter().all(|sample| sample["choices"][0].is_string()), "{samples:?}");
         assert!(page.contains("share of receives that are posted ahead"));
+        let (samples, _) = measure(&["isthmus"], "paths", &quick);
+        assert!(samples[0]["second"]["rtt"] == "60ms", "{samples:?}");
+        let links = samples[0]["emulator"]["links"].as_array().expect("the lab's report");
+        assert_eq!(links.len(), 2);
     }
     // 16 s at the least: nobody can have ended.
     let (samples, page) = measure(&with, "stream", &["--size", "20", "--rate", "10Mbit", "--limit", "500ms"]);

@@ -109,6 +109,7 @@ fn sites_hear_each_other_with_and_without_root() {
         assert_eq!(output.status.code(), Some(0), "{user:?}: {}", err(&output));
         let report: serde_json::Value =
             serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("JSON");
+        assert!(report["opened_s"].as_f64() > Some(1.7e9), "{user:?}: {report}");
         // The knock is refused: a packet there and its refusal back.
         for direction in [0, 1] {
             let packets = &report["links"][0]["directions"][direction]["delivered_packets"];
