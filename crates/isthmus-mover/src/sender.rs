@@ -25,8 +25,8 @@ use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Piece, Rules
 /// in one, if they are so long, and as many times more on a longer one: the answer may be lost at first. Bytes.
 const AHEAD: u64 = 8 << 20;
 const AHEAD_TRIP: Duration = Duration::from_millis(12);
-/// A path of a round trip below this is near: answers cost nothing there, and nothing goes ahead of them.
-const NEAR: Duration = Duration::from_millis(5);
+/// Answers come at once over a path of a round trip below this: nothing goes ahead of them.
+const PROMPT: Duration = Duration::from_millis(5);
 /// Entries that are announced and not settled.
 const ENTRIES_OPEN: usize = 16 << 10;
 /// Files of several blocks among them: each costs the receiver two descriptors.
@@ -86,9 +86,9 @@ pub(crate) struct SendingSide<'a> {
     ends: VecDeque<(u64, Item)>,
     free: Vec<Buffer>,
     made: usize,
-    /// Read before there was a seal, or on a near path before the answers.
+    /// Read before there was a seal, or before the answers where they come at once.
     held: Vec<Block>,
-    is_near: bool,
+    answers_promptly: bool,
     /// Blocks with the disk threads.
     reading: usize,
     /// Bytes with the network.
@@ -141,7 +141,7 @@ impl<'a> SendingSide<'a> {
             free: Vec::new(),
             made: 0,
             held: Vec::new(),
-            is_near: false,
+            answers_promptly: false,
             reading: 0,
             in_network: 0,
             gauge: Gauge::new(sending.block, sending.memory),
@@ -212,8 +212,8 @@ impl<'a> SendingSide<'a> {
         self.gauge.expect(round_trip);
         self.window_told = self.gauge.window(); // it reckons with as much
         self.plan.run_ahead(scaled(AHEAD, AHEAD_TRIP, round_trip).saturating_sub(AHEAD));
-        self.is_near = round_trip.is_some_and(|it| it < NEAR);
-        if self.is_near {
+        self.answers_promptly = round_trip.is_some_and(|it| it < PROMPT);
+        if self.answers_promptly {
             self.plan.distrust();
         }
     }
@@ -445,7 +445,7 @@ impl<'a> SendingSide<'a> {
         for block in std::mem::take(&mut self.held) {
             let pieces = &block.read.pieces;
             let is_wanted = pieces.iter().any(|piece| self.is_wanted(piece));
-            let may_go = !self.is_near || pieces.iter().all(|piece| self.plan.is_answered(piece.id));
+            let may_go = !self.answers_promptly || pieces.iter().all(|piece| self.plan.is_answered(piece.id));
             if !is_wanted {
                 self.drop_block(block);
             } else if !has_seal || !may_go {
