@@ -90,13 +90,20 @@ impl Kind {
     }
 }
 
-/// `1Gb/s`, `1Gbit/s` and `1Gbps` all mean `1gbit`.
-fn canonical_unit(unit: &str) -> String {
-    let unit = unit.trim().to_lowercase();
-    match unit.strip_suffix("ps").or_else(|| unit.strip_suffix("/s")) {
-        Some(per_second) if per_second.ends_with("bit") => per_second.to_owned(),
-        Some(per_second) if per_second.ends_with('b') => format!("{per_second}it"),
-        _ => unit,
+/// The unit in lower case, and how many of it one of what is written is: `1Gb/s`, `1Gbit/s` and `1Gbps` all mean
+/// `1gbit`; `1GB/s`, with the B of a size, is eight times that.
+fn canonical_unit(unit: &str) -> (String, f64) {
+    let unit = unit.trim();
+    let lower = unit.to_ascii_lowercase();
+    let Some(per_second) = ["ps", "/s"].iter().find_map(|end| lower.strip_suffix(end)) else {
+        return (lower, 1.0);
+    };
+    let is_bytes = unit[..per_second.len()].ends_with('B');
+    match UNITS.iter().find(|(name, kind, _)| *kind == Kind::Size && *name == per_second) {
+        Some((_, _, bytes)) if is_bytes => ("bit".to_owned(), bytes * 8.0),
+        _ if per_second.ends_with("bit") => (per_second.to_owned(), 1.0),
+        _ if per_second.ends_with('b') => (format!("{per_second}it"), 1.0),
+        _ => (lower, 1.0),
     }
 }
 
@@ -109,9 +116,9 @@ fn parse(text: &str, kind: Kind) -> Result<f64, UnitError> {
     if unit.is_empty() {
         return unitless(text, number, kind);
     }
-    let unit = canonical_unit(unit);
+    let (unit, times) = canonical_unit(unit);
     match UNITS.iter().find(|(name, ..)| *name == unit) {
-        Some((_, found, scale)) if *found == kind => Ok(number * scale),
+        Some((_, found, scale)) if *found == kind => Ok(number * times * scale),
         Some((_, found, _)) => Err(kind.error(text, format!("is {}", found.name()))),
         None => Err(kind.error(text, format!("has an unknown unit {unit:?}"))),
     }
@@ -246,6 +253,17 @@ mod tests {
         for text in ["1Gbit", "1Gbit/s", "1 Gb/s", "1000Mbit", "1Gbps"] {
             assert_eq!(text.parse(), Ok(Rate(1_000_000_000)), "{text}");
         }
+        for text in ["80MB/s", "80 MBps", "640Mbit", "640Mb/s", "640mbps", "0.64Gb/s"] {
+            assert_eq!(text.parse(), Ok(Rate(640_000_000)), "{text}");
+        }
+        assert_eq!("1MiB/s".parse(), Ok(Rate(8 << 20)));
+        assert_eq!("100B/s".parse(), Ok(Rate(800)));
+        assert!("1İ/s".parse::<Rate>().is_err());
+        assert!(
+            "s/s".parse::<Rate>().is_err()
+                && "1/s".parse::<Rate>().is_err()
+                && "1ps".parse::<Rate>().is_err()
+        );
         assert_eq!("1.5ms".parse(), Ok(Span(1_500_000)));
         assert_eq!("0".parse(), Ok(Span(0)));
         assert_eq!("64MiB".parse(), Ok(Size(64 << 20)));
