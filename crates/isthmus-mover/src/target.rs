@@ -392,7 +392,10 @@ impl Target {
         }
         let (part, journal) = names::partial(name);
         // First, for who comes next may lock a new partial file as soon as this one has another name.
-        unlinkat(parent, &journal, AtFlags::empty())?;
+        match unlinkat(parent, &journal, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
         renameat(parent, &part, parent, &name[..])?;
         if *sync {
             sync_folder(parent)?;
