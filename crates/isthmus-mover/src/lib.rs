@@ -14,7 +14,7 @@
 //!
 //! Memory: buffers of at most [`client::Transfer::memory`] or [`config::ServeConfig::memory`]
 //! a session and side, 33 bytes a block of the at most 64 files of several blocks that are
-//! under way, and about a kilobyte for each of at most 16,384 announced entries.
+//! under way (at a sender only of those that it has to read again), and about a kilobyte for each of at most 16,384 announced entries.
 #![deny(unsafe_code)]
 
 mod admission;
