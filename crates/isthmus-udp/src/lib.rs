@@ -53,6 +53,7 @@ mod token;
 pub mod wire;
 
 pub use congestion::Limits;
+pub use pacer::Cap;
 pub use path::Learned;
 pub use port::{Dropped, Event, Port, PortConfig, StreamId, Transmit};
 pub use protection::Session;

@@ -542,16 +542,21 @@ impl Port {
         let timeout = [entry.stream.poll_timeout(now), parting, stranger].into_iter().flatten().min();
         let soonest = if active { now } else { now + IDLE_US };
         let at = timeout.map(|at| at.max(soonest));
-        if let Some((before, turn)) = entry.due {
+        let mut turn = self.turn + 1;
+        if let Some((before, its_turn)) = entry.due {
             if at == Some(before) {
                 return;
             }
-            self.due.remove(&(before, turn, key));
+            self.due.remove(&(before, its_turn, key));
+            // Who was kept from sending by others under the same cap comes before them the next time.
+            if !active {
+                turn = its_turn;
+            }
         }
-        self.turn += 1;
-        entry.due = at.map(|at| (at, self.turn));
+        self.turn = self.turn.max(turn);
+        entry.due = at.map(|at| (at, turn));
         if let Some(at) = at {
-            self.due.insert((at, self.turn, key));
+            self.due.insert((at, turn, key));
         }
     }
 

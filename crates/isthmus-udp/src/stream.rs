@@ -21,7 +21,7 @@ use crate::answers::Answers;
 use crate::congestion::{CongestionControl, Limits};
 use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
-use crate::pacer::Pacer;
+use crate::pacer::{Cap, Pacer};
 use crate::parity::Parity;
 use crate::path::{Common, Learned, Path};
 use crate::protection::{Plain, Protection, Sealed, Session};
@@ -472,6 +472,13 @@ impl Stream {
             self.mtu = composition.mtu(self.config.payload_max, self.config.overhead);
         }
         self.config.composition = composition;
+    }
+
+    /// Sends no faster than this from now on, together with all streams under the same cap.
+    pub fn hold(&mut self, cap: &Cap) {
+        self.config.limits.cap = cap.bytes_per_s();
+        self.congestion.hold(cap.bytes_per_s());
+        self.pacer.hold(cap.clone());
     }
 
     /// Goes to the same host as others of its port, whose losses are known to it from now on.

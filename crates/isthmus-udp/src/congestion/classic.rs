@@ -118,6 +118,10 @@ impl CongestionControl for Reno {
         None
     }
 
+    fn hold(&mut self, cap: u64) {
+        self.0.cap = cap;
+    }
+
     fn recall(&mut self, capacity: u64, rtt_us: Micros) {
         self.0.recall(capacity, rtt_us);
     }
@@ -243,6 +247,10 @@ impl CongestionControl for Cubic {
 
     fn capacity(&self) -> Option<u64> {
         None
+    }
+
+    fn hold(&mut self, cap: u64) {
+        self.window.cap = cap;
     }
 
     fn recall(&mut self, capacity: u64, rtt_us: Micros) {

@@ -60,6 +60,8 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     fn pace_after(&self, _in_flight: u64) -> u64 {
         self.pace()
     }
+    /// From now on this is the fastest that is ever sent ([`Limits::cap`]). Bytes/s (wire).
+    fn hold(&mut self, cap: u64);
     /// Capacity of the path, if known. Bytes/s (wire).
     fn capacity(&self) -> Option<u64>;
     /// What it is to do among the flows of this host that use its path, which are planned for together;
@@ -87,7 +89,8 @@ pub trait CongestionControl: Send + std::fmt::Debug {
 /// What is common to all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Fastest that is ever sent. Bytes/s (wire). Default: no limit.
+    /// Fastest that is ever sent, by all flows together where they are planned for together. Bytes/s (wire).
+    /// Default: no limit.
     pub cap: u64,
     /// What may go before anything is known of the path. Bytes (wire). Default 1 MiB.
     pub first_window: u64,

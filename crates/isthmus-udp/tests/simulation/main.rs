@@ -2,6 +2,7 @@
 //!
 //! `ISTHMUS_SEED=N` replays one seed of the tests that run many.
 
+mod caps;
 mod crowd;
 mod delivery;
 mod disorder;

@@ -239,13 +239,14 @@ impl Rate {
 
     /// How fast all together send. Bytes/s (wire).
     fn pace_of_all(&self) -> f64 {
-        match self.phase {
+        let pace = match self.phase {
             Phase::Start if let Some(rate) = self.bursts.rate(&self.limits) => rate,
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
             Phase::Shared(cubic) | Phase::AmIAlone(cubic) => cubic.pace() as f64,
-        }
+        };
+        pace.min(self.limits.cap as f64)
     }
 
     /// How many flows such as this one the path has room for, as far as is known.
@@ -341,7 +342,7 @@ impl Rate {
             return;
         };
         // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
-        let most = 2.0 * self.pace_of_all().min(self.limits.cap as f64);
+        let most = 2.0 * self.pace_of_all();
         let own = per_second(round.bytes, round.span_us).min(most);
         let rate = self.of_all(sample.now, &round, own);
         if self.skip > 0 {
@@ -477,7 +478,7 @@ impl Rate {
         let grown = self.capacity.max(seen) * (1.0 + self.step);
         // Beyond what the path was ever seen to carry there is most likely nothing.
         let line = if self.capacity < self.line { self.line } else { f64::MAX };
-        self.capacity = grown.min(most).min(line);
+        self.capacity = grown.min(most).min(line).min(self.limits.cap as f64);
         let near_line = self.capacity < NEAR * self.line && self.capacity > self.line / NEAR;
         let near = !self.unsure && (near_line || self.capacity < NEAR * self.known);
         self.hold = self.patience();
@@ -537,7 +538,9 @@ impl CongestionControl for Rate {
 
     fn pace(&self) -> u64 {
         let all = match (self.role, &self.group) {
-            (Role::Follows, Some(group)) if group.plan.pace > 0 => group.plan.pace as f64,
+            (Role::Follows, Some(group)) if group.plan.pace > 0 => {
+                group.plan.pace.min(self.limits.cap) as f64
+            }
             (Role::Follows, Some(_)) => self.limits.first_pace as f64,
             _ => self.pace_of_all(),
         };
@@ -564,6 +567,10 @@ impl CongestionControl for Rate {
 
     fn plan(&self, in_flight: u64) -> Option<Plan> {
         self.plan_for_all(in_flight)
+    }
+
+    fn hold(&mut self, cap: u64) {
+        self.limits.cap = cap;
     }
 
     fn capacity(&self) -> Option<u64> {

@@ -98,14 +98,15 @@ impl Rate {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
             }
-            if let Some(rate) = self.bursts.rate(&self.limits).filter(|rate| self.capacity >= FULL * rate) {
-                self.fill(sample.now, rate);
+            let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
+            if self.capacity >= FULL * most {
+                self.fill(sample.now, most);
             }
         }
     }
 
-    /// The path is as full as bursts have shown that it can be, and no queue stands: what more it carries is
-    /// tried in steps.
+    /// The path is as full as bursts have shown that it can be, or as it may be, and no queue stands: what more it
+    /// carries is tried in steps.
     pub(super) fn fill(&mut self, now: Micros, rate: f64) {
         self.line = self.line.max(rate);
         self.step = STEP_FULL;

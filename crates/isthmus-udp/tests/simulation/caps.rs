@@ -1,0 +1,90 @@
+//! An administrator's cap: what streams send together stays below it, and comes up to it.
+
+use isthmus_udp::{Cap, Micros};
+
+use crate::net::{Flow, Net, PathSpec, config};
+use crate::together::sites;
+
+const SECOND_US: Micros = 1_000_000;
+/// What a packet of 9,000 bytes takes of an Ethernet, and what of that is its stream's. Bytes.
+const WIRE: f64 = 9_038.0;
+const STREAM: f64 = 8_940.0;
+
+/// Runs flows that have more to send than the time suffices for, each from the moment on that is given with it.
+/// What all have brought, by tenths of a second. Bytes.
+fn run(net: &mut Net, flows: &mut [(Micros, Flow)], time_us: Micros) -> Vec<u64> {
+    let start = net.now;
+    let mut seen = Vec::new();
+    while net.now < start + time_us {
+        let now = net.now;
+        for (_, flow) in flows.iter_mut().filter(|(at, _)| start + at <= now) {
+            flow.feed(net);
+        }
+        let next = start + (seen.len() as Micros + 1) * SECOND_US / 10;
+        net.step(next);
+        for (_, flow) in flows.iter_mut() {
+            flow.on_event(net);
+            flow.drain(net);
+        }
+        if net.now >= next {
+            seen.push(flows.iter().map(|(_, flow)| flow.read).sum());
+        }
+    }
+    seen
+}
+
+/// Never more than the cap in any second, beyond what quanta make of it, and close to it in the last seconds.
+fn check(what: &str, cap: u64, seen: &[u64]) {
+    let most = cap as f64 * STREAM / WIRE;
+    let by_second = seen.iter().zip(&seen[10..]).map(|(from, to)| (to - from) as f64 / most);
+    let fastest = by_second.clone().fold(0.0, f64::max);
+    let last = by_second.skip(seen.len() - 10 - 20).fold(f64::MAX, f64::min);
+    println!("{what}: {fastest:.3} at most, {last:.3} at least in the end");
+    assert!(fastest <= 1.02, "{what}: {fastest:.3} of the cap");
+    assert!(last >= 0.95, "{what}: {last:.3} of the cap");
+}
+
+#[test]
+fn streams_of_a_port_stay_below_their_cap_together_and_reach_it() {
+    for (rtt_us, cap) in [(300, 12_500_000), (24_000, 12_500_000), (100_000, 62_500_000), (24_000, 1_250_000)]
+    {
+        for composition in ["rate", "cubic"] {
+            let path = PathSpec { rtt_us, ..Default::default() };
+            let mut settings = config(&path);
+            settings.stream.composition = composition.parse().expect("valid");
+            let mut net = Net::new(&path, vec![settings; 6]);
+            let cap = Cap::new(cap);
+            let mut flows = Vec::new();
+            for i in 0..3 {
+                let flow = Flow::new(&mut net, 0, 2 * i + 1, 1 << 40, false);
+                net.ports[0].with(net.now, flow.stream(), |stream| stream.hold(&cap));
+                flows.push((i as Micros * SECOND_US / 2, flow));
+            }
+            let seen = run(&mut net, &mut flows, 12 * SECOND_US);
+            check(&format!("{composition}, {rtt_us} us, {}", cap.bytes_per_s()), cap.bytes_per_s(), &seen);
+            let least = flows.iter().map(|(_, flow)| flow.read).min().unwrap_or(0);
+            assert!(least > seen[seen.len() - 1] / 8, "{composition}, {rtt_us} us: one has {least}");
+        }
+    }
+}
+
+/// Processes of their own, each with the same cap: what the ledger makes of them.
+#[test]
+fn flows_of_a_host_that_share_a_plan_stay_below_the_cap_as_one_would() {
+    for (rtt_us, bytes_per_s) in [(24_000, 12_500_000), (100_000, 62_500_000)] {
+        let path = PathSpec { rtt_us, ..Default::default() };
+        let mut net = sites(&path, 4);
+        let mut flows = Vec::new();
+        for i in 0..4 {
+            let flow = Flow::new(&mut net, 2 * i, 2 * i + 1, 1 << 40, false);
+            let cap = Cap::new(bytes_per_s);
+            net.ports[2 * i].with(net.now, flow.stream(), |stream| stream.hold(&cap));
+            flows.push((0, flow));
+        }
+        let seen = run(&mut net, &mut flows, 12 * SECOND_US);
+        // Those that begin know nothing of each other yet.
+        check(&format!("{rtt_us} us, four processes"), bytes_per_s, &seen[20..]);
+        let least = flows.iter().map(|(_, flow)| flow.read).min().unwrap_or(0);
+        assert!(least > seen[seen.len() - 1] / 8, "{rtt_us} us: one has {least}");
+    }
+}
