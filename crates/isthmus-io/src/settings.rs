@@ -2,6 +2,7 @@
 //! provider's declared parameters come.
 
 mod changes;
+mod limits;
 mod protocols;
 mod transfer;
 mod trust;
@@ -20,6 +21,7 @@ use serde::de::{self, Deserializer};
 use crate::carrier::MEMORY;
 use crate::interface::{self, Family, InterfaceError};
 pub(crate) use changes::Changes;
+pub use limits::RateLimits;
 pub use protocols::Protocols;
 pub use transfer::MessageTransfer;
 pub use trust::{KeyFiles, TlsMode};
@@ -97,6 +99,7 @@ settings! {
     transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\", \"auto\", which takes UDP where the round trip is at least `udp_from` (150 ms with tls), and goes over to it where TCP loses packets for no full queue on one of 5 ms or more, or \"ethernet\": frames of type 0x88b6, within a broadcast domain, which take the capability CAP_NET_RAW. All but tcp need it at both ends, and UDP firewalls that let it through at the port that TCP listens at; to a host that gives no answer, TCP. Default auto.";
     udp_from: Span = "10ms", "With transport \"auto\", the round trip from which on UDP carries from the beginning. Time, such as \"50ms\". Default 10ms.";
     udp_protocols: Protocols = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given); of those left out, the first. After an IP address and =, for lanes with that host only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Where the file is changed, running programs take it up within a few seconds. Default: the first of each.";
+    rate_limit: RateLimits = "", "Most that lanes to other hosts send together: a rate, such as \"2Gbit\"; after a range of IP addresses, or one, and =, for lanes to there. Several entries separated by commas, of which the narrowest that fits counts, such as \"10.2.0.0/16=500Mbit, 2Gbit\". For each endpoint, and for those of this host that use one path together as far as they have a ledger; by TCP and by UDP, which rarely go to one host at a time, each. Default: no limit.";
     tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. Default off.";
     tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
     tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
@@ -473,6 +476,7 @@ text_value! {
     Transport, Self::Tcp;
     Routers, Self::default();
     Protocols, Self::default();
+    RateLimits, Self::default();
     TlsMode, Self::default();
     MessageTransfer, Self::default();
     KeyFiles, Self::default();

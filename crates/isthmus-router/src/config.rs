@@ -16,12 +16,12 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use isthmus_routes::Metric;
 use isthmus_trust::{Files, TrustError};
-use isthmus_units::Size;
+use isthmus_units::{Prefix, Size};
 use serde::{Deserialize, Deserializer, de};
 
 /// What is wrong with a configuration, with the place and the remedy.
@@ -148,47 +148,6 @@ impl Default for Limits {
     }
 }
 
-/// A range of IP addresses, such as `10.3.0.0/16`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    address: IpAddr,
-    bits: u32,
-}
-
-impl Prefix {
-    /// Whether `ip` is in the range.
-    pub fn contains(&self, ip: IpAddr) -> bool {
-        match (self.address, ip) {
-            (IpAddr::V4(own), IpAddr::V4(ip)) => {
-                let differing = own.to_bits() ^ ip.to_bits();
-                differing.checked_shr(32 - self.bits).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(ip)) => {
-                let differing = own.to_bits() ^ ip.to_bits();
-                differing.checked_shr(128 - self.bits).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-        let address: IpAddr = address.parse().ok()?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Some(most), |bits| bits.parse().ok())?;
-        (bits <= most).then_some(Self { address, bits })
-    }
-}
-
-impl<'de> Deserialize<'de> for Prefix {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        Self::parse(&text).ok_or_else(|| {
-            de::Error::custom(format!("{text:?} is no range of addresses; write it as \"10.3.0.0/16\""))
-        })
-    }
-}
-
 fn metric<'de, D: Deserializer<'de>>(from: D) -> Result<Metric, D::Error> {
     String::deserialize(from)?.parse().map_err(de::Error::custom)
 }
@@ -294,16 +253,5 @@ mod tests {
         assert!(config.lets_speak(2, 2) && config.lets_speak(2, 5));
         assert!(!config.lets_speak(3, 5) && !config.lets_speak(2, 3));
         assert!(!config.lets_speak(4, 4) && !config.lets_speak(4, 5), "4 is not admitted");
-    }
-
-    #[test]
-    fn prefixes_hold_what_they_say() {
-        let prefix = |text: &str| Prefix::parse(text).expect("a prefix");
-        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        assert!(prefix("10.3.0.0/16").contains(ip("10.3.255.1")));
-        assert!(!prefix("10.3.0.0/16").contains(ip("10.4.0.1")));
-        assert!(prefix("0.0.0.0/0").contains(ip("200.1.1.1")) && !prefix("0.0.0.0/0").contains(ip("::1")));
-        assert!(prefix("10.3.0.7").contains(ip("10.3.0.7")) && !prefix("10.3.0.7").contains(ip("10.3.0.6")));
-        assert!(prefix("fd00::/8").contains(ip("fd12::1")));
     }
 }

@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use isthmus_routes::{Measured, RouteMap, Router as MapRouter, Table};
+use isthmus_units::Prefix;
 use isthmus_wire::{AsId, SubnetId};
 
-use crate::config::{self, Config, ConfigError, Prefix, Transports};
+use crate::config::{self, Config, ConfigError, Transports};
 use crate::tls::Tls;
 use crate::wire::Transport;
 

@@ -1,8 +1,12 @@
-//! Quantities as people write them: `1Gbit`, `24ms`, `64MiB`, `0.1%`.
+//! Quantities as people write them: `1Gbit`, `24ms`, `64MiB`, `0.1%`; and ranges of addresses.
 //!
 //! Each type parses its own text and refuses the units of its neighbours by name, so that
 //! an error says what was written and what was meant.
 #![forbid(unsafe_code)]
+
+mod prefix;
+
+pub use prefix::{Prefix, PrefixError};
 
 use std::fmt;
 use std::str::FromStr;

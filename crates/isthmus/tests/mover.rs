@@ -363,6 +363,30 @@ fn two_links_carry_a_copy_together_by_udp() {
     two_links_carry_a_copy_together("udp");
 }
 
+fn a_copy_keeps_to_the_rate_that_its_lanes_may_send_at(transport: &str) {
+    const MEBIBYTES: usize = 24;
+    let sites = Sites::new();
+    let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"1Gbit\"\nrtt = \"10ms\"\n";
+    let env = [("FI_ISTHMUS_TRANSPORT", transport), ("FI_ISTHMUS_RATE_LIMIT", "0.0.0.0/0=80Mbit")];
+    let start = Instant::now();
+    if copied_in_a_lab(&sites, link, MEBIBYTES, &env).is_none() {
+        return;
+    }
+    // Of the first tenths of a second lanes do not know yet how many they are.
+    let least = Duration::from_secs_f64((MEBIBYTES * MIB) as f64 / 10e6 * 0.9);
+    assert!(start.elapsed() >= least, "{:?} for what takes {least:?} and more", start.elapsed());
+}
+
+#[test]
+fn a_copy_by_tcp_keeps_to_the_rate_that_its_lanes_may_send_at() {
+    a_copy_keeps_to_the_rate_that_its_lanes_may_send_at("tcp");
+}
+
+#[test]
+fn a_copy_by_udp_keeps_to_the_rate_that_its_lanes_may_send_at() {
+    a_copy_keeps_to_the_rate_that_its_lanes_may_send_at("udp");
+}
+
 #[test]
 fn what_a_launcher_starts_shares_a_copy() {
     let sites = Sites::new();

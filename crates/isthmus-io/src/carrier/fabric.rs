@@ -81,7 +81,7 @@ impl FabricLane {
         }
     }
 
-    pub(super) fn settle(&mut self, key: u64, paths: &Paths, mut at: Grounds<'_>) -> io::Result<Settled> {
+    pub(super) fn settle(&mut self, key: u64, paths: &mut Paths, mut at: Grounds<'_>) -> io::Result<Settled> {
         if let State::Connecting { near } = self.state {
             match self.tcp.settle(paths)? {
                 Settled::Yes => self.state = State::Meeting(Meeting::of_dialled(near)),

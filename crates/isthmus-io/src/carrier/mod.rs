@@ -8,6 +8,7 @@
 mod congestion;
 mod fabric;
 mod grounds;
+mod limit;
 mod memory;
 mod neighbours;
 mod pace;
@@ -37,6 +38,7 @@ use crate::settings::{Changes, Protocols, Transport};
 use crate::{Settings, ledger};
 use fabric::FabricLane;
 use grounds::Grounds;
+use limit::Limit;
 use memory::Memory;
 pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Sleeper, Spot};
@@ -121,7 +123,7 @@ impl Carrier {
     /// The system's, such as `ConnectionRefused`: the lane is over then.
     pub(crate) fn settle(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         match self {
-            Self::Tcp(lane) => lane.settle(&shared.paths),
+            Self::Tcp(lane) => lane.settle(&mut shared.paths),
             Self::Fabric(_) => self.settle_fabric(index, shared),
             Self::Memory(_) => Ok(Settled::Yes),
             Self::Udp(lane) => lane.settle(index, shared.udp()?),
@@ -303,7 +305,7 @@ impl Carrier {
     fn settle_fabric(&mut self, index: usize, shared: &mut Carriers) -> io::Result<Settled> {
         let Self::Fabric(lane) = self else { return Ok(Settled::Yes) };
         let grounds = Grounds { hubs: &mut shared.hubs, memory: &mut shared.memory };
-        let settled = lane.settle(index as u64, &shared.paths, grounds)?;
+        let settled = lane.settle(index as u64, &mut shared.paths, grounds)?;
         if settled == Settled::Yes && !lane.has_moved() {
             let Self::Fabric(lane) = std::mem::replace(self, Self::Arrived(None)) else { return Ok(settled) };
             *self = if lane.is_shared() {
@@ -407,7 +409,11 @@ impl Carriers {
             udp_from: settings.udp_from.to_duration(),
             hurried: None,
             routers: settings.routers.0.clone(),
-            paths: Paths::new(settings.congestion.clone(), Neighbours::new(own, ledger)),
+            paths: Paths::new(
+                settings.congestion.clone(),
+                Neighbours::new(own, ledger),
+                Limit::new(settings.rate_limit.clone()),
+            ),
             hubs,
             memory,
             news: Vec::new(),
@@ -547,8 +553,8 @@ impl Carriers {
     }
 
     /// Takes a connection that came in.
-    pub(crate) fn accept(&self, socket: Socket) -> io::Result<Carrier> {
-        let lane = TcpLane::accept(socket, &self.paths)?;
+    pub(crate) fn accept(&mut self, socket: Socket) -> io::Result<Carrier> {
+        let lane = TcpLane::accept(socket, &mut self.paths)?;
         if self.tls.is_some() && !lane.peer_ip().is_some_and(|host| self.is_router(host)) {
             return Ok(Carrier::Arrived(Some(lane)));
         }

@@ -51,7 +51,7 @@ enum Base {
 }
 
 impl Base {
-    fn settle(&mut self, index: usize, paths: &Paths, tls: Option<&mut Tls>) -> io::Result<Settled> {
+    fn settle(&mut self, index: usize, paths: &mut Paths, tls: Option<&mut Tls>) -> io::Result<Settled> {
         match (self, tls) {
             (Self::Plain(lane), _) => lane.settle(paths),
             (Self::Tls(lane), Some(tls)) => lane.settle(index, paths, tls),
@@ -132,7 +132,7 @@ impl RaceLane {
     pub(super) fn settle(
         &mut self,
         index: usize,
-        paths: &Paths,
+        paths: &mut Paths,
         udp: &mut Udp,
         tls: Option<&mut Tls>,
     ) -> io::Result<Winner> {
@@ -179,7 +179,7 @@ impl RaceLane {
     fn settle_base(
         &mut self,
         index: usize,
-        paths: &Paths,
+        paths: &mut Paths,
         udp: &mut Udp,
         tls: Option<&mut Tls>,
     ) -> io::Result<bool> {

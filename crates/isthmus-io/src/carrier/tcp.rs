@@ -12,6 +12,7 @@ use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::congestion::{self, Judge, Look, Sample, Trace};
+use super::limit::Limit;
 use super::neighbours::{Neighbours, Seen};
 use super::pace::{self, Pacing};
 use super::{Settled, Transfer};
@@ -61,12 +62,13 @@ pub(crate) struct Paths {
     congestion: String,
     hosts: HashMap<IpAddr, Judge>,
     neighbours: Neighbours,
+    limit: Limit,
 }
 
 impl Paths {
     /// `congestion` is the setting of that name.
-    pub(super) fn new(congestion: String, neighbours: Neighbours) -> Self {
-        Self { congestion, hosts: HashMap::new(), neighbours }
+    pub(super) fn new(congestion: String, neighbours: Neighbours, limit: Limit) -> Self {
+        Self { congestion, hosts: HashMap::new(), neighbours, limit }
     }
 }
 
@@ -82,7 +84,10 @@ pub(crate) struct TcpLane {
     looked: Option<Instant>,
     /// Bytes that had arrived then.
     acked: u64,
-    /// What it may send; `None` where nothing holds it. Bytes/s.
+    /// What its path makes it send at most, what an administrator does, and what of that the kernel was told;
+    /// `None` where nothing holds it. Bytes/s.
+    held: Option<u64>,
+    limit: Option<u64>,
     pace: Option<u64>,
     /// What says so on a short path, and when it looked last.
     pacing: Pacing,
@@ -97,6 +102,8 @@ impl TcpLane {
             lossy: false,
             looked: None,
             acked: 0,
+            held: None,
+            limit: None,
             pace: None,
             pacing: Pacing::default(),
             glanced: None,
@@ -109,7 +116,7 @@ impl TcpLane {
     }
 
     /// A connection that came in.
-    pub(super) fn accept(socket: Socket, paths: &Paths) -> io::Result<Self> {
+    pub(super) fn accept(socket: Socket, paths: &mut Paths) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let mut lane = Self::new(socket);
         lane.prepare(paths);
@@ -131,7 +138,7 @@ impl TcpLane {
         }
     }
 
-    pub(super) fn settle(&mut self, paths: &Paths) -> io::Result<Settled> {
+    pub(super) fn settle(&mut self, paths: &mut Paths) -> io::Result<Settled> {
         if !self.is_connected()? {
             return Ok(Settled::Not { until_writable: true });
         }
@@ -141,7 +148,7 @@ impl TcpLane {
 
     /// Sets a new connection up. On a path known to lose packets, or on a long one, it does
     /// not start with what clean paths want.
-    fn prepare(&mut self, paths: &Paths) {
+    fn prepare(&mut self, paths: &mut Paths) {
         tune(&self.socket, &paths.congestion);
         let (path, local) = (sample(&self.socket), is_local(&self.socket));
         match path {
@@ -151,6 +158,10 @@ impl TcpLane {
             }
             Some(_) if !local => repair_soon(&self.socket),
             _ => {}
+        }
+        self.keep_to_limit(paths, 1);
+        if let (Some(limit), Some(host)) = (self.limit, peer_ip(&self.socket)) {
+            info_log!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
         }
         if paths.congestion != congestion::AUTO || local {
             self.trace = None;
@@ -182,8 +193,9 @@ impl TcpLane {
             lane.sharers = part.endpoints;
             // Others than BBR do not fill the queue beyond what it holds.
             if !short {
-                self.pace(part.pace.filter(|_| self.lossy));
+                self.held = part.pace.filter(|_| self.lossy);
             }
+            self.keep_to_limit(paths, part.endpoints);
         }
         Some(Looked { lane, lossy: if short { None } else { self.judge(path, paths) } })
     }
@@ -198,10 +210,11 @@ impl TcpLane {
         else {
             return;
         };
-        if let (None, Some(host)) = (self.pace, peer_ip(&self.socket)) {
+        if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
             info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
         }
-        self.pace(Some(held.pace));
+        self.held = Some(held.pace);
+        self.pace();
         if held.lossy && !self.lossy {
             self.go_lossy("packets are lost however slowly they are sent");
         }
@@ -220,8 +233,17 @@ impl TcpLane {
         congestion::is_slow_to_repair(sample).then_some(host)
     }
 
-    /// Has the kernel send no faster, if it is another pace than before by some.
-    fn pace(&mut self, pace: Option<u64>) {
+    /// Has the lane keep to its part of what those to its host may send, where so many endpoints of this host use the
+    /// path.
+    fn keep_to_limit(&mut self, paths: &mut Paths, endpoints: u32) {
+        let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
+        self.limit = host.and_then(|host| paths.limit.part(Instant::now(), host, self.raw(), endpoints));
+        self.pace();
+    }
+
+    /// Has the kernel send no faster than the lane may, if that is another pace than before by some.
+    fn pace(&mut self) {
+        let pace = [self.held, self.limit].into_iter().flatten().min();
         let same = match (pace, self.pace) {
             (Some(pace), Some(before)) => pace.abs_diff(before) < before / PACE_PART,
             (pace, before) => pace == before,

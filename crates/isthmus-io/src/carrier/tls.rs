@@ -164,7 +164,7 @@ impl TlsLane {
     ///
     /// # Errors
     /// The connection's, or [`Untrusted`].
-    pub(super) fn settle(&mut self, index: usize, paths: &Paths, tls: &mut Tls) -> io::Result<Settled> {
+    pub(super) fn settle(&mut self, index: usize, paths: &mut Paths, tls: &mut Tls) -> io::Result<Settled> {
         self.index = index;
         if !self.connected {
             match self.tcp.settle(paths)? {

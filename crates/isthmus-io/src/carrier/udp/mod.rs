@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
 use isthmus_ledger::Ledger;
 use isthmus_udp::{
-    Composition, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
+    Cap, Composition, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
 };
 use isthmus_wire::AsId;
 
 use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
-use crate::settings::{Changes, Protocols, Settings, TlsMode};
+use crate::settings::{Changes, Protocols, RateLimits, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
 use question::Questions;
 pub(crate) use trial::Outdone;
@@ -132,6 +132,9 @@ pub(crate) struct Udp {
     /// Where those may change.
     changes: Option<Changes>,
     chosen: Vec<(Composition, u64)>,
+    /// What streams may send, and what keeps those under one entry to it.
+    limits: RateLimits,
+    caps: HashMap<usize, Cap>,
 }
 
 impl Udp {
@@ -166,6 +169,8 @@ impl Udp {
             protocols: settings.udp_protocols.clone(),
             changes: None,
             chosen: Vec::new(),
+            limits: settings.rate_limit.clone(),
+            caps: HashMap::new(),
         })
     }
 
@@ -246,7 +251,7 @@ impl Udp {
     /// Opens a lane.
     pub(super) fn dial(&mut self, to: SocketAddr) -> UdpLane {
         let stream = self.port.open(self.now(), to);
-        self.compose(stream, to.ip());
+        self.set_up(stream, to.ip());
         UdpLane::new(stream, to, true)
     }
 
@@ -263,8 +268,18 @@ impl Udp {
     /// Opens a lane within a session.
     pub(super) fn dial_within(&mut self, to: SocketAddr, session: &Session) -> UdpLane {
         let stream = self.port.open_within(self.now(), to, session);
-        self.compose(stream, to.ip());
+        self.set_up(stream, to.ip());
         UdpLane::new(stream, to, true)
+    }
+
+    /// Has a new stream do what the settings say.
+    fn set_up(&mut self, stream: StreamId, host: IpAddr) {
+        self.compose(stream, host);
+        if let Some((entry, most)) = self.limits.of(host) {
+            let cap = self.caps.entry(entry).or_insert_with(|| Cap::new(most));
+            self.port.with(self.epoch.elapsed().as_micros() as Micros, stream, |stream| stream.hold(cap));
+            info_log!("a lane by UDP with {host} has its part of {} B/s: rate_limit", cap.bytes_per_s());
+        }
     }
 
     /// Makes a stream up of what the settings say.
@@ -489,7 +504,7 @@ impl Udp {
         while let Some(event) = self.port.poll_event() {
             let (stream, readable, writable) = match event {
                 Event::Accepted(stream, from) => {
-                    self.compose(stream, from.ip());
+                    self.set_up(stream, from.ip());
                     self.accepted.push((stream, from));
                     continue;
                 }
