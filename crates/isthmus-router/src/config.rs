@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use isthmus_routes::Metric;
 use isthmus_trust::{Files, TrustError};
-use isthmus_units::{Prefix, Size};
+use isthmus_units::{Prefix, Rate, Size};
 use serde::{Deserialize, Deserializer, de};
 
 /// What is wrong with a configuration, with the place and the remedy.
@@ -110,6 +110,9 @@ pub struct SubnetConfig {
     /// for the path as it was seen. Default "auto".
     #[serde(default)]
     pub transport: Transports,
+    /// Most that this router's links of a way out send there together; what is changed holds for links that are made
+    /// from then on. Default: no limit.
+    pub rate_limit: Option<Rate>,
     /// Where endpoints of this subnet may be; nothing else is connected to. Default: anywhere
     /// but this host's loopback.
     #[serde(default)]
@@ -241,6 +244,8 @@ mod tests {
         assert!(!said("\"a\\u001b[2Jb\" = 1").contains(char::is_control), "a key that clears the screen");
         let prefix = said("[subnet.a]\ntargets = [\"10.0.0.0/33\"]\n");
         assert!(prefix.starts_with("router.toml:4: \"10.0.0.0/33\" is no range"), "{prefix}");
+        let rate = said("[subnet.a]\nrate_limit = \"2GiB\"\n");
+        assert!(rate.starts_with("router.toml:4:") && rate.contains("1Gbit"), "{rate}");
         assert!(said("status = \"0.0.0.0:1\"").contains("use 127.0.0.1"));
         assert!(said("[limits]\nlinks = 65").contains("expected 1 to 64"));
         assert!(said("[carries]\nx = [1]").contains("no AS id"));

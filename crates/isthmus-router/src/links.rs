@@ -1,6 +1,6 @@
 //! The links that stand, and those that should.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use isthmus_mux::Limits;
+use isthmus_udp::Cap;
+use isthmus_units::Rate;
 use isthmus_wire::frame::RefuseReason;
 use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
@@ -58,6 +60,8 @@ pub(crate) struct Links {
     standing: Mutex<Vec<Arc<Link>>>,
     /// Which links a task is keeping.
     kept: Mutex<HashSet<Kept>>,
+    /// What links of a subnet are held to together.
+    caps: Mutex<HashMap<SubnetId, Cap>>,
     changed: Notify,
     /// Told when all links are to close.
     closing: Notify,
@@ -103,6 +107,22 @@ impl Links {
             // Nobody tells when a silent link is heard again.
             let _ = timeout_at(deadline.min(Instant::now() + pulse::PAUSE), changed).await;
         }
+    }
+
+    /// Holds a new link to what all of its subnet may send.
+    fn hold(&self, settings: &Settings, subnet: SubnetId, wire: &mut Wire) {
+        let limit = settings.place(subnet).and_then(|place| place.rate_limit);
+        let mut caps = self.caps.lock();
+        let Some(Rate(bits_per_s)) = limit else {
+            caps.remove(&subnet);
+            return;
+        };
+        let wanted = Cap::new(bits_per_s / 8);
+        let cap = caps.entry(subnet).or_insert_with(|| wanted.clone());
+        if cap.bytes_per_s() != wanted.bytes_per_s() {
+            *cap = wanted;
+        }
+        wire.hold(cap);
     }
 
     /// Cuts the links with neighbours that are no longer admitted, and all lanes on them.
@@ -219,7 +239,7 @@ impl Router {
         let tls = settings.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let listen = settings.place(kept.subnet).and_then(|place| place.listen);
         let gateway = kept.gateway;
-        let wire = match kept.transport {
+        let mut wire = match kept.transport {
             Transport::Tcp => {
                 let stream = connect(gateway, listen.map(|listen| listen.ip())).await?;
                 tune_link(&stream);
@@ -227,6 +247,7 @@ impl Router {
             }
             Transport::Udp => self.datagrams.at(listen.unwrap_or_else(|| any(gateway)))?.dial(gateway).into(),
         };
+        self.links.hold(settings, kept.subnet, &mut wire);
         let name = ServerName::IpAddress(gateway.ip().into());
         let mut stream = timeout(HANDSHAKE_TIME, tls.connector.connect(name, wire)).await??;
         // Only now is it sure that the other end believes our certificate.
@@ -243,8 +264,9 @@ impl Router {
         mut arrival: Arrival,
         arriving: P,
     ) {
-        let stream: Wire = stream.into();
+        let mut stream: Wire = stream.into();
         let settings = self.settings();
+        self.links.hold(&settings, arrival.subnet, &mut stream);
         let Some(tls) = &settings.tls else { return };
         let handshake = timeout(HANDSHAKE_TIME, async {
             let mut stream = tls.acceptor.accept(stream).await?;

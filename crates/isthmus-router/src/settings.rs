@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use isthmus_routes::{Measured, RouteMap, Router as MapRouter, Table};
-use isthmus_units::Prefix;
+use isthmus_units::{Prefix, Rate};
 use isthmus_wire::{AsId, SubnetId};
 
 use crate::config::{self, Config, ConfigError, Transports};
@@ -31,6 +31,8 @@ pub(crate) struct Place {
     pub(crate) carrier: Carrier,
     /// What links go by.
     pub(crate) transports: &'static [Transport],
+    /// Most that links send together.
+    pub(crate) rate_limit: Option<Rate>,
     /// The local fabrics of plain lanes.
     pub(crate) fabric: String,
     targets: Vec<Prefix>,
@@ -136,6 +138,9 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
         if carrier != Carrier::Links && own.transport != Transports::default() {
             return Err(format!("[subnet.{name}]: transport is for links on ways out; remove it"));
         }
+        if carrier != Carrier::Links && own.rate_limit.is_some() {
+            return Err(format!("[subnet.{name}]: rate_limit is for links on ways out; remove it"));
+        }
         let listen = own.listen.or(router.endpoint(subnet.id));
         if carrier == Carrier::Plain && listen.is_none() {
             return Err(format!(
@@ -152,6 +157,7 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
                 Transports::Tcp => &[Transport::Tcp],
                 Transports::Udp => &[Transport::Udp],
             },
+            rate_limit: own.rate_limit,
             fabric: own.fabric,
             targets: own.targets,
         });

@@ -5,11 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use isthmus_udp::Cap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::either::Either;
 
 use crate::datagram::{self, UdpStream};
@@ -32,23 +34,53 @@ impl fmt::Display for Transport {
 }
 
 /// See the module.
-pub(crate) struct Wire(Either<TcpStream, UdpStream>);
+pub(crate) struct Wire {
+    carrier: Either<TcpStream, UdpStream>,
+    held: Option<Held>,
+}
+
+/// What a TCP connection is held to. One by UDP keeps to it by itself.
+struct Held {
+    cap: Cap,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Held {
+    /// Ready when something may be written.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(pause_us) = self.cap.pause_us(datagram::now()) {
+            self.sleep.as_mut().reset(Instant::now() + Duration::from_micros(pause_us));
+            ready!(self.sleep.as_mut().poll(cx));
+        }
+        Poll::Ready(())
+    }
+}
 
 impl From<TcpStream> for Wire {
     fn from(stream: TcpStream) -> Self {
-        Self(Either::Left(stream))
+        Self { carrier: Either::Left(stream), held: None }
     }
 }
 
 impl From<UdpStream> for Wire {
     fn from(stream: UdpStream) -> Self {
-        Self(Either::Right(stream))
+        Self { carrier: Either::Right(stream), held: None }
     }
 }
 
 impl Wire {
+    /// Sends no faster than this from now on, together with all under the same cap.
+    pub(crate) fn hold(&mut self, cap: &Cap) {
+        match &self.carrier {
+            Either::Left(_) => {
+                self.held = Some(Held { cap: cap.clone(), sleep: Box::pin(sleep(Duration::ZERO)) });
+            }
+            Either::Right(stream) => stream.hold(cap),
+        }
+    }
+
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        match &self.0 {
+        match &self.carrier {
             Either::Left(stream) => stream.peer_addr(),
             Either::Right(stream) => Ok(stream.peer_addr()),
         }
@@ -56,7 +88,7 @@ impl Wire {
 
     /// What tells of it while others use it.
     pub(crate) fn gauge(&self) -> io::Result<Gauge> {
-        Ok(match &self.0 {
+        Ok(match &self.carrier {
             Either::Left(stream) => Gauge::Tcp(stream.as_fd().try_clone_to_owned()?),
             Either::Right(stream) => Gauge::Udp(stream.gauge()),
         })
@@ -69,21 +101,28 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        Pin::new(&mut self.carrier).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        if let Some(held) = &mut self.held {
+            ready!(held.poll_open(cx));
+        }
+        let written = ready!(Pin::new(&mut self.carrier).poll_write(cx, bytes))?;
+        if let Some(held) = &self.held {
+            held.cap.note(datagram::now(), written as u64);
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.carrier).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.carrier).poll_shutdown(cx)
     }
 }
 

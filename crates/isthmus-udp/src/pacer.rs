@@ -10,8 +10,8 @@ pub(crate) const QUANTUM_NS: u64 = 1_000_000;
 /// Most time that a caller who came late may catch up on. Nanoseconds (4 ms).
 const LATE_NS: u64 = 4_000_000;
 
-/// A cap on what streams send together, whatever their congestion controls hold their paths for. Clones are
-/// the same cap. The streams' ports are to go by one clock.
+/// A cap on what streams, and whoever else is asked, send together, whatever congestion controls hold their paths
+/// for. Clones are the same cap. All are to go by one clock.
 #[derive(Clone, Debug)]
 pub struct Cap {
     bytes_per_s: u64,
@@ -27,6 +27,17 @@ impl Cap {
     /// Bytes/s (wire).
     pub fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s
+    }
+
+    /// How long whoever sends by other means than a stream has still to wait; `None` where it may send now.
+    pub fn pause_us(&self, now: Micros) -> Option<Micros> {
+        let mut spread = self.spread();
+        if spread.is_open(now) { None } else { Some(spread.opens_at().saturating_sub(now).max(1)) }
+    }
+
+    /// So many bytes were sent by other means than a stream.
+    pub fn note(&self, now: Micros, bytes: u64) {
+        self.spread().note(now, bytes, self.bytes_per_s);
     }
 
     fn spread(&self) -> MutexGuard<'_, Spread> {
@@ -49,14 +60,14 @@ impl Pacer {
 
     /// Whether a packet may go now.
     pub(crate) fn is_open(&mut self, now: Micros) -> bool {
-        self.own.is_open(now) && self.cap.as_ref().is_none_or(|cap| cap.spread().is_open(now))
+        self.own.is_open(now) && self.cap.as_ref().is_none_or(|cap| cap.pause_us(now).is_none())
     }
 
     /// Notes that so many bytes went at `pace` bytes/s.
     pub(crate) fn note(&mut self, now: Micros, bytes: u64, pace: u64) {
         self.own.note(now, bytes, pace);
         if let Some(cap) = &self.cap {
-            cap.spread().note(now, bytes, cap.bytes_per_s);
+            cap.note(now, bytes);
         }
     }
 

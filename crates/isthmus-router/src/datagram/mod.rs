@@ -11,7 +11,7 @@ mod turning;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -28,12 +28,23 @@ const BACKLOG: usize = 64;
 /// After so long without a sign of the other end a stream ends. Microseconds.
 const PATIENCE_US: Micros = 10_000_000;
 
+/// The clock of all ports, and of what they share, begins here.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The time of all ports.
+pub(crate) fn now() -> Micros {
+    at(Instant::now())
+}
+
+fn at(time: Instant) -> Micros {
+    time.saturating_duration_since(*EPOCH).as_micros() as Micros
+}
+
 /// See the module.
 pub(crate) struct DatagramPort {
     inner: Mutex<Inner>,
     /// The task is wanted earlier than it thinks.
     call: Notify,
-    epoch: Instant,
 }
 
 struct Inner {
@@ -87,24 +98,15 @@ impl DatagramPort {
                 sleeps_until: 0,
             }),
             call: Notify::new(),
-            epoch: Instant::now(),
         });
         tokio::spawn(turning::turn(port.clone(), socket, waits));
         Ok(port)
     }
 
-    fn now(&self) -> Micros {
-        self.at(Instant::now())
-    }
-
-    fn at(&self, time: Instant) -> Micros {
-        time.saturating_duration_since(self.epoch).as_micros() as Micros
-    }
-
     /// Opens a stream. What is written to it goes with the first packet.
     pub(crate) fn dial(self: &Arc<Self>, to: SocketAddr) -> UdpStream {
         let mut inner = self.inner.lock();
-        let id = inner.port.open(self.now(), to);
+        let id = inner.port.open(now(), to);
         inner.waiting.insert(id, Waiting::default());
         self.call_if_due(&inner);
         UdpStream::new(self.clone(), id, to)

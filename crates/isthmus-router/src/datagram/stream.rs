@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use isthmus_udp::{Failure, StreamId};
+use isthmus_udp::{Cap, Failure, StreamId};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::DatagramPort;
+use super::{DatagramPort, now};
 use crate::wire::Sample;
 
 /// A stream; it ends when it is dropped, what was written still goes.
@@ -27,6 +27,11 @@ impl UdpStream {
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Sends no faster than this from now on, together with all under the same cap.
+    pub(crate) fn hold(&self, cap: &Cap) {
+        self.port.inner.lock().port.with(now(), self.id, |stream| stream.hold(cap));
     }
 
     /// What tells of its path, also after it has ended.
@@ -54,7 +59,7 @@ fn keep(place: &mut Option<Waker>, cx: &Context<'_>) {
 impl AsyncRead for UdpStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.port.inner.lock();
-        let now = self.port.now();
+        let now = now();
         let read = inner.port.with(now, self.id, |stream| {
             let before = buf.filled().len();
             while buf.remaining() > 0 && stream.readable() > 0 {
@@ -80,7 +85,7 @@ impl AsyncRead for UdpStream {
 impl AsyncWrite for UdpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut inner = self.port.inner.lock();
-        let written = inner.port.with(self.port.now(), self.id, |stream| match stream.failure() {
+        let written = inner.port.with(now(), self.id, |stream| match stream.failure() {
             Some(failure) => Err(error_of(failure)),
             None => Ok(stream.write(bytes)),
         });
@@ -101,7 +106,7 @@ impl AsyncWrite for UdpStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.port.inner.lock();
-        inner.port.with(self.port.now(), self.id, isthmus_udp::Stream::finish);
+        inner.port.with(now(), self.id, isthmus_udp::Stream::finish);
         self.port.call_if_due(&inner);
         Poll::Ready(Ok(()))
     }
@@ -110,7 +115,7 @@ impl AsyncWrite for UdpStream {
 impl Drop for UdpStream {
     fn drop(&mut self) {
         let mut inner = self.port.inner.lock();
-        inner.port.release(self.port.now(), self.id);
+        inner.port.release(now(), self.id);
         inner.waiting.remove(&self.id);
         self.port.call_if_due(&inner);
     }
@@ -139,7 +144,7 @@ impl Gauge {
             retransmitted: counters.packets_lost.saturating_sub(counters.packets_late),
             acknowledged: counters.bytes_fresh.saturating_sub(status.held.saturating_sub(status.unsent)),
             unsent: status.unsent,
-            capacity: stream.learned(port.now()).map(|learned| learned.capacity).filter(|known| *known > 0),
+            capacity: stream.learned(now()).map(|learned| learned.capacity).filter(|known| *known > 0),
             ..Sample::default()
         })
     }

@@ -12,7 +12,7 @@ use tokio::net;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::{DatagramPort, Inner, UdpStream, Waiting};
+use super::{DatagramPort, Inner, UdpStream, Waiting, at, now};
 
 /// Messages that are made before the lock is let go of.
 const MESSAGES: usize = 4;
@@ -31,7 +31,7 @@ pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: 
         let read = take_in(&port, &mut socket, &waits);
         let blocked = outgoing.put_out(&port, &socket);
         tell(&port);
-        let now = port.now();
+        let now = now();
         let due = {
             let mut inner = port.inner.lock();
             inner.sleeps_until = inner.port.poll_timeout().unwrap_or(Micros::MAX);
@@ -58,7 +58,7 @@ fn take_in(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) 
     for _ in 0..READS {
         let receive = || {
             let came = socket.receive(|from, arrived, packet| {
-                port.inner.lock().port.on_packet(port.now(), port.at(arrived), from, packet);
+                port.inner.lock().port.on_packet(now(), at(arrived), from, packet);
             });
             if came? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
         };
@@ -108,7 +108,7 @@ impl Outgoing {
         self.messages.clear();
         self.sent = (0, 0);
         let mut inner = port.inner.lock();
-        let now = port.now();
+        let now = now();
         while self.messages.len() < MESSAGES
             && let Some(message) = inner.port.poll_transmit(now, packets, SEND_BYTES, &mut self.bytes)
         {
@@ -147,7 +147,7 @@ fn accept(port: &Arc<DatagramPort>, inner: &mut Inner, id: StreamId, peer: Socke
             place.send(UdpStream::new(port.clone(), id, peer));
         }
         None => {
-            let now = port.now();
+            let now = now();
             inner.port.with(now, id, |stream| stream.abort());
             inner.port.release(now, id);
         }

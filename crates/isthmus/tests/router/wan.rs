@@ -40,6 +40,28 @@ by_each_transport! {
     links_without_room_refuse_and_stay_up
     links_come_back_when_the_other_router_does
     links_to_a_router_that_hangs_are_not_used_until_it_is_back
+    links_keep_to_the_rate_that_their_subnet_is_limited_to
+}
+
+fn links_keep_to_the_rate_that_their_subnet_is_limited_to(links: &'static str) {
+    const BYTES: usize = 4 << 20;
+    let sites = Sites::linked_by(links);
+    let limited = |path: std::path::PathBuf, name: &str| {
+        let text = std::fs::read_to_string(path).expect("written before");
+        sites.world.write(name, &text.replace("[subnet.wan]", "[subnet.wan]\nrate_limit = \"20Mbit\""))
+    };
+    sites.world.keygen(1, "one");
+    sites.world.keygen(2, "two");
+    let _s1 = sites.world.start(&limited(sites.s1(""), "s1.toml"));
+    let _r2 = sites.world.start(&limited(sites.r2("one", ""), "r2.toml"));
+    let target = Endpoint::new();
+    // Two lanes, on links of their own by TCP.
+    let start = Instant::now();
+    let lanes = [(); 2].map(|()| through(sites.r2[0], address(1, 1, NOWHERE), &target, target.address(2, 1)));
+    let exchanges = lanes.map(|(near, far)| std::thread::spawn(move || exchange(near, far, BYTES)));
+    exchanges.into_iter().for_each(|exchange| exchange.join().expect("the bytes that were sent"));
+    let least = Duration::from_secs_f64(2.0 * BYTES as f64 * 8.0 / 20e6 * 0.95);
+    assert!(start.elapsed() >= least, "{:?} for what takes {least:?} and more", start.elapsed());
 }
 
 fn a_lane_passes_from_site_to_site_byte_for_byte(links: &'static str) {
