@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 use socket2::{SockAddr, SockRef};
 
 use crate::endpoint::{OpenError, PostError, random_incarnation, total};
+use crate::interface::mtu_at;
 use crate::listen::for_tcp;
 use crate::log::debug_log;
 use crate::poller::{Bell, Poller};
-use crate::{Endpoint, Settings, interface_of, signals};
+use crate::{Endpoint, Settings, signals};
 
 /// Longest UDP payload. Bytes.
 const UDP_MAX: usize = 65_507;
@@ -88,7 +89,7 @@ impl Datagrams {
     /// Longest message between this host's address `ip` and others: what fits one packet of
     /// its interface. Bytes.
     pub fn message_max_at(ip: IpAddr) -> usize {
-        let mtu = interface_of(ip).and_then(|name| isthmus_datagram::mtu_of(&name).ok());
+        let mtu = mtu_at(ip);
         let header = if ip.is_ipv4() { IP_HEADERS.0 } else { IP_HEADERS.1 };
         let packet = mtu.map_or(MTU_USUAL, |mtu| mtu as usize).saturating_sub(header + UDP_HEADER);
         packet.min(UDP_MAX).saturating_sub(MessageHeader::LEN)

@@ -71,6 +71,11 @@ pub fn interface_of(ip: IpAddr) -> Option<String> {
     all.into_iter().find(|interface| interface.ip() == ip).map(|interface| interface.name)
 }
 
+/// The largest IP packet that the interface with this address carries. Bytes.
+pub(crate) fn mtu_at(ip: IpAddr) -> Option<u32> {
+    interface_of(ip).and_then(|name| isthmus_datagram::mtu_of(&name).ok())
+}
+
 /// How many leading bits of an address of this host tell which addresses are on the same
 /// network as it; `None`: it has no such address.
 pub fn network_bits_of(ip: IpAddr) -> Option<u8> {

@@ -11,7 +11,7 @@ use socket2::Socket;
 
 use crate::carrier::{self, Udp};
 use crate::endpoint::OpenError;
-use crate::interface::{Family, InterfaceError, interface_of};
+use crate::interface::{Family, InterfaceError, interface_of, mtu_at};
 use crate::log::info_log;
 use crate::{Settings, Transport};
 
@@ -63,7 +63,8 @@ fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Li
             // With rails the route decides by which of them a packet goes.
             let own = if also.is_empty() { bound } else { SocketAddr::new(any(bound.ip()), port) };
             let socket = UdpSocket::bind(own, |what| info_log!("{what}")).map_err(fail)?;
-            (PacketSocket::Udp(socket), PortConfig::at(bound))
+            let mtu = rails.iter().chain([&bound.ip()]).filter_map(|ip| mtu_at(*ip)).max();
+            (PacketSocket::Udp(socket), PortConfig::at(bound, mtu))
         }
     };
     let packets = Udp::open(socket, config, settings).map_err(fail)?;

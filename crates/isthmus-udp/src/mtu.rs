@@ -36,22 +36,51 @@ pub trait PathMtu: Send + std::fmt::Debug {
     fn name(&self) -> &'static str;
 }
 
-/// One size, for paths that are known.
+/// Notices that large packets have ceased to get through.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hole {
+    /// Large packets lost behind the newest that arrived, and the number of that.
+    lost: u32,
+    newest: u64,
+}
+
+impl Hole {
+    /// A packet, the `number`th, arrived, or did not. True where large ones do not and small ones do.
+    fn note(&mut self, number: u64, size: u32, arrived: bool) -> bool {
+        if size > PAYLOAD_BASE && arrived {
+            self.lost = 0;
+            self.newest = self.newest.max(number);
+        } else if size > PAYLOAD_BASE {
+            self.lost += u32::from(number > self.newest);
+        }
+        let shows = size <= PAYLOAD_BASE && arrived && self.lost >= HOLE;
+        if shows {
+            self.lost = 0;
+        }
+        shows
+    }
+}
+
+/// One size, for paths that are known; where it does not get through, the commonest one, and then what every
+/// path carries.
 #[derive(Clone, Copy, Debug)]
-pub struct Given(u32);
+pub struct Given {
+    payload: u32,
+    hole: Hole,
+}
 
 impl Given {
     /// # Panics
     /// Below [`PAYLOAD_BASE`].
     pub fn new(payload: u32) -> Self {
         assert!(payload >= PAYLOAD_BASE, "a path MTU below what every path carries");
-        Self(payload)
+        Self { payload, hole: Hole::default() }
     }
 }
 
 impl PathMtu for Given {
     fn payload(&self) -> u32 {
-        self.0
+        self.payload
     }
     fn poll_probe(&mut self, _: Micros) -> Option<u32> {
         None
@@ -60,7 +89,12 @@ impl PathMtu for Given {
         None
     }
     fn on_probe(&mut self, _: u32, _: bool) {}
-    fn on_packet(&mut self, _: u64, _: u32, _: bool) {}
+    fn on_packet(&mut self, number: u64, size: u32, arrived: bool) {
+        if self.hole.note(number, size, arrived) {
+            let common = STEPS[COMMON] - IP_UDP_BYTES;
+            self.payload = if self.payload > common { common } else { PAYLOAD_BASE };
+        }
+    }
     fn recall(&mut self, _: u32) {}
     fn name(&self) -> &'static str {
         "given"
@@ -79,9 +113,7 @@ struct Candidate {
 pub struct Search {
     payload: u32,
     candidates: Vec<Candidate>,
-    /// Large packets lost behind the newest that arrived, and the number of that.
-    large_lost: u32,
-    large_arrived: u64,
+    hole: Hole,
     raise_at: Option<Micros>,
 }
 
@@ -101,8 +133,7 @@ impl Search {
         Self {
             payload: PAYLOAD_BASE,
             candidates: sizes.into_iter().map(candidate).collect(),
-            large_lost: 0,
-            large_arrived: 0,
+            hole: Hole::default(),
             raise_at: None,
         }
     }
@@ -152,18 +183,12 @@ impl PathMtu for Search {
         }
         if arrived {
             self.payload = self.payload.max(size);
-            self.large_lost = 0;
+            self.hole.lost = 0;
         }
     }
 
     fn on_packet(&mut self, number: u64, size: u32, arrived: bool) {
-        if size > PAYLOAD_BASE && arrived {
-            self.large_lost = 0;
-            self.large_arrived = self.large_arrived.max(number);
-        } else if size > PAYLOAD_BASE {
-            self.large_lost += u32::from(number > self.large_arrived);
-        } else if arrived && self.large_lost >= HOLE {
-            self.large_lost = 0;
+        if self.hole.note(number, size, arrived) {
             self.payload = PAYLOAD_BASE;
         }
     }
@@ -238,5 +263,19 @@ mod tests {
         search.on_packet(200, 1_200, true);
         assert_eq!(search.payload(), PAYLOAD_BASE);
         assert_eq!(search.poll_probe(0), Some(1_472), "and the search begins again");
+    }
+
+    #[test]
+    fn a_given_size_that_does_not_get_through_gives_way_to_smaller_ones() {
+        let mut given = Given::new(8_972);
+        let mut lose = |numbers: std::ops::Range<u64>| {
+            numbers.clone().for_each(|number| given.on_packet(number, given.payload(), false));
+            given.on_packet(numbers.end, 1_200, true);
+            given.payload()
+        };
+        assert_eq!(lose(1..5), 8_972, "four are chance");
+        assert_eq!(lose(5..10), 1_452);
+        assert_eq!(lose(10..20), PAYLOAD_BASE);
+        assert_eq!(lose(20..40), PAYLOAD_BASE);
     }
 }

@@ -94,12 +94,13 @@ impl Default for PortConfig {
 }
 
 impl PortConfig {
-    /// For a socket bound to `at`: packets up to what an Ethernet with jumbo frames carries; what
-    /// this interface and the path carry of it is found by probing.
-    pub fn at(at: SocketAddr) -> Self {
+    /// For a socket bound to `at`, of an interface that carries `mtu` bytes, where that is known: packets up to that,
+    /// and to what an Ethernet with jumbo frames carries. What the path carries of it is found by probing.
+    pub fn at(at: SocketAddr, mtu: Option<u32>) -> Self {
         let mut config = Self::default();
         config.stream.overhead = if at.is_ipv4() { IP_UDP_BYTES - 20 } else { IP_UDP_BYTES };
-        config.stream.payload_max = JUMBO_BYTES - config.stream.overhead;
+        let ip_bytes = mtu.map_or(JUMBO_BYTES, |mtu| mtu.clamp(PAYLOAD_BASE + IP_UDP_BYTES, JUMBO_BYTES));
+        config.stream.payload_max = ip_bytes - config.stream.overhead;
         config
     }
 

@@ -86,7 +86,7 @@ impl DatagramPort {
         let socket = UdpSocket::bind(at, |what| info!("{what}"))?;
         // The runtime waits on a descriptor of its own of the same socket.
         let waits = tokio::net::UdpSocket::from_std(socket.fd().try_clone_to_owned()?.into())?;
-        let mut config = PortConfig::at(at);
+        let mut config = PortConfig::at(at, None);
         config.stream.patience_us = PATIENCE_US;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;

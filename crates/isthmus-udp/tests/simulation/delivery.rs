@@ -2,7 +2,7 @@
 
 use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
-use isthmus_udp::{Composition, CongestionKind, DetectionKind, RedundancyKind};
+use isthmus_udp::{Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind};
 
 use crate::net::{Flow, Net, PathSpec, config, seeds, transfer};
 
@@ -34,7 +34,7 @@ fn any_composition(seed: u64) -> Composition {
         congestion: CongestionKind::ALL[rng.up_to(2) as usize],
         detection: DetectionKind::ALL[rng.up_to(1) as usize],
         redundancy: RedundancyKind::ALL[rng.up_to(1) as usize],
-        ..Composition::default()
+        mtu: MtuKind::ALL[rng.up_to(1) as usize],
     }
 }
 
