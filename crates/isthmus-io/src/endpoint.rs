@@ -274,6 +274,11 @@ impl Endpoint {
         self.core.lock().engine.call_one();
     }
 
+    /// Lanes may be plain, and that is not said: what is posted is encrypted before, or somebody wants it so.
+    pub fn let_lanes_be_plain(&self) {
+        self.shell.lock().carriers_mut().let_plain();
+    }
+
     /// The engine, for what may leave something to the next turn.
     fn work(&self) -> MutexGuard<'_, Core> {
         let guard = self.core.lock();

@@ -2,13 +2,15 @@
 
 mod support;
 
+use std::fmt::Arguments;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use isthmus_io::log::{Severity, set_hook};
 use isthmus_io::{Endpoint, Settings, Transport};
 use isthmus_proto::PeerId;
 use support::*;
@@ -20,7 +22,8 @@ struct Relay {
     cut: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     /// Somebody listens there by TCP, as at every endpoint's address.
-    _listener: TcpListener,
+    listener: TcpListener,
+    target: SocketAddr,
 }
 
 impl Relay {
@@ -30,7 +33,7 @@ impl Relay {
         let near = UdpSocket::bind(at).expect("the same port by UDP is free");
         let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
         far.connect(target).expect("loopback");
-        let relay = Self { at, cut: Arc::default(), stop: Arc::default(), _listener: listener };
+        let relay = Self { at, cut: Arc::default(), stop: Arc::default(), listener, target };
         for socket in [&near, &far] {
             socket.set_nonblocking(true).expect("possible");
         }
@@ -64,6 +67,26 @@ impl Relay {
             }
         });
         relay
+    }
+
+    /// Passes on connections by TCP as well, whatever becomes of packets.
+    fn pass_tcp(&self) {
+        let (listener, target) = (self.listener.try_clone().expect("another handle"), self.target);
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let far = TcpStream::connect(target).expect("the endpoint listens");
+                let pass = |mut from: &TcpStream, mut to: &TcpStream| {
+                    // Whoever ends it, it is over.
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                };
+                let (near, far) = (Arc::new(near), Arc::new(far));
+                let (back, forth) = ((far.clone(), near.clone()), (near, far));
+                for (from, to) in [back, forth] {
+                    std::thread::spawn(move || pass(&from, &to));
+                }
+            }
+        });
     }
 
     /// Whoever is at the relay's address, under any name.
@@ -106,6 +129,55 @@ fn a_path_that_is_cut_for_two_seconds_resumes_on_the_same_lane() {
     assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
     assert!(sent == got);
     assert_eq!((a.counters().lanes_lost, b.counters().lanes_lost), (0, 0));
+    a.close();
+    b.close();
+}
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(_: Severity, line: Arguments<'_>) {
+    LINES.lock().expect("nobody panics with it").push(line.to_string());
+}
+
+#[test]
+fn a_lane_by_udp_that_is_blocked_in_mid_life_gives_way_to_tcp_and_nothing_is_lost() {
+    set_hook(keep);
+    let (a, b) = (open_by(Transport::UdpEverywhere), open_by(Transport::UdpEverywhere));
+    let relay = Relay::new(b.address().locator);
+    relay.pass_tcp();
+    let to = relay.peer(&a);
+    let mut sent = pattern(48 << 20, 3);
+    let mut got = vec![0; 48 << 20];
+    recv(&b, None, 1, &mut got);
+    send(&a, to, 1, &mut sent);
+    let done = complete(&[&a, &b], 2);
+    assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
+    assert!(sent == got);
+    assert!(relay.cut.load(Ordering::Relaxed), "packets passed to the end");
+    assert_eq!(a.carriers(), ["TCP"]);
+    let lines = LINES.lock().expect("nobody panics with it");
+    let said = |line: &String| line.contains("go by TCP: nothing came for") && line.contains("but by TCP");
+    assert!(lines.iter().any(said), "{lines:#?}");
+    drop(lines);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn lanes_by_udp_keep_to_the_rate_that_is_set_for_the_peers_host() {
+    const BYTES: usize = 8 << 20;
+    let rate_limit = "127.0.0.0/8=80Mbit, 1Gbit".parse().expect("valid");
+    let settings = Settings { transport: Transport::UdpEverywhere, rate_limit, ..settings() };
+    let [a, b] = [(); 2].map(|()| Endpoint::open(&settings, None, Arc::default()).expect("loopback"));
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let (mut sent, mut got) = (pattern(BYTES, 5), vec![0; BYTES]);
+    recv(&b, None, 1, &mut got);
+    let start = Instant::now();
+    send(&a, to_b, 1, &mut sent);
+    complete(&[&a, &b], 2);
+    assert!(sent == got);
+    let least = Duration::from_secs_f64(BYTES as f64 / 10e6 * 0.98);
+    assert!(start.elapsed() >= least, "{:?} for what takes {least:?} and more", start.elapsed());
     a.close();
     b.close();
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isthmus_io::{Endpoint, Settings};
+use isthmus_io::{Endpoint, Settings, TlsMode};
 use isthmus_proto::{Channel, Completion, Level, Options, PeerId, RecvRequest, SendRequest};
 use isthmus_units::{Rate, Span};
 use isthmus_wire::Address;
@@ -263,6 +263,7 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
             "bring up a network interface, or set FI_ISTHMUS_INTERFACE",
         ));
     }
+    findings.push(encryption(settings));
     findings.push(match exchange(&endpoint, &own, Duration::from_secs(5)) {
         Ok(rtt) => good("loopback", format!("a message to itself and back in {} us", rtt.as_micros())),
         Err(text) => {
@@ -275,6 +276,21 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     findings.extend(args.peer.as_ref().map(|text| peer(&endpoint, text, args.timeout.to_duration())));
     endpoint.close();
     findings
+}
+
+/// Whether what leaves this host can be read on its way.
+fn encryption(settings: &Settings) -> Finding {
+    const SUBJECT: &str = "encryption";
+    match settings.tls {
+        TlsMode::Required => good(SUBJECT, "lanes to other endpoints are encrypted"),
+        TlsMode::Off => finding(
+            Verdict::Advice,
+            SUBJECT,
+            "lanes to other endpoints are not encrypted, also to those at other sites that no router leads to",
+            "where others can reach the network between: set tls to required at both ends, with certificates of \
+             `isthmus router keygen`",
+        ),
+    }
 }
 
 fn peer(endpoint: &Endpoint, text: &str, limit: Duration) -> Finding {

@@ -52,6 +52,9 @@ fn a_host_that_is_fit_is_called_so() {
     let [_, verdict, text, remedy] = of(&found, "memory");
     assert_eq!(verdict == "good", remedy.is_empty(), "{text}");
     assert_ne!(verdict, "bad", "{text}");
+    // Without any configuration lanes are plain, which is no fault but has to be known.
+    let [_, verdict, _, remedy] = of(&found, "encryption");
+    assert_eq!((&*verdict, remedy.contains("tls to required")), ("advice", true));
     assert!(found.iter().any(|[subject, verdict, text, _]| {
         subject == "endpoint" && verdict == "advice" && text.contains("loopback")
     }));

@@ -314,14 +314,45 @@ fn a_cut_link_delays_a_copy_and_does_not_end_it() {
     }
 }
 
+/// As a firewall does it: what comes by UDP finds no way to anybody there.
+const DROP_UDP: &str =
+    "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 ipproto udp blackhole";
+
+/// The same once there is something of the copy.
+#[test]
+fn a_copy_goes_on_by_tcp_where_udp_is_dropped_in_its_midst() {
+    let sites = Sites::new();
+    let there = sites.path("export");
+    let script = format!(
+        "(until [ \"$(du -sk {} | cut -f1)\" -gt 2000 ]; do sleep 0.05; done; {DROP_UDP}) >/dev/null 2>&1 &",
+        there.display()
+    );
+    fs::write(sites.path("at-b.sh"), script).expect("written");
+    let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"20ms\"\n";
+    if let Some(done) = copied_in_a_lab(&sites, link, 100, &[("ISTHMUS_LOG", "info")]) {
+        let said = text(&done.stderr);
+        assert!(said.contains("go by TCP: nothing came for"), "{said}");
+    }
+}
+
+/// Packets of the interface's own size, on a link that carries no jumbo frames.
+#[test]
+fn a_copy_in_packets_of_a_given_size_gets_through_whatever_the_interface_carries() {
+    let sites = Sites::new();
+    let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"20ms\"\nmtu = 1500\n";
+    let env =
+        [("FI_ISTHMUS_TRANSPORT", "udp"), ("FI_ISTHMUS_UDP_PROTOCOLS", "given"), ("ISTHMUS_LOG", "info")];
+    if let Some(done) = copied_in_a_lab(&sites, link, 5, &env) {
+        let said = text(&done.stderr);
+        assert!(said.contains("+given") && !said.contains("go by TCP"), "{said}");
+    }
+}
+
 /// The copy's first words go by UDP: where that is dropped without a word, all goes by TCP.
 #[test]
 fn a_copy_goes_by_tcp_where_udp_is_dropped() {
     let sites = Sites::new();
-    // As a firewall does it: what comes by UDP finds no way to anybody there.
-    let drop =
-        "ip rule add pref 10 lookup local && ip rule del pref 0 && ip rule add pref 5 ipproto udp blackhole";
-    fs::write(sites.path("at-b.sh"), drop).expect("written");
+    fs::write(sites.path("at-b.sh"), DROP_UDP).expect("written");
     let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"20ms\"\n";
     if let Some(done) = copied_in_a_lab(&sites, link, 5, &[("ISTHMUS_LOG", "info")]) {
         let said = text(&done.stderr);

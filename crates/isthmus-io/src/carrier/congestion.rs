@@ -7,7 +7,8 @@
 //! and goes over to the latter when the losses of all lanes to that host prove to be the path's:
 //! when they come while the round trip shows that there is no queue, and are few: what starts too
 //! fast loses much at once, and repairs it when the queue has drained. Over long round trips
-//! it starts with the latter, which is up to speed in half the time. On a short path it is first held to a
+//! it starts with the latter, which is up to speed in half the time. A path that then loses nothing for long counts
+//! as clean again, for new lanes. On a short path it is first held to a
 //! pace, for there no round trip tells a queue from none (`pace.rs`). Where UDP may be used, a lane
 //! by that takes over on lossy paths of some length (`race.rs`).
 
@@ -19,6 +20,9 @@ pub(super) const LOOK_MS: u64 = 100;
 const EVIDENCE: i32 = 3;
 /// Where more than one in so many packets is sent again, a burst is being repaired.
 const BURST: u64 = 4;
+/// After so many packets, of all lanes, of which none was lost without a queue, a path counts as clean again: what
+/// loses less than one in that many costs CUBIC little.
+const CLEAN_PACKETS: u64 = 1_000_000;
 /// A round trip above the least one by more than an eighth, and by more than so many
 /// microseconds, tells of a queue.
 const QUEUE_US: u64 = 500;
@@ -83,6 +87,8 @@ pub(super) struct Trace {
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     evidence: i32,
+    /// Packets since the last one that was lost without a queue.
+    clean: u64,
 }
 
 impl Judge {
@@ -93,9 +99,12 @@ impl Judge {
         let lost = sample.retransmissions.saturating_sub(trace.retransmissions);
         let sent = sample.packets.saturating_sub(trace.packets);
         (trace.packets, trace.retransmissions) = (sample.packets, sample.retransmissions);
-        if lost > 0 && !self.is_lossy() {
-            let queue = sample.rtt_us > least + (least / 8).max(QUEUE_US);
-            let own = queue || lost * BURST > sent;
+        let queue = sample.rtt_us > least + (least / 8).max(QUEUE_US);
+        let own = queue || lost * BURST > sent;
+        self.clean = if lost > 0 && !own { 0 } else { self.clean + sent };
+        if self.is_lossy() && self.clean >= CLEAN_PACKETS {
+            *self = Self::default();
+        } else if lost > 0 && !self.is_lossy() {
             self.evidence = (self.evidence + if own { -1 } else { 1 }).max(-EVIDENCE);
         }
     }
@@ -143,6 +152,24 @@ mod tests {
         let burst =
             [(100_000, 0), (180_000, 60), (102_000, 110), (101_000, 150), (100_500, 190), (100_100, 220)];
         assert!(!verdict(&[&burst]) && !verdict(&[&burst, &burst, &burst]));
+    }
+
+    #[test]
+    fn a_path_that_loses_nothing_for_long_is_clean_again() {
+        let (mut judge, mut trace) = (Judge::default(), Trace::default());
+        let mut seen = (0, 0);
+        let mut hear = |packets: u64, lost: u64, rtt_us| {
+            seen = (seen.0 + packets, seen.1 + lost);
+            judge.hear(&mut trace, Sample { rtt_us, packets: seen.0, retransmissions: seen.1 });
+            judge.is_lossy()
+        };
+        assert!((0..EVIDENCE).map(|_| hear(100, 1, 24_000)).last().expect("some"));
+        // What a queue of our own takes proves nothing either way.
+        assert!(hear(CLEAN_PACKETS / 2, 50, 48_000));
+        assert!(hear(100, 1, 24_000), "one that is lost keeps it so");
+        assert!(hear(CLEAN_PACKETS - 1, 0, 24_000));
+        assert!(!hear(1, 0, 24_000));
+        assert!(!hear(100, 1, 24_000), "and it takes as much evidence as before");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod limit;
 mod memory;
 mod neighbours;
 mod pace;
+mod plain;
 mod race;
 mod tcp;
 mod tls;
@@ -384,6 +385,8 @@ pub(crate) struct Carriers {
     udp: Option<Udp>,
     /// There if lanes that no router or fabric carries are encrypted.
     tls: Option<Tls>,
+    /// That they are plain is not worth saying.
+    plain_is_fine: bool,
 }
 
 impl Carriers {
@@ -419,6 +422,24 @@ impl Carriers {
             news: Vec::new(),
             udp,
             tls,
+            plain_is_fine: false,
+        }
+    }
+
+    /// That lanes are plain is known, or what they carry is encrypted already: it is not worth saying.
+    pub(crate) fn let_plain(&mut self) {
+        self.plain_is_fine = true;
+        self.udp.iter_mut().for_each(Udp::let_plain);
+    }
+
+    /// Says where a lane that has come up by TCP is a plain one to a host that is far. One by UDP does so itself, once
+    /// it knows its round trip; routers encrypt between sites.
+    pub(crate) fn tell_if_plain(&self, carrier: &Carrier) {
+        if let Carrier::Tcp(lane) = carrier
+            && let (Some(host), Some(rtt_us)) = (lane.peer_ip(), lane.rtt_us())
+            && !(self.plain_is_fine || self.is_router(host) || self.is_near(host))
+        {
+            plain::tell(host, rtt_us);
         }
     }
 
@@ -555,6 +576,9 @@ impl Carriers {
     /// Takes a connection that came in.
     pub(crate) fn accept(&mut self, socket: Socket) -> io::Result<Carrier> {
         let lane = TcpLane::accept(socket, &mut self.paths)?;
+        if let (Some(udp), Some(host)) = (&mut self.udp, lane.peer_ip()) {
+            udp.hear_tcp(host);
+        }
         if self.tls.is_some() && !lane.peer_ip().is_some_and(|host| self.is_router(host)) {
             return Ok(Carrier::Arrived(Some(lane)));
         }

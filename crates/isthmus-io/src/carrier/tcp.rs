@@ -79,7 +79,8 @@ pub(crate) struct TcpLane {
     /// What was seen of it, and when last; `None` where that changes nothing: the user chose
     /// the congestion control, or the peer is on this host.
     trace: Option<Trace>,
-    /// It runs what lossy paths want.
+    /// It was to run what lossy paths want, and does.
+    asked: bool,
     lossy: bool,
     looked: Option<Instant>,
     /// Bytes that had arrived then.
@@ -99,6 +100,7 @@ impl TcpLane {
         Self {
             socket,
             trace: Some(Trace::default()),
+            asked: false,
             lossy: false,
             looked: None,
             acked: 0,
@@ -215,7 +217,7 @@ impl TcpLane {
         }
         self.held = Some(held.pace);
         self.pace();
-        if held.lossy && !self.lossy {
+        if held.lossy {
             self.go_lossy("packets are lost however slowly they are sent");
         }
     }
@@ -223,13 +225,15 @@ impl TcpLane {
     fn judge(&mut self, sample: Sample, paths: &mut Paths) -> Option<IpAddr> {
         let (trace, host) = (self.trace.as_mut()?, peer_ip(&self.socket)?);
         let judge = paths.hosts.entry(host).or_default();
+        let was_lossy = judge.is_lossy();
         judge.hear(trace, sample);
         if !judge.is_lossy() {
+            if was_lossy {
+                info_log!("lanes by TCP with {host} begin with {} again: nothing is lost", congestion::CLEAN);
+            }
             return None;
         }
-        if !self.lossy {
-            self.go_lossy("packets are lost without a queue");
-        }
+        self.go_lossy("packets are lost without a queue");
         congestion::is_slow_to_repair(sample).then_some(host)
     }
 
@@ -254,12 +258,20 @@ impl TcpLane {
         }
     }
 
+    /// Takes what lossy paths want, where the kernel has it.
     fn go_lossy(&mut self, why: &str) {
-        self.lossy = true;
-        set_congestion(&self.socket, congestion::LOSSY);
-        let host = peer_ip(&self.socket);
-        if let Some(host) = host {
-            info_log!("a lane by TCP with {host} takes {}: {why}", congestion::LOSSY);
+        if std::mem::replace(&mut self.asked, true) {
+            return;
+        }
+        self.lossy = set_congestion(&self.socket, congestion::LOSSY);
+        let (Some(host), wanted) = (peer_ip(&self.socket), congestion::LOSSY) else { return };
+        if self.lossy {
+            info_log!("a lane by TCP with {host} takes {wanted}: {why}");
+        } else {
+            info_log!(
+                "a lane by TCP with {host} cannot take {wanted}, which the kernel does not offer (modprobe \
+                 tcp_{wanted}; net.ipv4.tcp_allowed_congestion_control): {why}"
+            );
         }
     }
 
@@ -379,12 +391,10 @@ fn tune(socket: &Socket, congestion: &str) {
     set_congestion(socket, if is_local(socket) { congestion::CLEAN } else { congestion });
 }
 
-/// Sets the congestion control by the setting's value; it is tried, and may be missing.
-fn set_congestion(socket: &Socket, congestion: &str) {
+/// Sets the congestion control by the setting's value; false where the kernel does not offer it.
+fn set_congestion(socket: &Socket, congestion: &str) -> bool {
     let name = if congestion == congestion::AUTO { congestion::CLEAN } else { congestion };
-    if name != "system" {
-        let _ = socket.set_tcp_congestion(name.as_bytes());
-    }
+    name == "system" || socket.set_tcp_congestion(name.as_bytes()).is_ok()
 }
 
 /// Lets the receive window be wide before data has proved that it has to. `SO_RCVLOWAT` makes the kernel

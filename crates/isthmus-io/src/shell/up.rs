@@ -125,6 +125,7 @@ impl Shell {
             "lane {index}, {how}, goes by {name}: round trip {rtt} us; transport {}",
             self.carriers.transport()
         );
+        self.carriers.tell_if_plain(&lane.carrier);
         let mut guard = core.lock();
         match neighbour {
             Neighbour::Of(as_id) => guard.engine.lane_is_of(id, as_id),

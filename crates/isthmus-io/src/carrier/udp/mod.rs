@@ -7,6 +7,7 @@
 
 mod lane;
 mod question;
+mod silence;
 mod trial;
 
 use std::collections::{HashMap, VecDeque};
@@ -23,12 +24,14 @@ use isthmus_udp::{
 };
 use isthmus_wire::AsId;
 
+use super::plain;
 use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
 use crate::settings::{Changes, Protocols, RateLimits, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
 use question::Questions;
+use silence::Silence;
 pub(crate) use trial::Outdone;
 use trial::{Found, Trial};
 
@@ -41,9 +44,6 @@ const BLOCKED_US: Micros = 500;
 /// How often questions are looked at, and lanes for signs of life. Microseconds.
 const LOOK_US: Micros = 5_000;
 const WATCH_US: Micros = 250_000;
-/// A lane from which nothing came for so long, though something should, is asked after.
-/// Microseconds.
-const SILENCE_US: Micros = 1_000_000;
 /// Silence after which a lane asks whether the peer is still there: one whose process has
 /// ended shows by that alone. Microseconds.
 const KEEPALIVE_US: Micros = 5_000_000;
@@ -67,11 +67,8 @@ struct Seat {
     peer: SocketAddr,
     dialled: bool,
     since: Micros,
-    /// Packets received and probes in vain when last looked at, and since when the former
-    /// is the same.
-    received: u64,
-    silences: u64,
-    quiet_since: Micros,
+    /// How long nothing comes.
+    silence: Silence,
     /// The host said that nobody listens at some port of it.
     denied: bool,
     /// It carries before it is known whether it should.
@@ -135,6 +132,8 @@ pub(crate) struct Udp {
     /// What streams may send, and what keeps those under one entry to it.
     limits: RateLimits,
     caps: HashMap<usize, Cap>,
+    /// That they are plain is not worth saying.
+    plain_is_fine: bool,
 }
 
 impl Udp {
@@ -171,6 +170,7 @@ impl Udp {
             chosen: Vec::new(),
             limits: settings.rate_limit.clone(),
             caps: HashMap::new(),
+            plain_is_fine: false,
         })
     }
 
@@ -179,6 +179,11 @@ impl Udp {
     pub(super) fn share(&mut self, ledger: &Ledger, from: IpAddr) {
         let ahead_us = ledger::now().saturating_sub(self.now());
         self.port.share(ledger.ahead_by(ahead_us), from);
+    }
+
+    /// That they are plain is not worth saying.
+    pub(super) fn let_plain(&mut self) {
+        self.plain_is_fine = true;
     }
 
     /// What packets go by, for people.
@@ -323,6 +328,16 @@ impl Udp {
         &self.chosen
     }
 
+    /// Somebody at this host calls by TCP: whoever dialled a lane that has fallen silent asks so whether we are here.
+    pub(super) fn hear_tcp(&mut self, host: IpAddr) {
+        for (stream, seat) in
+            self.seats.iter_mut().filter(|(_, seat)| !seat.dialled && seat.peer.ip() == host)
+        {
+            let rtt_us = self.port.stream(*stream).and_then(|known| known.status().rtt_us);
+            seat.silence.hear_tcp(rtt_us.unwrap_or(0));
+        }
+    }
+
     /// A lane may be opened within this session from now on.
     pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
         self.port.expect(self.now(), from, session);
@@ -360,9 +375,7 @@ impl Udp {
             peer,
             dialled,
             since: now,
-            received: 0,
-            silences: 0,
-            quiet_since: now,
+            silence: Silence::default(),
             denied: false,
             trial: trial.map(|long| Trial::new(now, long)),
             verdict: None,
@@ -555,23 +568,28 @@ impl Udp {
         for (stream, seat) in &mut self.seats {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
-            if seat.received != counters.packets_received {
-                (seat.received, seat.silences) = (counters.packets_received, counters.silences);
-                seat.quiet_since = now;
+            let rtt_us = known.status().rtt_us.unwrap_or(0);
+            seat.silence.look(now, counters.packets_received, counters.silences);
+            if let (Some(rtt_us), false) =
+                (known.status().rtt_least_us, known.is_sealed() || self.plain_is_fine)
+            {
+                plain::tell(seat.peer.ip(), rtt_us);
             }
             let answer = answers.iter().find(|(at, _)| *at == seat.peer).map(|(_, listens)| *listens);
-            if let (Some(trial), Some(true)) = (&mut seat.trial, answer) {
-                trial.hear(now);
+            if answer == Some(true) {
+                seat.trial.iter_mut().for_each(|trial| trial.hear(now));
+                seat.silence.hear_tcp(rtt_us);
             }
             let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
             let verdict = if answer == Some(false) {
                 Some(Verdict::Refused)
-            } else if seat.dialled && !known.is_open() && overdue {
+            } else if seat.dialled && !known.is_open() && overdue
+                || known.is_open() && seat.silence.is_blocked(rtt_us)
+            {
                 Some(Verdict::NoAnswer)
             } else {
                 // Whoever dialled us need not be reachable at the address that we see.
-                let quiet = counters.silences > seat.silences && now >= seat.quiet_since + SILENCE_US;
-                if seat.dialled && quiet {
+                if seat.dialled && seat.silence.asks(rtt_us) {
                     self.questions.ask(seat.peer);
                 }
                 None
@@ -587,7 +605,8 @@ impl Udp {
                 }
             }
             if verdict == Some(Verdict::NoAnswer) {
-                silent.extend(Some(seat.peer.ip()).filter(|host| !is_frames_only(*host)));
+                let host = Some(seat.peer.ip()).filter(|host| !is_frames_only(*host));
+                silent.extend(host.map(|host| (host, known.is_open().then_some(seat.silence.ms()))));
             }
         }
         let tried = self.seats.iter().filter(|(_, seat)| seat.trial.is_some());
@@ -596,9 +615,18 @@ impl Udp {
             .collect::<Vec<_>>()
             .into_iter()
             .for_each(|stream| self.judge(stream));
-        for host in silent {
+        for (host, since_ms) in silent {
             let advice = self.advice();
-            self.learn(host, Known::Blocked, format_args!("{advice}"));
+            match since_ms {
+                None => self.learn(host, Known::Blocked, format_args!("{advice}")),
+                Some(ms) => {
+                    self.learn(
+                        host,
+                        Known::Blocked,
+                        format_args!("nothing came for {ms} ms, but by TCP: {advice}"),
+                    );
+                }
+            }
         }
         if let Some(protocols) = self.changes.as_mut().and_then(Changes::look) {
             self.set_protocols(protocols);
