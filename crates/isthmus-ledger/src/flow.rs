@@ -10,6 +10,8 @@ const LITTLE_MORE: f64 = 1.25;
 
 /// How long a plan holds that nobody has renewed. Microseconds.
 const PLAN_LIFE_US: Micros = 10_000_000;
+/// Longer round trips are no path's: others write the table too. Microseconds (60 s).
+const RTT_MOST_US: Micros = 60_000_000;
 const MILLION: u64 = 1_000_000;
 
 /// What a flow tells of itself.
@@ -142,21 +144,7 @@ impl Flow {
 
     /// What is planned for the path. What was planned longer ago is a hint only: a pace, and no window.
     fn plan(&self, now: Micros) -> Plan {
-        let shared = &self.ledger.shared;
-        let Some(path) = shared.find(self.key.0).map(|path| shared.path(path)) else {
-            return Plan::default();
-        };
-        let age = now.saturating_sub(path.learned_at.load(Relaxed));
-        if age >= LEARNED_LIFE_US {
-            return Plan::default();
-        }
-        let plan = Plan {
-            capacity: path.capacity.load(Relaxed),
-            pace: path.pace.load(Relaxed),
-            window: path.window.load(Relaxed),
-            loss: path.loss_ppm.load(Relaxed).min(MILLION) as f64 / MILLION as f64,
-            rtt_us: path.rtt_us.load(Relaxed),
-        };
+        let (plan, age) = self.ledger.last_plan(now, self.key).unwrap_or_default();
         if age < PLAN_LIFE_US { plan } else { Plan { capacity: 0, window: 0, ..plan } }
     }
 
@@ -210,6 +198,28 @@ impl Flow {
         path.loss_ppm.store((plan.loss * MILLION as f64) as u64, Relaxed);
         path.rtt_us.store(plan.rtt_us, Relaxed);
         path.learned_at.store(now, Release);
+    }
+}
+
+impl Ledger {
+    /// What was planned last for a path, if it is of use, and its age; by the ledger's time.
+    fn last_plan(&self, now: Micros, key: PathKey) -> Option<(Plan, Micros)> {
+        let path = self.shared.find(key.0).map(|path| self.shared.path(path))?;
+        let age = now.saturating_sub(path.learned_at.load(Relaxed));
+        let plan = Plan {
+            capacity: path.capacity.load(Relaxed),
+            pace: path.pace.load(Relaxed),
+            window: path.window.load(Relaxed),
+            loss: path.loss_ppm.load(Relaxed).min(MILLION) as f64 / MILLION as f64,
+            rtt_us: path.rtt_us.load(Relaxed),
+        };
+        (age < LEARNED_LIFE_US).then_some((plan, age))
+    }
+
+    /// What was found out of a path by whoever used it last, in this process or another, where that is known.
+    pub fn known(&self, now: Micros, key: PathKey) -> Option<Plan> {
+        let (plan, _) = self.last_plan(now + self.ahead_us, key)?;
+        (plan.capacity > 0 && (1..RTT_MOST_US).contains(&plan.rtt_us)).then_some(plan)
     }
 }
 

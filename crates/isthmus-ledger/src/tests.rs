@@ -199,3 +199,24 @@ fn whatever_stands_there_harms_nobody() {
         }
     }
 }
+
+#[test]
+fn what_was_found_out_of_a_path_is_known_to_who_comes_later_for_some_minutes() {
+    let heap = Arc::new(Heap::default());
+    let (a, b) = (ledger(&heap, 1), ledger(&heap, 2));
+    let mut flow = a.flow(key(), Kind::Paced);
+    assert!(flow.tell(0, MANY));
+    assert_eq!(b.known(1, key()), None);
+    let plan = Plan { capacity: 800, pace: 1_000, window: 5, loss: 0.1, rtt_us: 9 };
+    let mut taught = |now, plan: &Plan| {
+        flow.teach(now, plan);
+        b.known(now + 1, key())
+    };
+    assert_eq!(taught(1, &Plan { capacity: 0, ..plan }), None, "it is still finding out");
+    assert_eq!(taught(2, &Plan { rtt_us: u64::MAX, ..plan }), None, "that is no path");
+    assert_eq!(taught(3, &plan), Some(plan));
+    drop(flow);
+    assert_eq!(b.known(LEARNED_LIFE_US, key()), Some(plan));
+    assert_eq!(b.known(3 + LEARNED_LIFE_US, key()), None);
+    assert_eq!(b.ahead_by(LEARNED_LIFE_US).known(3, key()), None, "by the ledger's time");
+}

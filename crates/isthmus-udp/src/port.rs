@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
-use isthmus_ledger::{Kind, Ledger, PathKey};
+use isthmus_ledger::{Kind, Ledger, PathKey, Plan};
 use slab::Slab;
 
 use crate::Micros;
@@ -14,7 +14,7 @@ use crate::protection::{Protection, Session};
 use crate::spec::Composition;
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
-use crate::wire::{ConnectionId, Header, Packet, Token};
+use crate::wire::{ConnectionId, Header, Packet, TOKEN_LEN, Token};
 
 /// Largest IP packet of an Ethernet with jumbo frames. Bytes.
 const JUMBO_BYTES: u32 = 9_000;
@@ -24,6 +24,8 @@ const ANSWERS_MAX: usize = 64;
 const LEARNED_MAX: usize = 1_024;
 /// How long that is of use. Microseconds (10 min).
 const LEARNED_LIFE_US: Micros = 600_000_000;
+/// Round trip below which what another process found out of a path's capacity is used. Microseconds.
+const TOLD_RTT_US: Micros = 50_000;
 /// How long a packet that was held up on the way may still come. Microseconds (60 s).
 const GRAVE_US: Micros = 60_000_000;
 /// Ended streams whose late packets are known for what they are.
@@ -348,7 +350,25 @@ impl Port {
     /// What the path to a host was like, if that was seen lately.
     pub fn learned(&self, now: Micros, host: IpAddr) -> Option<Learned> {
         let fresh = |learned: &&Learned| now.saturating_sub(learned.at) < LEARNED_LIFE_US;
-        self.learned.get(&host).filter(fresh).copied()
+        self.learned.get(&host).filter(fresh).copied().or_else(|| self.told(now, host))
+    }
+
+    /// What others of this host were the last to find out of the path, such as a process that has ended. On a long
+    /// path its capacity is left out: before the peer has answered no more than a first flight may go, which tells as
+    /// much, and what no longer holds costs round trips.
+    fn told(&self, now: Micros, host: IpAddr) -> Option<Learned> {
+        let (ledger, from) = self.ledger.as_ref()?;
+        let Plan { capacity, loss, rtt_us, .. } = ledger.known(now, PathKey::new(Some(*from), host))?;
+        let capacity = if rtt_us < TOLD_RTT_US { capacity } else { 0 };
+        Some(Learned {
+            at: now,
+            capacity,
+            rtt_us,
+            loss,
+            mtu: PAYLOAD_BASE,
+            token: [0; TOKEN_LEN],
+            peer_window: 0,
+        })
     }
 
     /// Streams that exist.

@@ -14,14 +14,18 @@ pub(crate) fn sites(path: &PathSpec, flows: usize) -> Net {
 }
 
 fn sites_and_heaps(path: &PathSpec, flows: usize) -> (Net, [Arc<Heap>; 2]) {
-    let mut net = Net::new(path, (0..2 * flows).map(|_| config(path)).collect());
     let heaps = [Arc::new(Heap::default()), Arc::new(Heap::default())];
+    (sites_with(path, flows, &heaps), heaps)
+}
+
+fn sites_with(path: &PathSpec, flows: usize, heaps: &[Arc<Heap>; 2]) -> Net {
+    let mut net = Net::new(path, (0..2 * flows).map(|_| config(path)).collect());
     for port in 0..2 * flows {
         let owner = Owner { pid: port as u32 + 1, started: 1 };
         let ledger = Ledger::new(heaps[port % 2].clone(), owner, port as u64, |_| true).expect("a ledger");
         net.ports[port].share(ledger, address(port).ip());
     }
-    (net, heaps)
+    net
 }
 
 /// When each flow begins, and what it has to carry. Microseconds, bytes.
@@ -154,5 +158,66 @@ fn a_strangers_flow_keeps_its_part() {
         assert!(shares[2] >= 0.4, "{rtt_us} us: cubic has {shares:.2?}");
         assert!(shares[0] + shares[1] >= 0.15, "{rtt_us} us: it starves them: {shares:.2?}");
         assert!(shares.iter().sum::<f64>() > 0.85, "{rtt_us} us: {shares:.2?}");
+    }
+}
+
+/// Carries so much by one process, and a while after its end so much by others, which begin together over `then`:
+/// the fraction of the floor at which they do. `None`: nobody was there before.
+fn after(before: Option<&PathSpec>, then: &PathSpec, bytes: u64, others: usize) -> f64 {
+    let (mut net, heaps) = sites_and_heaps(before.unwrap_or(then), 1 + others);
+    if let Some(path) = before {
+        run(&mut net, path, &vec![(0, (path.rate_bps as f64 * 0.04) as u64)], 0);
+        // Its ports are gone with it, and the path may be another one.
+        let until = net.now + 60_000_000;
+        while net.step(until) {}
+        let now = net.now;
+        net = sites_with(then, 1 + others, &heaps);
+        net.now = now;
+    }
+    let mut flows: Vec<Flow> =
+        (1..=others).map(|i| Flow::new(&mut net, 2 * i, 2 * i + 1, bytes / others as u64, false)).collect();
+    let start = net.now;
+    while !flows.iter().all(|flow| flow.is_settled(&net)) {
+        flows.iter_mut().for_each(|flow| flow.feed(&mut net));
+        assert!(net.step(start + 120_000_000), "not done in two minutes");
+        for flow in &mut flows {
+            flow.on_event(&mut net);
+            flow.drain(&mut net);
+        }
+    }
+    then.floor_s(bytes) / ((net.now - start) as f64 / 1e6)
+}
+
+/// Where the path carries less than it did, that costs little, for a while.
+#[test]
+fn a_process_starts_from_what_another_found_out_of_the_path() {
+    // The least that several gain by it, and all lose.
+    for (mbps, rtt_us, loss, slower, more, less) in [
+        (100, 24_000, 0.0, 1, 1.2, 1.0),
+        (1_000, 24_000, 0.0, 1, 1.1, 1.0),
+        (1_000, 366_000, 0.01, 1, 0.95, 0.95),
+        (1_000, 24_000, 0.0, 2, 1.0, 0.95),
+        (1_000, 24_000, 0.01, 4, 0.75, 0.75),
+        (1_000, 100_000, 0.0, 4, 0.9, 0.9),
+    ] {
+        for others in [1, 4, 8] {
+            let path = |mbps: u64| PathSpec {
+                rate_bps: mbps * 1_000_000,
+                rtt_us,
+                queue_us: rtt_us / 4,
+                loss: Loss::Independent(loss),
+                ..Default::default()
+            };
+            let (before, then) = (path(mbps), path(mbps / slower));
+            let bytes = then.rate_bps / 20;
+            let (cold, warm) =
+                (after(None, &then, bytes, others), after(Some(&before), &then, bytes, others));
+            let what = format!(
+                "{mbps} Mb/s, then {slower} times less, {rtt_us} us, loss {loss}, {others} processes: {warm:.3} of the \
+                 floor, else {cold:.3}"
+            );
+            println!("{what}");
+            assert!(warm >= cold * if others > 1 { more } else { less }, "{what}");
+        }
     }
 }
