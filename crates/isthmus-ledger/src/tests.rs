@@ -208,7 +208,7 @@ fn what_was_found_out_of_a_path_is_known_to_who_comes_later_for_some_minutes() {
     assert!(flow.tell(0, MANY));
     assert_eq!(b.known(1, key()), None);
     let plan = Plan { capacity: 800, pace: 1_000, window: 5, loss: 0.1, rtt_us: 9 };
-    let mut taught = |now, plan: &Plan| {
+    let taught = |now, plan: &Plan| {
         flow.teach(now, plan);
         b.known(now + 1, key())
     };

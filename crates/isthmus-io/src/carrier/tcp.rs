@@ -514,3 +514,28 @@ fn look(socket: &Socket) -> Option<Look> {
         in_flight: bytes(info.tcpi_unacked.saturating_sub(info.tcpi_sacked)),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_the_kernel_takes_a_congestion_control_is_known() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("a socket");
+        assert!(!set_congestion(&socket, "no-such-control"));
+        let own = socket.tcp_congestion().expect("it runs one");
+        let own = String::from_utf8_lossy(&own).trim_end_matches('\0').to_owned();
+        assert!(set_congestion(&socket, &own) && set_congestion(&socket, "system"), "{own}");
+    }
+
+    #[test]
+    fn a_lane_is_asked_to_change_once_and_counts_as_changed_if_it_did() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let mut lane = TcpLane::new(std::net::TcpStream::connect(to).expect("connected").into());
+        lane.go_lossy("a test");
+        let runs = lane.socket.tcp_congestion().expect("it runs one");
+        assert_eq!(lane.lossy, runs.starts_with(congestion::LOSSY.as_bytes()));
+        assert!(lane.asked);
+    }
+}

@@ -280,9 +280,10 @@ impl Udp {
     /// Has a new stream do what the settings say.
     fn set_up(&mut self, stream: StreamId, host: IpAddr) {
         self.compose(stream, host);
+        let now = self.now();
         if let Some((entry, most)) = self.limits.of(host) {
             let cap = self.caps.entry(entry).or_insert_with(|| Cap::new(most));
-            self.port.with(self.epoch.elapsed().as_micros() as Micros, stream, |stream| stream.hold(cap));
+            self.port.with(now, stream, |stream| stream.hold(cap));
             info_log!("a lane by UDP with {host} has its part of {} B/s: rate_limit", cap.bytes_per_s());
         }
     }
