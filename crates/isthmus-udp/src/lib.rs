@@ -23,7 +23,7 @@
 //!
 //! What makes it up is small and can be exchanged while a stream runs ([`Composition`]):
 //! congestion control ([`congestion`]), the rule for loss ([`detection`]), copies and parity
-//! ([`redundancy`]), packet sizes ([`mtu`]); and [`protection`] before the first packet.
+//! ([`redundancy`]), packet sizes ([`mtu`]), checksums; and keys ([`protection`]) before the first packet.
 //! [`wire`] is the table of packets and frames.
 
 #![forbid(unsafe_code)]
@@ -58,7 +58,9 @@ pub use path::Learned;
 pub use port::{Dropped, Event, Port, PortConfig, StreamId, Transmit};
 pub use protection::Session;
 pub use receiving::StreamFault;
-pub use spec::{Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind, UnknownName};
+pub use spec::{
+    ChecksumKind, Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind, UnknownName,
+};
 pub use stream::{Counters, Failure, Status, Stream, StreamConfig};
 
 /// Time since any fixed start of the caller's. Microseconds.

@@ -10,7 +10,7 @@ use slab::Slab;
 use crate::Micros;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
 use crate::path::{Common, Learned};
-use crate::protection::{Protection, Session};
+use crate::protection::{Protection, Session, without_checksum};
 use crate::spec::Composition;
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
@@ -141,6 +141,8 @@ pub struct Dropped {
     pub strange: u64,
     /// Altered, or sealed by other keys.
     pub forged: u64,
+    /// Altered, as their checksums show.
+    pub damaged: u64,
 }
 
 /// A session within which somebody may open a stream.
@@ -394,7 +396,12 @@ impl Port {
     /// Takes in a packet. `arrived` is when the system got it, by the clock of `now`.
     pub fn on_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
         match Packet::decode(bytes) {
-            Ok(Packet::Numbered { header, number, ack_now, body }) => {
+            Ok(Packet::Numbered { header, number, ack_now, checked, body }) => {
+                let bytes = if checked { without_checksum(bytes) } else { Some(bytes) };
+                let Some(bytes) = bytes else {
+                    self.dropped.damaged += 1;
+                    return;
+                };
                 let mut packet = Incoming { header, number, ack_now, body, bytes, opened: None };
                 let Some(key) = self.find(now, from, &mut packet) else { return };
                 if self.streams[key].peer != from {

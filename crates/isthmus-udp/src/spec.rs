@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::congestion::{CongestionControl, Cubic, Limits, Rate, Reno};
 use crate::detection::{Adaptive, Fixed, LossDetection};
 use crate::mtu::{Given, PathMtu, Search};
+use crate::protection::{Checked, Plain, Protection};
 use crate::redundancy::{Measured, Once, Redundancy};
 
 macro_rules! kinds {
@@ -57,6 +58,13 @@ kinds! {
         /// The interface's own.
         Given = "given",
     }
+    /// Rules for what is altered on the way.
+    ChecksumKind {
+        /// That of UDP, 16 bits.
+        None = "none",
+        /// Of each packet that is not sealed; what is altered is dropped, and so sent again.
+        Crc32c = "crc32c",
+    }
 }
 
 /// The small protocols of a stream. As text: their names joined by `+`, those left out being
@@ -71,6 +79,8 @@ pub struct Composition {
     pub redundancy: RedundancyKind,
     /// How large packets are.
     pub mtu: MtuKind,
+    /// What shows that a packet was altered on the way.
+    pub checksum: ChecksumKind,
 }
 
 impl Default for Composition {
@@ -80,6 +90,7 @@ impl Default for Composition {
             detection: DetectionKind::Adaptive,
             redundancy: RedundancyKind::Measured,
             mtu: MtuKind::Search,
+            checksum: ChecksumKind::None,
         }
     }
 }
@@ -87,7 +98,11 @@ impl Default for Composition {
 impl fmt::Display for Composition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = [self.congestion.name(), self.detection.name(), self.redundancy.name(), self.mtu.name()];
-        f.write_str(&names.join("+"))
+        f.write_str(&names.join("+"))?;
+        match self.checksum {
+            ChecksumKind::None => Ok(()),
+            checksum => write!(f, "+{}", checksum.name()),
+        }
     }
 }
 
@@ -105,7 +120,8 @@ impl FromStr for Composition {
             let found = set(&mut spec.congestion, CongestionKind::ALL, |kind| kind.name() == name)
                 || set(&mut spec.detection, DetectionKind::ALL, |kind| kind.name() == name)
                 || set(&mut spec.redundancy, RedundancyKind::ALL, |kind| kind.name() == name)
-                || set(&mut spec.mtu, MtuKind::ALL, |kind| kind.name() == name);
+                || set(&mut spec.mtu, MtuKind::ALL, |kind| kind.name() == name)
+                || set(&mut spec.checksum, ChecksumKind::ALL, |kind| kind.name() == name);
             if !found {
                 return Err(UnknownName(name.to_owned()));
             }
@@ -151,6 +167,14 @@ impl Composition {
             MtuKind::Given => Box::new(Given::new(most)),
         }
     }
+
+    /// What packets that are not sealed are checked by.
+    pub(crate) fn checksum(&self) -> Box<dyn Protection> {
+        match self.checksum {
+            ChecksumKind::Crc32c => Box::new(Checked),
+            ChecksumKind::None => Box::new(Plain),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -163,6 +187,12 @@ mod tests {
         let spec: Composition = "once + cubic".parse().expect("valid");
         assert_eq!(spec.to_string(), "cubic+adaptive+once+search");
         assert_eq!(spec.to_string().parse(), Ok(spec));
+        let checked: Composition = "reno+crc32c".parse().expect("valid");
+        assert_eq!(checked.to_string(), "reno+adaptive+measured+search+crc32c");
+        assert_eq!(
+            format!("{checked}+none").parse(),
+            Ok(Composition { checksum: ChecksumKind::None, ..checked })
+        );
         assert_eq!("rate+vegas".parse::<Composition>(), Err(UnknownName("vegas".to_owned())));
         assert_eq!(spec.congestion(Limits::default()).name(), "cubic");
         assert_eq!((spec.detection().name(), spec.redundancy().name()), ("adaptive", "once"));

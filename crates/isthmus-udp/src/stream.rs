@@ -24,7 +24,7 @@ use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
 use crate::pacer::{Cap, Pacer};
 use crate::parity::Parity;
 use crate::path::{Common, Learned, Path};
-use crate::protection::{Plain, Protection, Sealed, Session};
+use crate::protection::{Protection, Sealed, Session};
 use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
 use crate::redundancy::{Matter, Redundancy};
 use crate::repeats::Repeats;
@@ -323,7 +323,7 @@ impl Stream {
             drained_at: None,
             train: None,
             mtu: composition.mtu(config.payload_max, config.overhead),
-            protection: Box::new(Plain),
+            protection: composition.checksum(),
             sealed: false,
             round_from: 0,
             arrived: None,
@@ -470,6 +470,9 @@ impl Stream {
         }
         if composition.mtu != before.mtu {
             self.mtu = composition.mtu(self.config.payload_max, self.config.overhead);
+        }
+        if composition.checksum != before.checksum && !self.sealed {
+            self.protection = composition.checksum();
         }
         self.config.composition = composition;
     }

@@ -9,6 +9,10 @@
 //! | 3 Data | target 8, number 6 | frames follow |
 //! | 4 Challenge | target 8, token 24 | open again with this token; nothing follows |
 //! | 5 Reset | target 8 | the receiver of `target` knows no such connection; nothing follows |
+//! | 14, 13, 12 | as of 1, 2, 3 | the same; behind the frames a CRC-32C of the whole packet, 4 |
+//!
+//! Of two kinds that differ only in having a checksum all four bits differ: none becomes the other by the
+//! damage that the checksum is to show.
 //!
 //! The first byte is the kind, [`VERSION`] in bits 4 to 6, and [`ACK_NOW`]. `target` is the
 //! id that the addressee chose, `source` the id that the sender wants to be addressed by,
@@ -28,6 +32,8 @@
 pub const VERSION: u8 = 1;
 /// Bit of the first byte: acknowledge at once.
 pub const ACK_NOW: u8 = 0x80;
+/// Kinds with a checksum are what is left to here of those without.
+const CHECKED: u8 = 15;
 /// Length of a token. Bytes.
 pub const TOKEN_LEN: usize = 24;
 /// Room that a packet's header takes at most. Bytes.
@@ -87,6 +93,8 @@ pub enum Packet {
         number: u64,
         /// Whether it wants to be acknowledged at once.
         ack_now: bool,
+        /// Whether it ends with a checksum.
+        checked: bool,
         /// Where its frames start. Bytes.
         body: usize,
     },
@@ -137,7 +145,9 @@ impl Packet {
         if (first >> 4) & 7 != VERSION {
             return Err(WireError::Kind(first));
         }
-        let header = match first & 0x0f {
+        let kind = first & 0x0f;
+        let checked = (CHECKED - 3..CHECKED).contains(&kind);
+        let header = match if checked { CHECKED - kind } else { kind } {
             1 => Header::Open { source: from.uint(8)?, token: from.token()?, window: from.uint(6)? },
             2 => Header::Accept {
                 target: from.uint(8)?,
@@ -152,7 +162,7 @@ impl Packet {
         };
         let number = from.uint(6)?;
         let body = bytes.len() - from.0.len();
-        Ok(Self::Numbered { header, number, ack_now: first & ACK_NOW != 0, body })
+        Ok(Self::Numbered { header, number, ack_now: first & ACK_NOW != 0, checked, body })
     }
 
     /// Appends the packet (of a numbered one: its header) to `out`.
@@ -168,24 +178,25 @@ impl Packet {
                 out.push(first(5));
                 put(out, target, 8);
             }
-            Self::Numbered { header, number, ack_now, .. } => {
+            Self::Numbered { header, number, ack_now, checked, .. } => {
                 let flag = if ack_now { ACK_NOW } else { 0 };
+                let first = |kind| flag | first(if checked { CHECKED - kind } else { kind });
                 match header {
                     Header::Open { source, token, window } => {
-                        out.push(first(1) | flag);
+                        out.push(first(1));
                         put(out, source, 8);
                         out.extend_from_slice(&token);
                         put(out, window.min(U48_END - 1), 6);
                     }
                     Header::Accept { target, source, token, window } => {
-                        out.push(first(2) | flag);
+                        out.push(first(2));
                         put(out, target, 8);
                         put(out, source, 8);
                         out.extend_from_slice(&token);
                         put(out, window.min(U48_END - 1), 6);
                     }
                     Header::Data { target } => {
-                        out.push(first(3) | flag);
+                        out.push(first(3));
                         put(out, target, 8);
                     }
                 }
@@ -415,6 +426,7 @@ mod tests {
             header: Header::Data { target: 0x0807_0605_0403_0201 },
             number: 0x0a0b,
             ack_now: true,
+            checked: false,
             body: 15,
         };
         let bytes = [0x93, 1, 2, 3, 4, 5, 6, 7, 8, 0x0b, 0x0a, 0, 0, 0, 0];
@@ -425,6 +437,7 @@ mod tests {
             header: Header::Open { source: 1, token: [7; TOKEN_LEN], window: 2 },
             number: 3,
             ack_now: false,
+            checked: false,
             body: HEADER_MAX - 8,
         };
         let mut bytes = vec![0x11, 1, 0, 0, 0, 0, 0, 0, 0];
@@ -432,6 +445,16 @@ mod tests {
         bytes.extend([2, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0]);
         assert_eq!(encoded(&open), bytes);
         assert_eq!(Packet::decode(&bytes), Ok(open));
+
+        let checked = |packet| {
+            let Packet::Numbered { header, number, ack_now, body, .. } = packet else { panic!() };
+            Packet::Numbered { header, number, ack_now, checked: true, body }
+        };
+        bytes[0] = 0x1e;
+        assert_eq!(encoded(&checked(open)), bytes);
+        assert_eq!(Packet::decode(&bytes), Ok(checked(open)));
+        assert_eq!(encoded(&checked(data))[0], 0x9c);
+        assert_eq!(Packet::decode(&encoded(&checked(data))), Ok(checked(data)));
 
         let reset = Packet::Reset { target: 9 };
         assert_eq!(encoded(&reset), [0x15, 9, 0, 0, 0, 0, 0, 0, 0]);

@@ -310,7 +310,8 @@ impl Stream {
             Load::Probe(_) | Load::Ping | Load::Close(_) => true,
             Load::Nothing | Load::Parity(_) | Load::Train => false,
         };
-        Packet::Numbered { header, number, ack_now, body: 0 }.encode(out);
+        let checked = self.protection.is_checked();
+        Packet::Numbered { header, number, ack_now, checked, body: 0 }.encode(out);
         let body = out.len();
         self.put_acks(now, size, &load, start, out);
         let carried = self.put_load(load, start, size, out);

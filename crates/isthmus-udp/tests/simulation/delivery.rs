@@ -2,7 +2,7 @@
 
 use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
-use isthmus_udp::{Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind};
+use isthmus_udp::{ChecksumKind, Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind};
 
 use crate::net::{Flow, Net, PathSpec, config, seeds, transfer};
 
@@ -35,6 +35,7 @@ fn any_composition(seed: u64) -> Composition {
         detection: DetectionKind::ALL[rng.up_to(1) as usize],
         redundancy: RedundancyKind::ALL[rng.up_to(1) as usize],
         mtu: MtuKind::ALL[rng.up_to(1) as usize],
+        checksum: ChecksumKind::ALL[rng.up_to(1) as usize],
     }
 }
 
@@ -50,6 +51,23 @@ fn bytes_arrive_exactly_over_any_path_and_composition() {
         println!("seed {seed}: {bytes} bytes, {path:?}");
         transfer(&mut net, bytes, true, 600.0).expect("it ends");
     }
+}
+
+#[test]
+fn bytes_arrive_exactly_over_a_path_that_alters_them() {
+    let mut damaged = 0;
+    for seed in seeds(200) {
+        let path = any_path(seed);
+        let mut settings = config(&path);
+        settings.stream.composition = Composition { checksum: ChecksumKind::Crc32c, ..any_composition(seed) };
+        let mut net = Net::new(&path, vec![settings.clone(), settings]);
+        net.noise = Some(Rng::new(seed, 16));
+        let bytes = 1 + Rng::new(seed, 17).up_to(400_000);
+        println!("seed {seed}: {bytes} bytes, {path:?}");
+        transfer(&mut net, bytes, true, 600.0).expect("it ends");
+        damaged += net.ports.iter().map(|port| port.dropped().damaged).sum::<u64>();
+    }
+    assert!(damaged > 0, "nothing was altered");
 }
 
 #[test]
@@ -87,7 +105,8 @@ fn both_directions_carry_at_once() {
 }
 
 #[test]
-fn protocols_are_exchanged_while_data_flows() {
+fn protocols_are_exchanged_at_any_moment_while_data_flows() {
+    let mut switched = 0;
     for seed in seeds(100) {
         let path = PathSpec {
             loss: Loss::Independent(0.02),
@@ -100,20 +119,28 @@ fn protocols_are_exchanged_while_data_flows() {
         let mut flow = Flow::new(&mut net, 0, 1, 4_000_000, true);
         let mut rng = Rng::new(seed, 13);
         let limit = net.now + 120_000_000;
-        let mut steps = 0_u64;
+        let mut rest = rng.up_to(400);
         while !flow.is_settled(&net) {
             flow.feed(&mut net);
             assert!(net.step(limit), "seed {seed}");
             flow.on_event(&mut net);
             flow.drain(&mut net);
-            steps += 1;
-            if steps.is_multiple_of(200) {
-                let (now, next) = (net.now, any_composition(rng.next_u64()));
-                net.ports[0].with(now, flow.stream(), |stream| stream.compose(next));
+            rest = rest.saturating_sub(1);
+            if rest == 0 {
+                // At times one follows at once on the other, at times not for long.
+                let most = [1, 20, 800][rng.up_to(2) as usize];
+                rest = rng.up_to(most);
+                let mtu = MtuKind::ALL[rng.up_to(1) as usize];
+                let next = Composition { mtu, ..any_composition(rng.next_u64()) };
+                let (side, now) = (rng.up_to(1) as usize, net.now);
+                if let Some(id) = [Some(flow.stream()), flow.accepted][side] {
+                    net.ports[side].compose(now, id, next);
+                    switched += 1;
+                }
             }
         }
-        assert!(steps > 400, "seed {seed}: nothing was exchanged");
     }
+    assert!(switched > 0, "nothing was exchanged");
 }
 
 #[test]

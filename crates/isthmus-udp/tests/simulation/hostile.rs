@@ -36,7 +36,7 @@ fn random_packets_neither_panic_nor_leave_much_behind() {
 fn open_packet(source: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let header = Header::Open { source, token: [0; 24], window: 1 << 20 };
-    Packet::Numbered { header, number: 0, ack_now: true, body: 0 }.encode(&mut bytes);
+    Packet::Numbered { header, number: 0, ack_now: true, checked: false, body: 0 }.encode(&mut bytes);
     put_small(&mut bytes, &Frame::Ping);
     bytes
 }
@@ -69,7 +69,8 @@ fn a_flood_of_openings_is_answered_with_less_than_three_times_its_bytes_and_soon
 /// A packet of somebody on the path, who knows the ids.
 fn forged(target: u64, number: u64, frames: &[Frame<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Packet::Numbered { header: Header::Data { target }, number, ack_now: false, body: 0 }.encode(&mut bytes);
+    Packet::Numbered { header: Header::Data { target }, number, ack_now: false, checked: false, body: 0 }
+        .encode(&mut bytes);
     frames.iter().for_each(|frame| put_small(&mut bytes, frame));
     bytes
 }

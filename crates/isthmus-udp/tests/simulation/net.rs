@@ -112,6 +112,8 @@ pub(crate) struct Net {
     pub(crate) sent: Vec<u64>,
     /// Where set, a packet in this share of cases is also sent again later, and damaged.
     pub(crate) mischief: Option<isthmus_lab::rng::Rng>,
+    /// Where set, one packet in a hundred comes with some bits altered.
+    pub(crate) noise: Option<isthmus_lab::rng::Rng>,
     /// Streams are opened within sessions, and all that mischief sends comes from where the
     /// genuine packet came from.
     pub(crate) sealed: bool,
@@ -153,6 +155,7 @@ impl Net {
             buffers: Vec::new(),
             sent: vec![0; count],
             mischief: None,
+            noise: None,
             sealed: false,
             sessions: 0,
             opened: Vec::new(),
@@ -237,8 +240,18 @@ impl Net {
         let fate =
             self.links[port % 2].offer_one(self.now * 1_000, wire_bytes(packet.len() as u32 + FRAME_BYTES));
         let Fate::Deliver { at_ns, twice } = fate else { return };
+        let mut noisy = None;
+        if let Some(noise) = &mut self.noise
+            && noise.chance(0.01)
+        {
+            let noisy = noisy.insert(packet.to_vec());
+            for _ in 0..=noise.up_to(7) {
+                let bit = noise.up_to(8 * packet.len() as u64 - 1) as usize;
+                noisy[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
         for _ in 0..=usize::from(twice) {
-            self.fly(at_ns, target, address(port), packet);
+            self.fly(at_ns, target, address(port), noisy.as_deref().unwrap_or(packet));
         }
         if let Some(mischief) = &mut self.mischief
             && mischief.chance(0.05)

@@ -2,7 +2,7 @@
 
 use isthmus_lab::rng::Rng;
 use isthmus_udp::wire::{Frame, Header, Packet, put_small};
-use isthmus_udp::{Dropped, Event, Port, PortConfig, Session, StreamId};
+use isthmus_udp::{ChecksumKind, Dropped, Event, Port, PortConfig, Session, StreamId};
 
 use crate::delivery::any_path;
 use crate::net::{Net, PathSpec, address, config, seeds, transfer};
@@ -23,7 +23,11 @@ fn bytes_arrive_exactly_whatever_is_altered_cut_short_and_sent_again_on_the_way(
     let mut stale = 0;
     for seed in seeds(150) {
         let path = any_path(seed);
-        let mut net = sealed_pair(&path);
+        let mut settings = sealed_config(&path);
+        // Keys go before a checksum, which anybody can make.
+        settings.stream.composition.checksum = ChecksumKind::ALL[seed as usize % 2];
+        let mut net = Net::new(&path, vec![settings.clone(), settings]);
+        net.sealed = true;
         net.mischief = Some(Rng::new(seed, 14));
         let bytes = 1 + Rng::new(seed, 15).up_to(400_000);
         println!("seed {seed}: {bytes} bytes, {path:?}");
@@ -72,7 +76,7 @@ fn who_has_no_session_gets_no_answer_and_leaves_no_trace() {
     // A stranger, plain; one with a session of its own; one that saw the token and has no keys.
     let mut plain = Vec::new();
     let header = Header::Open { source: 7, token: [0; 24], window: 1 << 20 };
-    Packet::Numbered { header, number: 0, ack_now: true, body: 0 }.encode(&mut plain);
+    Packet::Numbered { header, number: 0, ack_now: true, checked: false, body: 0 }.encode(&mut plain);
     put_small(&mut plain, &Frame::Ping);
     let other = net.session();
     let other = opening(&mut net, &other);
@@ -80,8 +84,14 @@ fn who_has_no_session_gets_no_answer_and_leaves_no_trace() {
     let last = thief.len() - 1;
     thief[last] ^= 1;
     let mut data = Vec::new();
-    Packet::Numbered { header: Header::Data { target: 9 }, number: 0, ack_now: true, body: 0 }
-        .encode(&mut data);
+    Packet::Numbered {
+        header: Header::Data { target: 9 },
+        number: 0,
+        ack_now: true,
+        checked: false,
+        body: 0,
+    }
+    .encode(&mut data);
     for mut packet in [plain, other, thief, data] {
         net.ports[1].on_packet(now, now, address(0), &mut packet);
         assert_eq!((net.ports[1].len(), answers(&mut net.ports[1], now)), (0, 0));
@@ -143,8 +153,14 @@ fn nobody_but_the_peer_ends_a_stream() {
     Packet::Reset { target }.encode(&mut reset);
     net.ports[0].on_packet(now, now, address(1), &mut reset);
     let mut close = Vec::new();
-    Packet::Numbered { header: Header::Data { target }, number: 900, ack_now: false, body: 0 }
-        .encode(&mut close);
+    Packet::Numbered {
+        header: Header::Data { target },
+        number: 900,
+        ack_now: false,
+        checked: false,
+        body: 0,
+    }
+    .encode(&mut close);
     put_small(&mut close, &Frame::Close { reason: 0 });
     close.extend_from_slice(&[0; 16]);
     net.ports[1].on_packet(now, now, address(0), &mut close);
