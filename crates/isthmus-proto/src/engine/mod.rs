@@ -28,7 +28,7 @@ mod transmit;
 mod ways;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use isthmus_wire::Address;
 use slab::Slab;
@@ -64,8 +64,10 @@ pub struct Config {
     pub credit_total: u64,
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more).
     pub streams: u32,
-    /// How messages are transferred. Default: adaptive.
+    /// How messages are transferred that do not ask for a way of their own. Default: adaptive.
     pub transfer: Transfer,
+    /// The same to single hosts, before that. Default: none.
+    pub transfer_to: Vec<(IpAddr, Transfer)>,
     /// How long a peer may be out of reach before its operations fail.
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone.
@@ -104,6 +106,7 @@ impl Config {
             credit_total: 1 << 30,
             streams: 32,
             transfer: Transfer::default(),
+            transfer_to: Vec::new(),
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
             proved_only: false,

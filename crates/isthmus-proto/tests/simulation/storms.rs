@@ -105,11 +105,13 @@ fn run(seed: u64, storm: &Storm) {
     let mut receives = Vec::new();
     let mut budget = 12u64 << 20;
     let ops = rng.within(storm.ops);
+    let mut switches = Rng::new(seed ^ 0x0073_7769_7463_6865);
     for op in 0..ops {
         if storm.mortal && op == ops / 2 {
             end_one(&mut program, &mut rng);
         }
         act(&mut program, &mut rng, storm, &mut receives, &mut budget);
+        switch(&mut program.world, &mut switches);
         if routers > 0 && rng.chance(30) {
             trouble(&mut program.world, &mut rng);
         }
@@ -142,6 +144,18 @@ fn cut_or_mend(world: &mut World, rng: &mut Rng) {
     } else {
         world.mend_way(way);
     }
+}
+
+/// At times a process is set to transfer messages another way, to one host by itself.
+fn switch(world: &mut World, rng: &mut Rng) {
+    let [node, other] = [(); 2].map(|()| rng.below(world.nodes.len() as u64) as usize);
+    if !world.nodes[node].alive || !rng.chance(60) {
+        return;
+    }
+    let kinds = Transfer::ALL.map(|(kind, _)| kind);
+    let host = (locator(other, 0).ip(), rng.pick(&kinds));
+    world.nodes[node].engine.set_transfer(rng.pick(&kinds), vec![host]);
+    world.pump(node);
 }
 
 /// Something befalls a router.

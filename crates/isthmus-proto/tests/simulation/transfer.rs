@@ -80,6 +80,41 @@ fn throughput(transfer: Transfer, credit: u64, share: u64) -> f64 {
 }
 
 #[test]
+fn another_way_is_taken_to_one_host_while_messages_wait_for_credit() {
+    let net = Net { delay: (DELAY_US, DELAY_US), ..Net::calm() };
+    let config = |config| Config { transfer: Transfer::Eager, credit: 64 << 10, ..config };
+    let mut program = Program::new(World::new(7, 3, net, config));
+    // The round trip is known before it counts.
+    for to in [1, 2] {
+        program.recv(to, Some(0), Channel::Tagged, Some(0), 64);
+        program.send(0, to, Channel::Tagged, 0, 64, How::default());
+    }
+    program.settle();
+    let counted = |program: &Program| {
+        let counters = program.world.nodes[0].engine.counters();
+        (counters.messages_eager - 2, counters.messages_asked)
+    };
+    for _ in 0..4 {
+        for to in [1, 2] {
+            program.send(0, to, Channel::Tagged, 0, BYTES, How::default());
+        }
+    }
+    // Two to each have gone, by all the credit that there is; two wait.
+    program.run_until(program.world.now + 3 * DELAY_US);
+    assert_eq!(counted(&program), (4, 0));
+    let host = crate::world::locator(1, 0).ip();
+    program.world.nodes[0].engine.set_transfer(Transfer::Eager, vec![(host, Transfer::Rendezvous)]);
+    program.world.pump(0);
+    assert_eq!(counted(&program), (4, 2), "those to the one host ask at once, the others still wait");
+    for to in [1, 2] {
+        for _ in 0..4 {
+            program.recv(to, Some(0), Channel::Tagged, Some(0), BYTES);
+        }
+    }
+    program.finish();
+}
+
+#[test]
 fn the_choice_by_measurement_is_as_fast_as_the_best_of_those_it_is_between() {
     let mut text = format!(
         "Share of the link that messages of {} KiB fill, by the share of receives that are posted ahead;\n\

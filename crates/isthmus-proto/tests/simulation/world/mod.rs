@@ -177,17 +177,12 @@ pub(crate) fn foreign(node: usize) -> Address {
 
 /// The address of the process with this number.
 pub(crate) fn address(node: usize) -> Address {
-    Address {
-        as_id: AsId(1),
-        subnet: SubnetId(1),
-        locator: SocketAddr::new([127, 0, 0, 1].into(), 1000 + node as u16),
-        incarnation: node as u32 + 1,
-    }
+    Address { as_id: AsId(1), subnet: SubnetId(1), locator: locator(node, 0), incarnation: node as u32 + 1 }
 }
 
-/// Where the process with this number listens on a way: 0 is that of its address.
+/// Where the process with this number listens on a way, each on a host of its own: 0 is that of its address.
 pub(crate) fn locator(node: usize, way: usize) -> SocketAddr {
-    SocketAddr::new([127, 0, 0, 1].into(), 1000 * (way as u16 + 1) + node as u16)
+    SocketAddr::new([127, 0, 0, 1 + node as u8].into(), 1000 * (way as u16 + 1) + node as u16)
 }
 
 /// First port of routers; the processes' follow at 1000, those of further ways at 2000.

@@ -1,0 +1,15 @@
+//! All at once; where credit is used up, when there is some again.
+
+use super::{Message, Protocol, Receives};
+
+pub(super) struct Eager;
+
+impl Protocol for Eager {
+    fn ahead(&self, message: &Message) -> u64 {
+        message.total.min(message.left)
+    }
+
+    fn waits(&self, _: &Message, _: &Receives) -> bool {
+        true
+    }
+}

@@ -1,0 +1,253 @@
+//! Message transfer: how much of a message goes before its receiver has answered it.
+//!
+//! A message's header goes with as much of its data as the receiver's credit allows (*eager*); the
+//! rest follows the receiver's Accept, which comes when a receive has matched (*rendezvous*). What
+//! goes ahead of that, and whether a message waits for credit, is a small [`Protocol`]: [`eager`],
+//! [`rendezvous`], [`mixed`], and [`adaptive`], which is between them. A message may ask for one; else it is
+//! the one that is set for the peer's host, or for all. It is asked anew for each message, so that it can be
+//! changed at any time.
+//!
+//! A sender does not wait for long: a program may receive in another order than it sends, and so return no
+//! credit before it gets what waits for that.
+
+mod adaptive;
+mod eager;
+mod mixed;
+mod rendezvous;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use super::state::{Connection, Kind, Micros};
+use super::{Decision, Engine};
+use crate::PeerId;
+pub(crate) use adaptive::Receives;
+
+/// Messages up to this are no matter of choice: they go as far as credit allows. Bytes.
+const SHORT: u64 = 8 << 10;
+/// How long a message waits for credit: so many round trips, and at most so long. Of messages that
+/// are received one after the other, each in a round trip, few are to follow that go without.
+const WAIT_RTTS: Micros = 4;
+const WAIT_MOST_US: Micros = 1_500_000;
+
+/// So often at most it is said that messages go another way. Microseconds.
+const TELL_US: Micros = 100_000;
+
+/// What a protocol is asked about: a message longer than [`SHORT`], and what there is for it.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    /// Its length. Bytes.
+    total: u64,
+    /// Credit that is left, and most that was there at once. Bytes.
+    left: u64,
+    most: u64,
+    /// Messages before it that the receiver has not accepted.
+    unaccepted: usize,
+}
+
+/// A way to transfer messages.
+trait Protocol: Sync {
+    /// How much of a message goes ahead of its receiver's answer. Bytes, at most what credit is left.
+    fn ahead(&self, message: &Message) -> u64;
+
+    /// Whether a message that the credit is too small for waits for more of it.
+    fn waits(&self, _: &Message, _: &Receives) -> bool {
+        false
+    }
+
+    /// Why the message goes as it goes.
+    fn why(&self, _: &Message, _: &Receives) -> &'static str {
+        "as set"
+    }
+}
+
+/// How messages are transferred.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transfer {
+    /// By what is measured of the peer, message for message.
+    #[default]
+    Adaptive,
+    /// All at once; where credit is used up, when there is some again.
+    Eager,
+    /// Nothing before the receiver has answered, of messages beyond 8 KiB.
+    Rendezvous,
+    /// The first 16 KiB, and the rest when the receiver has answered.
+    Mixed,
+}
+
+impl Transfer {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Adaptive, "adaptive"),
+        (Self::Eager, "eager"),
+        (Self::Rendezvous, "rendezvous"),
+        (Self::Mixed, "mixed"),
+    ];
+
+    fn protocol(self) -> &'static dyn Protocol {
+        match self {
+            Self::Adaptive => &adaptive::Adaptive,
+            Self::Eager => &eager::Eager,
+            Self::Rendezvous => &rendezvous::Rendezvous,
+            Self::Mixed => &mixed::Mixed,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transfer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        let names = Self::ALL.map(|(_, name)| name).join(", ");
+        found.map(|(kind, _)| *kind).ok_or_else(|| format!("expected one of {names}"))
+    }
+}
+
+impl Connection {
+    /// Credit that is left. Bytes.
+    pub(crate) fn credit_left(&self) -> u64 {
+        self.credit_limit - self.credit_used
+    }
+
+    fn message(&self, total: u64) -> Message {
+        let left = self.credit_left();
+        let most = self.receives.credit_most.max(left);
+        Message { total, left, most, unaccepted: self.traffic.unaccepted.len() }
+    }
+}
+
+impl Engine {
+    /// How messages are transferred from now on that do not ask for a way of their own: to single hosts, by
+    /// the first entry that names one, and to all others.
+    pub fn set_transfer(&mut self, others: Transfer, hosts: Vec<(IpAddr, Transfer)>) {
+        self.config.transfer = others;
+        self.config.transfer_to = hosts;
+        // What waits as the way before had it need not do so any more.
+        for index in 0..self.peers.len() {
+            let connection = self.peers[index].connection.as_mut();
+            let waits = |connection: &mut Box<Connection>| connection.receives.wait_until.take();
+            if connection.and_then(waits).is_some() {
+                self.kick(PeerId(index as u32));
+            }
+        }
+    }
+
+    /// How a message is transferred: as it asks, or else as is set for its peer.
+    fn transfer_of(&self, index: usize) -> Transfer {
+        let operation = &self.operations[index];
+        match operation.options.transfer {
+            Transfer::Adaptive => {
+                let host = self.peers[operation.peer.0 as usize].address.locator.ip();
+                let named = self.config.transfer_to.iter().find(|(named, _)| *named == host);
+                named.map_or(self.config.transfer, |(_, transfer)| *transfer)
+            }
+            asked => asked,
+        }
+    }
+
+    /// Begins a message: how much of it goes without waiting for its receiver. Bytes.
+    pub(super) fn eager_part(&mut self, peer: PeerId, index: usize) -> u64 {
+        let total = self.operations[index].total;
+        let eager = if total <= SHORT {
+            total.min(self.connection(peer).credit_left())
+        } else {
+            self.long_part(peer, index)
+        };
+        self.connection(peer).receives.wait_until = None;
+        if eager == total {
+            self.counters.messages_eager += 1;
+        } else {
+            self.counters.messages_asked += 1;
+        }
+        eager
+    }
+
+    /// The same of one that there is a choice for.
+    fn long_part(&mut self, peer: PeerId, index: usize) -> u64 {
+        let protocol = self.transfer_of(index).protocol();
+        let total = self.operations[index].total;
+        let connection = self.connection(peer);
+        let message = connection.message(total);
+        let eager = protocol.ahead(&message);
+        connection.receives.note_begun();
+        self.tell_transfer(peer, index, eager, &message);
+        eager
+    }
+
+    /// Says how messages of this peer go from now on, where that is another way than before.
+    fn tell_transfer(&mut self, peer: PeerId, index: usize, eager: u64, message: &Message) {
+        let (now, protocol) = (self.clock, self.transfer_of(index).protocol());
+        let asked = self.operations[index].options.transfer;
+        let receives = &mut self.connection(peer).receives;
+        let how = match eager {
+            0 => "rendezvous",
+            eager if eager < message.total => "mixed",
+            _ => "eager",
+        };
+        if receives.told.is_some_and(|(told, at)| told == how || now < at + TELL_US) {
+            return;
+        }
+        receives.told = Some((how, now));
+        let why = match asked {
+            Transfer::Adaptive => protocol.why(message, receives),
+            _ => "as the message asks",
+        };
+        self.decide(peer, Decision::Transfer { how, why });
+    }
+
+    /// Whether a message, the first in line, is to wait for credit.
+    pub(super) fn waits_for_credit(&mut self, peer: PeerId, index: usize) -> bool {
+        let operation = &self.operations[index];
+        let total = operation.total;
+        if !matches!(operation.kind, Kind::Message { .. }) || total <= SHORT {
+            return false;
+        }
+        let (now, protocol) = (self.clock, self.transfer_of(index).protocol());
+        let connection = self.connection(peer);
+        let message = connection.message(total);
+        connection.receives.credit_most = message.most;
+        // What is too long to go eagerly has its round trip paid for by its length.
+        let lasts = message.left >= total || 2 * total > message.most;
+        if lasts || !protocol.waits(&message, &connection.receives) {
+            return false;
+        }
+        if let Some(until) = connection.receives.wait_until {
+            return now < until;
+        }
+        let until = now + (WAIT_RTTS * connection.rtt_us.unwrap_or(0)).min(WAIT_MOST_US);
+        connection.receives.wait_until = Some(until);
+        self.timers.insert((until, peer));
+        now < until
+    }
+
+    /// A message need not wait for credit any longer.
+    pub(super) fn end_wait(&mut self, now: Micros, peer: PeerId) {
+        let Some(connection) = self.peers[peer.0 as usize].connection.as_ref() else { return };
+        if connection.receives.wait_until.is_some_and(|until| until <= now)
+            && !connection.traffic.fresh.is_empty()
+        {
+            self.kick(peer);
+        }
+    }
+
+    /// A message was accepted, whose first fragment was acknowledged at `heard`, if it was.
+    pub(super) fn note_receive(&mut self, peer: PeerId, heard: Option<Micros>) {
+        let now = self.clock;
+        let connection = self.connection(peer);
+        let rtt_us = connection.rtt_us.unwrap_or(0);
+        connection.receives.note(rtt_us, heard.map(|heard| now.saturating_sub(heard)));
+    }
+}
