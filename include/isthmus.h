@@ -106,11 +106,13 @@ enum isthmus_flags {
     ISTHMUS_FENCE = 8,
     /* Messages: all goes at once, as far as the receiver has room; what has not, waits for room. */
     ISTHMUS_EAGER = 16,
-    /* Messages beyond 8 KiB: nothing goes before the receiver has asked for it. With neither of
-     * the two, what was measured of the peer decides, or what is set. */
+    /* Messages beyond 8 KiB: nothing goes before the receiver has asked for it. */
     ISTHMUS_RENDEZVOUS = 32,
     /* Messages on RO: out of its order. It arrives, and has its event, as on RU. */
-    ISTHMUS_UNORDERED = 64
+    ISTHMUS_UNORDERED = 64,
+    /* Messages beyond 8 KiB: the first 16 KiB go at once, the rest when the receiver has asked for
+     * it. With none of the three, what was measured of the peer decides, or what is set. */
+    ISTHMUS_MIXED = 128
 };
 
 /* What peers may do with registered memory. */
@@ -208,14 +210,19 @@ enum isthmus_option {
     /* get, set; char[]: what lanes by UDP, or as frames, are made up of, as the setting
      * udp_protocols says it; changed while data flows. ISTHMUS_INVALID where there are no such lanes */
     ISTHMUS_OPT_UDP_PROTOCOLS = 7,
+    /* get, set; char[]: how messages beyond 8 KiB go that do not say it themselves, as the setting
+     * transfer says it: "RU=eager, 10.2.0.1=mixed, adaptive"; also for those that wait */
+    ISTHMUS_OPT_TRANSFER = 8,
     ISTHMUS_OPT_CONN_SEND_TIMEOUT_US = 16, /* get, set; uint64_t */
     ISTHMUS_OPT_CONN_KEEPALIVE_US = 17, /* get, set; uint64_t */
     ISTHMUS_OPT_CONN_LEVEL = 18,        /* get; uint32_t: enum isthmus_level */
     ISTHMUS_OPT_CONN_MESSAGE_MAX = 19,  /* get; uint32_t; 0 until it is established */
     ISTHMUS_OPT_CONN_URI = 20,          /* get; char[]: the peer's address */
     ISTHMUS_OPT_CONN_DEVICE = 21,       /* get; char[]: the name of the device by which it goes */
-    ISTHMUS_OPT_CONN_UDP_PROTOCOLS = 22 /* get, set; char[]: the same of the lanes with its host, which
+    ISTHMUS_OPT_CONN_UDP_PROTOCOLS = 22, /* get, set; char[]: the same of the lanes with its host, which
                                          * connections with one host share: cubic+once */
+    ISTHMUS_OPT_CONN_TRANSFER = 23      /* get, set; char[]: the same to its host, shared likewise: mixed.
+                                         * What is set for its service level goes before */
 };
 
 /* Reads the configuration (ISTHMUS_CONFIG, else the user's file, else the system's; without
@@ -293,8 +300,8 @@ int isthmus_reject(isthmus_endpoint endpoint, const isthmus_event *request, uint
 int isthmus_disconnect(isthmus_endpoint endpoint, isthmus_connection connection);
 
 /* Sends a message; ISTHMUS_EVENT_SEND follows, with operation, unless flags say otherwise:
- * ISTHMUS_SILENT, ISTHMUS_BLOCKING. Messages may also have ISTHMUS_NO_COPY, ISTHMUS_EAGER or
- * ISTHMUS_RENDEZVOUS, and ISTHMUS_UNORDERED. The event comes on UU at once, with
+ * ISTHMUS_SILENT, ISTHMUS_BLOCKING. Messages may also have ISTHMUS_NO_COPY, ISTHMUS_UNORDERED, and
+ * one of ISTHMUS_EAGER, ISTHMUS_RENDEZVOUS and ISTHMUS_MIXED. The event comes on UU at once, with
  * ISTHMUS_SUCCESS whatever becomes of the message; on RU when the other endpoint has it; on RO
  * when it has this one and the events of all earlier ones have come. On RU and RO its status is
  * ISTHMUS_TIMED_OUT where the send time-out is over, as it is when the receiver is full for so

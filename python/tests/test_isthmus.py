@@ -59,6 +59,11 @@ class Connections(Pair):
             with self.assertRaises(isthmus.Error) as refused:
                 self.a.udp_protocols = "vegas"
             self.assertEqual(refused.exception.status, Status.INVALID)
+            at_a.transfer = "mixed"
+            self.assertEqual((at_a.transfer, self.a.transfer), ("mixed", "127.0.0.1=mixed, adaptive"))
+            self.a.transfer = "RU=rendezvous, eager"
+            self.assertEqual((at_a.transfer, self.a.transfer), ("eager", "RU=rendezvous, eager"))
+            self.a.transfer = "adaptive"
             at_a.send_timeout, at_a.keepalive = 1.5, 20
             self.assertEqual((at_a.send_timeout, at_a.keepalive), (1.5, 20))
             at_a.disconnect()
@@ -127,12 +132,13 @@ class Messages(Pair):
     def test_a_message_may_ask_for_another_way(self) -> None:
         at_a, _ = self.connect()
         ways: List[Dict[str, Any]] = [{"transfer": "eager"}, {"transfer": "rendezvous"}, {"unordered": True}]
+        ways.append({"transfer": "mixed"})
         for way in ways:
             at_a.send(b"x" * 20_000, **way)
             self.assertEqual(len(expect(self.b, isthmus.Received).data), 20_000)
             self.assertTrue(expect(self.a, isthmus.Sent).ok)
         with self.assertRaises(ValueError):
-            at_a.send(b"", transfer="mixed")
+            at_a.send(b"", transfer="whole")
 
     def test_pieces_become_one_message(self) -> None:
         at_a, _ = self.connect()
@@ -277,7 +283,7 @@ class Header(unittest.TestCase):
             self.assertEqual(numbers[f"ISTHMUS_{level.name}"], level)
         for name, value in vars(lib).items():
             if name.startswith("OPT_") or name in (
-                "SILENT", "BLOCKING", "NO_COPY", "FENCE", "EAGER", "RENDEZVOUS", "UNORDERED"
+                "SILENT", "BLOCKING", "NO_COPY", "FENCE", "EAGER", "RENDEZVOUS", "UNORDERED", "MIXED"
             ):
                 self.assertEqual(numbers[f"ISTHMUS_{name}"], value, name)
         self.assertIn(f"#define ISTHMUS_ABI_VERSION {lib.ABI_VERSION}\n", text)

@@ -15,8 +15,9 @@ pub(crate) const FENCE: u32 = 8;
 pub(crate) const EAGER: u32 = 16;
 pub(crate) const RENDEZVOUS: u32 = 32;
 pub(crate) const UNORDERED: u32 = 64;
+pub(crate) const MIXED: u32 = 128;
 /// What messages may have.
-const OF_MESSAGES: u32 = SILENT | BLOCKING | NO_COPY | EAGER | RENDEZVOUS | UNORDERED;
+const OF_MESSAGES: u32 = SILENT | BLOCKING | NO_COPY | EAGER | RENDEZVOUS | MIXED | UNORDERED;
 
 /// `isthmus_send`.
 ///
@@ -79,11 +80,12 @@ pub unsafe extern "C" fn isthmus_sendv(
 
 /// How a message asks to be transferred.
 fn transfer_of(flags: u32) -> Result<Transfer, Refusal> {
-    match flags & (EAGER | RENDEZVOUS) {
+    match flags & (EAGER | RENDEZVOUS | MIXED) {
         0 => Ok(Transfer::Adaptive),
         EAGER => Ok(Transfer::Eager),
         RENDEZVOUS => Ok(Transfer::Rendezvous),
-        _ => Err(invalid("ISTHMUS_EAGER and ISTHMUS_RENDEZVOUS: a message goes one way or the other")),
+        MIXED => Ok(Transfer::Mixed),
+        _ => Err(invalid("ISTHMUS_EAGER, ISTHMUS_RENDEZVOUS, ISTHMUS_MIXED: a message goes one way only")),
     }
 }
 

@@ -17,6 +17,7 @@ const SEND_TIMEOUT_US: u32 = 4;
 const KEEPALIVE_US: u32 = 5;
 const ALIGNMENT: u32 = 6;
 const UDP_PROTOCOLS: u32 = 7;
+const TRANSFER: u32 = 8;
 const CONN_SEND_TIMEOUT_US: u32 = 16;
 const CONN_KEEPALIVE_US: u32 = 17;
 const CONN_LEVEL: u32 = 18;
@@ -24,6 +25,7 @@ const CONN_MESSAGE_MAX: u32 = 19;
 const CONN_URI: u32 = 20;
 const CONN_DEVICE: u32 = 21;
 const CONN_UDP_PROTOCOLS: u32 = 22;
+const CONN_TRANSFER: u32 = 23;
 
 /// A value as C has it.
 enum Value {
@@ -76,6 +78,7 @@ fn read(entry: &Entry, connection: Connection, option: u32) -> Result<Value, Ref
         KEEPALIVE_US => micros(endpoint.options().keepalive),
         ALIGNMENT => Value::Short(1),
         UDP_PROTOCOLS => Value::Text(endpoint.udp_protocols()?),
+        TRANSFER => Value::Text(endpoint.transfer()),
         CONN_SEND_TIMEOUT_US => micros(endpoint.times(connection)?.0),
         CONN_KEEPALIVE_US => micros(endpoint.times(connection)?.1),
         CONN_LEVEL => Value::Short(endpoint.level(connection)? as u32),
@@ -83,6 +86,7 @@ fn read(entry: &Entry, connection: Connection, option: u32) -> Result<Value, Ref
         CONN_URI => Value::Text(endpoint.peer_uri(connection)?),
         CONN_DEVICE => Value::Text(endpoint.device_of(connection)?.name().to_owned()),
         CONN_UDP_PROTOCOLS => Value::Text(endpoint.udp_protocols_of(connection)?),
+        CONN_TRANSFER => Value::Text(endpoint.transfer_of(connection)?),
         _ => return Err(invalid("no such option")),
     })
 }
@@ -146,7 +150,9 @@ fn write(entry: &Entry, connection: Connection, option: u32, value: &[u8]) -> Re
         CONN_SEND_TIMEOUT_US => Ok(endpoint.set_send_timeout(connection, time()?)?),
         CONN_KEEPALIVE_US => Ok(endpoint.set_keepalive(connection, time()?)?),
         UDP_PROTOCOLS => Ok(endpoint.set_udp_protocols(text()?)?),
+        TRANSFER => Ok(endpoint.set_transfer(text()?)?),
         CONN_UDP_PROTOCOLS => Ok(endpoint.set_udp_protocols_of(connection, text()?)?),
+        CONN_TRANSFER => Ok(endpoint.set_transfer_of(connection, text()?)?),
         URI | ALIGNMENT | CONN_LEVEL | CONN_MESSAGE_MAX | CONN_URI | CONN_DEVICE => {
             Err(invalid("an option that can only be read"))
         }

@@ -93,7 +93,8 @@ static void connections(isthmus_endpoint a, isthmus_endpoint b, const char *uri)
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_FENCE));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_NO_COPY | ISTHMUS_SILENT));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_EAGER | ISTHMUS_RENDEZVOUS));
-    REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_UNORDERED << 1));
+    REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_MIXED | ISTHMUS_EAGER));
+    REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, "x", 1, NULL, ISTHMUS_MIXED << 1));
     REFUSED(ISTHMUS_INVALID, isthmus_sendv(a, there, NULL, 2, NULL, 0));
     REFUSED(ISTHMUS_INVALID, isthmus_send(a, there, big, SIZE_MAX, NULL, 0));
     REFUSED(ISTHMUS_STALE, isthmus_send(b, there, "x", 1, NULL, 0));
@@ -173,6 +174,12 @@ static void options(isthmus_endpoint a)
     len = 5;
     REFUSED(ISTHMUS_TOO_LONG, isthmus_get_option(a, none, ISTHMUS_OPT_UDP_PROTOCOLS, uri, &len));
     REFUSED(ISTHMUS_STALE, isthmus_set_option(a, none, ISTHMUS_OPT_CONN_UDP_PROTOCOLS, "cubic", 5));
+    CHECK(isthmus_set_option(a, none, ISTHMUS_OPT_TRANSFER, "ro=mixed, eager", 15));
+    REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, none, ISTHMUS_OPT_TRANSFER, "whole", 5));
+    len = sizeof uri;
+    CHECK(isthmus_get_option(a, none, ISTHMUS_OPT_TRANSFER, uri, &len));
+    REQUIRE(strcmp(uri, "RO=mixed, eager") == 0);
+    REFUSED(ISTHMUS_STALE, isthmus_set_option(a, none, ISTHMUS_OPT_CONN_TRANSFER, "mixed", 5));
     REFUSED(ISTHMUS_INVALID, isthmus_get_option(a, none, (enum isthmus_option)99, uri, &len));
     len = 2;
     REFUSED(ISTHMUS_TOO_LONG, isthmus_get_option(a, none, ISTHMUS_OPT_KEEPALIVE_US, &time, &len));

@@ -160,7 +160,8 @@ impl Endpoint {
             },
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
-            transfer: settings.transfer.0,
+            transfer: settings.transfer.hosts.others(),
+            transfer_to: settings.transfer.hosts.hosts().to_vec(),
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
             proved_only: settings.tls == TlsMode::Required,
             routers: settings.routers.0.clone(),
@@ -234,10 +235,10 @@ impl Endpoint {
         self.shell.lock().carriers_mut().set_udp_protocols(protocols);
     }
 
-    /// Does so whenever `udp_protocols` changes in this configuration file, which is looked at
-    /// every second in which packets come or go.
+    /// Takes up `udp_protocols` and `transfer` whenever they change in this configuration file, which is looked
+    /// at every second in which anything comes or goes.
     pub fn follow(&self, path: &Path) {
-        self.shell.lock().carriers_mut().follow(path);
+        self.shell.lock().follow(path);
     }
 
     /// UDP packets that were passed over: garbled, of strangers, altered on the way.

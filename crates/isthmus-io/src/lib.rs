@@ -32,8 +32,8 @@ pub use interface::{Family, InterfaceError, interface_of, interface_trouble, net
 pub use isthmus_udp::{Composition, Dropped};
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{
-    Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, Protocols, RateLimits, Routers, Settings,
-    SettingsError, Streams, Switch, TlsMode, Transport, environment_name,
+    Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, PerHost, Protocols, RateLimits, Routers,
+    Settings, SettingsError, Streams, Switch, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};
 pub use watch::Watch;

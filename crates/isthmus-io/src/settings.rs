@@ -3,7 +3,7 @@
 
 mod changes;
 mod limits;
-mod protocols;
+mod per_host;
 mod transfer;
 mod trust;
 
@@ -22,7 +22,7 @@ use crate::carrier::MEMORY;
 use crate::interface::{self, Family, InterfaceError};
 pub(crate) use changes::Changes;
 pub use limits::RateLimits;
-pub use protocols::Protocols;
+pub use per_host::{PerHost, Protocols};
 pub use transfer::MessageTransfer;
 pub use trust::{KeyFiles, TlsMode};
 
@@ -107,7 +107,7 @@ settings! {
     fabric: String = "memory", "What lanes to endpoints and routers of the same subnet go over instead of TCP where both ends have it, separated by commas: \"memory\", shared memory between endpoints of one host, of one user and not apart by containers, which goes before the others and not together with tls; and local fabrics, by libfabric's providers, best first, such as \"memory,verbs\"; shm is for the same host. For \"off\", TCP. Default \"memory\".";
     credit: Credit = "auto", "Most unexpected data that one peer may send ahead of its receives: bytes, such as \"8MiB\", or \"auto\": 8 MiB, and more where the path holds more, by round trip and by what arrives, up to an equal share of credit_total. Default auto.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
-    transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. Default adaptive.";
+    transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. After an IP address and =, to that host only; after RU= or RO=, for connections of that service level, before what is said of hosts; several entries separated by commas, such as \"10.2.0.1=rendezvous, adaptive\". Where the file is changed, running programs take it up within a few seconds. Default adaptive.";
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: String = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
@@ -140,10 +140,9 @@ impl Settings {
     }
 
     /// The configuration file whose changes running endpoints may follow, see
-    /// [`crate::Endpoint::follow`]; `None` where there is none, or the environment wins.
+    /// [`crate::Endpoint::follow`]; `None` where there is none.
     pub fn file_to_follow() -> Option<PathBuf> {
-        let named = env::var_os(environment_name("udp_protocols")).is_some_and(|text| !text.is_empty());
-        file_to_read().filter(|_| !named)
+        file_to_read()
     }
 
     /// The host's address that endpoints have which are not told another.

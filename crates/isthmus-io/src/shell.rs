@@ -10,6 +10,7 @@ mod short;
 mod up;
 
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
@@ -22,6 +23,7 @@ use crate::lock::Mutex;
 use crate::log::{info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
+use crate::settings::{Changes, MessageTransfer};
 pub(crate) use short::Brief;
 
 /// The engine and the memory that it refers to.
@@ -35,6 +37,10 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(engine: Engine, memory: ProcessMemory) -> Self {
         Self { engine, memory, epoch: Instant::now() }
+    }
+
+    pub(crate) fn set_transfer(&mut self, transfer: &MessageTransfer) {
+        self.engine.set_transfer(transfer.hosts.others(), transfer.hosts.hosts().to_vec());
     }
 
     pub(crate) fn now(&self) -> Micros {
@@ -97,6 +103,8 @@ pub(crate) struct Shell {
     watched: bool,
     /// `direct` is to be found out anew.
     changed: bool,
+    /// Where settings may change.
+    settings: Option<Changes>,
 }
 
 // SAFETY: `scratch` is empty between calls.
@@ -147,6 +155,7 @@ impl Shell {
             looked: Instant::now(),
             watched: false,
             changed: false,
+            settings: None,
         })
     }
 
@@ -181,7 +190,22 @@ impl Shell {
         }
         self.carriers.flush();
         self.sweep(core);
+        if self.fully {
+            self.look_at_settings(core);
+        }
         Turned { read, done }
+    }
+
+    /// Takes up what a file says of protocols whenever it changes.
+    pub(crate) fn follow(&mut self, path: &Path) {
+        self.settings = Some(Changes::of(path));
+    }
+
+    fn look_at_settings(&mut self, core: &Mutex<Core>) {
+        if let Some(settings) = self.settings.as_mut().and_then(Changes::look) {
+            self.carriers.set_udp_protocols(settings.udp_protocols);
+            core.lock().set_transfer(&settings.transfer);
+        }
     }
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {

@@ -356,6 +356,35 @@ fn protocols_that_change_in_the_configuration_are_taken_up() {
     b.close();
 }
 
+#[test]
+fn another_way_to_transfer_messages_is_taken_up_from_the_configuration_whatever_lanes_go_by() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let write = |transfer: &str| {
+        let text = format!("[device]\ntransfer = \"{transfer}\"\n");
+        std::fs::write(file.path(), text).expect("it can be written");
+    };
+    write("eager");
+    let (a, b) = (open_by(Transport::Tcp), open_by(Transport::Tcp));
+    a.follow(file.path());
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let exchange = |tag: u64| {
+        let (mut sent, mut got) = (pattern(20_000, tag as u8), vec![0; 20_000]);
+        recv(&b, None, tag, &mut got);
+        send(&a, to_b, tag, &mut sent);
+        complete(&[&a, &b], 2);
+        assert!(sent == got);
+        a.counters().messages_asked
+    };
+    assert_eq!(exchange(0), 0);
+    write(&format!("{}=rendezvous, eager", b.address().locator.ip()));
+    let start = std::time::Instant::now();
+    while exchange(1) == 0 {
+        assert!(start.elapsed() < LIMIT, "it is not taken up");
+    }
+    a.close();
+    b.close();
+}
+
 by_each_way! {
     a_killed_peer_fails_the_operations_on_it,
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use isthmus_substrate::{
-    Access, EndpointOptions, Error, Event, Failure, Level, MemoryHandle, RemoteOptions, SendOptions,
+    Access, Connection, EndpointOptions, Error, Event, Failure, Level, MemoryHandle, RemoteOptions,
+    SendOptions, Transfer,
 };
 use support::*;
 
@@ -78,6 +79,29 @@ fn protocols_of_lanes_by_udp_are_read_and_changed_under_a_connection() {
     // Where no lane goes by packets there is nothing to choose.
     let none = open_by("tcp", &Default::default()).set_udp_protocols("cubic");
     assert!(matches!(&none, Err(Error::Value(text)) if text.contains("transport")), "{none:?}");
+}
+
+#[test]
+fn how_messages_go_is_read_and_changed_by_host_and_service_level() {
+    let [a, b] = [(); 2].map(|()| open_by("tcp", &Default::default()));
+    let [(by_ru, _), (by_ro, _)] = [Level::Ru, Level::Ro].map(|level| connect(&a, &b, level));
+    let asked = |by: Connection, transfer: Transfer| {
+        let before = a.counters().messages_asked;
+        let how = SendOptions { silent: true, transfer, ..Default::default() };
+        a.send(by, &pattern(60_000, 1), &how).expect("sent");
+        assert!(*receive(&b, &a) == *pattern(60_000, 1));
+        a.counters().messages_asked > before
+    };
+    assert!(!asked(by_ru, Transfer::Adaptive) && asked(by_ru, Transfer::Mixed), "as the message asks");
+    a.set_transfer("RU=rendezvous, 127.0.0.1=eager, mixed").expect("known names");
+    assert!(asked(by_ru, Transfer::Adaptive) && !asked(by_ro, Transfer::Adaptive));
+    assert!(!asked(by_ru, Transfer::Eager), "the message goes before its connection");
+    a.set_transfer_of(by_ro, "mixed").expect("a known name");
+    assert!(asked(by_ro, Transfer::Adaptive));
+    assert_eq!(a.transfer_of(by_ru).as_deref(), Ok("mixed"), "they share the host");
+    assert_eq!(a.transfer(), "RU=rendezvous, 127.0.0.1=mixed, mixed");
+    let wrong = a.set_transfer("UU=eager");
+    assert!(matches!(&wrong, Err(Error::Value(text)) if text.contains("datagrams")), "{wrong:?}");
 }
 
 #[test]

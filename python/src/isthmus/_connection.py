@@ -17,9 +17,9 @@ def _flags(silent: bool, blocking: bool, copy: bool, transfer: Optional[str], un
     """The library's flags for a message."""
     if silent and not copy:
         raise ValueError("what is not copied needs an event: leave out silent or copy=False")
-    transfers = {None: 0, "eager": lib.EAGER, "rendezvous": lib.RENDEZVOUS}
+    transfers = {None: 0, "eager": lib.EAGER, "rendezvous": lib.RENDEZVOUS, "mixed": lib.MIXED}
     if transfer not in transfers:
-        raise ValueError(f'transfer is "eager", "rendezvous" or None, not {transfer!r}')
+        raise ValueError(f'transfer is "eager", "rendezvous", "mixed" or None, not {transfer!r}')
     flags = lib.SILENT * silent | lib.BLOCKING * blocking | lib.NO_COPY * (not copy)
     return flags | transfers[transfer] | lib.UNORDERED * unordered
 
@@ -49,8 +49,8 @@ class Connection:
         With ``copy=False`` the buffer is kept, and must not be changed, until then.
 
         ``transfer`` is "eager" (all at once, as far as the receiver has room), "rendezvous"
-        (nothing before the receiver has asked) or ``None``: as is measured, or set. With
-        ``unordered`` a message on RO is out of its order."""
+        (nothing before the receiver has asked), "mixed" (the first part at once) or ``None``: as
+        is measured, or set. With ``unordered`` a message on RO is out of its order."""
         flags = _flags(silent, blocking, copy, transfer, unordered)
         pointer, length, holder = self._endpoint._lend(message)
         wants_event = not silent and not blocking
@@ -190,6 +190,16 @@ class Connection:
     @udp_protocols.setter
     def udp_protocols(self, text: str) -> None:
         lib.set_text_option(self._endpoint._name, self._name, lib.OPT_CONN_UDP_PROTOCOLS, text)
+
+    @property
+    def transfer(self) -> str:
+        """How messages to its host are transferred that do not say it themselves; shared by all
+        connections with that host. What is set for its service level goes before."""
+        return self._text(lib.OPT_CONN_TRANSFER)
+
+    @transfer.setter
+    def transfer(self, text: str) -> None:
+        lib.set_text_option(self._endpoint._name, self._name, lib.OPT_CONN_TRANSFER, text)
 
     def _text(self, option: int) -> str:
         return lib.text_option(self._endpoint._name, self._name, option)

@@ -201,6 +201,16 @@ class Endpoint:
     def udp_protocols(self, text: str) -> None:
         lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_UDP_PROTOCOLS, text)
 
+    @property
+    def transfer(self) -> str:
+        """How messages are transferred that do not say it themselves, as the setting of this name
+        says it."""
+        return lib.text_option(self._name, lib.ConnectionName(), lib.OPT_TRANSFER)
+
+    @transfer.setter
+    def transfer(self, text: str) -> None:
+        lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_TRANSFER, text)
+
     def _count(self, option: int) -> int:
         value, length, nobody = c_uint32(), c_size_t(4), lib.ConnectionName()
         call("get_option", self._name, nobody, option, byref(value), byref(length))

@@ -22,7 +22,6 @@ use std::fmt::Arguments;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
@@ -35,7 +34,7 @@ use socket2::Socket;
 use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
-use crate::settings::{Changes, Protocols, Transport};
+use crate::settings::{Protocols, Transport};
 use crate::{Settings, ledger};
 use fabric::FabricLane;
 use grounds::Grounds;
@@ -469,11 +468,6 @@ impl Carriers {
     /// Makes lanes by UDP up of these from now on.
     pub(crate) fn set_udp_protocols(&mut self, protocols: Protocols) {
         self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.clone()));
-    }
-
-    /// Takes up what a file says of them whenever it changes.
-    pub(crate) fn follow(&mut self, path: &Path) {
-        self.udp.iter_mut().for_each(|udp| udp.follow(Changes::of(path)));
     }
 
     /// Why a fabric that lanes went by has failed, if one has.

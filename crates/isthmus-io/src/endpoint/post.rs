@@ -5,6 +5,7 @@ use isthmus_proto::{
 };
 
 use super::{Endpoint, PostError, total};
+use crate::MessageTransfer;
 use crate::shell::Core;
 
 impl Endpoint {
@@ -33,6 +34,13 @@ impl Endpoint {
         }
         self.tell_sleepers();
         posted
+    }
+
+    /// Transfers messages so that do not ask for a way of their own, in place of what the settings said: new
+    /// ones, and those that wait. What is said of service levels is for who has such.
+    pub fn set_transfer(&self, transfer: &MessageTransfer) {
+        // One that is closed transfers nothing.
+        let _ = self.post(u64::MAX, |core| Ok(core.set_transfer(transfer)));
     }
 
     /// Posts a message.

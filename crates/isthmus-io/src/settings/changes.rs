@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Protocols, Settings};
+use super::Settings;
 use crate::log::info_log;
 
 /// Between looks.
@@ -13,7 +13,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What of the file is seen without reading it.
 type Stamp = (SystemTime, u64);
 
-/// A file whose `udp_protocols` are taken up when they change. All else in it holds from a
+/// A file whose `udp_protocols` and `transfer` are taken up when they change. All else in it holds from a
 /// program's start on.
 #[derive(Debug)]
 pub(crate) struct Changes {
@@ -33,9 +33,9 @@ impl Changes {
         Self { path: path.to_owned(), seen: stamp(path), looked: Instant::now() }
     }
 
-    /// What has been written to it, if it has changed. One that cannot be read, or has errors,
-    /// is said to and changes nothing.
-    pub(crate) fn look(&mut self) -> Option<Protocols> {
+    /// The settings by it, if it has changed; the environment wins as ever. One that cannot be read, or has
+    /// errors, is said to and changes nothing.
+    pub(crate) fn look(&mut self) -> Option<Settings> {
         if self.looked.elapsed() < LOOK_EVERY {
             return None;
         }
@@ -44,8 +44,9 @@ impl Changes {
         if self.seen.replace(now) == Some(now) {
             return None;
         }
-        match Settings::from_file(&self.path) {
-            Ok(settings) => Some(settings.udp_protocols),
+        let read = Settings::from_file(&self.path);
+        match read.and_then(|mut settings| settings.override_from_environment().map(|()| settings)) {
+            Ok(settings) => Some(settings),
             Err(error) => {
                 info_log!("the configuration has changed, and is left alone: {error}");
                 None

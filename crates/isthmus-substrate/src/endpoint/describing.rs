@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use isthmus_io::{Composition, Protocols};
+use isthmus_io::{Composition, MessageTransfer, Protocols};
+use isthmus_proto::Transfer;
 
 use super::Endpoint;
 use crate::datagrams::Datagrams;
@@ -27,6 +28,11 @@ pub struct EndpointCounters {
     pub fragments_resent: u64,
     /// Lanes that broke.
     pub lanes_lost: u64,
+    /// Messages that went whole without waiting for their receivers, and those of which a part, or all, was
+    /// asked for by them.
+    pub messages_eager: u64,
+    /// See `messages_eager`.
+    pub messages_asked: u64,
 }
 
 fn no_packets() -> Error {
@@ -105,9 +111,8 @@ impl Endpoint {
         found.map(|protocols| protocols.to_string()).ok_or_else(no_packets)
     }
 
-    /// Changes that on all devices, for lanes that there are too, while data flows; what a
-    /// configuration file says of it counts again when the file changes. A text as of the
-    /// setting: "cubic+once", "10.2.0.1=cubic, rate".
+    /// Changes that on all devices, for lanes that there are too, while data flows. A text as of
+    /// the setting: "cubic+once", "10.2.0.1=cubic, rate".
     ///
     /// # Errors
     /// [`Error::Value`], also where no device has such lanes.
@@ -128,7 +133,7 @@ impl Endpoint {
     pub fn udp_protocols_of(&self, connection: Connection) -> Result<String, Error> {
         let (port, host) = self.lanes_of(connection)?;
         let protocols = self.inner.ports[port].engine.protocols().ok_or_else(no_packets)?;
-        Ok(protocols.composition(host).to_string())
+        Ok(protocols.get(host).to_string())
     }
 
     /// Changes them; all connections with that host by that device share its lanes.
@@ -141,6 +146,51 @@ impl Endpoint {
         let engine = &self.inner.ports[port].engine;
         let protocols = engine.protocols().ok_or_else(no_packets)?;
         engine.set_udp_protocols(protocols.with_host(host, composition));
+        Ok(())
+    }
+
+    /// How messages beyond 8 KiB are transferred that do not ask for a way of their own: as the setting
+    /// `transfer` has it. Of several devices the first one's.
+    pub fn transfer(&self) -> String {
+        self.inner.state.lock().ports[0].transfer.to_string()
+    }
+
+    /// Changes that on all devices, also for messages that wait to be sent. A text as of the setting:
+    /// "rendezvous", "RU=eager, 10.2.0.1=mixed, adaptive".
+    ///
+    /// # Errors
+    /// [`Error::Value`].
+    pub fn set_transfer(&self, text: &str) -> Result<(), Error> {
+        let transfer: MessageTransfer = text.parse().map_err(Error::Value)?;
+        let mut state = self.inner.open_state()?;
+        for (port, changing) in self.inner.ports.iter().zip(&mut state.ports) {
+            changing.transfer = transfer.clone();
+            port.engine.set_transfer(&transfer);
+        }
+        Ok(())
+    }
+
+    /// The same to the host that a connection leads to.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn transfer_of(&self, connection: Connection) -> Result<String, Error> {
+        let (port, host) = self.lanes_of(connection)?;
+        Ok(self.inner.open_state()?.ports[port].transfer.hosts.get(host).to_string())
+    }
+
+    /// Changes it; all connections with that host by that device share it. What is said of service levels
+    /// goes before.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Value`].
+    pub fn set_transfer_of(&self, connection: Connection, text: &str) -> Result<(), Error> {
+        let (port, host) = self.lanes_of(connection)?;
+        let kind: Transfer = text.trim().parse().map_err(Error::Value)?;
+        let mut state = self.inner.open_state()?;
+        let transfer = &mut state.ports[port].transfer;
+        *transfer = std::mem::take(transfer).with_host(host, kind);
+        self.inner.ports[port].engine.set_transfer(transfer);
         Ok(())
     }
 
@@ -195,6 +245,8 @@ impl Endpoint {
             sum.datagrams_dropped += changing.datagrams.as_ref().map_or(0, Datagrams::dropped);
             sum.fragments_resent += engine.fragments_resent;
             sum.lanes_lost += engine.lanes_lost;
+            sum.messages_eager += engine.messages_eager;
+            sum.messages_asked += engine.messages_asked;
         }
         sum
     }

@@ -28,7 +28,7 @@ use super::plain;
 use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
-use crate::settings::{Changes, Protocols, RateLimits, Settings, TlsMode};
+use crate::settings::{Protocols, RateLimits, Settings, TlsMode};
 pub(crate) use lane::UdpLane;
 use question::Questions;
 use silence::Silence;
@@ -126,8 +126,6 @@ pub(crate) struct Udp {
     stirred: bool,
     /// What streams are to be made up of, and what was chosen for how many.
     protocols: Protocols,
-    /// Where those may change.
-    changes: Option<Changes>,
     chosen: Vec<(Composition, u64)>,
     /// What streams may send, and what keeps those under one entry to it.
     limits: RateLimits,
@@ -166,7 +164,6 @@ impl Udp {
             known: HashMap::new(),
             stirred: false,
             protocols: settings.udp_protocols.clone(),
-            changes: None,
             chosen: Vec::new(),
             limits: settings.rate_limit.clone(),
             caps: HashMap::new(),
@@ -317,11 +314,6 @@ impl Udp {
             .filter(|(_, host)| before.of(*host).0 != self.protocols.of(*host).0)
             .collect();
         changed.into_iter().for_each(|(stream, host)| self.compose(stream, host));
-    }
-
-    /// Takes up what a file says of them whenever it changes.
-    pub(super) fn follow(&mut self, changes: Changes) {
-        self.changes = Some(changes);
     }
 
     /// What streams were made up of, and how many.
@@ -628,9 +620,6 @@ impl Udp {
                     );
                 }
             }
-        }
-        if let Some(protocols) = self.changes.as_mut().and_then(Changes::look) {
-            self.set_protocols(protocols);
         }
         self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
     }

@@ -1,4 +1,4 @@
-//! The setting that says what lanes by UDP are made up of.
+//! Settings that hold for all hosts, or for single ones.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,73 +8,86 @@ use isthmus_udp::Composition;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-/// Compositions of lanes by UDP: for single hosts, and for all others.
+/// A choice for single hosts, and for all others. As text: entries separated by commas, those of single hosts
+/// behind an IP address and `=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Protocols {
-    hosts: Vec<(IpAddr, Composition)>,
-    others: Option<Composition>,
+pub struct PerHost<T> {
+    hosts: Vec<(IpAddr, T)>,
+    others: Option<T>,
 }
 
-impl Protocols {
-    /// What lanes with this host are made up of, and why.
-    pub(crate) fn of(&self, host: IpAddr) -> (Composition, &'static str) {
+/// Compositions of lanes by UDP.
+pub type Protocols = PerHost<Composition>;
+
+impl<T: Copy + Default> PerHost<T> {
+    /// What is chosen for this host, and why.
+    pub(crate) fn of(&self, host: IpAddr) -> (T, &'static str) {
         let named = self.hosts.iter().find(|(named, _)| *named == host);
         match (named, self.others) {
-            (Some((_, composition)), _) => (*composition, "as set for this host"),
-            (None, Some(composition)) => (composition, "as set for all hosts"),
-            (None, None) => (Composition::default(), "as nothing else is set"),
+            (Some((_, choice)), _) => (*choice, "as set for this host"),
+            (None, Some(choice)) => (choice, "as set for all hosts"),
+            (None, None) => (T::default(), "as nothing else is set"),
         }
     }
-}
 
-impl Protocols {
-    /// What lanes with this host are made up of.
-    pub fn composition(&self, host: IpAddr) -> Composition {
+    /// What is chosen for this host.
+    pub fn get(&self, host: IpAddr) -> T {
         self.of(host).0
     }
 
-    /// The same with other protocols for lanes with one host.
+    /// What is chosen for hosts that are not named.
+    pub fn others(&self) -> T {
+        self.others.unwrap_or_default()
+    }
+
+    /// The hosts that are named, with what is chosen for them.
+    pub fn hosts(&self) -> &[(IpAddr, T)] {
+        &self.hosts
+    }
+
+    /// The same with another choice for one host.
     #[must_use]
-    pub fn with_host(mut self, host: IpAddr, composition: Composition) -> Self {
+    pub fn with_host(mut self, host: IpAddr, choice: T) -> Self {
         self.hosts.retain(|(named, _)| *named != host);
-        self.hosts.push((host, composition));
+        self.hosts.push((host, choice));
         self
     }
 }
 
 /// As the setting has it, with nothing left out.
-impl fmt::Display for Protocols {
+impl<T: Copy + Default + fmt::Display> fmt::Display for PerHost<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hosts.iter().try_for_each(|(host, composition)| write!(f, "{host}={composition}, "))?;
-        self.others.unwrap_or_default().fmt(f)
+        self.hosts.iter().try_for_each(|(host, choice)| write!(f, "{host}={choice}, "))?;
+        self.others().fmt(f)
     }
 }
 
-impl FromStr for Protocols {
+impl<T: FromStr<Err: fmt::Display> + Default> FromStr for PerHost<T> {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut protocols = Self::default();
+        let mut all = Self::default();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            let (host, names) =
-                entry.split_once('=').map_or((None, entry), |(host, names)| (Some(host.trim()), names));
-            let composition = names.parse().map_err(|error: isthmus_udp::UnknownName| error.to_string())?;
+            let (host, choice) = entry
+                .split_once('=')
+                .map_or((None, entry), |(host, choice)| (Some(host.trim()), choice.trim()));
+            let choice = choice.parse().map_err(|error: T::Err| error.to_string())?;
             match host {
-                None if protocols.others.is_some() => {
+                None if all.others.is_some() => {
                     return Err(format!("`{entry}`: what holds for all hosts is said twice"));
                 }
-                None => protocols.others = Some(composition),
+                None => all.others = Some(choice),
                 Some(host) => {
                     let host =
                         host.parse().map_err(|_| format!("expected an IP address before =, not `{host}`"))?;
-                    protocols.hosts.push((host, composition));
+                    all.hosts.push((host, choice));
                 }
             }
         }
-        Ok(protocols)
+        Ok(all)
     }
 }
 
-impl<'de> Deserialize<'de> for Protocols {
+impl<'de, T: FromStr<Err: fmt::Display> + Default> Deserialize<'de> for PerHost<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
@@ -96,7 +109,7 @@ mod tests {
         assert_eq!(Protocols::default().of([10, 2, 0, 1].into()).0, Composition::default());
         assert_eq!(protocols.to_string().parse(), Ok(protocols.clone()));
         let changed = protocols.with_host([10, 2, 0, 1].into(), Composition::default());
-        assert_eq!(changed.composition([10, 2, 0, 1].into()), Composition::default());
+        assert_eq!(changed.get([10, 2, 0, 1].into()), Composition::default());
         let text = "10.2.0.1=rate+adaptive+measured+search, reno+adaptive+measured+search";
         assert_eq!(changed.to_string(), text);
     }
