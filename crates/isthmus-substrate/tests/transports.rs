@@ -104,6 +104,68 @@ fn how_messages_go_is_read_and_changed_by_host_and_service_level() {
     assert!(matches!(&wrong, Err(Error::Value(text)) if text.contains("datagrams")), "{wrong:?}");
 }
 
+/// What messages of a level promise holds whatever is exchanged meanwhile, at moments and in ways that a
+/// generator chooses: protocols of lanes, transfer of messages, what single messages ask.
+#[test]
+fn nothing_is_lost_or_reordered_whatever_protocols_are_exchanged_at_any_moment() {
+    const TRANSFERS: [&str; 5] =
+        ["adaptive", "eager", "mixed", "RU=rendezvous, RO=mixed, eager", "rendezvous"];
+    const BY_UDP: [&str; 5] = ["rate", "cubic+once+crc32c", "reno+fixed", "given+crc32c", "once+fixed"];
+    for transport in transports() {
+        for level in [Level::Ru, Level::Ro] {
+            let (a, b) = (open_by(transport, &Default::default()), open_by(transport, &Default::default()));
+            let (to_b, _) = connect(&a, &b, level);
+            let mut state = 7_u64;
+            let mut below = |limit: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as usize % limit
+            };
+            let mut sent: Vec<(bool, Vec<u8>)> = Vec::new();
+            let (mut came, mut last, mut arrived) = (vec![false; COUNT as usize], None, 0);
+            let mut take = |event: Event, sent: &[(bool, Vec<u8>)]| {
+                let Event::Received(message) = event else {
+                    assert!(matches!(event, Event::Sent { end: Ok(()), .. }), "{event:?}");
+                    return arrived == COUNT;
+                };
+                let number = u32::from_le_bytes(message[..4].try_into().expect("a number")) as usize;
+                let (ordered, bytes) = &sent[number];
+                assert!(*message == **bytes, "message {number} at {level} by {transport}");
+                assert!(!std::mem::replace(&mut came[number], true), "message {number} came twice");
+                if level == Level::Ro && *ordered {
+                    assert!(last.is_none_or(|last| last < number), "{number} came after {last:?}");
+                    last = Some(number);
+                }
+                arrived += 1;
+                arrived == COUNT
+            };
+            for number in 0..COUNT {
+                let len = [4, 3_000, 9_000, 60_000][below(4)];
+                let mut bytes = pattern(len, number as u8);
+                bytes[..4].copy_from_slice(&(number as u32).to_le_bytes());
+                let kinds = [Transfer::Adaptive, Transfer::Eager, Transfer::Rendezvous, Transfer::Mixed];
+                let (transfer, unordered) = (kinds[below(4)], below(5) == 0);
+                let how = SendOptions { silent: below(3) == 0, transfer, unordered, ..Default::default() };
+                sent.push((!unordered, bytes));
+                a.send(to_b, &sent[number as usize].1, &how).expect("sent");
+                if below(6) == 0 {
+                    a.set_transfer(TRANSFERS[below(TRANSFERS.len())]).expect("known names");
+                }
+                if transport == "udp-everywhere" && below(6) == 0 {
+                    let side = [&a, &b][below(2)];
+                    side.set_udp_protocols(BY_UDP[below(BY_UDP.len())]).expect("known names");
+                }
+                // The last comes below.
+                while number + 1 < COUNT
+                    && let Some(event) = b.get_event().expect("open")
+                {
+                    take(event, &sent);
+                }
+            }
+            events(&[&a, &b], |_, event| take(event, &sent));
+        }
+    }
+}
+
 #[test]
 fn a_full_receiver_is_told_of_in_time_and_gets_everything_later() {
     let few = EndpointOptions { recv_buffers: 2, ..Default::default() };

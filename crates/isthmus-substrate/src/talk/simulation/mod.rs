@@ -35,6 +35,11 @@ fn completions_in_any_order_change_nothing() {
 }
 
 #[test]
+fn transfers_that_are_exchanged_at_any_moment_lose_and_reorder_nothing() {
+    storm(|seed| Net { switched: 300, spread: 5_000 * (seed % 2), ..Net::calm() });
+}
+
+#[test]
 fn lost_doubled_and_reordered_datagrams_harm_only_unreliable_messages() {
     storm(|_| Net { loss: 300, doubled: 300, spread: 5_000, ..Net::calm() });
 }

@@ -96,6 +96,10 @@ impl Programs {
     }
 
     fn act(&mut self, node: usize) {
+        if self.world.net.switched > 0 && self.world.rng.chance(self.world.net.switched) {
+            let peer = self.world.rng.below(NODES as u64) as usize;
+            self.world.switch(node, peer);
+        }
         match self.world.rng.below(20) {
             0 | 1 => self.connect(node),
             2 => self.leave_some(node),

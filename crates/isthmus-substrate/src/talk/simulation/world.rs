@@ -26,12 +26,14 @@ pub(super) struct Net {
     pub(super) death: Option<Micros>,
     /// Accesses to memory that are refused, of a thousand.
     pub(super) refused: u64,
+    /// Acts that set an engine to another transfer of messages, and messages that ask for one, of a thousand.
+    pub(super) switched: u64,
 }
 
 impl Net {
     pub(super) fn calm() -> Self {
         let delay = (50, 400);
-        Self { delay, spread: 0, loss: 0, doubled: 0, cut: None, death: None, refused: 100 }
+        Self { delay, spread: 0, loss: 0, doubled: 0, cut: None, death: None, refused: 100, switched: 0 }
     }
 }
 
@@ -119,6 +121,8 @@ pub(super) struct World {
     pub(super) net: Net,
     pub(super) rng: Rng,
     pub(super) nodes: Vec<Node>,
+    /// How much later than matched a message from one to another may be complete, where that was set.
+    spreads: HashMap<(usize, usize), u64>,
     /// When the latest message from one to another was matched.
     matched: HashMap<(usize, usize), Micros>,
     events: BTreeMap<(Micros, u64), Event>,
@@ -147,6 +151,7 @@ impl World {
             now: 0,
             rng: Rng(seed),
             nodes: (0..nodes).map(node).collect(),
+            spreads: HashMap::new(),
             matched: HashMap::new(),
             events: BTreeMap::new(),
             age: 0,
@@ -303,15 +308,37 @@ impl World {
         *matched = arrival.max(*matched + 1);
         let letter = Subject::from_tag(lane.tag) == Some(Subject::Letter);
         // Letters are short, and complete when matched.
-        let late = if letter || self.net.spread == 0 { 0 } else { 1 };
         let matched = *matched;
-        let complete = matched + late * self.rng.below(self.net.spread);
+        let spread = if letter { 0 } else { self.spread(from, to) };
+        let complete = if spread > 0 { matched + self.rng.below(spread) } else { matched };
         let Lane { op, tag, data, .. } = lane;
         if self.survives(from, complete) {
             self.at(complete, Event::Arrive { from, to, tag, data, bytes, stamp });
         }
         let heard = complete + self.rng.below(self.net.delay.1);
         self.begin(from, op, to, heard, None);
+    }
+
+    /// How much later than matched a message may be complete: by how it is transferred, as it asks at
+    /// times, or as its engine is set.
+    fn spread(&mut self, from: usize, to: usize) -> u64 {
+        if self.net.switched > 0 && self.rng.chance(self.net.switched) {
+            return self.any_spread();
+        }
+        self.spreads.get(&(from, to)).copied().unwrap_or(self.net.spread)
+    }
+
+    /// That of messages that go whole (eager), of those that are short of a part (mixed), and of those that
+    /// are asked for, one after the other (rendezvous).
+    fn any_spread(&mut self) -> u64 {
+        let round_trip = 2 * self.net.delay.1;
+        [0, round_trip, 20 * round_trip][self.rng.below(3) as usize]
+    }
+
+    /// An engine is set to another transfer of messages to a peer.
+    pub(super) fn switch(&mut self, from: usize, to: usize) {
+        let spread = self.any_spread();
+        self.spreads.insert((from, to), spread);
     }
 
     /// Nobody is there: the operation ends, and the peer is lost, in either order.
