@@ -25,7 +25,7 @@ use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
 use crate::watch::Watch;
-use crate::{Credit, Protocols, RegionTable, Settings, TlsMode, carrier};
+use crate::{Credit, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
 
 mod post;
 mod sleep;
@@ -114,6 +114,7 @@ pub struct Endpoint {
     _presence: courtesy::Presence,
     process: u32,
     linger: Duration,
+    summary: Summary,
 }
 
 /// Sleep of a closing endpoint between its turns.
@@ -190,6 +191,7 @@ impl Endpoint {
             _presence: courtesy::Presence::new(),
             process: signals::process_number(),
             linger: settings.linger.to_duration(),
+            summary: settings.summary.clone(),
         });
         endpoint.driver.adopt(&endpoint);
         courtesy::prepare();
@@ -204,6 +206,11 @@ impl Endpoint {
     /// What the engine did so far.
     pub fn counters(&self) -> Counters {
         self.core.lock().engine.counters()
+    }
+
+    /// What it did for each peer to which there was a lane, a line each; as it says itself when it closes.
+    pub fn summary(&self) -> Vec<String> {
+        self.shell.lock().summary(&self.core)
     }
 
     /// What each lane goes by, for diagnosis: "TCP", or a provider of libfabric.
@@ -313,6 +320,7 @@ impl Endpoint {
 
     /// Tells the peers that this endpoint ends, and goes on until it has.
     fn part(&self, limit: Duration, has_ended: fn(&mut Shell) -> bool) {
+        self.summary.say(&self.summary());
         self.work().engine.say_bye();
         self.turn_until(limit, |_, shell| {
             shell.stop_listening();

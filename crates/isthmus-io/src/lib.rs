@@ -33,7 +33,7 @@ pub use isthmus_udp::{Composition, Dropped};
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{
     Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, PerHost, Protocols, RateLimits, Routers,
-    Settings, SettingsError, Streams, Switch, TlsMode, Transport, environment_name,
+    Settings, SettingsError, Streams, Summary, Switch, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};
 pub use watch::Watch;

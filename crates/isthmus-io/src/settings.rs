@@ -4,6 +4,7 @@
 mod changes;
 mod limits;
 mod per_host;
+mod summary;
 mod transfer;
 mod trust;
 
@@ -23,6 +24,7 @@ use crate::interface::{self, Family, InterfaceError};
 pub(crate) use changes::Changes;
 pub use limits::RateLimits;
 pub use per_host::{PerHost, Protocols};
+pub use summary::Summary;
 pub use transfer::MessageTransfer;
 pub use trust::{KeyFiles, TlsMode};
 
@@ -111,6 +113,7 @@ settings! {
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
     congestion: String = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
+    summary: Summary = "log", "Where an endpoint that closes says in a line for each peer what it did: what its lanes went by, how its messages were transferred, what was sent again. \"log\", at level info; \"stderr\", there too; or the absolute path of a file, to whose end it is added too. Default log.";
     ledger: Switch = "on", "Whether endpoints of this user on this host tell each other which paths of 1 ms or more they use, how fast and how much, by a small file in /dev/shm/isthmus-UID, and so share a path as one would use it alone: \"on\" or \"off\". Default on.";
 }
 
@@ -478,6 +481,7 @@ text_value! {
     RateLimits, Self::default();
     TlsMode, Self::default();
     MessageTransfer, Self::default();
+    Summary, Self::default();
     KeyFiles, Self::default();
     Size, Self(0);
     Span, Self(0);

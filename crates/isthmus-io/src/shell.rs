@@ -7,6 +7,7 @@
 mod down;
 mod memory;
 mod short;
+mod summary;
 mod up;
 
 use std::io;
@@ -103,6 +104,8 @@ pub(crate) struct Shell {
     watched: bool,
     /// `direct` is to be found out anew.
     changed: bool,
+    /// Decisions of which it was said that they were not told.
+    untold: u64,
     /// Where settings may change.
     settings: Option<Changes>,
 }
@@ -155,6 +158,7 @@ impl Shell {
             looked: Instant::now(),
             watched: false,
             changed: false,
+            untold: 0,
             settings: None,
         })
     }
@@ -183,8 +187,13 @@ impl Shell {
         let busy = guard.engine.has_output();
         let done = busy || guard.engine.has_completions();
         let decisions = guard.engine.take_decisions();
+        let untold = if decisions.is_empty() { 0 } else { guard.engine.counters().decisions_untold };
         drop(guard);
         decisions.iter().for_each(|(peer, what)| info_log!("{peer}: {what}"));
+        if untold > self.untold {
+            info_log!("{} decisions more than there was room for were made since", untold - self.untold);
+            self.untold = untold;
+        }
         if busy {
             self.write_out(core);
         }

@@ -53,8 +53,17 @@ fn carriers_credit_and_transfers_are_lines_with_reasons() {
             assert!(start.elapsed() < LIMIT, "{missing}");
             a.poll(&mut Vec::new());
         }
+        assert!(a.summary().iter().any(|line| line.contains(&peer)), "{:?}", a.summary());
         a.close();
         b.close();
+        let by = if by == Transport::Tcp { " TCP;" } else { " UDP (rate+adaptive+measured+search);" };
+        let done = a.counters();
+        let sent = format!("messages {} eager, {} mixed", done.messages_eager, done.messages_mixed);
+        assert_eq!(done.messages_eager + done.messages_asked, 3);
+        let own = a.address().to_string();
+        let summaries: &[&[&str]] =
+            &[&[&peer, ": summary: lanes ", by, &sent], &[&own, ": summary: lanes ", by, "messages 0 eager"]];
+        assert_eq!(said(summaries), Ok(()));
     }
     assert_eq!(said(&[&["a lane by UDP with", "is rate+adaptive+measured+search"]]), Ok(()));
 }

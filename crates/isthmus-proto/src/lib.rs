@@ -13,8 +13,8 @@ mod window;
 
 pub use atomics::apply as apply_atomic;
 pub use engine::{
-    Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneLoss, LaneSample, Micros, PeerFault,
-    Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer,
+    Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneKind, LaneLoss, LaneSample, Micros,
+    PeerCounters, PeerFault, Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer,
 };
 pub use memory::{Access, Memory, Place};
 pub use operation::{

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
-use isthmus_proto::LaneSample;
+use isthmus_proto::{LaneKind, LaneSample};
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wire::AsId;
 use socket2::Socket;
@@ -263,6 +263,16 @@ impl Carrier {
         }
     }
 
+    /// What carries it, as the engine counts it.
+    pub(crate) fn kind(&self) -> LaneKind {
+        match self {
+            Self::Tcp(_) | Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => LaneKind::Tcp,
+            Self::Fabric(_) => LaneKind::Fabric,
+            Self::Memory(_) => LaneKind::Memory,
+            Self::Udp(_) => LaneKind::Packets,
+        }
+    }
+
     /// Round trip to the neighbour; `None` where it is not known. Microseconds.
     pub(crate) fn rtt_us(&self, shared: &Carriers) -> Option<u64> {
         match self {
@@ -458,6 +468,11 @@ impl Carriers {
     /// What lanes by UDP were made up of, and how many.
     pub(crate) fn udp_protocols(&self) -> Vec<(Composition, u64)> {
         self.udp.as_ref().map_or_else(Vec::new, |udp| udp.chosen().to_vec())
+    }
+
+    /// What lanes of packets are called, if there are any.
+    pub(crate) fn packets_name(&self) -> &'static str {
+        self.udp.as_ref().map_or("UDP", Udp::name)
     }
 
     /// What lanes by UDP are made up of from now on; `None` where there are none.

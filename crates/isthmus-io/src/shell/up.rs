@@ -118,6 +118,7 @@ impl Shell {
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
         let fills_path = lane.carrier.fills_path();
+        let kind = lane.carrier.kind();
         let neighbour = lane.carrier.neighbour(&self.carriers);
         let name = lane.carrier.name(&self.carriers);
         let (how, rtt) = (if lane.dialled { "dialled" } else { "accepted" }, rtt_us.unwrap_or(0));
@@ -132,6 +133,7 @@ impl Shell {
             Neighbour::Router => guard.engine.lane_is_trusted(id),
             Neighbour::Unknown => {}
         }
+        guard.engine.lane_goes_by(id, kind);
         if fills_path {
             guard.engine.lane_fills_path(id);
         }

@@ -92,6 +92,7 @@ impl Engine {
         self.credit_given += more;
         if more > 0 {
             self.counters.credit_raised += 1;
+            self.connection(peer).counters.credit_raised += 1;
             self.decide(peer, Decision::Credit { bytes: share, why });
         }
         more > 0
@@ -149,6 +150,7 @@ impl Engine {
         let less = connection.granted.saturating_sub(fair).min(bytes).min(connection.reserved());
         if less > 0 {
             connection.granted -= less;
+            connection.counters.credit_lowered += 1;
             self.credit_given = self.credit_given.saturating_sub(less);
             self.counters.credit_lowered += 1;
             let none = u64::from(self.connection(peer).reserved() == 0);

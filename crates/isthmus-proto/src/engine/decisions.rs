@@ -7,7 +7,7 @@ use isthmus_wire::Address;
 use super::Engine;
 use crate::PeerId;
 
-/// Decisions that are kept for a shell that does not ask.
+/// Decisions that are kept for a shell that does not ask; more are counted.
 const KEPT: usize = 64;
 
 /// A choice, with what it follows from.
@@ -68,11 +68,33 @@ impl Engine {
         if self.decisions.len() < KEPT {
             let address = self.peers[peer.0 as usize].address;
             self.decisions.push((address, decision));
+        } else {
+            self.counters.decisions_untold += 1;
         }
     }
 
-    /// What was decided since this was last asked, about which peer; not all if that is long ago.
+    /// What was decided since this was last asked, about which peer; where that is long ago the first only, see
+    /// [`super::Counters::decisions_untold`].
     pub fn take_decisions(&mut self) -> Vec<(Address, Decision)> {
         std::mem::take(&mut self.decisions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn decisions_that_nobody_asks_for_are_counted_and_the_first_are_kept() {
+        let address = |number: u32| Address { incarnation: number, ..Address::default() };
+        let mut engine = Engine::new(Config::new(address(1)));
+        let peer = engine.peer(&address(2)).expect("of the same network");
+        (0..KEPT as u64 + 7).for_each(|silent_ms| engine.decide(peer, Decision::Probe { silent_ms }));
+        let told = engine.take_decisions();
+        assert_eq!(told.last(), Some(&(address(2), Decision::Probe { silent_ms: KEPT as u64 - 1 })));
+        assert_eq!(engine.counters().decisions_untold, 7);
+        engine.decide(peer, Decision::Probe { silent_ms: 0 });
+        assert_eq!((engine.take_decisions().len(), engine.counters().decisions_untold), (1, 7));
     }
 }

@@ -112,7 +112,7 @@ impl Engine {
             len => len,
         };
         connection.lanes.insert(at, lane);
-        self.counters.lanes_opened += 1;
+        self.count_lane(peer, lane);
         if let Some(rtt_us) = rtt_us {
             self.note_rtt(peer, rtt_us);
         }

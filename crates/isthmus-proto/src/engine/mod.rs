@@ -7,6 +7,7 @@
 //! [`Engine::poll_completion`].
 
 mod acks;
+mod counting;
 mod credit;
 mod decisions;
 mod lanes;
@@ -41,6 +42,7 @@ use routed::Routers;
 use sparse::Warm;
 use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, Pool, Stage};
 
+pub use counting::{LaneKind, PeerCounters};
 pub use decisions::Decision;
 pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
@@ -156,6 +158,8 @@ pub struct Counters {
     pub messages_eager: u64,
     /// Messages of which the rest, or all, was asked for by their receivers.
     pub messages_asked: u64,
+    /// Those of them of which a part went ahead.
+    pub messages_mixed: u64,
     /// Acknowledgements that found no company.
     pub acks_alone: u64,
     /// How often a peer was granted more credit, and how often less than it had used.
@@ -176,6 +180,10 @@ pub struct Counters {
     pub lanes_lost: u64,
     /// Lanes that came up.
     pub lanes_opened: u64,
+    /// Those of them by each kind, in the order of [`LaneKind::ALL`].
+    pub lanes: [u64; LaneKind::ALL.len()],
+    /// Decisions that nobody was told, because too many were made between two questions.
+    pub decisions_untold: u64,
 }
 
 /// The engine of one endpoint.

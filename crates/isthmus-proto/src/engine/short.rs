@@ -105,6 +105,7 @@ impl Engine {
         self.counters.messages_eager += 1;
         let sent_at = self.clock;
         let connection = self.connection(peer);
+        connection.counters.messages_eager += 1;
         connection.next_order += 1;
         connection.credit_used += total;
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });

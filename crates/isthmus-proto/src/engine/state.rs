@@ -369,6 +369,8 @@ pub(crate) struct Lane {
     pub(crate) router: Option<usize>,
     /// It came through routers.
     pub(crate) through_routers: bool,
+    /// What carries it.
+    pub(crate) kind: super::LaneKind,
     /// By which of the ways to the peer it goes (`ways.rs`).
     pub(crate) way: usize,
     /// What the shell last told of it.
@@ -400,6 +402,7 @@ impl Lane {
             fills_path: false,
             router: None,
             through_routers: false,
+            kind: super::LaneKind::default(),
             way: 0,
             sample: None,
             moved_at: 0,
@@ -616,6 +619,7 @@ pub(crate) struct Connection {
     /// meanwhile.
     pub(crate) look_at: Option<Micros>,
     pub(crate) used: bool,
+    pub(crate) counters: super::PeerCounters,
 }
 
 impl Connection {

@@ -365,6 +365,7 @@ impl Engine {
             }
         }
         self.counters.fragments_resent += 1;
+        self.connection(peer).counters.fragments_resent += 1;
     }
 
     fn put_urgent(&mut self, peer: PeerId, lane: LaneId, frame: Frame, batch: &mut Batch) {

@@ -167,11 +167,7 @@ impl Engine {
             self.long_part(peer, index)
         };
         self.connection(peer).receives.wait_until = None;
-        if eager == total {
-            self.counters.messages_eager += 1;
-        } else {
-            self.counters.messages_asked += 1;
-        }
+        self.count_message(peer, total, eager);
         eager
     }
 

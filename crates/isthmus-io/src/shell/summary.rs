@@ -1,0 +1,40 @@
+//! What an endpoint did for each of its peers, in a line of its own.
+
+use isthmus_proto::{LaneKind, PeerCounters};
+use isthmus_wire::Address;
+
+use super::{Core, Shell};
+use crate::carrier::MEMORY;
+use crate::lock::Mutex;
+
+impl Shell {
+    /// A line for each peer to which there was a lane.
+    pub(crate) fn summary(&self, core: &Mutex<Core>) -> Vec<String> {
+        let counted: Vec<_> = core.lock().engine.peer_counters().collect();
+        counted.iter().map(|(peer, counters)| self.line(peer, counters)).collect()
+    }
+
+    fn line(&self, peer: &Address, counters: &PeerCounters) -> String {
+        let name = |kind| match kind {
+            LaneKind::Tcp => "TCP".to_owned(),
+            LaneKind::Packets => {
+                let name = self.carriers.packets_name();
+                let made_of = self.carriers.protocols().map(|protocols| protocols.get(peer.locator.ip()));
+                made_of.map_or_else(|| name.to_owned(), |made_of| format!("{name} ({made_of})"))
+            }
+            LaneKind::Memory => MEMORY.to_owned(),
+            LaneKind::Fabric => "fabric".to_owned(),
+        };
+        let lanes = LaneKind::ALL.iter().zip(counters.lanes).filter(|(_, count)| *count > 0);
+        let lanes: Vec<_> = lanes.map(|(kind, count)| format!("{count} {}", name(*kind))).collect();
+        let PeerCounters { messages_eager, messages_mixed, messages_rendezvous, fragments_resent, .. } =
+            counters;
+        let PeerCounters { credit_raised, credit_lowered, .. } = counters;
+        format!(
+            "{peer}: summary: lanes {}; messages {messages_eager} eager, {messages_mixed} mixed, \
+             {messages_rendezvous} rendezvous; credit {credit_raised} times raised, {credit_lowered} lowered; \
+             {fragments_resent} fragments sent again",
+            lanes.join(", ")
+        )
+    }
+}

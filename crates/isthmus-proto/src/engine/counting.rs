@@ -1,0 +1,84 @@
+//! What is counted of each peer.
+
+use isthmus_wire::Address;
+
+use super::Engine;
+use super::state::LaneId;
+use crate::PeerId;
+
+/// What carries a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaneKind {
+    /// A TCP connection.
+    #[default]
+    Tcp,
+    /// A stream of packets, by UDP or as Ethernet frames.
+    Packets,
+    /// Shared memory.
+    Memory,
+    /// A site's own fabric.
+    Fabric,
+}
+
+impl LaneKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Packets, Self::Memory, Self::Fabric];
+}
+
+/// Counts of what was done for one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCounters {
+    /// Lanes that came up, by each kind, in the order of [`LaneKind::ALL`].
+    pub lanes: [u32; LaneKind::ALL.len()],
+    /// Messages sent that went whole without waiting for their receiver.
+    pub messages_eager: u64,
+    /// Those of which a part went ahead, and the rest was asked for.
+    pub messages_mixed: u64,
+    /// Those of which nothing went before it was asked for.
+    pub messages_rendezvous: u64,
+    /// Fragments sent again.
+    pub fragments_resent: u64,
+    /// How often the peer was granted more credit, and how often less than it had used.
+    pub credit_raised: u32,
+    /// See `credit_raised`.
+    pub credit_lowered: u32,
+}
+
+impl Engine {
+    /// What was counted of peers to which there was a lane.
+    pub fn peer_counters(&self) -> impl Iterator<Item = (Address, PeerCounters)> + '_ {
+        let counters = |peer: &super::Peer| Some((peer.address, peer.connection.as_ref()?.counters));
+        let used = |(_, counters): &(Address, PeerCounters)| counters.lanes.iter().any(|lanes| *lanes > 0);
+        self.peers.iter().filter_map(counters).filter(used)
+    }
+
+    /// What carries a lane; to be told before its peer greets.
+    pub fn lane_goes_by(&mut self, lane: LaneId, kind: LaneKind) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.kind = kind;
+        }
+    }
+
+    /// A lane to a peer has come up.
+    pub(super) fn count_lane(&mut self, peer: PeerId, lane: LaneId) {
+        let kind = self.lanes[lane.0 as usize].kind as usize;
+        self.counters.lanes_opened += 1;
+        self.counters.lanes[kind] += 1;
+        self.connection(peer).counters.lanes[kind] += 1;
+    }
+
+    /// A message begins, of which so much goes ahead of its receiver's answer. Bytes.
+    pub(super) fn count_message(&mut self, peer: PeerId, total: u64, ahead: u64) {
+        let of_peer = &mut self.connection(peer).counters;
+        let count = match ahead {
+            _ if ahead == total => &mut of_peer.messages_eager,
+            0 => &mut of_peer.messages_rendezvous,
+            _ => &mut of_peer.messages_mixed,
+        };
+        *count += 1;
+        let whole = u64::from(ahead == total);
+        self.counters.messages_eager += whole;
+        self.counters.messages_asked += 1 - whole;
+        self.counters.messages_mixed += u64::from(ahead > 0 && ahead < total);
+    }
+}
