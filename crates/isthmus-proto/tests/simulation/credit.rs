@@ -56,6 +56,26 @@ fn a_message_whose_receive_is_not_there_costs_a_round_trip_and_its_length() {
     }
 }
 
+/// Why receives are not announced ahead of their messages: the answer to a message's first part comes
+/// before the credit is used up, so that it costs nothing to wait for it.
+#[test]
+fn what_is_longer_than_the_credit_finds_its_answer_there_when_the_credit_is_used_up() {
+    for bytes in [16 << 20, 64 << 20, 200 << 20] {
+        let mut program = long(2, 1 << 30);
+        let received = program.recv(0, Some(1), TAGGED, Some(1), bytes);
+        let began = program.world.now;
+        program.send(1, 0, TAGGED, 1, bytes, How::default());
+        while !program.is_over(received) {
+            assert!(program.world.step(), "nothing happens");
+            program.check();
+        }
+        let (took, floor) = (program.world.now - began, DELAY_US + bytes * 1_000_000 / RATE);
+        println!("{} MiB: {:.3} of its floor", bytes >> 20, took as f64 / floor as f64);
+        assert!(took <= floor + floor / 50, "{bytes} bytes took {took} us, not {floor}");
+        program.finish();
+    }
+}
+
 #[test]
 fn peers_share_what_an_endpoint_grants() {
     const TOTAL: u64 = 128 << 20;

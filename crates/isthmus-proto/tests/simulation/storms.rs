@@ -75,6 +75,7 @@ fn rough(rng: &mut Rng) -> Net {
         breaks: Some((delay.1, 20 * delay.1)),
         notice: rng.below(40 * delay.1),
         outdone: if far { rng.pick(&[0, 2, 20]) } else { 0 },
+        lost: 0,
         rate: 0,
     }
 }

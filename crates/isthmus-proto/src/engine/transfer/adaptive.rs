@@ -19,6 +19,8 @@ const MEMORY: u32 = 32;
 /// Unaccepted messages that may go beyond the credit while little is known; two more for each that
 /// was accepted.
 const UNKNOWN: usize = 4;
+/// Waiting has to promise so many times what beginning does: what is lost keeps credit too from coming back.
+const WAIT_MARGIN: f64 = 1.4;
 /// Of so many messages one does not wait for credit: to learn whether it is still to be waited for.
 const ASK_EVERY: u32 = 256;
 
@@ -68,7 +70,7 @@ impl Protocol for Adaptive {
         // In a round trip as much goes as there is credit, or as many messages as are received until
         // one's receive is not there.
         let unknown = receives.known < MEMORY && message.unaccepted >= UNKNOWN + 2 * receives.known as usize;
-        unknown || f64::from(receives.late) * message.most as f64 > message.total as f64
+        unknown || f64::from(receives.late) * message.most as f64 > WAIT_MARGIN * message.total as f64
     }
 
     fn why(&self, message: &Message, receives: &Receives) -> &'static str {

@@ -101,7 +101,10 @@ impl World {
     }
 
     pub(super) fn send_chunk(&mut self, wire: usize, side: usize, chunk: Chunk) {
-        let delay = self.rng.within(self.net.delay);
+        let mut delay = self.rng.within(self.net.delay);
+        if self.net.lost > 0 && self.rng.chance(self.net.lost) {
+            delay += 2 * self.net.delay.1;
+        }
         let dir = &mut self.wires[wire].dirs[side];
         if dir.dead {
             return;

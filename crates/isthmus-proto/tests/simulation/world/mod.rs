@@ -36,6 +36,9 @@ pub(crate) struct Net {
     /// Writes, of a thousand, at which the shell finds that a lane is outdone by one that fills its
     /// path; such are dialled from then on.
     pub(crate) outdone: u64,
+    /// Writes, of a thousand, that come a round trip later, as what is lost and sent again does; those behind
+    /// wait for them.
+    pub(crate) lost: u64,
     /// How fast each direction of a lane is. Bytes/s; 0: as fast as is written, with pauses.
     pub(crate) rate: u64,
 }
@@ -53,6 +56,7 @@ impl Net {
             breaks: None,
             notice: 1000,
             outdone: 0,
+            lost: 0,
             rate: 0,
         }
     }
