@@ -4,7 +4,7 @@ use isthmus_wire::frame::{self, flags};
 
 use super::Engine;
 use super::lanes::PeerFault;
-use super::state::{Early, Inbound, Owner, Stage, Target};
+use super::state::{Connection, Early, Inbound, Owner, Stage, Target};
 use crate::matching::Posted;
 use crate::memory::Memory;
 use crate::window::{Receipt, WINDOW};
@@ -12,6 +12,13 @@ use crate::{Channel, PeerId};
 
 /// Most messages of one peer that wait for receives.
 const UNMATCHED_MAX: u32 = 1 << 20;
+
+impl Connection {
+    /// Whether one more message may come that waits for its receive.
+    pub(super) fn may_wait(&self) -> bool {
+        self.unmatched < UNMATCHED_MAX
+    }
+}
 
 impl Engine {
     pub(super) fn target_of_message(
@@ -24,7 +31,7 @@ impl Engine {
         if message.eager > message.total || u64::from(message.payload) > message.eager {
             return Err(PeerFault::Frame("a message whose lengths contradict each other"));
         }
-        if self.connection(peer).unmatched >= UNMATCHED_MAX {
+        if !self.connection(peer).may_wait() {
             return Err(PeerFault::Frame("more messages than are kept without a receive"));
         }
         let listed = self.connection(peer).traffic.incoming.get(&message.seq).copied();

@@ -14,6 +14,7 @@ mod lanes;
 mod late;
 mod losses;
 mod messages;
+mod own;
 mod parting;
 mod post;
 mod probe;

@@ -31,6 +31,9 @@ impl Engine {
         total: u64,
         mem: &mut dyn Memory,
     ) -> Result<(), Refusal> {
+        if self.message_here(request, place, total, mem) {
+            return Ok(());
+        }
         let kind = Kind::Message { channel: request.channel, tag: request.tag, data: request.data };
         let awaiting = request.options.level == Level::Match;
         self.start(request.peer, kind, request.options, place, total, awaiting, mem)

@@ -10,8 +10,8 @@ use super::transmit::OPERANDS_MAX;
 use crate::atomics;
 use crate::memory::{Access, Memory, Place};
 use crate::{
-    AtomicKind, AtomicOp, AtomicRequest, AtomicType, Completion, CompletionKind, Fence, Level, OpError,
-    Options, PeerId, RemoteRange,
+    AtomicKind, AtomicOp, AtomicType, Completion, CompletionKind, Level, OpError, Options, PeerId,
+    RemoteRange,
 };
 
 /// Operands of the atomics that may overtake a message that is missing. Bytes.
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// The target's own view of an access by a peer to so many bytes of the memory with this key.
-    fn report_access(
+    pub(super) fn report_access(
         &mut self,
         peer: PeerId,
         (key, len): (u64, u64),
@@ -221,67 +221,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Carries out an atomic operation on this endpoint's own memory at once, if nothing that was posted to
-    /// itself before is still under way; false where it has to take a lane like others.
-    ///
-    /// Programs count on it: mpi4py's locks reset a word of the rank's own by `MPI_Accumulate`, then
-    /// put themselves in another rank's line, and flush that rank only. By a lane the former could be the later.
-    pub(super) fn atomic_here(
-        &mut self,
-        request: &AtomicRequest,
-        operands: &[u8],
-        result: Place,
-        mem: &mut dyn Memory,
-    ) -> bool {
-        let peer = self.resolve(request.peer);
-        let own = self.config.address;
-        if self.peers.get(peer.0 as usize).is_none_or(|record| record.address != own) {
-            return false;
-        }
-        let connection = self.connection(peer);
-        let settled = connection.trouble.failed.is_none()
-            && !connection.has_output()
-            && connection.expected_order == connection.next_order
-            && connection.requests == 0
-            && (connection.active == 0 || request.options.fence != Fence::All);
-        if !settled {
-            return false;
-        }
-        let atomic = frame::Atomic {
-            connection: 0,
-            seq: 0,
-            order: 0,
-            token: 0,
-            key: request.remote.key,
-            addr: request.remote.addr,
-            len: request.remote.len,
-            kind: request.kind.code(),
-            op: request.op as u8,
-            datatype: request.datatype as u8,
-            payload: operands.len() as u32,
-        };
-        let kind = Kind::Atomic {
-            key: atomic.key,
-            addr: atomic.addr,
-            kind: request.kind,
-            op: request.op,
-            datatype: request.datatype,
-        };
-        let index = self.enter_operation(peer, kind, request.options, atomic.len);
-        self.operations[index].place = result;
-        match apply_atomic(&atomic, operands, mem) {
-            Err(status) => self.operations[index].error = Some(OpError::RemoteAccess(status.text())),
-            Ok(earlier) => {
-                if request.kind != AtomicKind::Update {
-                    mem.store(result, 0, &earlier);
-                }
-                self.report_access(peer, (atomic.key, atomic.len), access_of(&atomic), None);
-            }
-        }
-        self.finish(index, mem);
-        true
-    }
-
     pub(super) fn run_atomic(
         &mut self,
         peer: PeerId,
@@ -305,13 +244,17 @@ impl Engine {
 }
 
 /// What its target sees of an atomic operation.
-fn access_of(atomic: &frame::Atomic) -> CompletionKind {
+pub(super) fn access_of(atomic: &frame::Atomic) -> CompletionKind {
     let wrote = AtomicOp::from_code(atomic.op) != Some(AtomicOp::AtomicRead);
     CompletionKind::RemoteAccess { wrote, fetched: atomic.kind != AtomicKind::Update.code() }
 }
 
 /// Carries out an atomic operation on registered memory; returns the earlier value.
-fn apply_atomic(atomic: &frame::Atomic, operands: &[u8], mem: &mut dyn Memory) -> Result<Vec<u8>, Status> {
+pub(super) fn apply_atomic(
+    atomic: &frame::Atomic,
+    operands: &[u8],
+    mem: &mut dyn Memory,
+) -> Result<Vec<u8>, Status> {
     let op = AtomicOp::from_code(atomic.op).ok_or(Status::Unsupported)?;
     let datatype = AtomicType::from_code(atomic.datatype).ok_or(Status::Unsupported)?;
     // No atomic is longer than its frame; a peer may claim any length.

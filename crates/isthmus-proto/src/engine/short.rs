@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::{Channel, Completion, CompletionKind, Fence, Level, OpError, PeerId, SendRequest};
 
 /// Longest message that may go the short way. Bytes.
-const SHORT_MAX: u64 = 4 << 10;
+pub(super) const SHORT_MAX: u64 = 4 << 10;
 
 /// Room that the frame of such a message takes at most. Bytes.
 pub const SHORT_FRAME_MAX: usize = frame::Message::LEN + SHORT_MAX as usize;
@@ -34,6 +34,7 @@ impl Engine {
         let lane = *connection.lanes.first()?;
         let record = self.lanes.get(lane.0 as usize)?;
         let plain = connection.warm
+            && !connection.is_own
             && connection.carriers() == 1
             && connection.late.is_none()
             && connection.ways.is_none()

@@ -65,7 +65,9 @@ impl Engine {
     /// The connection comes into use, or into being: it may keep its memory until others need the place.
     #[cold]
     pub(super) fn warm_up(&mut self, peer: PeerId) {
-        self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh).warm = true;
+        let record = &mut self.peers[peer.0 as usize];
+        let connection = record.connection.get_or_insert_with(Connection::fresh);
+        (connection.warm, connection.is_own) = (true, record.address == self.config.address);
         self.warm.0.push_back(peer);
         if self.warm.0.len() <= WARM_MAX {
             return;

@@ -564,6 +564,8 @@ pub(crate) struct Connection {
     pub(crate) dialing: u32,
     /// It is among those that keep their memory (`sparse.rs`).
     pub(crate) warm: bool,
+    /// It is the endpoint's to itself (`own.rs`).
+    pub(crate) is_own: bool,
     pub(crate) traffic: Sparse<Traffic>,
     pub(crate) trouble: Sparse<Trouble>,
 

@@ -63,6 +63,46 @@ fn messages_of_groups_are_out_of_reach_of_tagged_receives_and_searches() {
     program.expect_rest();
 }
 
+/// A program may rely on it: what it tells others afterwards, and what these answer, is later. So are messages of which
+/// one is received, one waits for its receive, and a long one goes by a lane, before the short one behind it.
+#[test]
+fn a_short_message_to_oneself_is_there_before_anything_that_follows_from_it() {
+    let mut program = calm(1);
+    let now = program.world.now;
+    for (len, how) in
+        [(100, How::default()), (0, at(Level::Delivery)), (4 << 10, How { inject: true, ..How::default() })]
+    {
+        let receive = program.recv(0, Some(0), TAGGED, Some(1), len);
+        let sent = program.send(0, 0, TAGGED, 1, len, how);
+        program.run_until(now);
+        assert!(program.is_over(receive) && program.is_over(sent), "{len} bytes took a lane");
+    }
+    program.send(0, 0, TAGGED, 2, 100, How::default());
+    program.run_until(now);
+    assert!(program.peek(0, Some(0), Some(2), PeekAction::Look), "it does not wait for its receive");
+    let long = program.recv(0, Some(0), UNTAGGED, None, 1 << 20);
+    let behind = program.recv(0, Some(0), UNTAGGED, None, 100);
+    program.send(0, 0, UNTAGGED, 0, 1 << 20, How::default());
+    program.send(0, 0, UNTAGGED, 0, 100, How::default());
+    program.recv(0, Some(0), TAGGED, Some(2), 100);
+    program.settle();
+    assert!(program.is_over(long) && program.is_over(behind));
+    program.expect_rest();
+}
+
+/// Credit comes back as short messages are received, though no frame says so.
+#[test]
+fn any_number_of_short_messages_to_oneself_take_no_lane() {
+    let mut program = calm(1);
+    for _ in 0..200 {
+        program.recv(0, Some(0), TAGGED, Some(1), 4 << 10);
+        program.send(0, 0, TAGGED, 1, 4 << 10, How::default());
+    }
+    program.settle();
+    assert!(program.world.open_wires().is_empty(), "credit was used up");
+    program.expect_rest();
+}
+
 /// What a message has beyond a fragment would wait behind the beginnings of all that are posted.
 #[test]
 fn a_little_more_than_a_fragment_is_one() {
