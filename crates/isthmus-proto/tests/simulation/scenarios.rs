@@ -529,8 +529,8 @@ fn atomics_on_own_memory_are_done_when_they_are_posted() {
     program.settle();
     assert_eq!((program.world.now, program.world.dials), (0, 0));
     // What was posted to oneself before, and is on its way, goes first.
-    program.recv(0, None, TAGGED, Some(1), 100);
-    program.send(0, 0, TAGGED, 1, 100, How::default());
+    program.recv(0, None, TAGGED, Some(1), 1 << 20);
+    program.send(0, 0, TAGGED, 1, 1 << 20, How::default());
     program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[1, 1, 2], &[], Fence::None);
     program.settle();
     assert!(program.world.dials > 0);
