@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
-use isthmus_ledger::{Kind, Ledger, PathKey, Plan};
+use isthmus_ledger::{Kind, Ledger, PathKey};
 use slab::Slab;
 
 use crate::Micros;
@@ -14,7 +14,7 @@ use crate::protection::{Protection, Session, without_checksum};
 use crate::spec::Composition;
 use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
-use crate::wire::{ConnectionId, Header, Packet, TOKEN_LEN, Token};
+use crate::wire::{ConnectionId, Header, Packet, Token};
 
 /// Largest IP packet of an Ethernet with jumbo frames. Bytes.
 const JUMBO_BYTES: u32 = 9_000;
@@ -289,7 +289,13 @@ impl Port {
         self.common.insert(peer.ip(), Arc::downgrade(&common));
         stream.join(common);
         if let Some((ledger, from)) = &self.ledger {
-            stream.share(ledger.flow(PathKey::new(Some(*from), peer.ip()), Kind::Paced));
+            let key = PathKey::new(Some(*from), peer.ip());
+            // On a long path no more than a first flight may go before the peer has answered, which tells as much, and
+            // what no longer holds costs round trips.
+            if let Some(plan) = ledger.known(now, key).filter(|plan| plan.rtt_us < TOLD_RTT_US) {
+                stream.suppose(plan.capacity, plan.rtt_us);
+            }
+            stream.share(ledger.flow(key, Kind::Paced));
         }
         self.strangers += usize::from(stranger);
         let told_open = opened_by.is_some();
@@ -352,25 +358,7 @@ impl Port {
     /// What the path to a host was like, if that was seen lately.
     pub fn learned(&self, now: Micros, host: IpAddr) -> Option<Learned> {
         let fresh = |learned: &&Learned| now.saturating_sub(learned.at) < LEARNED_LIFE_US;
-        self.learned.get(&host).filter(fresh).copied().or_else(|| self.told(now, host))
-    }
-
-    /// What others of this host were the last to find out of the path, such as a process that has ended. On a long
-    /// path its capacity is left out: before the peer has answered no more than a first flight may go, which tells as
-    /// much, and what no longer holds costs round trips.
-    fn told(&self, now: Micros, host: IpAddr) -> Option<Learned> {
-        let (ledger, from) = self.ledger.as_ref()?;
-        let Plan { capacity, loss, rtt_us, .. } = ledger.known(now, PathKey::new(Some(*from), host))?;
-        let capacity = if rtt_us < TOLD_RTT_US { capacity } else { 0 };
-        Some(Learned {
-            at: now,
-            capacity,
-            rtt_us,
-            loss,
-            mtu: PAYLOAD_BASE,
-            token: [0; TOKEN_LEN],
-            peer_window: 0,
-        })
+        self.learned.get(&host).filter(fresh).copied()
     }
 
     /// Streams that exist.

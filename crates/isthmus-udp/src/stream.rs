@@ -352,6 +352,13 @@ impl Stream {
         }
     }
 
+    /// Another process has found the path to carry so much, by such a round trip, which is no measurement of this one's.
+    pub(crate) fn suppose(&mut self, capacity: u64, rtt_us: Micros) {
+        if self.congestion.capacity().is_none() {
+            self.congestion.recall(capacity, rtt_us);
+        }
+    }
+
     /// Appends to the stream. Returns how many of the bytes were taken, see [`Stream::room`].
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let len = self.room().min(bytes.len() as u64) as usize;
