@@ -175,6 +175,9 @@ impl Shell {
         self.fully = fully;
         self.watched = false;
         let read = self.take_in(core);
+        if self.fully {
+            self.look_at_settings(core);
+        }
         let mut guard = core.lock();
         if self.fully && guard.engine.poll_timeout().is_some() {
             let now = guard.now();
@@ -199,9 +202,6 @@ impl Shell {
         }
         self.carriers.flush();
         self.sweep(core);
-        if self.fully {
-            self.look_at_settings(core);
-        }
         Turned { read, done }
     }
 

@@ -40,7 +40,10 @@ impl Endpoint {
     /// ones, and those that wait. What is said of service levels is for who has such.
     pub fn set_transfer(&self, transfer: &MessageTransfer) {
         // One that is closed transfers nothing.
-        let _ = self.post(u64::MAX, |core| Ok(core.set_transfer(transfer)));
+        let _ = self.post(u64::MAX, |core| {
+            core.set_transfer(transfer);
+            Ok(())
+        });
     }
 
     /// Posts a message.
