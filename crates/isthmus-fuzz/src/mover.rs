@@ -5,7 +5,7 @@ use isthmus_mover::names;
 use isthmus_mover::server::Opening;
 use isthmus_mover::wire::{
     Answer, Choice, Control, Entry, Header, Kind, Meta, Open, Outcome, PIECES_MAX, Piece, Rules, Share,
-    Status, VERSION, Verdict, Way,
+    Status, Trouble, VERSION, Verdict, Way,
 };
 
 /// Room of a block, for the target's sake.
@@ -73,12 +73,17 @@ fn controls() -> Vec<Control> {
             (3, Answer::Perhaps(vec![(1, 2)])),
         ]),
         Control::Closes(vec![(1, Verdict::Changed("b".to_owned())), (3, Verdict::Digest([4; 32]))]),
-        Control::Outcomes(vec![(1, Outcome::Done(Some([3; 32]))), (0, Outcome::Failed("b".to_owned()))]),
+        Control::Outcomes(vec![
+            (1, Outcome::Done(Some([3; 32]))),
+            (0, Outcome::Failed("b".to_owned())),
+            (2, Outcome::Kept),
+            (4, Outcome::Newer),
+        ]),
         Control::Status(Status { bytes: 1 << 30, ..Status::default() }),
-        Control::Opened,
+        Control::Opened { name: Some(b"new".to_vec()) },
         Control::Walked { files: 3, bytes: 1 << 41 },
-        Control::Warning("left out".to_owned()),
-        Control::Trouble("may not be read".to_owned()),
+        Control::Warning(Trouble { path: b"a".to_vec(), text: "left out".to_owned() }),
+        Control::Trouble(Trouble { path: b"a".to_vec(), text: "may not be read".to_owned() }),
         Control::Fault("no".to_owned()),
         Control::Finished,
     ]

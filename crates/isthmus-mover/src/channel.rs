@@ -217,11 +217,11 @@ mod tests {
         assert!(client.is_ready() && server.is_ready());
         assert_eq!((client.peer_as(), server.peer_as()), (Some(AsId(2)), Some(AsId(1))));
         for text in ["a".repeat(200_000), "b".to_owned()] {
-            client.say(&Control::Warning(text)).expect("said");
+            client.say(&Control::Fault(text)).expect("said");
         }
         talk(&mut client, &mut server).expect("heard");
-        assert!(matches!(server.hear(), Ok(Some(Control::Warning(text))) if text.len() == 200_000));
-        assert_eq!(server.hear().expect("good"), Some(Control::Warning("b".to_owned())));
+        assert!(matches!(server.hear(), Ok(Some(Control::Fault(text))) if text.len() == 200_000));
+        assert_eq!(server.hear().expect("good"), Some(Control::Fault("b".to_owned())));
         assert_eq!(server.hear().expect("good"), None);
         let ((seal, _), (_, open)) = (client.seals().expect("keys"), server.seals().expect("keys"));
         let mut body = *b"bytes";

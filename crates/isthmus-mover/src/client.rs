@@ -11,20 +11,21 @@ use isthmus_wire::Address;
 use crate::MoverError;
 use crate::channel::Channel;
 use crate::disk::Disk;
+use crate::expand::is_pattern;
 use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
 use crate::sender::{Sending, SendingSide};
 use crate::session::{TAG_OPEN, Wire, key};
-use crate::walk::{Filter, Root, apart};
+use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Summary, Watch};
-use crate::wire::{Choice, Control, Open, Rules, VERSION, Way};
+use crate::wire::{Choice, Control, Open, Rules, Trouble, VERSION, Way};
 use crate::{confine, names, server};
 
 /// What is to be copied where.
 #[derive(Clone, Debug)]
 pub enum Direction {
-    /// Local files to a path below the export.
+    /// Local files to a path below the export. A source that ends in "/" or "/." stands for what is in the folder.
     Put {
         /// Files and folders of this host.
         sources: Vec<PathBuf>,
@@ -35,7 +36,7 @@ pub enum Direction {
     },
     /// Files below the export to a local path.
     Get {
-        /// Below the export.
+        /// Below the export; likewise.
         paths: Vec<Vec<u8>>,
         /// On this host.
         destination: PathBuf,
@@ -119,7 +120,7 @@ impl Transfer {
         let all_go = self.rate == 0 && !self.rules.dry_run && !self.rules.update;
         match local {
             Local::Sources(roots) if all_go => {
-                let bytes: u64 = roots.iter().filter_map(Root::file_len).sum();
+                let bytes: u64 = roots.found.iter().filter_map(Root::file_len).sum();
                 bytes / u64::from(self.choice.share.ranks)
             }
             _ => 0,
@@ -139,7 +140,8 @@ impl Transfer {
     fn open(&self) -> Open {
         let way = match &self.direction {
             Direction::Put { path, folder, sources } => {
-                Way::Put { path: path.clone(), folder: *folder || sources.len() > 1 }
+                let into = is_into(sources.iter().map(|source| source.as_os_str().as_bytes()));
+                Way::Put { path: path.clone(), folder: *folder || into }
             }
             Direction::Get { paths, .. } => Way::Get { paths: paths.clone(), choice: self.choice.clone() },
         };
@@ -165,12 +167,13 @@ impl Transfer {
     fn local(&self) -> Result<Local, MoverError> {
         match &self.direction {
             Direction::Put { sources, .. } => {
-                let roots = sources.iter().map(|source| root(source)).collect::<Result<Vec<_>, _>>()?;
-                apart(&roots).map_err(MoverError::Usage)?;
-                Ok(Local::Sources(roots))
+                let roots = sources.iter().map(|source| root(source));
+                Roots::new(roots).map(Local::Sources).map_err(MoverError::Usage)
             }
             Direction::Get { destination, paths } => {
-                let into = paths.len() > 1 || destination.as_os_str().as_bytes().ends_with(b"/");
+                let into = is_into(paths.iter().map(|path| &path[..]))
+                    || paths.iter().any(|path| is_pattern(path))
+                    || destination.as_os_str().as_bytes().ends_with(b"/");
                 landing(destination, into, self.rules, self.block).map(Local::Landing)
             }
         }
@@ -178,20 +181,29 @@ impl Transfer {
 }
 
 enum Local {
-    Sources(Vec<Root>),
+    Sources(Roots),
     Landing(Landing),
 }
 
+/// Whether these sources need a folder to go into.
+fn is_into<'a>(mut sources: impl ExactSizeIterator<Item = &'a [u8]>) -> bool {
+    sources.len() > 1 || sources.any(is_contents)
+}
+
 /// A source that the user named; a symbolic link stands for what it leads to.
-fn root(source: &Path) -> Result<Root, MoverError> {
-    let fault = |error: &dyn std::fmt::Display| MoverError::Usage(format!("{}: {error}", source.display()));
+fn root(source: &Path) -> Result<Root, Trouble> {
+    let written = source.as_os_str().as_bytes();
+    let fault = |error: &dyn std::fmt::Display| Trouble {
+        path: written.to_vec(),
+        text: format!("{}: {error}", source.display()),
+    };
     let real = source.canonicalize().map_err(|error| fault(&error))?;
     let (Some(above), Some(own)) = (real.parent(), real.file_name()) else {
         return Err(fault(&"the root of the file system cannot be copied as a whole; name its folders"));
     };
     let dir = Arc::new(confine::folder(above).map_err(|error| fault(&error))?);
     let name = source.file_name().unwrap_or(own).as_bytes().to_vec();
-    Ok(Root { dir, at: own.as_bytes().to_vec(), name })
+    Ok(Root { dir, at: own.as_bytes().to_vec(), name: (!is_contents(written)).then_some(name) })
 }
 
 /// Where files arrive on this host: the user may name any folder.

@@ -6,11 +6,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
 use rustix::io::Errno;
+
+use crate::names;
 
 /// How often an open is repeated that a rename elsewhere disturbed.
 const TRIES: usize = 16;
+/// Most symbolic links that are followed one after the other, as the kernel has it.
+const LINKS_MAX: usize = 40;
 
 /// Opens a folder that the user of this host named.
 pub fn folder(path: &Path) -> io::Result<OwnedFd> {
@@ -26,6 +30,34 @@ pub fn open(dir: impl AsFd, path: &[u8], flags: OFlags, mode: Mode) -> io::Resul
 /// they stay below it.
 pub fn open_following(dir: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     resolve(dir, path, flags, Mode::empty(), ResolveFlags::empty())
+}
+
+/// What a path below `dir` stands for where it ends in a symbolic link: the folder that holds what the link leads to at
+/// last, opened, and the name in it, which is no link; all of it stays below `dir`. `path` is not empty.
+pub fn follow(dir: impl AsFd, path: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
+    let folder = |path: &[u8]| open_following(&dir, path, OFlags::RDONLY | OFlags::DIRECTORY);
+    let mut path = path.to_vec();
+    for _ in 0..LINKS_MAX {
+        let (above, name) = match names::split(&path) {
+            (b"", name) => (&b"."[..], name),
+            parts => parts,
+        };
+        if matches!(name, b"." | b"..") {
+            return Ok((folder(&path)?, b".".to_vec()));
+        }
+        let holder = folder(above)?;
+        let text = match readlinkat(&holder, name, Vec::new()) {
+            Ok(text) => text.into_bytes(),
+            Err(Errno::INVAL) => return Ok((holder, name.to_vec())),
+            Err(error) => return Err(explained(error)),
+        };
+        if text.first() == Some(&b'/') {
+            return Err(explained(Errno::XDEV));
+        }
+        let end = text.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        path = names::join(above, &text[..end]);
+    }
+    Err(io::Error::other("the path leads through too many symbolic links"))
 }
 
 /// The folder at `path` below `dir`; "" is `dir` itself.
@@ -94,5 +126,25 @@ mod tests {
         assert!(open(&dir, b"sub/file", read, Mode::empty()).is_ok());
         assert!(open(&dir, b"link/file", read, Mode::empty()).is_err(), "no symbolic link at all");
         assert!(open_following(&dir, b"link/file", read).is_ok());
+        // A link stands for what it leads to, by way of others, as long as that is inside.
+        for (link, text) in
+            [("latest", "sub/./up/inside/../sub/first"), ("sub/first", "file"), ("top", "sub/..")]
+        {
+            symlink(text, inside.join(link)).expect("made");
+        }
+        symlink("round", inside.join("round")).expect("made");
+        symlink("gone", inside.join("dangling")).expect("made");
+        symlink("..", inside.join("sub/up")).expect("made");
+        symlink("sub/", inside.join("slashed")).expect("made");
+        let led = |path: &str| follow(&dir, path.as_bytes()).map(|(_, name)| name);
+        assert!(led("latest").is_err(), "on its way it leaves the folder");
+        for (path, name) in
+            [("sub/first", "file"), ("top", "."), ("slashed", "sub"), ("slashed/first", "file")]
+        {
+            assert_eq!(led(path).expect(path), name.as_bytes(), "{path}");
+        }
+        for path in ["up", "etc", "round", "dangling", "missing"] {
+            assert!(led(path).is_err(), "{path}");
+        }
     }
 }

@@ -6,14 +6,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, fstat, futimens, mkdirat, openat, readlinkat, renameat, statat,
-    symlinkat, unlinkat, utimensat,
+    Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, fchmod, fstat, futimens, mkdirat, openat,
+    readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::journal::Head;
 use crate::target::{Target, Wanted, boot, sync_folder, unique};
-use crate::wire::{Answer, Entry, Kind, Meta, Outcome, Rules, Time};
+use crate::wire::{Answer, Entry, ITSELF, Kind, Meta, Outcome, Rules, Time};
 use crate::{confine, meta, names};
 
 /// Most folders that are kept open.
@@ -25,8 +26,9 @@ const REFUSED_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Landing {
     base: Arc<OwnedFd>,
-    /// What the one source is called here, if not as there.
-    rename: Option<Vec<u8>>,
+    /// Whether the base was missing, and is made by this transfer.
+    is_new: bool,
+    goes: Goes,
     rules: Rules,
     block: u64,
     boot: [u8; 16],
@@ -35,6 +37,17 @@ pub(crate) struct Landing {
     folders: HashMap<Vec<u8>, Arc<OwnedFd>>,
     /// Folders that could not be made, and of which the end is still to come.
     refused: HashSet<Vec<u8>>,
+}
+
+/// Where entries go below the base.
+#[derive(Debug)]
+enum Goes {
+    /// Under their own paths.
+    Into,
+    /// Likewise in a folder that is not made: by a dry run, or because it cannot be.
+    IntoMissing(Vec<u8>),
+    /// The one file gets this name. A folder keeps its own: it goes into a folder of this name, which is made for it.
+    As(Vec<u8>),
 }
 
 /// What becomes of an entry.
@@ -47,8 +60,8 @@ pub(crate) enum Prepared {
 }
 
 impl Landing {
-    /// Finds out what `path` below `root` is: a folder to copy into, or the new name of what
-    /// comes. With `into`, a missing folder is made.
+    /// Finds out what `path` below `root` is: a folder to copy into, or the new name of the file that
+    /// comes. With `into`, or when a folder comes, a missing folder is made.
     ///
     /// # Errors
     /// The path leads out, or there is no folder that it could be in.
@@ -60,9 +73,10 @@ impl Landing {
         block: u64,
         any_symlink: bool,
     ) -> io::Result<Self> {
-        let at = |base, rename| Self {
+        let at = |base, goes| Self {
             base,
-            rename,
+            is_new: false,
+            goes,
             rules,
             block,
             boot: boot(),
@@ -76,7 +90,7 @@ impl Landing {
         };
         let (above, name) = names::split(path);
         match folder(path) {
-            Ok(base) => return Ok(at(base, None)),
+            Ok(base) => return Ok(at(base, Goes::Into)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if error.kind() == io::ErrorKind::NotADirectory && !into => {}
             Err(error) => return Err(error),
@@ -90,9 +104,21 @@ impl Landing {
         })?;
         if into && !rules.dry_run {
             make_folder(&above, name, 0o777, rules.sync)?;
-            return Ok(at(Arc::new(confine::open_folder(&above, name)?), None));
+            let is_new = true;
+            return Ok(Self { is_new, ..at(Arc::new(confine::open_folder(&above, name)?), Goes::Into) });
         }
-        Ok(at(above, Some(name.to_vec())))
+        let name = name.to_vec();
+        Ok(at(above, if into { Goes::IntoMissing(name) } else { Goes::As(name) }))
+    }
+
+    /// Whether nothing is changed.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.rules.dry_run
+    }
+
+    /// What a single file is called here, if not as there.
+    pub(crate) fn name(&self) -> Option<&[u8]> {
+        if let Goes::As(name) = &self.goes { Some(name) } else { None }
     }
 
     /// Does what can be done at once for an entry. `alive` is called now and then.
@@ -115,7 +141,7 @@ impl Landing {
             let may_not = error.kind() == io::ErrorKind::PermissionDenied;
             let mut remedy =
                 if may_not { "; who runs the receiving side may not write there" } else { "" }.to_owned();
-            if kind == Kind::Folder && self.refused.len() < REFUSED_MAX {
+            if kind == Kind::Folder && path != ITSELF && self.refused.len() < REFUSED_MAX {
                 self.refused.insert(path.clone());
                 remedy.push_str("; nothing in it is copied");
             }
@@ -130,6 +156,15 @@ impl Landing {
     }
 
     fn try_prepare(&mut self, entry: Entry, alive: &mut dyn FnMut()) -> io::Result<Prepared> {
+        if entry.path == ITSELF {
+            return self.itself(&entry);
+        }
+        if entry.kind == Kind::Folder {
+            self.make_destination()?;
+        }
+        if entry.kind == Kind::FolderEnd && self.rules.dry_run {
+            return Ok(Prepared::Over(Outcome::Kept));
+        }
         let path = self.place(&entry.path)?;
         if let Kind::Symlink(text) = &entry.kind
             && !self.any_symlink
@@ -142,7 +177,7 @@ impl Landing {
         let parent = match self.folder(folder) {
             // A dry run makes no folders, so those in it are not there.
             Err(error) if self.rules.dry_run && error.kind() == io::ErrorKind::NotFound => {
-                return self.dry(&entry, None);
+                return self.would(folder, &entry.kind);
             }
             parent => parent?,
         };
@@ -153,24 +188,49 @@ impl Landing {
         };
         match &entry.kind {
             Kind::File { .. } => self.file(entry, path.clone(), parent, name, there.as_ref(), alive),
-            Kind::Symlink(text) => self.link(&parent, name, text, &entry.meta, there.as_ref()),
-            _ if self.rules.dry_run => self.dry(&entry, there.as_ref()),
+            Kind::Symlink(text) => self.link(&parent, &path, text, &entry, there.as_ref()),
+            Kind::Folder if self.rules.dry_run => match there.as_ref() {
+                None => self.would(folder, &entry.kind),
+                Some(stat) => is_folder(stat).map(|()| Prepared::Over(Outcome::Kept)),
+            },
             Kind::Folder => {
                 self.begin_folder(&parent, &path, entry.meta.mode, there.as_ref())?;
-                Ok(Prepared::Over(Outcome::Done(None)))
+                Ok(Prepared::Over(if there.is_some() { Outcome::Kept } else { Outcome::Done(None) }))
             }
             Kind::FolderEnd => {
                 let folder = self.folder(&path)?;
-                let kept = meta::renew(&folder, &fstat(&folder)?, &entry.meta)?;
-                futimens(&folder, &meta::times(&entry.meta))?;
                 self.folders.remove(&path);
-                if self.rules.sync {
-                    sync_folder(&folder)?;
-                }
-                kept.map_err(io::Error::other)?;
+                end_folder(&folder, &entry.meta, self.rules.sync)?;
                 Ok(Prepared::Over(Outcome::Done(None)))
             }
         }
+    }
+
+    /// A folder goes into the destination whether that was there or not: so a command that is repeated continues what
+    /// it began, and does not copy into it.
+    fn make_destination(&mut self) -> io::Result<()> {
+        let Goes::As(name) = &self.goes else { return Ok(()) };
+        let name = name.clone();
+        self.goes = Goes::IntoMissing(name.clone());
+        if !self.rules.dry_run {
+            make_folder(&self.base, &name, 0o777, self.rules.sync)?;
+            self.base = Arc::new(confine::open_folder(&self.base, &name)?);
+            self.goes = Goes::Into;
+        }
+        Ok(())
+    }
+
+    /// The folder of which the content goes here: one that was here before keeps what it has.
+    fn itself(&self, entry: &Entry) -> io::Result<Prepared> {
+        match entry.kind {
+            Kind::Folder if self.is_new => {
+                fchmod(&self.base, Mode::from_raw_mode(entry.meta.mode & 0o777 | 0o700))?;
+            }
+            Kind::FolderEnd if self.is_new => end_folder(&self.base, &entry.meta, self.rules.sync)?,
+            Kind::Folder | Kind::FolderEnd => {}
+            _ => return Err(io::Error::other("only a folder is copied as what is in it")),
+        }
+        Ok(Prepared::Over(Outcome::Kept))
     }
 
     fn begin_folder(
@@ -180,10 +240,12 @@ impl Landing {
         mode: u32,
         there: Option<&Stat>,
     ) -> io::Result<()> {
-        match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+        match there {
             None => make_folder(parent, names::split(path).1, mode | 0o700, self.rules.sync)?,
-            Some(FileType::Directory) => open_up(parent, names::split(path).1),
-            Some(_) => return Err(no_folder()),
+            Some(stat) => {
+                is_folder(stat)?;
+                open_up(parent, names::split(path).1);
+            }
         }
         // It is a folder, and no symbolic link to one.
         self.folder(path).map(drop)
@@ -192,9 +254,11 @@ impl Landing {
     /// The path of an entry here.
     fn place(&self, path: &[u8]) -> io::Result<Vec<u8>> {
         names::check(path).map_err(io::Error::other)?;
-        let here = match &self.rename {
-            None => path.to_vec(),
-            Some(name) => {
+        let here = match &self.goes {
+            Goes::Into => path.to_vec(),
+            Goes::IntoMissing(folder) => names::join(folder, path),
+            Goes::As(name) => {
+                // Whatever comes, nothing beside that name is touched.
                 let below = path.iter().position(|byte| *byte == b'/').map_or(&b""[..], |at| &path[at + 1..]);
                 names::join(name, below)
             }
@@ -223,7 +287,7 @@ impl Landing {
     }
 
     fn file(
-        &self,
+        &mut self,
         entry: Entry,
         path: Vec<u8>,
         parent: Arc<OwnedFd>,
@@ -248,7 +312,7 @@ impl Landing {
             }
         }
         if self.rules.dry_run {
-            return Ok(Prepared::Asked(Answer::Would(share.bytes(size, self.block)), None));
+            return self.would(names::split(&path).0, &entry.kind);
         }
         let head = Head { block: self.block, size, mtime: entry.meta.mtime, ctime, boot: self.boot };
         let wanted = Wanted {
@@ -267,30 +331,31 @@ impl Landing {
     }
 
     fn link(
-        &self,
+        &mut self,
         parent: &OwnedFd,
-        name: &[u8],
+        path: &[u8],
         text: &[u8],
-        meta: &Meta,
+        entry: &Entry,
         there: Option<&Stat>,
     ) -> io::Result<Prepared> {
         if let Some(stat) = there {
             may_be_replaced(stat)?;
-            if self.is_to_stay(stat, meta.mtime) {
-                return Ok(Prepared::Asked(Answer::Newer, None));
+            if self.is_to_stay(stat, entry.meta.mtime) {
+                return Ok(Prepared::Over(Outcome::Newer));
             }
         }
+        let (folder, name) = names::split(path);
         let is_same = there.is_some()
             && readlinkat(parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == text);
-        if !self.rules.dry_run {
-            put_link(parent, name, text, meta, is_same)?;
-            if self.rules.sync {
-                sync_folder(parent)?;
-            }
-        } else if !is_same {
-            return Ok(Prepared::Asked(Answer::Would(0), None));
+        if self.rules.dry_run {
+            let kept = Prepared::Over(Outcome::Kept);
+            return if is_same { Ok(kept) } else { self.would(folder, &entry.kind) };
         }
-        Ok(Prepared::Over(Outcome::Done(None)))
+        put_link(parent, name, text, &entry.meta, is_same)?;
+        if self.rules.sync {
+            sync_folder(parent)?;
+        }
+        Ok(Prepared::Over(if is_same { Outcome::Kept } else { Outcome::Done(None) }))
     }
 
     /// Whether what is there is newer than what comes, and that counts.
@@ -307,25 +372,45 @@ impl Landing {
         (same && !self.rules.all).then_some(Answer::Same)
     }
 
-    /// What a dry run says of an entry.
-    fn dry(&self, entry: &Entry, there: Option<&Stat>) -> io::Result<Prepared> {
-        Ok(match entry.kind {
+    /// What a dry run says of something that is to be made in the folder at `path`.
+    fn would(&mut self, path: &[u8], kind: &Kind) -> io::Result<Prepared> {
+        self.would_write(path)?;
+        Ok(match *kind {
             Kind::File { size, share, .. } => {
                 Prepared::Asked(Answer::Would(share.bytes(size, self.block)), None)
             }
-            Kind::Symlink(_) => Prepared::Asked(Answer::Would(0), None),
-            Kind::Folder => match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                None => Prepared::Asked(Answer::Would(0), None),
-                Some(FileType::Directory) => Prepared::Over(Outcome::Done(None)),
-                Some(_) => return Err(no_folder()),
-            },
-            Kind::FolderEnd => Prepared::Over(Outcome::Done(None)),
+            _ => Prepared::Over(Outcome::Done(None)),
         })
+    }
+
+    /// Whether something could be made in the folder at `path`, or in the nearest one above that is there.
+    ///
+    /// # Errors
+    /// The system would refuse it.
+    fn would_write(&mut self, mut path: &[u8]) -> io::Result<()> {
+        let folder = loop {
+            match self.folder(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_empty() => {
+                    path = names::split(path).0;
+                }
+                folder => break folder?,
+            }
+        };
+        match accessat(&folder, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty()) {
+            // Its owner is let in when it is copied to.
+            Err(Errno::ACCESS) if !path.is_empty() && fstat(&folder)?.st_uid == geteuid().as_raw() => Ok(()),
+            answer => Ok(answer?),
+        }
     }
 }
 
-fn no_folder() -> io::Error {
-    io::Error::other("there is something else of this name, and no folder; remove it, or copy elsewhere")
+/// What is where a folder is to be: only another will do.
+fn is_folder(there: &Stat) -> io::Result<()> {
+    if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
+        return Ok(());
+    }
+    let text = "there is something else of this name, and no folder; remove it, or copy elsewhere";
+    Err(io::Error::other(text))
 }
 
 /// Whether what is there may give way to a file or a symbolic link.
@@ -350,11 +435,21 @@ fn renew(parent: &OwnedFd, name: &[u8], seen: &Stat, meta: &Meta) -> io::Result<
     meta::renew(&file, &stat, meta)?.map_err(io::Error::other)
 }
 
-fn put_link(parent: &OwnedFd, name: &[u8], text: &[u8], meta: &Meta, is_there: bool) -> io::Result<()> {
+/// All that goes into a folder is there: now its times will stay.
+fn end_folder(folder: &OwnedFd, meta: &Meta, sync: bool) -> io::Result<()> {
+    let kept = meta::renew(folder, &fstat(folder)?, meta)?;
+    futimens(folder, &meta::times(meta))?;
+    if sync {
+        sync_folder(folder)?;
+    }
+    kept.map_err(io::Error::other)
+}
+
+fn put_link(parent: &OwnedFd, name: &[u8], text: &[u8], meta: &Meta, is_same: bool) -> io::Result<()> {
     let give_times = |name: &[u8]| {
         let _ = utimensat(parent, name, &meta::times(meta), AtFlags::SYMLINK_NOFOLLOW);
     };
-    if is_there {
+    if is_same {
         give_times(name);
         return Ok(());
     }

@@ -10,7 +10,7 @@
 //!   `wire` is what both sides say;
 //! - `plan` chooses what is sent next, `gauge` how much at once; `journal` remembers what came,
 //!   `digest` is BLAKE3 of files by blocks;
-//! - `walk` and `source` read, `landing` and `target` write, by `disk`; `confine` keeps them in.
+//! - `walk`, `expand` and `source` read, `landing` and `target` write, by `disk`; `confine` keeps them in.
 //!
 //! Memory: buffers of at most [`client::Transfer::memory`] or [`config::ServeConfig::memory`]
 //! a session and side, 33 bytes a block of the at most 64 files of several blocks that are
@@ -27,6 +27,7 @@ pub mod confine;
 #[allow(unsafe_code, reason = "buffers are lent to the kernel here, until they are given back")]
 mod disk;
 mod error;
+mod expand;
 mod gauge;
 pub mod journal;
 mod landing;

@@ -87,6 +87,11 @@ pub fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The path of something at the destination, where a single file has the new name `name`.
+pub fn called(name: Option<&[u8]>, path: &[u8]) -> Vec<u8> {
+    name.filter(|_| !path.contains(&b'/')).unwrap_or(path).to_vec()
+}
+
 /// What a file is called while it is not whole, and its journal.
 pub fn partial(name: &[u8]) -> (String, String) {
     let short = &blake3::hash(name).to_hex()[..16];

@@ -10,15 +10,15 @@ use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{at_first, is_near};
 use crate::landing::{Landing, Prepared};
-use crate::names::shown;
+use crate::names::{self, shown};
 use crate::pool::{Done, Job, Pool};
 use crate::seal::{Seal, TAG_LEN};
 use crate::sender::LARGE_OPEN;
 use crate::session::{BEAT, Event, Wire};
 use crate::source::HEAD_ROOM;
 use crate::target::Target;
-use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
-use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status};
+use crate::watch::{Bottleneck, Named, Notice, Progress, Stages, Summary, Watch, What, since};
+use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status, Trouble};
 
 /// Blocks that are kept beside what the sender wants to have under way.
 const SPARE: u64 = 4;
@@ -304,25 +304,26 @@ impl<'a> ReceivingSide<'a> {
                 // No digest: others have yet to bring their shares of it.
                 if let Some(digest) = digest {
                     self.summary.files += 1;
-                    let (path, bytes, blake3) = (shown(target.path()), target.size(), digest::hex(digest));
-                    (self.watch)(Notice::File { path, bytes, blake3 });
+                    let path = Named(target.path().to_vec());
+                    (self.watch)(Notice::File { path, bytes: target.size(), blake3: digest::hex(digest) });
                 }
             }
-            Outcome::Failed(text) => self.fail(text.clone()),
+            Outcome::Failed(text) => self.fail(Named(target.path().to_vec()), text.clone()),
+            Outcome::Kept | Outcome::Newer => {}
         }
         self.outcomes.push((id, outcome));
     }
 
-    fn fail(&mut self, text: String) {
+    fn fail(&mut self, path: Named, text: String) {
         self.summary.failed += 1;
         if !text.is_empty() {
-            (self.watch)(Notice::Failed { text });
+            (self.watch)(Notice::Failed { path, text });
         }
     }
 
     fn hear(&mut self, control: Control) -> Result<(), MoverError> {
         match control {
-            Control::Opened => {}
+            Control::Opened { .. } => {}
             Control::Entries(entries) => {
                 for entry in entries {
                     self.on_entry(entry)?;
@@ -341,8 +342,10 @@ impl<'a> ReceivingSide<'a> {
                 self.other = status;
                 self.post_blocks()?;
             }
-            Control::Warning(text) => (self.watch)(Notice::Warning { text: shown(text.as_bytes()) }),
-            Control::Trouble(text) => self.fail(shown(text.as_bytes())),
+            Control::Warning(Trouble { path, text }) => {
+                (self.watch)(Notice::Warning { path: Named(path), text: shown(text.as_bytes()) });
+            }
+            Control::Trouble(Trouble { path, text }) => self.fail(Named(path), shown(text.as_bytes())),
             _ => return Err(MoverError::Refused("the sender sent what only receivers say".to_owned())),
         }
         Ok(())
@@ -358,8 +361,7 @@ impl<'a> ReceivingSide<'a> {
             Kind::FolderEnd => self.folders = self.folders.saturating_sub(1),
             _ => {}
         }
-        let (id, is_file) = (entry.id, matches!(entry.kind, Kind::File { .. }));
-        let path = shown(&entry.shown_as());
+        let (id, path, what) = (entry.id, entry.path.clone(), What::of(&entry.kind));
         let block = self.receiving.block;
         let size = if let Kind::File { size, share, .. } = entry.kind { share.bytes(size, block) } else { 0 };
         let (wire, status) = (&mut *self.wire, self.status);
@@ -370,18 +372,22 @@ impl<'a> ReceivingSide<'a> {
             }
         };
         let prepared = self.landing.prepare(entry, &mut alive);
+        let path = Named(names::called(self.landing.name(), &path));
         if let Some(error) = lost {
             return Err(error);
         }
         match prepared {
             Prepared::Over(outcome) => {
-                if let Outcome::Failed(text) = &outcome {
-                    self.fail(text.clone());
+                match (&outcome, what) {
+                    (Outcome::Failed(text), _) => self.fail(path, text.clone()),
+                    (Outcome::Done(_), Some(what)) => (self.watch)(what.made(path, self.landing.is_dry())),
+                    (Outcome::Newer, _) => (self.watch)(Notice::Kept { path, bytes: 0, why: "newer" }),
+                    (Outcome::Done(_) | Outcome::Kept, _) => {}
                 }
                 self.outcomes.push((id, outcome));
             }
             Prepared::Asked(answer, target) => {
-                let have = self.note(&answer, path, size, is_file);
+                let have = self.note(&answer, path, size);
                 self.bytes_done += have;
                 self.answers.push((id, answer));
                 match target {
@@ -394,7 +400,7 @@ impl<'a> ReceivingSide<'a> {
                         }
                         self.targets.insert(id, target);
                     }
-                    None => self.files += u64::from(is_file),
+                    None => self.files += 1,
                 }
             }
         }
@@ -402,7 +408,7 @@ impl<'a> ReceivingSide<'a> {
     }
 
     /// Tells who watches of an answer. Returns how many bytes need not come.
-    fn note(&mut self, answer: &Answer, path: String, size: u64, is_file: bool) -> u64 {
+    fn note(&mut self, answer: &Answer, path: Named, size: u64) -> u64 {
         match answer {
             Answer::Send => 0,
             Answer::Have(ranges) | Answer::Perhaps(ranges) => {
@@ -412,19 +418,19 @@ impl<'a> ReceivingSide<'a> {
                 have
             }
             Answer::Same | Answer::Newer => {
-                self.summary.kept += u64::from(is_file);
+                self.summary.kept += 1;
                 let why = if *answer == Answer::Same { "same" } else { "newer" };
                 (self.watch)(Notice::Kept { path, bytes: size, why });
                 size
             }
             Answer::Would(bytes) => {
-                self.summary.files += u64::from(is_file);
+                self.summary.files += 1;
                 self.summary.bytes += bytes;
-                (self.watch)(Notice::Would { path, bytes: *bytes });
+                (self.watch)(Notice::Would { path, bytes: *bytes, kind: What::File });
                 0
             }
             Answer::Refused(text) => {
-                self.fail(text.clone());
+                self.fail(path, text.clone());
                 0
             }
         }

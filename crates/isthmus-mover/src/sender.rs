@@ -11,14 +11,14 @@ use crate::buffer::Buffer;
 use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{Gauge, scaled};
-use crate::names::shown;
+use crate::names::{self, shown};
 use crate::plan::Plan;
 use crate::pool::{Block, Done, Job, Pool, Sealing};
 use crate::seal::TAG_LEN;
 use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
-use crate::walk::{Filter, Found, Item, Root, walk};
-use crate::watch::{Bottleneck, Notice, Progress, Stages, Summary, Watch, since};
+use crate::walk::{Filter, Found, Item, Roots, walk};
+use crate::watch::{Bottleneck, Named, Notice, Progress, Stages, Summary, Watch, What, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Piece, Rules, Status, Verdict};
 
 /// What is sent before the first answer: more than a path of 1 Gb/s carries in four round trips, or one of 5 Gb/s
@@ -63,8 +63,11 @@ struct Flying {
 
 enum Entity {
     File(Flying),
-    /// A folder or a symbolic link, by its path for people.
-    Other(Vec<u8>),
+    /// A folder or a symbolic link; nothing is told of a folder's end.
+    Other {
+        path: Vec<u8>,
+        what: Option<What>,
+    },
 }
 
 pub(crate) struct SendingSide<'a> {
@@ -77,6 +80,8 @@ pub(crate) struct SendingSide<'a> {
     walked: bool,
     sealing: Arc<Sealing>,
     entities: HashMap<u64, Entity>,
+    /// What a single file is called at the destination, if not as here.
+    name: Option<Vec<u8>>,
     large: usize,
     next_id: u64,
     entries: Vec<Entry>,
@@ -113,7 +118,7 @@ impl<'a> SendingSide<'a> {
     /// Starts to walk and to read; nothing is sent before [`SendingSide::run`].
     pub(crate) fn start(
         sending: Sending,
-        roots: Vec<Root>,
+        roots: Roots,
         filter: Filter,
         wire: &'a mut Wire,
         watch: &'a mut Watch<'a>,
@@ -121,7 +126,7 @@ impl<'a> SendingSide<'a> {
         let (out, found) = crossbeam_channel::bounded(4096);
         std::thread::Builder::new()
             .name("mover-walk".to_owned())
-            .spawn(move || walk(&roots, &filter, &out))?;
+            .spawn(move || walk(roots, &filter, &out))?;
         let pool = Pool::new(sending.threads, sending.disk, &wire.sender())?;
         let now = Instant::now();
         let ahead = if sending.rules.dry_run || sending.rules.update { 0 } else { AHEAD };
@@ -132,6 +137,7 @@ impl<'a> SendingSide<'a> {
             walked: false,
             sealing: Arc::default(),
             entities: HashMap::new(),
+            name: None,
             large: 0,
             next_id: 0,
             entries: Vec::new(),
@@ -280,14 +286,13 @@ impl<'a> SendingSide<'a> {
 
     fn find(&mut self, found: Found) -> Result<(), MoverError> {
         match found {
-            Found::Trouble(text) => {
-                self.summary.failed += 1;
-                self.wire.say(&Control::Trouble(text.clone()))?;
-                (self.watch)(Notice::Failed { text });
+            Found::Trouble(trouble) => {
+                self.wire.say(&Control::Trouble(trouble.clone()))?;
+                self.fail(Named(trouble.path), &trouble.text);
             }
-            Found::Skipped(text) => {
-                self.wire.say(&Control::Warning(text.clone()))?;
-                (self.watch)(Notice::Warning { text });
+            Found::Skipped(trouble) => {
+                self.wire.say(&Control::Warning(trouble.clone()))?;
+                (self.watch)(Notice::Warning { path: Named(trouble.path), text: trouble.text });
             }
             Found::Item(item) if item.kind == Kind::FolderEnd => self.ends.push_back((self.next_id, item)),
             Found::Item(item) => self.announce(item)?,
@@ -319,7 +324,7 @@ impl<'a> SendingSide<'a> {
             }
             None => {
                 self.plan.announce(id, None);
-                Entity::Other(entry.shown_as())
+                Entity::Other { path: entry.path.clone(), what: What::of(&entry.kind) }
             }
         };
         self.entities.insert(id, entity);
@@ -364,8 +369,7 @@ impl<'a> SendingSide<'a> {
         while Instant::now() >= self.may_read_at && self.has_room() {
             let Some(parts) = self.plan.next_block() else { break };
             let bytes: u64 = parts.iter().map(|part| part.len).sum();
-            if self.sending.rate > 0 {
-                let pause = Duration::from_secs_f64(bytes as f64 / self.sending.rate as f64);
+            if let Some(pause) = self.pause(bytes) {
                 self.may_read_at = self.may_read_at.max(Instant::now()) + pause;
             }
             let mut sources = Vec::with_capacity(parts.len());
@@ -395,6 +399,18 @@ impl<'a> SendingSide<'a> {
             self.wire.say(&Control::Closes(closes))?;
         }
         Ok(())
+    }
+
+    /// How long so many bytes take at the user's limit, if there is one.
+    fn pause(&self, bytes: u64) -> Option<Duration> {
+        let rate = self.sending.rate;
+        (rate > 0).then(|| Duration::from_secs_f64(bytes as f64 / rate as f64))
+    }
+
+    /// Of the user's limit so many bytes that were read are no part: they are not sent.
+    fn spare(&mut self, bytes: u64) {
+        let pause = self.pause(bytes).unwrap_or_default();
+        self.may_read_at = self.may_read_at.checked_sub(pause).unwrap_or(self.may_read_at);
     }
 
     fn has_room(&self) -> bool {
@@ -472,6 +488,7 @@ impl<'a> SendingSide<'a> {
     /// A block of which nobody wants anything.
     fn drop_block(&mut self, block: Block) {
         self.have_left(&block);
+        self.spare(block.read.pieces.iter().map(|piece| u64::from(piece.len)).sum());
         self.free.push(block.buffer);
     }
 
@@ -490,7 +507,10 @@ impl<'a> SendingSide<'a> {
         for piece in &block.read.pieces {
             let bytes = u64::from(piece.len);
             self.status.bytes += bytes;
-            if !piece.hole {
+            if piece.hole {
+                // It was not known to be one.
+                self.spare(bytes);
+            } else {
                 self.summary.sent += bytes;
             }
         }
@@ -518,7 +538,7 @@ impl<'a> SendingSide<'a> {
 
     fn hear(&mut self, control: Control) -> Result<(), MoverError> {
         match control {
-            Control::Opened => {}
+            Control::Opened { name } => self.name = name,
             Control::Answers(answers) => {
                 for (id, answer) in answers {
                     self.on_answer(id, answer)?;
@@ -530,7 +550,6 @@ impl<'a> SendingSide<'a> {
                 }
             }
             Control::Status(status) => self.other = status,
-            Control::Warning(text) => (self.watch)(Notice::Warning { text: shown(text.as_bytes()) }),
             _ => return Err(MoverError::Refused("the receiver sent what only senders say".to_owned())),
         }
         Ok(())
@@ -544,14 +563,10 @@ impl<'a> SendingSide<'a> {
             Err(unasked) => return Err(MoverError::Refused(unasked.to_string())),
         };
         let block = self.sending.block;
-        let (path, bytes, is_file) = match self.entities.get(&id) {
-            Some(Entity::File(file)) => {
-                let Source { size, share, .. } = *file.source;
-                (shown(&file.source.path), share.bytes(size, block), true)
-            }
-            Some(Entity::Other(path)) => (shown(path), 0, false),
-            None => return Ok(()),
-        };
+        let Some(Entity::File(file)) = self.entities.get(&id) else { return Ok(()) };
+        let Source { size, share, .. } = *file.source;
+        let path = Named(names::called(self.name.as_deref(), &file.source.path));
+        let bytes = share.bytes(size, block);
         match answer {
             Answer::Send => {}
             Answer::Have(_) | Answer::Perhaps(_) => {
@@ -570,17 +585,17 @@ impl<'a> SendingSide<'a> {
                 }
             }
             Answer::Same | Answer::Newer => {
-                self.summary.kept += u64::from(is_file);
+                self.summary.kept += 1;
                 self.bytes_done += bytes;
                 let why = if answer == Answer::Same { "same" } else { "newer" };
                 (self.watch)(Notice::Kept { path, bytes, why });
             }
             Answer::Would(bytes) => {
-                self.summary.files += u64::from(is_file);
+                self.summary.files += 1;
                 self.summary.bytes += bytes;
-                (self.watch)(Notice::Would { path, bytes });
+                (self.watch)(Notice::Would { path, bytes, kind: What::File });
             }
-            Answer::Refused(text) => self.fail(&text),
+            Answer::Refused(text) => self.fail(path, &text),
         }
         if last {
             self.forget(id);
@@ -588,10 +603,10 @@ impl<'a> SendingSide<'a> {
         Ok(())
     }
 
-    fn fail(&mut self, text: &str) {
+    fn fail(&mut self, path: Named, text: &str) {
         self.summary.failed += 1;
         if !text.is_empty() {
-            (self.watch)(Notice::Failed { text: shown(text.as_bytes()) });
+            (self.watch)(Notice::Failed { path, text: shown(text.as_bytes()) });
         }
     }
 
@@ -606,19 +621,30 @@ impl<'a> SendingSide<'a> {
         if !self.plan.settle(id) {
             return;
         }
-        match (self.entities.get(&id), outcome) {
-            (Some(Entity::File(file)), Outcome::Done(digest)) => {
+        let Some(entity) = self.entities.get(&id) else { return };
+        let (path, what) = match entity {
+            Entity::File(file) => (names::called(self.name.as_deref(), &file.source.path), None),
+            Entity::Other { path, what } => (path.clone(), *what),
+        };
+        let path = Named(path);
+        match (entity, outcome) {
+            (Entity::File(file), Outcome::Done(digest)) => {
                 let Source { size: bytes, share, .. } = *file.source;
                 self.summary.bytes += share.bytes(bytes, self.sending.block);
                 // No digest: others have yet to bring their shares of it.
                 if let Some(digest) = &digest {
                     self.summary.files += 1;
-                    let (path, blake3) = (shown(&file.source.path), digest::hex(digest));
-                    (self.watch)(Notice::File { path, bytes, blake3 });
+                    (self.watch)(Notice::File { path, bytes, blake3: digest::hex(digest) });
                 }
             }
-            (_, Outcome::Failed(text)) => self.fail(&text),
-            (Some(Entity::Other(_)) | None, Outcome::Done(_)) => {}
+            (_, Outcome::Failed(text)) => self.fail(path, &text),
+            (Entity::Other { .. }, Outcome::Done(_)) => {
+                if let Some(what) = what {
+                    (self.watch)(what.made(path, self.sending.rules.dry_run));
+                }
+            }
+            (_, Outcome::Newer) => (self.watch)(Notice::Kept { path, bytes: 0, why: "newer" }),
+            (_, Outcome::Kept) => {}
         }
         self.forget(id);
     }

@@ -1,5 +1,6 @@
 //! The service: it offers folders to clients that it knows.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,12 +9,13 @@ use isthmus_proto::PeerId;
 use isthmus_trust::Trust;
 use isthmus_wire::Address;
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use crate::MoverError;
 use crate::admission::Admission;
 use crate::channel::Channel;
 use crate::config::{Export, ServeConfig};
+use crate::expand::{MATCHES_MAX, expand};
 use crate::landing::Landing;
 use crate::port::Port;
 use crate::receiver::{Receiving, ReceivingSide};
@@ -21,9 +23,9 @@ use crate::sender::{Sending, SendingSide};
 use crate::session::{Event, TAG_OPEN, Wire, refuse};
 use crate::succession::Succession;
 use crate::sweep::Sweep;
-use crate::walk::{Filter, Root, apart};
+use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Notice, Summary};
-use crate::wire::{BLOCK_SIZES, Control, Open, VERSION, Way};
+use crate::wire::{BLOCK_SIZES, Control, Open, Trouble, VERSION, Way};
 use crate::{confine, names, sweep};
 
 const MAGIC: &[u8; 8] = b"ISTHMOVE";
@@ -221,9 +223,10 @@ impl Service {
         })?);
         let (block, memory) = (open.block, self.config.memory.0);
         let (threads, disk) = (self.config.threads, self.config.disk());
-        let usage = |path: &[u8], error: &dyn std::fmt::Display| {
-            MoverError::Usage(format!("{}/{}: {error}", open.export, names::shown(path)))
+        let of = |path: &[u8], error: &dyn std::fmt::Display| {
+            format!("{}/{}: {error}", open.export, names::shown(path))
         };
+        let usage = |path: &[u8], error: &dyn std::fmt::Display| MoverError::Usage(of(path, error));
         let mut quiet = |notice: Notice| tracing::debug!("{notice:?}");
         match &open.way {
             Way::Put { path, folder } => {
@@ -231,7 +234,7 @@ impl Service {
                 let path = names::tidy(path).map_err(|error| usage(path, &error))?;
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
                     .map_err(|error| usage(&path, &error))?;
-                wire.say(&Control::Opened)?;
+                wire.say(&Control::Opened { name: landing.name().map(<[u8]>::to_vec) })?;
                 let receiving = Receiving { block, memory, threads, disk };
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 Ok((what, side.run(rest)?))
@@ -239,13 +242,17 @@ impl Service {
             Way::Get { paths, choice } => {
                 let what = format!("get {} paths of {}", paths.len(), open.export);
                 let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
-                let mut roots = Vec::new();
-                for path in paths {
-                    let tidy = names::tidy(path).map_err(|error| usage(path, &error))?;
-                    roots.push(below(&root, &open.export, &tidy).map_err(|error| usage(path, &error))?);
-                }
-                apart(&roots).map_err(MoverError::Usage)?;
-                wire.say(&Control::Opened)?;
+                let missing = |path: &[u8], error| Trouble { path: path.to_vec(), text: of(path, &error) };
+                let mut room = MATCHES_MAX;
+                let roots = paths.iter().flat_map(|path| match expand(&root, path, &mut room) {
+                    Ok(paths) => paths
+                        .iter()
+                        .map(|path| below(&root, &open.export, path).map_err(|error| missing(path, error)))
+                        .collect(),
+                    Err(error) => vec![Err(missing(path, error))],
+                });
+                let roots = Roots::new(roots).map_err(MoverError::Usage)?;
+                wire.say(&Control::Opened { name: None })?;
                 let sending = Sending { block, memory, threads, disk, rate: open.rate, rules: open.rules };
                 let side = SendingSide::start(sending, roots, filter, wire, &mut quiet)?;
                 Ok((what, side.run()?))
@@ -322,17 +329,25 @@ fn greet(wire: &mut Wire) -> Result<(Open, Vec<Control>), MoverError> {
     }
 }
 
-/// Where a walk of `path` below an export begins.
-fn below(root: &Arc<std::os::fd::OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root> {
-    if path.is_empty() {
-        return Ok(Root { dir: root.clone(), at: b".".to_vec(), name: export.as_bytes().to_vec() });
+/// Where a walk of `path` below an export begins. As on the client's side a symbolic link that is named stands for what
+/// it leads to.
+fn below(root: &Arc<OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root> {
+    let tidy = names::tidy(path).map_err(std::io::Error::other)?;
+    let named = |name: &[u8]| (!is_contents(path)).then(|| name.to_vec());
+    if tidy.is_empty() {
+        return Ok(Root { dir: root.clone(), at: b".".to_vec(), name: named(export.as_bytes()) });
     }
-    let (above, name) = names::split(path);
-    let above = if above.is_empty() { b"." } else { above };
-    let dir = Arc::new(confine::open_following(root, above, OFlags::RDONLY | OFlags::DIRECTORY)?);
-    // What is not there is said at once, and not among the troubles of a walk.
-    confine::open(&dir, name, OFlags::PATH, rustix::fs::Mode::empty())?;
-    Ok(Root { dir, at: name.to_vec(), name: name.to_vec() })
+    let name = named(names::split(&tidy).1);
+    // Where no link is on the way no folder need be kept open, of which there may be many.
+    match confine::open(root, &tidy, OFlags::PATH, Mode::empty()) {
+        Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Symlink => {
+            Ok(Root { dir: root.clone(), at: tidy, name })
+        }
+        _ => {
+            let (dir, at) = confine::follow(root, &tidy)?;
+            Ok(Root { dir: Arc::new(dir), at, name })
+        }
+    }
 }
 
 #[cfg(test)]

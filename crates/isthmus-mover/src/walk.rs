@@ -3,18 +3,20 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
 
-use crate::wire::{Choice, Kind, Meta, RANKS_MAX, Share};
+use crate::wire::{Choice, ITSELF, Kind, Meta, RANKS_MAX, Share, Trouble};
 use crate::{confine, meta, names};
 
 /// Most patterns of a choice, and the longest.
 const PATTERNS_MAX: usize = 64;
 const PATTERN_LEN_MAX: usize = 1024;
+const NO_KIND: &str = "neither file, folder nor symbolic link; not copied";
 
 /// Where to begin: something in an open folder, and what it is called at the destination.
 #[derive(Clone, Debug)]
@@ -23,8 +25,8 @@ pub(crate) struct Root {
     pub(crate) dir: Arc<OwnedFd>,
     /// Path below it.
     pub(crate) at: Vec<u8>,
-    /// Name at the destination.
-    pub(crate) name: Vec<u8>,
+    /// Name at the destination; none: it is a folder, and what is in it goes there.
+    pub(crate) name: Option<Vec<u8>>,
 }
 
 impl Root {
@@ -35,18 +37,52 @@ impl Root {
     }
 }
 
-/// Whether each has a place of its own at the destination.
-///
-/// # Errors
-/// Two have the same: which of them would stay would be chance.
-pub(crate) fn apart(roots: &[Root]) -> Result<(), String> {
-    let mut seen = HashSet::new();
-    match roots.iter().find(|root| !seen.insert(&root.name)) {
-        Some(root) => Err(format!(
-            "two sources are called {:?}, of which one would replace the other; copy them to different folders",
-            names::shown(&root.name)
-        )),
-        None => Ok(()),
+/// Whether a source that is written so stands for what is in a folder: "SRC/", "SRC/.", ".".
+pub(crate) fn is_contents(written: &[u8]) -> bool {
+    !written.is_empty() && matches!(names::split(written).1, b"" | b"." | b"..")
+}
+
+/// All sources of a transfer.
+#[derive(Debug)]
+pub(crate) struct Roots {
+    /// Those that are there.
+    pub(crate) found: Vec<Root>,
+    /// The others.
+    pub(crate) missing: Vec<Trouble>,
+}
+
+impl Roots {
+    /// Sorts out what was named.
+    ///
+    /// # Errors
+    /// None of it is there; or two have the same place at the destination: which of them would stay would be chance.
+    pub(crate) fn new(named: impl Iterator<Item = Result<Root, Trouble>>) -> Result<Self, String> {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for root in named {
+            match root {
+                Ok(root) => found.push(root),
+                Err(trouble) => missing.push(trouble),
+            }
+        }
+        if let (true, Some(first)) = (found.is_empty(), missing.first()) {
+            return Err(first.text.clone());
+        }
+        if found.len() > 1 && found.iter().any(|root| root.name.is_none()) {
+            return Err(
+                "a source that ends in \"/\" or \"/.\" is what is in the folder, and is copied by itself; \
+                        leave that off, or name no other source"
+                    .to_owned(),
+            );
+        }
+        let mut seen = HashSet::new();
+        let twice = found.iter().filter_map(|root| root.name.as_ref()).find(|name| !seen.insert(*name));
+        match twice {
+            Some(name) => Err(format!(
+                "two sources are called {:?}, of which one would replace the other; copy them to different folders",
+                names::shown(name)
+            )),
+            None => Ok(Self { found, missing }),
+        }
     }
 }
 
@@ -56,9 +92,9 @@ pub(crate) enum Found {
     /// Something to copy.
     Item(Item),
     /// Something that is not copied, and why.
-    Trouble(String),
+    Trouble(Trouble),
     /// The same, and no fault: it cannot be copied by its nature or its name.
-    Skipped(String),
+    Skipped(Trouble),
 }
 
 /// An entry before it has a number.
@@ -79,8 +115,8 @@ pub(crate) struct Item {
 /// Which files are left out, ready to be asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
-    exclude: GlobSet,
-    include: GlobSet,
+    exclude: Patterns,
+    include: Patterns,
     recursive: bool,
     share: Share,
     /// Bytes of a block.
@@ -98,36 +134,58 @@ impl Filter {
             return Err(format!("there is no process {rank} of {ranks}"));
         }
         Ok(Self {
-            exclude: patterns(&choice.exclude)?,
-            include: patterns(&choice.include)?,
+            exclude: Patterns::new(&choice.exclude)?,
+            include: Patterns::new(&choice.include)?,
             recursive: choice.recursive,
             share: choice.share,
             block,
         })
     }
 
-    fn leaves_out(&self, path: &[u8]) -> bool {
+    fn leaves_out(&self, path: &[u8], is_folder: bool) -> bool {
         use std::os::unix::ffi::OsStrExt;
-        let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-        !self.exclude.is_empty() && self.exclude.is_match(path) && !self.include.is_match(path)
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        self.exclude.fits(path, is_folder) && !self.include.fits(path, is_folder)
     }
 }
 
-/// A pattern without a slash is about names wherever they are, as `*.tmp`.
-fn patterns(texts: &[String]) -> Result<GlobSet, String> {
-    if texts.len() > PATTERNS_MAX || texts.iter().any(|text| text.len() > PATTERN_LEN_MAX) {
-        return Err(format!("at most {PATTERNS_MAX} patterns of {PATTERN_LEN_MAX} bytes are taken"));
-    }
-    let mut set = GlobSetBuilder::new();
-    for text in texts {
-        let wide = match text.trim_start_matches('/') {
-            text if text.contains('/') => text.to_owned(),
-            text => format!("**/{text}"),
+/// Patterns of one kind. They mean what they mean to rsync: one with a "/" at its end is about folders only, one that
+/// begins with it about what lies directly in the source, and one with it in the middle about the end of a path.
+#[derive(Clone, Debug)]
+struct Patterns {
+    any: GlobSet,
+    folders: GlobSet,
+}
+
+impl Patterns {
+    fn new(texts: &[String]) -> Result<Self, String> {
+        if texts.len() > PATTERNS_MAX || texts.iter().any(|text| text.len() > PATTERN_LEN_MAX) {
+            return Err(format!("at most {PATTERNS_MAX} patterns of {PATTERN_LEN_MAX} bytes are taken"));
+        }
+        let (mut any, mut folders) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for text in texts {
+            let (set, rest) = match text.strip_suffix('/') {
+                Some(rest) => (&mut folders, rest),
+                None => (&mut any, &text[..]),
+            };
+            let whole = rest.strip_prefix('/').map_or_else(|| format!("**/{rest}"), str::to_owned);
+            let glob = GlobBuilder::new(&whole).literal_separator(true).build();
+            set.add(glob.map_err(|error| format!("{text:?} is no pattern: {}", error.kind()))?);
+        }
+        let built = |set: GlobSetBuilder| {
+            set.build().map_err(|error| format!("these patterns cannot be used: {}", error.kind()))
         };
-        let glob = GlobBuilder::new(&wide).literal_separator(true).build();
-        set.add(glob.map_err(|error| format!("{text:?} is no pattern: {}", error.kind()))?);
+        Ok(Self { any: built(any)?, folders: built(folders)? })
     }
-    set.build().map_err(|error| format!("these patterns cannot be used: {}", error.kind()))
+
+    fn fits(&self, path: &Path, is_folder: bool) -> bool {
+        self.any.is_match(path) || is_folder && self.folders.is_match(path)
+    }
+}
+
+fn is_folder(within: &OwnedFd, name: &[u8]) -> bool {
+    statat(within, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// Whether a file has holes.
@@ -135,14 +193,28 @@ fn sparse(stat: &Stat) -> bool {
     (stat.st_blocks as u64).saturating_mul(512) < stat.st_size as u64
 }
 
+/// What is said of something at `at` that is not copied to `path`.
+fn trouble(at: &[u8], path: &[u8], error: &dyn std::fmt::Display) -> Trouble {
+    Trouble { path: path.to_vec(), text: format!("{}: {error}", names::shown(at)) }
+}
+
 /// The listener is gone: the walk ends.
 struct Gone;
 
 /// Walks all roots in turn; ends early when nobody listens any more.
-pub(crate) fn walk(roots: &[Root], filter: &Filter, out: &Sender<Found>) {
-    for root in roots {
-        let mut walker = Walker { dir: &root.dir, filter, out };
-        if walker.visit(root.dir.as_fd(), &root.at, &root.at, &root.name, 0).is_err() {
+pub(crate) fn walk(roots: Roots, filter: &Filter, out: &Sender<Found>) {
+    for trouble in roots.missing {
+        if out.send(Found::Trouble(trouble)).is_err() {
+            return;
+        }
+    }
+    for root in &roots.found {
+        let (path, top) = match &root.name {
+            Some(name) => (&name[..], name.len() + 1),
+            None => (ITSELF, 0),
+        };
+        let mut walker = Walker { dir: &root.dir, top, filter, out };
+        if walker.visit(root.dir.as_fd(), &root.at, &root.at, path, 0).is_err() {
             return;
         }
     }
@@ -150,6 +222,8 @@ pub(crate) fn walk(roots: &[Root], filter: &Filter, out: &Sender<Found>) {
 
 struct Walker<'a> {
     dir: &'a Arc<OwnedFd>,
+    /// How much of a path at the destination is the root's own name. Bytes.
+    top: usize,
     filter: &'a Filter,
     out: &'a Sender<Found>,
 }
@@ -159,19 +233,19 @@ impl Walker<'_> {
         self.out.send(found).map_err(|_| Gone)
     }
 
-    fn trouble(&self, at: &[u8], error: &dyn std::fmt::Display) -> Result<(), Gone> {
-        self.say(Found::Trouble(format!("{}: {error}", names::shown(at))))
+    fn trouble(&self, at: &[u8], path: &[u8], error: &dyn std::fmt::Display) -> Result<(), Gone> {
+        self.say(Found::Trouble(trouble(at, path, error)))
     }
 
     /// The same of what the system said.
-    fn refused(&self, at: &[u8], error: &io::Error) -> Result<(), Gone> {
+    fn refused(&self, at: &[u8], path: &[u8], error: &io::Error) -> Result<(), Gone> {
         let may_not = error.kind() == io::ErrorKind::PermissionDenied;
         let remedy = if may_not { "; who runs the sending side may not read it" } else { "" };
-        self.trouble(at, &format_args!("{error}{remedy}"))
+        self.trouble(at, path, &format_args!("{error}{remedy}"))
     }
 
-    fn skip(&self, at: &[u8], why: &str) -> Result<(), Gone> {
-        self.say(Found::Skipped(format!("{}: {why}", names::shown(at))))
+    fn skip(&self, at: &[u8], path: &[u8], why: &str) -> Result<(), Gone> {
+        self.say(Found::Skipped(trouble(at, path, &why)))
     }
 
     fn item(&self, at: &[u8], path: &[u8], kind: Kind, meta: Meta) -> Result<(), Gone> {
@@ -193,39 +267,51 @@ impl Walker<'_> {
         path: &[u8],
         depth: usize,
     ) -> Result<(), Gone> {
-        if let Err(error) = names::check(path) {
-            return self.trouble(at, &error);
+        if path != ITSELF
+            && let Err(error) = names::check(path)
+        {
+            return self.trouble(at, path, &error);
         }
-        let stat = match statat(within, name, AtFlags::SYMLINK_NOFOLLOW) {
+        // The way to a source may have been changed since it was looked for.
+        let stat = if depth == 0 {
+            confine::open(within, name, OFlags::PATH, Mode::empty()).and_then(|there| Ok(fstat(there)?))
+        } else {
+            statat(within, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
+        };
+        let stat = match stat {
             Ok(stat) => stat,
-            Err(error) => return self.refused(at, &io::Error::from(error)),
+            Err(error) => return self.refused(at, path, &error),
         };
         let open =
             |flags| confine::open(within, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty());
         let kind = FileType::from_raw_mode(stat.st_mode);
+        let is_folder = kind == FileType::Directory;
+        if path == ITSELF && !is_folder {
+            return self.trouble(at, path, &"is no folder, of which the content could be copied");
+        }
         let long = kind == FileType::RegularFile && self.share_of(&stat) != Share::default();
-        if kind != FileType::Directory && !long && !self.filter.share.takes(path) {
+        if !is_folder && !long && !self.filter.share.takes(path) {
             return Ok(());
         }
         match kind {
             FileType::RegularFile => match open(OFlags::empty()) {
                 Ok(file) => self.file(&file, at, path),
-                Err(error) => self.refused(at, &error),
+                Err(error) => self.refused(at, path, &error),
             },
             FileType::Directory if !self.filter.recursive => {
-                self.trouble(at, &"is a folder; add -r to copy it with what is in it")
+                self.trouble(at, path, &"is a folder; add -r to copy it with what is in it")
             }
             FileType::Directory => match open(OFlags::DIRECTORY) {
                 Ok(folder) => self.folder(folder, &stat, at, path, depth),
-                Err(error) => self.refused(at, &error),
+                Err(error) => self.refused(at, path, &error),
             },
             FileType::Symlink => match readlinkat(within, name, Vec::new()) {
                 Ok(text) => self.item(at, path, Kind::Symlink(text.into_bytes()), meta::of(&stat)),
-                Err(error) => self.refused(at, &io::Error::from(error)),
+                Err(error) => self.refused(at, path, &io::Error::from(error)),
             },
             // What the user has named is to be copied.
-            _ if depth == 0 => self.trouble(at, &"neither file, folder nor symbolic link; not copied"),
-            _ => self.skip(at, "neither file, folder nor symbolic link; not copied"),
+            _ if depth == 0 => self.trouble(at, path, &NO_KIND),
+            _ => self.skip(at, path, NO_KIND),
         }
     }
 
@@ -238,19 +324,19 @@ impl Walker<'_> {
     fn file(&self, file: &OwnedFd, at: &[u8], path: &[u8]) -> Result<(), Gone> {
         let stat = match fstat(file) {
             Ok(stat) => stat,
-            Err(error) => return self.refused(at, &io::Error::from(error)),
+            Err(error) => return self.refused(at, path, &io::Error::from(error)),
         };
-        let meta = self.with_xattrs(file, &stat, at)?;
+        let meta = self.with_xattrs(file, &stat, at, path)?;
         let size = stat.st_size as u64;
         let (sparse, share) = (sparse(&stat), self.share_of(&stat));
         self.item(at, path, Kind::File { size, ctime: meta::ctime(&stat), sparse, share }, meta)
     }
 
-    fn with_xattrs(&self, file: &OwnedFd, stat: &Stat, at: &[u8]) -> Result<Meta, Gone> {
+    fn with_xattrs(&self, file: &OwnedFd, stat: &Stat, at: &[u8], path: &[u8]) -> Result<Meta, Gone> {
         let xattrs = match meta::xattrs(file) {
             Ok(xattrs) => xattrs,
             Err(error) => {
-                self.trouble(at, &error)?;
+                self.trouble(at, path, &error)?;
                 Vec::new()
             }
         };
@@ -265,7 +351,7 @@ impl Walker<'_> {
         path: &[u8],
         depth: usize,
     ) -> Result<(), Gone> {
-        let mut meta = self.with_xattrs(&folder, stat, at)?;
+        let mut meta = self.with_xattrs(&folder, stat, at, path)?;
         if self.filter.share.ranks > 1 {
             // Who is done first must not lock the others out.
             meta.mode |= 0o700;
@@ -273,13 +359,13 @@ impl Walker<'_> {
         self.item(at, path, Kind::Folder, meta.clone())?;
         let entries = match Dir::read_from(&folder) {
             Ok(entries) => entries,
-            Err(error) => return self.refused(at, &io::Error::from(error)),
+            Err(error) => return self.refused(at, path, &io::Error::from(error)),
         };
         for entry in entries {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    self.refused(at, &io::Error::from(error))?;
+                    self.refused(at, path, &io::Error::from(error))?;
                     break;
                 }
             };
@@ -287,17 +373,22 @@ impl Walker<'_> {
             if name == b"." || name == b".." {
                 continue;
             }
-            let path = names::join(path, name);
+            let at = names::join(at, name);
+            let path = if path == ITSELF { name.to_vec() } else { names::join(path, name) };
+            // Of what is left out nothing more is asked: it may be gone by now.
+            let is_folder = match entry.file_type() {
+                FileType::Unknown => is_folder(&folder, name),
+                kind => kind == FileType::Directory,
+            };
             // The pattern is about what is below the root, not about the root's own name.
-            let below = path.iter().position(|byte| *byte == b'/').map_or(&path[..], |at| &path[at + 1..]);
-            if self.filter.leaves_out(below) {
+            if self.filter.leaves_out(&path[self.top..], is_folder) {
                 continue;
             }
             if names::is_partial(name) {
                 // A user may have given one of these to something else.
-                self.skip(&names::join(at, name), "named as files that are not whole yet; not copied")?;
+                self.skip(&at, &path, "named as files that are not whole yet; not copied")?;
             } else {
-                self.visit(folder.as_fd(), name, &names::join(at, name), &path, depth + 1)?;
+                self.visit(folder.as_fd(), name, &at, &path, depth + 1)?;
             }
         }
         self.item(at, path, Kind::FolderEnd, meta)

@@ -1,8 +1,9 @@
 //! What a transfer tells those who watch it.
 
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
-use crate::wire::Status;
+use crate::wire::{Kind, Status};
 
 /// Which part holds the transfer up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -38,23 +39,93 @@ pub struct Progress {
     pub bottleneck: Bottleneck,
 }
 
+/// A path at the destination, as the system has it; of something that is not there, as it was written. As JSON it is the
+/// field `path`, and where it is no UTF-8 `path_bytes` besides, in which bytes are escaped as in a URL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named(pub Vec<u8>);
+
+impl Serialize for Named {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let text = String::from_utf8_lossy(&self.0);
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("path", &text)?;
+        if let std::borrow::Cow::Owned(_) = text {
+            map.serialize_entry("path_bytes", &escaped(&self.0))?;
+        }
+        map.end()
+    }
+}
+
+fn escaped(bytes: &[u8]) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
+    let text = |byte: &u8| if plain(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
+    bytes.iter().map(text).collect()
+}
+
+/// What there is under a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    /// A file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link.
+    Symlink,
+}
+
+impl What {
+    /// What an entry announces; none of one that ends a folder.
+    pub fn of(kind: &Kind) -> Option<Self> {
+        match kind {
+            Kind::File { .. } => Some(Self::File),
+            Kind::Folder => Some(Self::Folder),
+            Kind::Symlink(_) => Some(Self::Symlink),
+            Kind::FolderEnd => None,
+        }
+    }
+
+    /// The news that such a folder or link has been made, or would be.
+    pub(crate) fn made(self, path: Named, dry_run: bool) -> Notice {
+        match self {
+            kind if dry_run => Notice::Would { path, bytes: 0, kind },
+            Self::Folder => Notice::Folder { path },
+            _ => Notice::Symlink { path },
+        }
+    }
+}
+
 /// One piece of news; as JSON its `event` says which.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Notice {
     /// A file is whole at its destination.
     File {
-        /// Path at the destination.
-        path: String,
+        /// Which.
+        #[serde(flatten)]
+        path: Named,
         /// Length. Bytes.
         bytes: u64,
         /// BLAKE3 of all of it, as `b3sum` prints it.
         blake3: String,
     },
+    /// A folder has been made.
+    Folder {
+        /// Which.
+        #[serde(flatten)]
+        path: Named,
+    },
+    /// A symbolic link has been made, or has a new text.
+    Symlink {
+        /// Which.
+        #[serde(flatten)]
+        path: Named,
+    },
     /// A file is left as it is there.
     Kept {
-        /// Path at the destination.
-        path: String,
+        /// Which.
+        #[serde(flatten)]
+        path: Named,
         /// Length. Bytes.
         bytes: u64,
         /// "same" or "newer".
@@ -62,26 +133,36 @@ pub enum Notice {
     },
     /// A file goes on where an earlier transfer ended.
     Resumed {
-        /// Path at the destination.
-        path: String,
+        /// Which.
+        #[serde(flatten)]
+        path: Named,
         /// How much of it is there. Bytes.
         have: u64,
     },
-    /// A file would be copied, were this not a dry run.
+    /// Something would be copied, were this not a dry run.
     Would {
-        /// Path at the destination.
-        path: String,
-        /// Length. Bytes.
+        /// Which.
+        #[serde(flatten)]
+        path: Named,
+        /// Length of a file. Bytes.
         bytes: u64,
+        /// What it is.
+        kind: What,
     },
-    /// Something is not copied; the text begins with its path.
+    /// Something is not copied.
     Failed {
-        /// Why.
+        /// What.
+        #[serde(flatten)]
+        path: Named,
+        /// Why; it begins with the path at the source.
         text: String,
     },
     /// Something that the user should know.
     Warning {
-        /// What.
+        /// What it is about.
+        #[serde(flatten)]
+        path: Named,
+        /// What there is to know.
         text: String,
     },
     /// About once a second.
@@ -154,6 +235,19 @@ pub fn since(now: &Status, then: &Status) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_whole_and_without_doubt_in_json() {
+        let said = |path: &[u8]| {
+            let notice = Notice::Failed { path: Named(path.to_vec()), text: "t".to_owned() };
+            serde_json::to_value(&notice).expect("JSON")
+        };
+        let long = "a\n\"".repeat(1000);
+        let plain = serde_json::json!({ "event": "failed", "path": long, "text": "t" });
+        assert_eq!(said(long.as_bytes()), plain);
+        let odd = said(b"a/\xff%\n");
+        assert_eq!((&odd["path"], &odd["path_bytes"]), (&"a/\u{fffd}%\n".into(), &"a/%FF%25%0A".into()));
+    }
 
     #[test]
     fn the_stage_that_others_wait_for_is_named() {

@@ -21,6 +21,8 @@ pub const XATTRS_MAX: usize = 64 << 10;
 const SPLIT_BLOCKS: u64 = 16;
 /// Most processes that share one.
 pub const RANKS_MAX: u32 = 4096;
+/// The path of the folder that all goes into, where what is in a folder is copied and not the folder itself.
+pub const ITSELF: &[u8] = b".";
 /// Sizes that a block may have: powers of two, so that it is a subtree of BLAKE3's tree. Bytes.
 pub const BLOCK_SIZES: std::ops::RangeInclusive<u64> = (64 << 10)..=(16 << 20);
 
@@ -47,7 +49,10 @@ pub enum Control {
     /// The client's wish.
     Open(Open),
     /// The server grants it.
-    Opened,
+    Opened {
+        /// What a single file will be called there, if not as here.
+        name: Option<Vec<u8>>,
+    },
     /// From the sender: what there is to copy.
     Entries(Vec<Entry>),
     /// From the sender: the tree has been walked; so many files and bytes in all.
@@ -66,13 +71,22 @@ pub enum Control {
     /// From both, about once a second: how it goes.
     Status(Status),
     /// From the sender: something that is not copied, for the user.
-    Warning(String),
+    Warning(Trouble),
     /// From the sender: all is settled.
     Finished,
     /// The session ends for this reason.
     Fault(String),
     /// From the sender: something that should have been copied and could not, for the user.
-    Trouble(String),
+    Trouble(Trouble),
+}
+
+/// Something that is not copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// Path at the destination, or as the user wrote it where there is none.
+    pub path: Vec<u8>,
+    /// Why; it begins with the path at the source.
+    pub text: String,
 }
 
 /// Which way the files go.
@@ -87,7 +101,7 @@ pub enum Way {
     },
     /// From the server's export to the client.
     Get {
-        /// Below the export.
+        /// Below the export, as the user wrote them.
         paths: Vec<Vec<u8>>,
         /// Which files.
         choice: Choice,
@@ -199,20 +213,12 @@ pub struct Open {
 pub struct Entry {
     /// Number, rising from 0 without a gap.
     pub id: u64,
-    /// Path below the destination.
+    /// Path below the destination; of folders also [`ITSELF`].
     pub path: Vec<u8>,
     /// What it is.
     pub kind: Kind,
     /// What is kept beside its content.
     pub meta: Meta,
-}
-
-impl Entry {
-    /// Its path for people: of a folder with a slash.
-    pub fn shown_as(&self) -> Vec<u8> {
-        let slash: &[u8] = if self.kind == Kind::Folder { b"/" } else { b"" };
-        [&self.path, slash].concat()
-    }
 }
 
 /// Kinds of entries.
@@ -250,7 +256,7 @@ pub struct Meta {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a receiver wants of a file; of folders and links only that one would be made, or that what is there is newer.
+/// What a receiver wants of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// All of it.
@@ -286,10 +292,14 @@ pub enum Verdict {
 /// What became of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It is there under its name; of files the BLAKE3 digest of all their bytes.
+    /// It is there under its name, or would be, were this not a dry run; of files the BLAKE3 digest of all their bytes.
     Done(Option<[u8; 32]>),
     /// It is not, and why; no text where a folder that it is in was refused.
     Failed(String),
+    /// A folder or symbolic link that was there already.
+    Kept,
+    /// A symbolic link that is not made, for what is there is newer.
+    Newer,
 }
 
 /// How it goes on one side, since the session began.

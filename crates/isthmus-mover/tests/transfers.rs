@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use isthmus_mover::names::shown;
 use isthmus_mover::wire::{Choice, Rules, Share};
 use isthmus_mover::{Direction, MoverError, Notice, Transfer};
 use support::*;
@@ -78,7 +79,7 @@ fn a_tree_is_the_same_there_and_back_and_is_not_sent_twice() {
     assert_eq!((summary.files, summary.kept), (0, 303));
     assert!(notices.iter().all(|notice| matches!(notice, Notice::Kept { why: "same", .. })), "{notices:?}");
     // As another name, which is not there yet.
-    let (summary, _) = complete(&place.get(&["tree/a"], "renamed"));
+    let (summary, _) = complete(&place.get(&["tree/a/"], "renamed"));
     assert_eq!(summary.files, 301);
     assert_eq!(tree(&place.here("renamed")), tree(&source.join("a")));
     // The export itself.
@@ -113,7 +114,7 @@ fn choices_and_rules_hold() {
     let names: Vec<_> = tree(&place.export("t")).into_keys().collect();
     assert_eq!(names, ["keep.tmp", "run", "run/a.dat"]);
     // The other way round the patterns are the service's to obey.
-    let mut back = place.get(&["t"], "back");
+    let mut back = place.get(&["t/"], "back");
     back.choice = Choice { exclude: vec!["run/*".to_owned()], ..choice };
     complete(&back);
     assert_eq!(tree(&place.here("back")).into_keys().collect::<Vec<_>>(), ["keep.tmp", "run"]);
@@ -128,7 +129,7 @@ fn choices_and_rules_hold() {
     assert_eq!(fs::read(place.export("t/keep.tmp")).expect("there"), b"keep.tmp");
 }
 
-/// What a dry run says of what is no file: folders with a slash, and links, where they would be made.
+/// And a dry run says of them what the copy itself does.
 #[test]
 fn folders_and_links_obey_the_rules_as_files_do() {
     let place = Place::writable();
@@ -150,12 +151,13 @@ fn folders_and_links_obey_the_rules_as_files_do() {
     transfer.rules = Rules { update: true, dry_run: true, sync: true, ..Rules::default() };
     let texts = |notices: &[Notice], failed: &mut u64| {
         let text = |notice: &Notice| match notice {
-            Notice::Would { path, bytes } => format!("would {path} {bytes}"),
-            Notice::Kept { path, why, .. } => format!("{why} {path}"),
-            Notice::Failed { text } => {
+            Notice::Would { path, bytes, kind } => format!("would {} {bytes} {kind:?}", shown(&path.0)),
+            Notice::Kept { path, why, .. } => format!("{why} {}", shown(&path.0)),
+            Notice::Failed { text, .. } => {
                 *failed += 1;
                 text.clone()
             }
+            Notice::Folder { path } | Notice::Symlink { path } => format!("made {}", shown(&path.0)),
             other => panic!("{other:?}"),
         };
         let mut texts: Vec<_> = notices.iter().map(text).collect();
@@ -170,9 +172,11 @@ fn folders_and_links_obey_the_rules_as_files_do() {
         assert_eq!((done.files, done.kept, done.failed, failed), (0, 0, 1, 1), "{told:?}");
         let mut expected =
             vec!["newer t/newer", "t/pipe: there is a pipe of this name; remove it, or copy elsewhere"];
-        if dry_run {
-            expected.extend(["would t/missing 0", "would t/new/ 0"]);
-        }
+        expected.extend(match dry_run {
+            true => ["would t/missing 0 Symlink", "would t/new 0 Folder"],
+            false => ["made t/missing", "made t/new"],
+        });
+        expected.sort_unstable();
         assert_eq!(told, expected);
         let made = [place.export("t/new").is_dir(), place.export("t/missing").is_symlink()];
         assert_eq!(made, [!dry_run; 2]);
@@ -182,6 +186,256 @@ fn folders_and_links_obey_the_rules_as_files_do() {
     transfer.rules = Rules::default();
     assert_eq!(run(&transfer).0.expect("it ends").failed, 1);
     assert!(place.export("t/newer").is_symlink() && !place.export("t/pipe").is_symlink());
+}
+
+/// A copy to one of these: there, and back.
+fn both_ways(
+    place: &Place,
+) -> [(&'static str, Box<dyn Fn(&[&str], &str) -> Transfer + '_>, std::path::PathBuf); 2] {
+    [
+        ("put", Box::new(|paths, to| place.put(paths, to)), place.export("")),
+        ("get", Box::new(|paths, to| place.get(paths, to)), place.here("")),
+    ]
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    tree(folder).into_keys().collect()
+}
+
+/// Whether the destination was there or not: what is there after the first copy is no reason to copy elsewhere.
+#[test]
+fn a_folder_that_is_copied_again_goes_where_it_went() {
+    let place = Place::writable();
+    for root in [place.here("run"), place.export("run")] {
+        fs::create_dir_all(root.join("sub")).expect("made");
+        fs::write(root.join("sub/f"), "f").expect("written");
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).expect("set");
+        age(&root, 9);
+    }
+    for (way, copy, there) in both_ways(&place) {
+        for (source, inside) in [("run", vec!["run", "run/sub", "run/sub/f"]), ("run/", vec!["sub", "sub/f"])]
+        {
+            for again in [false, true] {
+                let (summary, _) = complete(&copy(&[source], "new"));
+                assert_eq!(
+                    (summary.files, summary.kept),
+                    (u64::from(!again), u64::from(again)),
+                    "{way} {source}"
+                );
+                assert_eq!(names(&there.join("new")), inside, "{way} {source}");
+            }
+            fs::remove_dir_all(there.join("new")).expect("removed");
+        }
+        // Nobody is let into a folder who was not let into its source; one that was there keeps what it has.
+        complete(&copy(&["run/."], "new/"));
+        let stat = there.join("new").metadata().expect("made");
+        assert_eq!((stat.mode() & 0o7777, stat.mtime()), (0o700, 1_500_000_009), "{way}");
+        fs::set_permissions(there.join("new"), fs::Permissions::from_mode(0o755)).expect("set");
+        complete(&copy(&["run/."], "new"));
+        assert_eq!(there.join("new").metadata().expect("there").mode() & 0o7777, 0o755, "{way}");
+        // Into what is there already, the export or this folder.
+        let to = if way == "get" { "." } else { "" };
+        complete(&copy(&["run/"], to));
+        assert!(there.join("sub/f").exists(), "{way}");
+        fs::write(there.join("file"), "in the way").expect("written");
+        let refused = run(&copy(&["run"], "file"));
+        assert!(refused.0.map_or(true, |summary| summary.failed > 0), "{way}");
+        assert_eq!(fs::read(there.join("file")).expect("there"), b"in the way");
+        let error = run(&copy(&["run/", "run"], "new")).0.expect_err("no place of their own").to_string();
+        assert!(error.contains("name no other source"), "{error}");
+    }
+    // All that is exported, with and without the export's own name.
+    complete(&place.get(&["./"], "flat"));
+    assert_eq!(names(&place.here("flat")), names(&place.export("")));
+}
+
+#[test]
+fn patterns_mean_what_they_mean_to_rsync() {
+    let place = Place::writable();
+    for name in
+        ["x.h5", "x.log", "cache/c", "a/cache/c", "a/cache.h5", "sub/y.h5", "sub/deep/z.h5", "sub/deep/z.log"]
+    {
+        let path = place.here("t").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, name).expect("written");
+    }
+    fs::write(place.here("t/a/deep"), "a file").expect("written");
+    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    let copied = |exclude: &[&str], include: &[&str]| {
+        let mut transfer = place.put(&["t"], "");
+        (transfer.choice.exclude, transfer.choice.include) = (owned(exclude), owned(include));
+        complete(&transfer);
+        let names = names(&place.export("t"));
+        fs::remove_dir_all(place.export("t")).expect("removed");
+        names
+    };
+    let all = copied(&[], &[]);
+    let without = |gone: &[&str]| {
+        let is_gone =
+            |name: &String| gone.iter().any(|gone| name == gone || name.starts_with(&format!("{gone}/")));
+        all.iter().filter(|name| !is_gone(name)).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(copied(&["/cache"], &[]), without(&["cache"]), "the source's own");
+    assert_eq!(copied(&["cache/"], &[]), without(&["cache", "a/cache"]), "wherever");
+    assert_eq!(copied(&["deep/"], &[]), without(&["sub/deep"]), "folders only");
+    assert_eq!(copied(&["deep/z.log"], &[]), without(&["sub/deep/z.log"]), "the end of a path");
+    assert_eq!(copied(&["/deep/z.log", "/z.log"], &[]), all, "nothing is called so");
+    assert_eq!(copied(&["/sub/**/z.*"], &[]), without(&["sub/deep/z.h5", "sub/deep/z.log"]));
+    assert_eq!(copied(&["/sub/*"], &[]), without(&["sub/deep", "sub/y.h5"]));
+    let only =
+        ["a", "a/cache", "a/cache.h5", "cache", "sub", "sub/deep", "sub/deep/z.h5", "sub/y.h5", "x.h5"];
+    assert_eq!(copied(&["*"], &["*.h5", "*/"]), only, "folders are looked into");
+    assert_eq!(copied(&["*"], &["*.h5"]), ["x.h5"], "and are not");
+    let mut named = place.put(&["t/x.log"], "");
+    named.choice.exclude = owned(&["*.log"]);
+    complete(&named);
+    assert!(place.export("x.log").exists(), "what is named is copied");
+}
+
+#[test]
+fn names_at_the_service_are_found_by_patterns() {
+    let place = Place::writable();
+    for name in ["run1/x.h5", "run2/x.h5", "run2/y.h5", "a.h5", "b.h5", "b[1].h5"] {
+        let path = place.export(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, name).expect("written");
+    }
+    complete(&place.get(&["*.h5", "run2/?.h5"], "new"));
+    assert_eq!(names(&place.here("new")), ["a.h5", "b.h5", "b[1].h5", "x.h5", "y.h5"]);
+    complete(&place.get(&["run*"], "new"));
+    assert!(place.here("new/run1/x.h5").exists() && place.here("new/run2/y.h5").exists());
+    let error = run(&place.get(&["run?/"], "one")).0.expect_err("of several folders").to_string();
+    assert!(error.contains("name no other source"), "{error}");
+    complete(&place.get(&["b[1].h5"], "c.h5"));
+    assert_eq!(fs::read(place.here("c.h5")).expect("its new name"), b"b[1].h5");
+    let (done, notices) = run(&place.get(&["*.nc", "a.h5"], "two"));
+    assert_eq!(done.expect("the other is copied").failed, 1, "{notices:?}");
+    assert!(
+        notices
+            .iter()
+            .any(|notice| matches!(notice, Notice::Failed { text, .. } if text.contains("name fits")))
+    );
+}
+
+/// A hole costs nothing of what the user allows.
+#[test]
+fn a_limit_is_about_what_is_sent() {
+    let place = Place::writable();
+    File::create(place.here("hole")).expect("made").set_len(1 << 30).expect("set");
+    for mut transfer in [place.put(&["hole"], "there"), place.get(&["there"], "back")] {
+        // As data it would take more than four hours.
+        transfer.rate = 64 << 10;
+        transfer.block = 1 << 20;
+        complete(&transfer);
+    }
+    assert_eq!(place.here("back").metadata().expect("there").len(), 1 << 30);
+}
+
+#[test]
+fn a_source_that_is_missing_does_not_hold_up_the_others() {
+    let place = Place::writable();
+    for root in [place.here(""), place.export("")] {
+        fs::write(root.join("f1"), "1").expect("written");
+        fs::write(root.join("f2"), "2").expect("written");
+        symlink("nowhere", root.join("dangling")).expect("made");
+    }
+    for (way, copy, there) in both_ways(&place) {
+        let (done, notices) = run(&copy(&["f1", "nosuch", "dangling", "f2"], "new/"));
+        let summary = done.unwrap_or_else(|error| panic!("{way}: {error}"));
+        assert_eq!((summary.files, summary.failed), (2, 2), "{way}: {notices:?}");
+        for missing in ["nosuch", "dangling"] {
+            let is_named = |notice: &Notice| match notice {
+                Notice::Failed { path, text } => {
+                    path.0.ends_with(missing.as_bytes()) && text.contains("No such file")
+                }
+                _ => false,
+            };
+            assert!(notices.iter().any(is_named), "{way}: {notices:?}");
+        }
+        assert_eq!(names(&there.join("new")), ["f1", "f2"], "{way}");
+    }
+}
+
+#[test]
+fn a_symbolic_link_that_is_named_stands_for_what_it_leads_to_from_either_side() {
+    let place = Place::writable();
+    for root in [place.here(""), place.export("")] {
+        fs::create_dir_all(root.join("runs/42")).expect("made");
+        fs::write(root.join("runs/42/f"), "f").expect("written");
+        symlink("42", root.join("runs/latest")).expect("made");
+        symlink("runs/latest/f", root.join("file")).expect("made");
+        symlink("f", root.join("runs/42/inner")).expect("made");
+    }
+    for (way, copy, there) in both_ways(&place) {
+        complete(&copy(&["file", "runs/latest"], "new/"));
+        let there = there.join("new");
+        assert_eq!(names(&there), ["file", "latest", "latest/f", "latest/inner"], "{way}");
+        assert!(!there.join("file").is_symlink() && !there.join("latest").is_symlink(), "{way}");
+        assert!(there.join("latest/inner").is_symlink(), "{way}: those that are found stay links");
+    }
+}
+
+/// Of all that is made or left out, whatever it is called.
+#[test]
+fn both_sides_name_a_copy_s_paths_alike() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::writable();
+    let odd = std::ffi::OsStr::from_bytes(b"odd\xff\n");
+    let long = ["n".repeat(200), "m".repeat(200)].join("/");
+    for root in [place.here("t"), place.export("t")] {
+        fs::create_dir_all(root.join(&long)).expect("made");
+        fs::write(root.join(odd), "o").expect("written");
+        symlink("t", root.join("link")).expect("made");
+    }
+    let socket = std::os::unix::net::UnixListener::bind(place.here("t/socket"));
+    let _sockets = [socket, std::os::unix::net::UnixListener::bind(place.export("t/socket"))];
+    let told = |transfer: &Transfer| {
+        let (_, notices) = complete(transfer);
+        let mut told: Vec<(String, Vec<u8>)> = notices
+            .into_iter()
+            .map(|notice| match notice {
+                Notice::File { path, .. } => ("file".to_owned(), path.0),
+                Notice::Folder { path } => ("folder".to_owned(), path.0),
+                Notice::Symlink { path } => ("symlink".to_owned(), path.0),
+                Notice::Warning { path, .. } => ("warning".to_owned(), path.0),
+                Notice::Kept { path, .. } => ("kept".to_owned(), path.0),
+                Notice::Would { path, kind, .. } => (format!("would {kind:?}"), path.0),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        told.sort();
+        told
+    };
+    let dry = |mut transfer: Transfer| {
+        transfer.rules.dry_run = true;
+        transfer
+    };
+    let [one, two] = [format!("t/{}", "n".repeat(200)), format!("t/{long}")].map(String::into_bytes);
+    for (way, copy, there) in both_ways(&place) {
+        let all = |file: &str, folder: &str, symlink: &str| {
+            let of = |kind: &str, path: &[u8]| (kind.to_owned(), path.to_vec());
+            let mut all = vec![of(file, b"t/odd\xff\n"), of("warning", b"t/socket"), of(symlink, b"t/link")];
+            all.extend([&b"t"[..], &one, &two].map(|path| of(folder, path)));
+            all.sort();
+            all
+        };
+        let would = told(&dry(copy(&["t"], "new")));
+        assert_eq!(would, all("would File", "would Folder", "would Symlink"), "{way}");
+        assert!(!there.join("new").exists(), "{way}");
+        assert_eq!(told(&copy(&["t"], "new")), all("file", "folder", "symlink"), "{way}");
+        // What is there already is not told again but for files, of which it is said that they are left alone.
+        let mut left =
+            vec![("kept".to_owned(), b"t/odd\xff\n".to_vec()), ("warning".to_owned(), b"t/socket".to_vec())];
+        assert_eq!(told(&copy(&["t"], "new")), left, "{way}");
+        assert_eq!(told(&dry(copy(&["t"], "new"))), left, "{way}");
+        // A single file's new name is that at the destination, whichever side tells of it.
+        fs::write(place.here("f1"), way).expect("written");
+        fs::write(place.export("f1"), way).expect("written");
+        assert_eq!(told(&dry(copy(&["f1"], "f2"))), [("would File".to_owned(), b"f2".to_vec())], "{way}");
+        assert_eq!(told(&copy(&["f1"], "f2")), [("file".to_owned(), b"f2".to_vec())], "{way}");
+        left = told(&copy(&["f1"], "f2"));
+        assert_eq!(left, [("kept".to_owned(), b"f2".to_vec())], "{way}");
+    }
 }
 
 #[test]
@@ -285,7 +539,8 @@ fn a_user_s_file_may_be_named_much_like_a_partial_one() {
     }
     fs::write(place.here("t/.isthmus-0123456789abcdef.part"), "half").expect("written");
     let (_, notices) = complete(&place.put(&["t"], ""));
-    let warned = |notice: &Notice| matches!(notice, Notice::Warning { text } if text.contains("abcdef.part"));
+    let warned =
+        |notice: &Notice| matches!(notice, Notice::Warning { text, .. } if text.contains("abcdef.part"));
     assert!(notices.iter().any(warned), "not without a word: {notices:?}");
     let names: Vec<_> = tree(&place.export("t")).into_keys().collect();
     assert_eq!(names, [".isthmus-notes.part", ".isthmus-run.journal"]);
@@ -301,7 +556,9 @@ fn what_is_no_file_is_named_and_the_rest_is_copied() {
     assert_eq!(summary.files, 1);
     assert!(matches!(&notices[..], [.., Notice::File { .. }] | [Notice::File { .. }, ..]), "{notices:?}");
     assert!(
-        notices.iter().any(|notice| matches!(notice, Notice::Warning { text } if text.contains("socket")))
+        notices
+            .iter()
+            .any(|notice| matches!(notice, Notice::Warning { text, .. } if text.contains("socket")))
     );
 }
 
@@ -313,7 +570,7 @@ fn a_folder_without_r_is_no_source() {
     transfer.choice.recursive = false;
     let (done, notices) = run(&transfer);
     assert_eq!(done.expect("it ends").failed, 1);
-    assert!(matches!(&notices[..], [Notice::Failed { text }] if text.contains("add -r")), "{notices:?}");
+    assert!(matches!(&notices[..], [Notice::Failed { text, .. }] if text.contains("add -r")), "{notices:?}");
 }
 
 #[test]

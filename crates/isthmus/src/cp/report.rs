@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use isthmus_mover::watch::{Bottleneck, Progress};
+use isthmus_mover::names::shown;
+use isthmus_mover::watch::{Bottleneck, Progress, What};
 use isthmus_mover::wire::Share;
 use isthmus_mover::{MoverError, Notice, Summary};
 
@@ -43,16 +44,27 @@ impl Report {
         }
         match notice {
             Notice::Progress(progress) => self.show(&progress),
-            Notice::File { path, blake3, .. } if self.verbose => self.out(&format!("{blake3}  {path}")),
+            Notice::File { path, blake3, .. } if self.verbose => self.out(&checksum(&blake3, &path.0)),
             Notice::Resumed { path, have } => {
+                let path = shown(&path.0);
                 self.err(&format!("{path}: {} are there already; going on from there", HumanBytes(have)));
             }
-            Notice::Would { path, bytes } => self.out(&format!("{path} ({})", HumanBytes(bytes))),
-            Notice::Kept { path, why, .. } if self.verbose => {
-                self.out(&format!("{path}: left alone ({why})"))
+            Notice::Would { path, bytes, kind } => {
+                let path = shown(&path.0);
+                self.out(&match kind {
+                    What::File => format!("{path} ({})", HumanBytes(bytes)),
+                    What::Folder => format!("{path}/"),
+                    What::Symlink => format!("{path} (symbolic link)"),
+                });
             }
-            Notice::Failed { text } | Notice::Warning { text } => self.err(&format!("isthmus cp: {text}")),
-            Notice::File { .. } | Notice::Kept { .. } => {}
+            // Not among the digests, which a program may read.
+            Notice::Kept { path, why, .. } if self.verbose => {
+                self.err(&format!("{}: left alone ({why})", shown(&path.0)));
+            }
+            Notice::Failed { text, .. } | Notice::Warning { text, .. } => {
+                self.err(&format!("isthmus cp: {text}"));
+            }
+            Notice::File { .. } | Notice::Folder { .. } | Notice::Symlink { .. } | Notice::Kept { .. } => {}
         }
     }
 
@@ -159,8 +171,21 @@ impl Report {
         if self.share.ranks > 1 {
             line = format!("process {} of {}: {line}", self.share.rank, self.share.ranks);
         }
-        print_line(&line);
+        // What is named is for `b3sum --check`, which takes nothing else.
+        if self.verbose && !self.dry_run { eprintln!("{line}") } else { print_line(&line) }
     }
+}
+
+/// A line as `b3sum` writes it, so that `b3sum --check` reads it.
+fn checksum(blake3: &str, path: &[u8]) -> String {
+    // No name gives commands to a terminal.
+    let at_terminal = std::io::stdout().is_terminal();
+    let path = if at_terminal { shown(path) } else { String::from_utf8_lossy(path).into_owned() };
+    if path.contains(['\\', '\n']) {
+        let path = path.replace('\\', "\\\\").replace('\n', "\\n");
+        return format!("\\{blake3}  {path}");
+    }
+    format!("{blake3}  {path}")
 }
 
 /// A reader that has gone away is no reason to end the copy.
@@ -172,5 +197,19 @@ fn clock(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
         (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_written_as_b3sum_writes_them() {
+        let line = |path: &str| checksum("ab", path.as_bytes());
+        assert_eq!(line("a/b c"), "ab  a/b c");
+        assert_eq!(line("a\nb\\c"), "\\ab  a\\nb\\\\c");
+        let long = "x/".repeat(500);
+        assert_eq!(line(&long), format!("ab  {long}"));
     }
 }
