@@ -4,6 +4,8 @@ mod place;
 mod report;
 mod share;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -20,7 +22,11 @@ use report::Report;
 /// Copy files to another site, or from there
 ///
 /// One side is on this host. The other is SITE:EXPORT/PATH, where SITE is in the file with the
-/// sites, or IP:PORT:EXPORT/PATH. Every block is verified where it arrives; a file appears
+/// sites, or IP:PORT:EXPORT/PATH. A file is copied into the destination if that is a folder or ends
+/// in "/", and is given its name otherwise. A folder is always copied into the destination, which is
+/// made if it is missing: run42 to b:data/new becomes new/run42. Written as run42/ or run42/. it is what
+/// is in it that is copied: to new itself. So the same command does the same again. Of remote sources "*"
+/// and "?" in a path stand for the names there that fit. Every block is verified where it arrives; a file appears
 /// under its name when it is whole. When anything ends the command early, the same command
 /// continues: what has arrived is not sent again. Of files of equal length and time only
 /// permissions and extended attributes are brought up to date.
@@ -32,7 +38,7 @@ use report::Report;
 pub(crate) struct Args {
     /// What to copy, and last where to
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
-    places: Vec<String>,
+    places: Vec<OsString>,
     /// Folders too, with what is in them
     #[arg(short, long)]
     recursive: bool,
@@ -45,14 +51,15 @@ pub(crate) struct Args {
     /// Copy even files that have the same length and time there
     #[arg(long, conflicts_with = "update")]
     all: bool,
-    /// Leave out what has such a name or, with a "/", such a path; may be repeated
+    /// Leave out what has such a name: with a "/" such an end of its path, from the source on where it begins with "/";
+    /// with "/" at its end only folders. May be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Take it all the same
+    /// Take it all the same, as --exclude '*' --include '*/' --include '*.h5' takes only *.h5
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Send no faster, such as 200Mbit
-    #[arg(long, value_name = "RATE")]
+    /// Send no faster, such as 200Mbit or 25MB/s; processes that share the work share it
+    #[arg(long, value_name = "RATE", value_parser = limit)]
     limit_rate: Option<Rate>,
     /// A file is on the destination's disk before it counts as copied
     #[arg(long)]
@@ -95,6 +102,14 @@ pub(crate) struct Args {
     share: Option<Share>,
 }
 
+/// A rate; of one that is written as a size it is said how.
+fn limit(text: &str) -> Result<Rate, String> {
+    text.parse::<Rate>().map_err(|error| match text.parse::<Size>() {
+        Ok(_) if text.ends_with(['b', 'B']) => format!("{error}; of bytes a second \"{text}/s\""),
+        _ => error.to_string(),
+    })
+}
+
 /// `isthmus-cp`: the same, for launchers: what they started shares the work.
 pub(crate) fn main_shared(mut args: Args) -> ExitCode {
     if args.share.is_none() {
@@ -129,9 +144,14 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
     if !args.block.0.is_power_of_two() || !BLOCK_SIZES.contains(&args.block.0) {
         return Err(usage(format!("--block {}: expected a power of two from 64KiB to 16MiB", args.block)));
     }
+    if args.exclude.is_empty() && !args.include.is_empty() {
+        let text = "--include takes what --exclude leaves out, and nothing is left out; for these files alone add \
+                    --exclude '*' --include '*/'";
+        return Err(usage(text.to_owned()));
+    }
     let (remote, direction) = direction(&args.places)?;
     let share = args.share.unwrap_or_default();
-    if share.ranks > 1 && !args.places.last().is_some_and(|destination| destination.ends_with('/')) {
+    if share.ranks > 1 && !args.places.last().is_some_and(|place| place.as_bytes().ends_with(b"/")) {
         let text =
             "several processes copy into a folder, which one of them makes: end the destination in \"/\"";
         return Err(usage(text.to_owned()));
@@ -158,7 +178,7 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
         choice,
         rules,
         block: args.block.0,
-        rate: args.limit_rate.map_or(0, |rate| (rate.0 / 8).max(1)),
+        rate: args.limit_rate.map_or(0, |rate| (rate.0 / 8 / u64::from(share.ranks)).max(1)),
         memory: args.memory.0,
         threads: usize::from(args.threads),
         disk: Disk { io: args.io, cache: args.cache },
@@ -166,41 +186,43 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
 }
 
 /// Which side is this host's.
-fn direction(places: &[String]) -> Result<(Remote, Direction), MoverError> {
+fn direction(places: &[OsString]) -> Result<(Remote, Direction), MoverError> {
     let usage = |text: &str| Err(MoverError::Usage(text.to_owned()));
-    let mut places: Vec<Place> = places.iter().map(|text| place::parse(text)).collect();
-    let Some(destination) = places.pop() else { return usage("there is no destination") };
-    match destination {
-        Place::Remote(remote) => {
-            let mut sources = Vec::new();
-            for place in places {
-                match place {
-                    Place::Local(path) => sources.push(path),
-                    Place::Remote(_) => {
-                        return usage("both sides are remote; run the command on a host of one of them");
-                    }
-                }
+    let Some((destination, sources)) = places.split_last() else { return usage("there is no destination") };
+    let (mut local, mut remote) = (Vec::new(), Vec::new());
+    for source in sources {
+        match place::parse(source) {
+            Place::Local(path) => local.push(path),
+            Place::Remote(place) => remote.push((place, source)),
+        }
+    }
+    match place::parse(destination) {
+        Place::Remote(place) => {
+            if let Some((_, source)) = remote.first() {
+                return usage(&format!(
+                    "both sides are remote; run the command on a host of one of them, or write a file of this host \
+                     whose name has a colon as ./{}",
+                    source.display()
+                ));
             }
-            let folder = remote.path.ends_with('/') || remote.path.is_empty();
-            let path = remote.path.trim_end_matches('/').as_bytes().to_vec();
-            Ok((remote, Direction::Put { sources, path, folder }))
+            let end = place.path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+            let (path, folder) = (place.path[..end].to_vec(), end < place.path.len() || end == 0);
+            Ok((place, Direction::Put { sources: local, path, folder }))
         }
         Place::Local(destination) => {
-            let mut remotes = Vec::new();
-            for place in places {
-                match place {
-                    Place::Remote(remote) => remotes.push(remote),
-                    Place::Local(_) => {
-                        return usage("neither side is remote; write it as SITE:EXPORT/PATH, or use cp");
-                    }
-                }
+            if !local.is_empty() {
+                return usage("neither side is remote; write it as SITE:EXPORT/PATH, or use cp");
             }
-            let Some(first) = remotes.first().cloned() else { return usage("there is no source") };
-            if remotes.iter().any(|other| (&other.site, &other.export) != (&first.site, &first.export)) {
+            let Some((first, _)) = remote.first().cloned() else { return usage("there is no source") };
+            if remote.iter().any(|(other, _)| (&other.site, &other.export) != (&first.site, &first.export)) {
                 return usage("the sources are of several exports; copy from one after the other");
             }
-            let paths = remotes.into_iter().map(|remote| remote.path.into_bytes()).collect();
-            Ok((first, Direction::Get { paths, destination }))
+            let paths = remote.into_iter().map(|(place, written)| match &place.path[..] {
+                // What is in the export, not the export under its name.
+                b"" if written.as_bytes().ends_with(b"/") => b"./".to_vec(),
+                _ => place.path,
+            });
+            Ok((first, Direction::Get { paths: paths.collect(), destination }))
         }
     }
 }
@@ -218,4 +240,53 @@ fn sites(named: Option<&PathBuf>) -> Result<SitesConfig, MoverError> {
         .map(|folder| folder.join("isthmus/sites.toml"))
         .find(|path| path.is_file());
     found.map_or_else(|| Ok(SitesConfig::default()), |path| SitesConfig::read(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(words: &[&str]) -> Result<Transfer, String> {
+        let place = ["cp", "--plain", "file", "127.0.0.1:1:data/"];
+        let command = <Command as clap::Parser>::try_parse_from([&place[..], words].concat());
+        transfer(&command.map_err(|error| error.to_string())?.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_limit_is_that_of_all_processes_and_bytes_are_no_bits() {
+        let rate = |words: &[&str]| read(words).map(|transfer| transfer.rate);
+        assert_eq!(rate(&["--limit-rate", "80MB/s"]), Ok(80_000_000));
+        assert_eq!(rate(&["--limit-rate", "80Mbit"]), Ok(10_000_000));
+        assert_eq!(rate(&["--limit-rate", "80Mbit", "--share", "1/4"]), Ok(2_500_000));
+        assert_eq!(rate(&[]), Ok(0));
+        let error = rate(&["--limit-rate", "10MB"]).expect_err("no rate");
+        assert!(error.contains("of bytes a second \"10MB/s\""), "{error}");
+    }
+
+    #[test]
+    fn what_is_included_of_nothing_left_out_is_a_mistake() {
+        let error = read(&["--include", "*.h5"]).map(drop).expect_err("nothing is left out");
+        assert!(error.contains("--exclude '*' --include '*/'"), "{error}");
+        assert!(read(&["--include", "*.h5", "--exclude", "*"]).is_ok());
+    }
+
+    #[test]
+    fn what_is_in_an_export_is_not_the_export() {
+        let get = |place: &str| {
+            let places = [place, "."].map(OsString::from);
+            direction(&places).map(|(_, direction)| match direction {
+                Direction::Get { paths, .. } => paths,
+                Direction::Put { .. } => Vec::new(),
+            })
+        };
+        assert_eq!(get("b:data").expect("a place"), [b"".to_vec()]);
+        assert_eq!(get("b:data/").expect("a place"), [b"./".to_vec()]);
+        assert_eq!(get("b:data/run/").expect("a place"), [b"run/".to_vec()]);
+    }
 }

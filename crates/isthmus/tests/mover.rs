@@ -231,18 +231,167 @@ fn a_killed_service_goes_on_downward() {
     goes_on(false, "service");
 }
 
-/// In a mount namespace of its own, whose small disk goes away with it.
+/// A killed copy of a folder to a name that was not there, and the same again and again.
+fn a_tree_goes_on(words: [&str; 3], from: &str, to: &str) {
+    let sites = Sites::new();
+    let _service = sites.serve();
+    fs::create_dir_all(sites.path(from).join("sub")).expect("made");
+    fs::write(sites.path(from).join("sub/small"), "small").expect("written");
+    fs::write(sites.path(from).join("large"), pattern(40 * MIB)).expect("written");
+    let (client, _left) = sites.begin(&words, 8 * MIB as u64);
+    client.kill();
+    for again in [false, true] {
+        let done = sites.copy(&[&["--json"], &words[..]].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stdout));
+        let end = &events(&done, "end")[0];
+        if again {
+            assert_eq!((&end["files"], &end["kept"]), (&0.into(), &2.into()), "{end}");
+        } else {
+            let have = events(&done, "resumed")[0]["have"].as_u64().expect("a number");
+            assert!(have >= 6 * MIB as u64, "{have} bytes were there");
+        }
+        let mut found = Vec::new();
+        let mut folders = vec![sites.path(to)];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("there") {
+                let path = entry.expect("an entry").path();
+                found.push(path.strip_prefix(sites.path(to)).expect("below").display().to_string());
+                folders.extend(path.is_dir().then_some(path));
+            }
+        }
+        found.sort();
+        let top = if words[1].ends_with('/') { "" } else { "src/" };
+        let mut all = vec![format!("{top}large"), format!("{top}sub"), format!("{top}sub/small")];
+        all.extend((!top.is_empty()).then(|| "src".to_owned()));
+        all.sort();
+        assert_eq!(found, all);
+        assert!(fs::read(sites.path(to).join(top).join("large")).expect("whole") == pattern(40 * MIB));
+    }
+}
+
+#[test]
+fn a_killed_copy_of_a_folder_goes_on_upward() {
+    a_tree_goes_on(["-r", "src", "b:data/new"], "src", "export/new");
+}
+
+#[test]
+fn a_killed_copy_of_a_folder_goes_on_downward() {
+    a_tree_goes_on(["-r", "b:data/src", "new"], "export/src", "new");
+}
+
+#[test]
+fn a_killed_copy_of_what_is_in_a_folder_goes_on_upward() {
+    a_tree_goes_on(["-r", "src/", "b:data/new"], "src", "export/new");
+}
+
+#[test]
+fn a_killed_copy_of_what_is_in_a_folder_goes_on_downward() {
+    a_tree_goes_on(["-r", "b:data/src/", "new"], "export/src", "new");
+}
+
+#[test]
+fn names_that_are_no_text_or_look_like_a_site_are_copied_and_told() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let sites = Sites::new();
+    let _service = sites.serve();
+    let copy = |words: &[&[u8]]| {
+        let mut command = sites.cp(&[]);
+        command.args(words.iter().map(|word| OsStr::from_bytes(word))).output().expect("it runs")
+    };
+    fs::write(sites.path("").join(OsStr::from_bytes(b"f\xff")), "f").expect("written");
+    let done = copy(&[b"--json", b"f\xff", b"b:data/g\xff\n"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let told = &events(&done, "file")[0];
+    assert_eq!((&told["path"], &told["path_bytes"]), (&"g\u{fffd}\n".into(), &"g%FF%0A".into()));
+    let done = copy(&[b"b:data/g\xff\n", b"back\xff"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert_eq!(fs::read(sites.path("").join(OsStr::from_bytes(b"back\xff"))).expect("back"), b"f");
+    fs::write(sites.path("run:1"), "r").expect("written");
+    for words in [[&b"run:1"[..], b"b:data/"], [b"run:1", b"elsewhere"]] {
+        let done = copy(&words);
+        assert_eq!(done.status.code(), Some(2));
+        assert!(text(&done.stderr).contains("./run:"), "{}", text(&done.stderr));
+    }
+    assert_eq!(copy(&[b"./run:1", b"b:data/"]).status.code(), Some(0));
+    assert_eq!(fs::read(sites.path("export/run:1")).expect("there"), b"r");
+}
+
+/// Nothing but lines that `b3sum --check` reads is among them, run in the folder that was copied to.
+#[test]
+fn digests_are_told_for_a_program() {
+    let sites = Sites::new();
+    let _service = sites.serve();
+    fs::create_dir(sites.path("run")).expect("made");
+    let long = "n".repeat(250);
+    for name in ["plain", "back\\slash", "new\nline", &long] {
+        fs::write(sites.path("run").join(name), name).expect("written");
+    }
+    let digest = |name: &str| blake3::hash(name.as_bytes()).to_hex();
+    for words in [["-v", "-r", "run", "b:data/"], ["-v", "-r", "b:data/run", "new"]] {
+        let done = sites.copy(&words);
+        assert!(text(&done.stderr).contains("4 files, "), "{}", text(&done.stderr));
+        let said = text(&done.stdout);
+        let mut lines: Vec<&str> = said.lines().collect();
+        lines.sort();
+        let mut expected = vec![
+            format!("{}  run/plain", digest("plain")),
+            format!("\\{}  run/back\\\\slash", digest("back\\slash")),
+            format!("\\{}  run/new\\nline", digest("new\nline")),
+            format!("{}  run/{long}", digest(&long)),
+        ];
+        expected.sort();
+        assert_eq!(lines, expected);
+        let again = sites.copy(&words);
+        assert_eq!(text(&again.stdout), "", "what is left alone is no digest");
+        assert!(text(&again.stderr).contains("left alone (same)"), "{}", text(&again.stderr));
+    }
+}
+
+/// A command in a mount namespace of its own, in which the script has mounted what it wants; `$1` is the program.
+fn in_a_namespace(sites: &Sites, script: &str) -> Command {
+    let mut command = isthmus(sites.folder.path());
+    let program = command.get_program().to_owned();
+    command = Command::new("unshare");
+    command.current_dir(sites.folder.path()).stdin(Stdio::null()).env_remove("ISTHMUS_LOG");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(program);
+    command
+}
+
+#[test]
+fn a_dry_run_says_what_could_not_be_written() {
+    let sites = Sites::new();
+    fs::create_dir_all(sites.path("export/there")).expect("made");
+    let mounted = "mount --bind export export && mount -o remount,bind,ro export";
+    if !in_a_namespace(&sites, mounted).output().is_ok_and(|done| done.status.success()) {
+        eprintln!("skipped: this machine lets nobody mount a folder of their own");
+        return;
+    }
+    let script = format!("{mounted} && exec \"$1\" serve --config serve.toml");
+    let _service = sites.served(&mut in_a_namespace(&sites, &script));
+    fs::create_dir_all(sites.path("t/sub")).expect("made");
+    fs::write(sites.path("t/sub/f"), "f").expect("written");
+    std::os::unix::fs::symlink("sub", sites.path("t/link")).expect("made");
+    for (words, failed) in [
+        (["t/sub/f", "b:data/new"], 1),
+        (["t/sub/f", "b:data/there/"], 1),
+        (["t", "b:data/"], 4),
+        (["t/", "b:data/new"], 3),
+    ] {
+        let done = sites.copy(&[&["-r", "-n", "--json"], &words[..]].concat());
+        assert_eq!(done.status.code(), Some(1), "{words:?}: {}", text(&done.stdout));
+        let failures = events(&done, "failed");
+        assert_eq!(failures.len(), failed, "{words:?}: {failures:?}");
+        assert!(failures.iter().all(|event| event["text"].as_str().is_some_and(|t| t.contains("Read-only"))));
+        assert!(events(&done, "would").is_empty(), "{}", text(&done.stdout));
+    }
+}
+
 #[test]
 fn a_full_disk_is_said_and_room_made_lets_the_same_command_go_on() {
     let sites = Sites::new();
-    let namespace = |script: &str| {
-        let mut command = isthmus(sites.folder.path());
-        let program = command.get_program().to_owned();
-        command = Command::new("unshare");
-        command.current_dir(sites.folder.path()).stdin(Stdio::null()).env_remove("ISTHMUS_LOG");
-        command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(program);
-        command
-    };
+    // In a namespace, so that its small disk goes away with it.
+    let namespace = |script: &str| in_a_namespace(&sites, script);
     let disk = "mount -t tmpfs -o size=24m none export";
     if !namespace(disk).output().is_ok_and(|done| done.status.success()) {
         eprintln!("skipped: this machine lets nobody mount a disk of their own");

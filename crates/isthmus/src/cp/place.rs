@@ -1,6 +1,8 @@
 //! Places as users write them: a path, SITE:EXPORT/PATH or IP:PORT:EXPORT/PATH.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use isthmus_io::{Routers, Settings};
@@ -23,17 +25,23 @@ pub(crate) struct Remote {
     pub(crate) site: String,
     pub(crate) export: String,
     /// Below the export, as written.
-    pub(crate) path: String,
+    pub(crate) path: Vec<u8>,
 }
 
 /// Reads a place. As with scp, a colon before the first slash makes it a remote one.
-pub(crate) fn parse(text: &str) -> Place {
-    let colons = text.char_indices().filter(|(_, c)| *c == ':').map(|(at, _)| at);
-    let direct = colons.clone().find(|at| text[..*at].parse::<SocketAddr>().is_ok());
-    let first = text.find(':').filter(|at| !text[..*at].contains('/') && *at > 0);
-    let Some(at) = direct.or(first) else { return Place::Local(text.into()) };
-    let (export, path) = text[at + 1..].split_once('/').unwrap_or((&text[at + 1..], ""));
-    Place::Remote(Remote { site: text[..at].to_owned(), export: export.to_owned(), path: path.to_owned() })
+pub(crate) fn parse(text: &OsStr) -> Place {
+    let bytes = text.as_bytes();
+    let site = |at: usize| std::str::from_utf8(&bytes[..at]).ok();
+    let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
+    let direct = colons.clone().find(|at| site(*at).is_some_and(|site| site.parse::<SocketAddr>().is_ok()));
+    let first = colons.clone().next().filter(|at| !bytes[..*at].contains(&b'/') && *at > 0);
+    // No site has a name that is no text.
+    let named = direct.or(first).and_then(|at| Some((site(at)?, &bytes[at + 1..])));
+    let Some((site, rest)) = named else { return Place::Local(text.into()) };
+    let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+    let export = String::from_utf8_lossy(&rest[..end]).into_owned();
+    let path = rest.get(end + 1..).unwrap_or_default().to_vec();
+    Place::Remote(Remote { site: site.to_owned(), export, path })
 }
 
 /// Where a service is, whether it is plain, and the routers toward it.
@@ -56,7 +64,11 @@ pub(crate) fn locate(
             "no site is known, so not {site:?}; write IP:PORT:EXPORT/PATH, or a file with [site.{site}] (--sites)"
         )
     } else {
-        format!("there is no site {site:?}; known are {}; or write IP:PORT:EXPORT/PATH", names.join(", "))
+        format!(
+            "there is no site {site:?}; known are {}; or write IP:PORT:EXPORT/PATH, and a file of this host whose \
+             name has a colon as ./{site}:...",
+            names.join(", ")
+        )
     })
 }
 
@@ -67,8 +79,9 @@ mod tests {
     #[test]
     fn places_read_as_people_write_them() {
         let remote = |site: &str, export: &str, path: &str| {
-            Place::Remote(Remote { site: site.to_owned(), export: export.to_owned(), path: path.to_owned() })
+            Place::Remote(Remote { site: site.to_owned(), export: export.to_owned(), path: path.into() })
         };
+        let parse = |text: &str| parse(OsStr::new(text));
         assert_eq!(parse("b:data/run/x"), remote("b", "data", "run/x"));
         assert_eq!(parse("b:data"), remote("b", "data", ""));
         assert_eq!(parse("10.0.0.1:4200:data/x:y"), remote("10.0.0.1:4200", "data", "x:y"));
@@ -76,5 +89,11 @@ mod tests {
         for local in ["x", "/x:y", "./b:data", "a/b:c", ":x"] {
             assert_eq!(parse(local), Place::Local(local.into()), "{local}");
         }
+        let odd = OsStr::from_bytes(b"b:data/\xff");
+        let path = b"\xff".to_vec();
+        let there = Remote { site: "b".to_owned(), export: "data".to_owned(), path };
+        assert_eq!(super::parse(odd), Place::Remote(there));
+        let odd = OsStr::from_bytes(b"\xff:x");
+        assert_eq!(super::parse(odd), Place::Local(odd.into()));
     }
 }
