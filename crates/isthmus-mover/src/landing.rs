@@ -479,3 +479,27 @@ fn make_folder(parent: &OwnedFd, name: &[u8], mode: u32, sync: bool) -> io::Resu
     }
     if sync { sync_folder(parent) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever sends was told one name, and reaches nothing beside it.
+    #[test]
+    fn nothing_beside_the_one_new_name_is_touched() {
+        let place = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(place.path().join("beside")).expect("made");
+        let root = Arc::new(confine::folder(place.path()).expect("opened"));
+        let landing = Landing::new(root, b"new", false, Rules::default(), 1 << 16, true);
+        let mut landing = landing.expect("a name in a folder");
+        for (id, path) in [&b"beside/link"[..], b"link", ITSELF].into_iter().enumerate() {
+            let kind = Kind::Symlink(b"text".to_vec());
+            let entry = Entry { id: id as u64, path: path.to_vec(), kind, meta: Meta::default() };
+            let is_done = matches!(landing.prepare(entry, &mut || ()), Prepared::Over(Outcome::Done(_)));
+            assert_eq!(is_done, path == b"link");
+        }
+        let link = std::fs::read_link(place.path().join("new")).expect("the new name");
+        assert_eq!(link, std::path::Path::new("text"));
+        assert_eq!(std::fs::read_dir(place.path().join("beside")).expect("there").count(), 0);
+    }
+}

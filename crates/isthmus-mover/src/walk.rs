@@ -68,11 +68,9 @@ impl Roots {
             return Err(first.text.clone());
         }
         if found.len() > 1 && found.iter().any(|root| root.name.is_none()) {
-            return Err(
-                "a source that ends in \"/\" or \"/.\" is what is in the folder, and is copied by itself; \
-                        leave that off, or name no other source"
-                    .to_owned(),
-            );
+            let text = "a source that ends in \"/\" or \"/.\" is what is in the folder, and is copied by itself; leave \
+                        that off, or name no other source";
+            return Err(text.to_owned());
         }
         let mut seen = HashSet::new();
         let twice = found.iter().filter_map(|root| root.name.as_ref()).find(|name| !seen.insert(*name));
