@@ -132,22 +132,33 @@ fn choices_and_rules_hold() {
 /// And a dry run says of them what the copy itself does.
 #[test]
 fn folders_and_links_obey_the_rules_as_files_do() {
+    for is_put in [true, false] {
+        obey_the_rules(is_put);
+    }
+}
+
+fn obey_the_rules(is_put: bool) {
     let place = Place::writable();
-    for root in [place.here(""), place.export("")] {
+    let mut roots = [place.here(""), place.export("")];
+    if !is_put {
+        roots.reverse();
+    }
+    let [from, to] = roots;
+    for root in [&from, &to] {
         fs::create_dir_all(root.join("t/both")).expect("made");
     }
-    fs::create_dir(place.here("t/new")).expect("made");
+    fs::create_dir(from.join("t/new")).expect("made");
     for (name, there) in [("newer", Some("n")), ("same", None), ("missing", None), ("pipe", None)] {
-        symlink("x", place.here("t").join(name)).expect("made");
+        symlink("x", from.join("t").join(name)).expect("made");
         if let Some(content) = there {
-            fs::write(place.export("t").join(name), content).expect("written");
+            fs::write(to.join("t").join(name), content).expect("written");
         }
     }
-    age(&place.export("t/newer"), 1 << 30);
-    symlink("x", place.export("t/same")).expect("made");
+    age(&to.join("t/newer"), 1 << 30);
+    symlink("x", to.join("t/same")).expect("made");
     let fifo = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, place.export("t/pipe"), fifo, 0o600.into(), 0).expect("made");
-    let mut transfer = place.put(&["t"], "");
+    rustix::fs::mknodat(rustix::fs::CWD, to.join("t/pipe"), fifo, 0o600.into(), 0).expect("made");
+    let mut transfer = if is_put { place.put(&["t"], "") } else { place.get(&["t"], ".") };
     transfer.rules = Rules { update: true, dry_run: true, sync: true, ..Rules::default() };
     let texts = |notices: &[Notice], failed: &mut u64| {
         let text = |notice: &Notice| match notice {
@@ -178,20 +189,21 @@ fn folders_and_links_obey_the_rules_as_files_do() {
         });
         expected.sort_unstable();
         assert_eq!(told, expected);
-        let made = [place.export("t/new").is_dir(), place.export("t/missing").is_symlink()];
+        let made = [to.join("t/new").is_dir(), to.join("t/missing").is_symlink()];
         assert_eq!(made, [!dry_run; 2]);
     }
-    assert_eq!(fs::read(place.export("t/newer")).expect("it stays"), b"n");
+    assert_eq!(fs::read(to.join("t/newer")).expect("it stays"), b"n");
     // Without the rule it is replaced, and what is no file is not.
     transfer.rules = Rules::default();
     assert_eq!(run(&transfer).0.expect("it ends").failed, 1);
-    assert!(place.export("t/newer").is_symlink() && !place.export("t/pipe").is_symlink());
+    assert!(to.join("t/newer").is_symlink() && !to.join("t/pipe").is_symlink());
 }
 
-/// A copy to one of these: there, and back.
-fn both_ways(
-    place: &Place,
-) -> [(&'static str, Box<dyn Fn(&[&str], &str) -> Transfer + '_>, std::path::PathBuf); 2] {
+/// A copy of these to there.
+type Copying<'a> = Box<dyn Fn(&[&str], &str) -> Transfer + 'a>;
+
+/// Both ways of it, and the folder that it goes to.
+fn both_ways(place: &Place) -> [(&'static str, Copying<'_>, std::path::PathBuf); 2] {
     [
         ("put", Box::new(|paths, to| place.put(paths, to)), place.export("")),
         ("get", Box::new(|paths, to| place.get(paths, to)), place.here("")),
