@@ -54,8 +54,7 @@ pub fn follow(dir: impl AsFd, path: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
         if text.first() == Some(&b'/') {
             return Err(explained(Errno::XDEV));
         }
-        let end = text.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-        path = names::join(above, &text[..end]);
+        path = names::join(above, names::unslashed(&text));
     }
     Err(io::Error::other("the path leads through too many symbolic links"))
 }

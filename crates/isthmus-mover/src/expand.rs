@@ -8,6 +8,7 @@ use std::path::Path;
 use globset::GlobBuilder;
 use rustix::fs::{Dir, OFlags};
 
+use crate::walk::is_contents;
 use crate::{confine, names};
 
 /// Most paths that the patterns of a session may stand for.
@@ -51,9 +52,9 @@ pub(crate) fn expand(root: &OwnedFd, pattern: &[u8], room: &mut usize) -> io::Re
     }
     *room -= found.len();
     found.sort();
-    // What is in a folder, if that is what was asked for.
-    let end = pattern.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-    found.iter_mut().for_each(|path| path.extend_from_slice(&pattern[end..]));
+    if is_contents(pattern) {
+        found.iter_mut().for_each(|path| path.push(b'/'));
+    }
     Ok(found)
 }
 
@@ -123,6 +124,7 @@ mod tests {
         assert_eq!(fits("?.h5"), all(&["a.h5", "b.h5"]));
         assert_eq!(fits("./run[12]/*.h5"), all(&["run1/x.h5", "run2/x.h5"]));
         assert_eq!(fits("r?n2/"), all(&["run2/"]));
+        assert_eq!(fits("r?n2/."), all(&["run2/"]));
         assert_eq!(fits("run*"), all(&["run*"]), "it is there");
         assert_eq!(fits("*/passwd"), fits("*/nothing"), "nothing outside");
         assert_eq!(fits("*/nothing"), Err("there is nothing whose name fits".to_owned()));

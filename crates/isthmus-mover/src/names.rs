@@ -78,6 +78,12 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// A path without slashes at its end.
+pub fn unslashed(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    &path[..end]
+}
+
 /// Joins two paths, of which either may be empty.
 pub fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
     match (folder, name) {

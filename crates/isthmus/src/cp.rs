@@ -13,7 +13,7 @@ use std::time::Instant;
 use isthmus_io::{Settings, Streams};
 use isthmus_mover::config::for_copies;
 use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
-use isthmus_mover::{Cache, Direction, Disk, Io, MoverError, SitesConfig, Summary, Transfer};
+use isthmus_mover::{Cache, Direction, Disk, Io, MoverError, SitesConfig, Summary, Transfer, names};
 use isthmus_units::{Rate, Size};
 
 use place::{Place, Remote};
@@ -205,8 +205,8 @@ fn direction(places: &[OsString]) -> Result<(Remote, Direction), MoverError> {
                     source.display()
                 ));
             }
-            let end = place.path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-            let (path, folder) = (place.path[..end].to_vec(), end < place.path.len() || end == 0);
+            let path = names::unslashed(&place.path).to_vec();
+            let folder = path.is_empty() || path.len() < place.path.len();
             Ok((place, Direction::Put { sources: local, path, folder }))
         }
         Place::Local(destination) => {
