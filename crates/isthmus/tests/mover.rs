@@ -372,17 +372,19 @@ fn a_dry_run_says_what_could_not_be_written() {
     fs::create_dir_all(sites.path("t/sub")).expect("made");
     fs::write(sites.path("t/sub/f"), "f").expect("written");
     std::os::unix::fs::symlink("sub", sites.path("t/link")).expect("made");
-    for (words, failed) in [
-        (["t/sub/f", "b:data/new"], 1),
-        (["t/sub/f", "b:data/there/"], 1),
-        (["t", "b:data/"], 4),
-        (["t/", "b:data/new"], 3),
+    // Of what is in a folder that could not be made it is told with that.
+    for (words, failed, told) in [
+        (["t/sub/f", "b:data/new"], 1, 1),
+        (["t/sub/f", "b:data/there/"], 1, 1),
+        (["t", "b:data/"], 4, 1),
+        (["t/", "b:data/new"], 3, 2),
     ] {
         let done = sites.copy(&[&["-r", "-n", "--json"], &words[..]].concat());
         assert_eq!(done.status.code(), Some(1), "{words:?}: {}", text(&done.stdout));
         let failures = events(&done, "failed");
-        assert_eq!(failures.len(), failed, "{words:?}: {failures:?}");
+        assert_eq!(failures.len(), told, "{words:?}: {failures:?}");
         assert!(failures.iter().all(|event| event["text"].as_str().is_some_and(|t| t.contains("Read-only"))));
+        assert_eq!(events(&done, "end")[0]["failed"], failed, "{words:?}");
         assert!(events(&done, "would").is_empty(), "{}", text(&done.stdout));
     }
 }
