@@ -162,7 +162,11 @@ fn a_copy_is_measured_on_this_host_and_over_a_lab() {
     let _in_the_way = std::net::TcpListener::bind("127.0.0.1:4200");
     let folder = tempfile::tempdir().expect("a folder");
     let provider = folder.path().display().to_string(); // none is needed
-    let words = ["file", "--with", "cp", "--size", "1MB", "--provider-path", &provider];
+    let words = ["file", "--with", "cp", "--provider-path", &provider];
+    let many = [&words[..], &["--loopback", "--files", "20"]].concat();
+    let (samples, _) = measured(&many, &folder.path().join("many"));
+    assert!(samples.len() == 1 && samples[0]["seconds"].as_f64() > Some(0.0), "{samples:?}");
+    let words = [&words[..], &["--size", "1MB"]].concat();
     let (samples, page) = measured(&[&words[..], &["--loopback"]].concat(), &folder.path().join("here"));
     assert!(samples.len() == 1 && samples[0]["seconds"].as_f64() > Some(0.0), "{samples:?}");
     assert!(page.contains("loopback") && page.contains("<rect"), "a bar for it");

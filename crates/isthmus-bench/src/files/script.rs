@@ -195,8 +195,9 @@ fn commands(place: &Place<'_>, run: &FileRun) -> Peer {
                  export ISTHMUS_LOG=warn,isthmus_io=info"
             ),
             command: format!(
-                "{isthmus} cp {} --sites known.toml {source} {}",
+                "{isthmus} cp {} --sites known.toml {source}{} {}",
                 option("-r"),
+                option("/"),
                 quoted(&format!("b:data/{name}"))
             ),
             asks_for_names: false,
