@@ -6,14 +6,16 @@ mod share;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use isthmus_io::{Settings, Streams};
 use isthmus_mover::config::for_copies;
 use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
-use isthmus_mover::{Cache, Direction, Disk, Io, MoverError, SitesConfig, Summary, Transfer, names};
+use isthmus_mover::{
+    Cache, Direction, Disk, Io, MoverError, SitesConfig, Summary, Transfer, block_for, names,
+};
 use isthmus_units::{Rate, Size};
 
 use place::{Place, Remote};
@@ -70,9 +72,10 @@ pub(crate) struct Args {
     /// Name every file that is copied, with its BLAKE3 digest
     #[arg(short, long)]
     verbose: bool,
-    /// Length of a block: a power of two from 64KiB to 16MiB
-    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
-    block: Size,
+    /// Length of a block: a power of two from 64KiB to 16MiB; default: 1MiB, or up to 4MiB where the files that are
+    /// named here, or their folder, lie in longer stripes
+    #[arg(long, value_name = "SIZE")]
+    block: Option<Size>,
     /// Most TCP streams; default: as the settings say
     #[arg(long, value_name = "N")]
     streams: Option<Streams>,
@@ -141,8 +144,10 @@ pub(crate) fn main(args: Args) -> ExitCode {
 
 fn transfer(args: &Args) -> Result<Transfer, MoverError> {
     let usage = |text: String| MoverError::Usage(text);
-    if !args.block.0.is_power_of_two() || !BLOCK_SIZES.contains(&args.block.0) {
-        return Err(usage(format!("--block {}: expected a power of two from 64KiB to 16MiB", args.block)));
+    if let Some(block) = args.block
+        && !(block.0.is_power_of_two() && BLOCK_SIZES.contains(&block.0))
+    {
+        return Err(usage(format!("--block {block}: expected a power of two from 64KiB to 16MiB")));
     }
     if args.exclude.is_empty() && !args.include.is_empty() {
         let text = "--include takes what --exclude leaves out, and nothing is left out; for these files alone add \
@@ -169,6 +174,7 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
     let (exclude, include) = (args.exclude.clone(), args.include.clone());
     let choice = Choice { recursive: args.recursive, exclude, include, share };
     let rules = Rules { update: args.update, all: args.all, sync: args.sync, dry_run: args.dry_run };
+    let block = args.block.map_or_else(|| usual_block(&direction), |block| block.0);
     Ok(Transfer {
         service,
         trust,
@@ -177,12 +183,25 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
         direction,
         choice,
         rules,
-        block: args.block.0,
+        block,
         rate: args.limit_rate.map_or(0, |rate| (rate.0 / 8 / u64::from(share.ranks)).max(1)),
         memory: args.memory.0,
         threads: usize::from(args.threads),
         disk: Disk { io: args.io, cache: args.cache },
     })
+}
+
+/// What suits the storage of this host's side.
+fn usual_block(direction: &Direction) -> u64 {
+    match direction {
+        Direction::Put { sources, .. } => block_for(sources.iter().map(PathBuf::as_path)),
+        Direction::Get { destination, .. } if destination.is_dir() => block_for([destination.as_path()]),
+        // Of a file to come the folder knows.
+        Direction::Get { destination, .. } => {
+            let above = destination.parent().filter(|above| !above.as_os_str().is_empty());
+            block_for([above.unwrap_or(Path::new("."))])
+        }
+    }
 }
 
 /// Which side is this host's.
