@@ -215,8 +215,8 @@ impl<'a> ReceivingSide<'a> {
         let round_trip = self.wire.round_trip();
         let wanted = at_first(round_trip).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
         // Where the disk is behind, a sender that is far goes on while there is memory; one that is near waits.
-        let most = if is_near(round_trip) { wanted + SPARE } else { self.receiving.memory / size };
-        let most = most.min(self.receiving.memory / size).max(SPARE);
+        let room = self.receiving.memory / size;
+        let most = if is_near(round_trip) { room.min(wanted + SPARE) } else { room }.max(SPARE);
         while self.made < most && self.posted < wanted {
             self.made += 1;
             self.post(Buffer::new(size as usize)?)?;

@@ -161,9 +161,11 @@ impl TcpLane {
             Some(_) if !local => repair_soon(&self.socket),
             _ => {}
         }
-        self.keep_to_limit(paths, 1);
-        if let (Some(limit), Some(host)) = (self.limit, peer_ip(&self.socket)) {
-            info_log!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
+        if let Some(host) = peer_ip(&self.socket).filter(|_| !local) {
+            self.keep_to_limit(paths, host, 1);
+            if let Some(limit) = self.limit {
+                info_log!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
+            }
         }
         if paths.congestion != congestion::AUTO || local {
             self.trace = None;
@@ -197,7 +199,7 @@ impl TcpLane {
             if !short {
                 self.held = part.pace.filter(|_| self.lossy);
             }
-            self.keep_to_limit(paths, part.endpoints);
+            self.keep_to_limit(paths, host, part.endpoints);
         }
         Some(Looked { lane, lossy: if short { None } else { self.judge(path, paths) } })
     }
@@ -237,11 +239,10 @@ impl TcpLane {
         congestion::is_slow_to_repair(sample).then_some(host)
     }
 
-    /// Has the lane keep to its part of what those to its host may send, where so many endpoints of this host use the
-    /// path.
-    fn keep_to_limit(&mut self, paths: &mut Paths, endpoints: u32) {
-        let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
-        self.limit = host.and_then(|host| paths.limit.part(Instant::now(), host, self.raw(), endpoints));
+    /// Has the lane keep to its part of what those to `host`, another than this, may send, where so many endpoints of
+    /// this host use the path.
+    fn keep_to_limit(&mut self, paths: &mut Paths, host: IpAddr, endpoints: u32) {
+        self.limit = paths.limit.part(Instant::now(), host, self.raw(), endpoints);
         self.pace();
     }
 

@@ -57,8 +57,7 @@ impl Engine {
         connection.next_order += 1;
         connection.credit_used += total;
         connection.taken += total;
-        connection.counters.messages_eager += 1;
-        self.counters.messages_eager += 1;
+        self.count_message(peer, total, total);
 
         let kind = Kind::Message { channel: request.channel, tag: request.tag, data: request.data };
         let operation = self.enter_operation(peer, kind, options, total);
