@@ -53,7 +53,7 @@ help:
 	  '             (ARGS: memcheck, substrate, address, thread)' \
 	  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
-	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc, IMB, ScaLAPACK: hours (ARGS: suites/run.py --help)' \
+	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc, IMB, OSU, ScaLAPACK: hours (ARGS: suites/run.py --help)' \
 	  'make versions' \
 	  '             the provider in old and new MPIs of PyPI and Debian: minutes (ARGS: suites/versions.py --help)' \
 	  'make clean   what was built; distclean also takes the MPIs in build/mpi'

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from others import fabtests, imb, mpi4py, mpich, programs, scalapack, table  # noqa: E402
+from others import fabtests, imb, mpi4py, mpich, osu, programs, scalapack, table  # noqa: E402
 
 SUITES = {
     "fabtests": lambda options: fabtests.prepare(options, fabtests.FIRST),
@@ -25,6 +25,7 @@ SUITES = {
     "mpi4py": mpi4py.prepare,
     "programs": programs.prepare,
     "imb": imb.prepare,
+    "osu": osu.prepare,
     "scalapack": scalapack.prepare,
 }
 
