@@ -217,6 +217,7 @@ impl Receiving {
     /// Nothing comes for a while: what was read is of no use any more.
     pub(crate) fn rest(&mut self) {
         self.store.release(self.read);
+        self.store.rest();
         (self.rebuild, self.loses) = (Rebuild::default(), false);
     }
 

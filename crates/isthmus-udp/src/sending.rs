@@ -324,6 +324,11 @@ impl Sending {
         }
     }
 
+    /// Nothing goes for a while.
+    pub(crate) fn rest(&mut self) {
+        self.store.rest();
+    }
+
     /// Bytes of memory in use.
     pub(crate) fn memory(&self) -> usize {
         self.store.memory()

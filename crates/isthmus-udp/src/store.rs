@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 /// Bytes of a chunk.
 const CHUNK: usize = 64 << 10;
-/// Free chunks that are kept for use again (16 MiB).
-const FREE_MAX: usize = 256;
+/// Free chunks that are kept for use again though no more were in use of late (16 MiB).
+const FREE_LEAST: usize = 256;
+/// After this many times its number of chunks went by, what was in use at most is forgotten.
+const FORGETS_AFTER: usize = 64;
 
 type Chunk = Box<[u8]>;
 
@@ -17,6 +19,10 @@ pub(crate) struct Store {
     /// Index of the first chunk: its offset divided by [`CHUNK`].
     first: u64,
     free: Vec<Chunk>,
+    used: usize,
+    /// Most that were in use of late, in parts of a chunk, [`FORGETS_AFTER`] each. What a long path holds comes and goes
+    /// at once where a packet was lost: memory from the system for it would be cleared each time.
+    most: usize,
 }
 
 impl Store {
@@ -65,19 +71,27 @@ impl Store {
     pub(crate) fn release(&mut self, upto: u64) {
         let first = upto / CHUNK as u64;
         while self.first < first && !self.chunks.is_empty() {
-            if let Some(Some(chunk)) = self.chunks.pop_front()
-                && self.free.len() < FREE_MAX
-            {
+            self.first += 1;
+            let Some(Some(chunk)) = self.chunks.pop_front() else { continue };
+            self.used -= 1;
+            self.most -= 1;
+            if self.used + self.free.len() < self.most.div_ceil(FORGETS_AFTER).max(FREE_LEAST) {
                 self.free.push(chunk);
             }
-            self.first += 1;
         }
         self.first = self.first.max(first);
     }
 
+    /// Nothing comes for a while: keeps little.
+    pub(crate) fn rest(&mut self) {
+        self.most = self.used * FORGETS_AFTER;
+        self.free.truncate(FREE_LEAST);
+        self.free.shrink_to_fit();
+    }
+
     /// Bytes of memory in use and kept.
     pub(crate) fn memory(&self) -> usize {
-        (self.chunks.iter().flatten().count() + self.free.len()) * CHUNK
+        (self.used + self.free.len()) * CHUNK
     }
 
     fn chunk_mut(&mut self, offset: u64) -> &mut [u8] {
@@ -85,9 +99,13 @@ impl Store {
         if index >= self.chunks.len() {
             self.chunks.resize_with(index + 1, || None);
         }
+        let slot = &mut self.chunks[index];
+        if slot.is_none() {
+            self.used += 1;
+            self.most = self.most.max(self.used * FORGETS_AFTER);
+        }
         let free = &mut self.free;
-        self.chunks[index]
-            .get_or_insert_with(|| free.pop().unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice()))
+        slot.get_or_insert_with(|| free.pop().unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice()))
     }
 }
 
@@ -109,5 +127,23 @@ mod tests {
             store.release(base + bytes.len() as u64);
             assert!(store.memory() <= 7 * CHUNK, "{}", store.memory());
         }
+    }
+    #[test]
+    fn what_a_gap_held_is_kept_for_the_next_one_and_given_back_when_there_are_no_more() {
+        let mut store = Store::default();
+        let mut at = 0;
+        let mut pass = |store: &mut Store, chunks: usize| {
+            (0..chunks).for_each(|i| store.write(at + (i * CHUNK) as u64, &[1]));
+            at += (chunks * CHUNK) as u64;
+            store.release(at);
+            store.memory() / CHUNK
+        };
+        assert!((0..3).all(|_| pass(&mut store, 1_000) > 980));
+        let without_gaps = (0..50_000).map(|_| pass(&mut store, 1)).last();
+        assert_eq!(without_gaps, Some(FREE_LEAST), "most is forgotten");
+        assert!(pass(&mut store, 1_000) > FREE_LEAST);
+        store.rest();
+        assert_eq!(store.memory(), FREE_LEAST * CHUNK);
+        assert!(pass(&mut store, 2) <= FREE_LEAST);
     }
 }

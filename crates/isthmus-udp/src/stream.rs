@@ -650,6 +650,7 @@ impl Stream {
         if !self.awaits_answer() {
             if now >= self.heard_at + self.config.keepalive_us {
                 self.ping = true;
+                self.sending.rest();
                 self.receiving.rest();
             }
         } else if now >= self.patience_ends() {
