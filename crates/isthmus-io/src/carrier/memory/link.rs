@@ -175,6 +175,7 @@ impl Link {
     }
 
     /// Whether so many bytes can be written at once.
+    #[inline]
     pub(super) fn has_room(&mut self, len: usize) -> bool {
         !self.finished
             && self.pushed == 0

@@ -203,6 +203,7 @@ impl MemoryLane {
     }
 
     /// See [`Link::has_room`].
+    #[inline]
     pub(crate) fn has_room(&mut self, len: usize) -> bool {
         self.link.has_room(len)
     }

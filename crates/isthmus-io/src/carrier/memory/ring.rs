@@ -8,8 +8,8 @@
 //! What is lent is the reader's from the moment it takes its record; until then, and while nothing was written behind it,
 //! the writer may take it back.
 //!
-//! Lines are asked for before they are needed: by the writer two records ahead, so that it does not wait until the
-//! reader's processor has let go of them, by the reader the next one, as it takes one.
+//! Lines are asked for before they are needed: by the writer some records ahead, so that it does not wait until the
+//! reader's processor has let go of them, by the reader the next one but one, as it takes one.
 //!
 //! Neither end trusts the other: lengths and positions are checked where they are read, and
 //! a copy stays within the ring whatever they say.
@@ -21,6 +21,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 const HEAD: u64 = 8;
 /// Records begin at multiples of this: what processors hand each other at a time.
 const LINE: u64 = 64;
+/// So far ahead lines are asked for by who writes short messages, and by who reads them. A transfer from one processor's
+/// cache to another's takes as long as a few short messages.
+const WRITER_AHEAD: u64 = 5 * LINE;
+const READER_AHEAD: u64 = LINE;
 /// Room that only the last record may take: itself and the zero behind it.
 const LAST: u64 = 2 * LINE;
 /// The same, and room for what lends: other bytes leave that free.
@@ -155,6 +159,7 @@ impl Writer {
     }
 
     /// Most payload that a record may have now; it is asked for again once there is less than `enough`.
+    #[inline]
     pub(super) fn room(&mut self, enough: u64) -> Result<u64, Broken> {
         let known = self.known_room();
         if known >= enough {
@@ -200,7 +205,7 @@ impl Writer {
         self.place.word(next).store(0, Ordering::Relaxed);
         let head = u64::from(bits) << 40 | SHORT << 32 | len;
         self.place.word(self.tail).store(head, Ordering::Release);
-        self.place.expect::<true>(next + 2 * LINE);
+        self.place.expect::<true>(next + WRITER_AHEAD);
         self.tail = next;
     }
 
@@ -405,7 +410,7 @@ impl Reader {
         };
         let to = to.get_mut(..len as usize)?;
         let next = self.at + span(WORDS_LEN + len);
-        self.place.expect::<false>(next);
+        self.place.expect::<false>(next + READER_AHEAD);
         // SAFETY: a slice is valid for writing, and as long as the record.
         unsafe { self.copy_from(self.from, to.as_mut_ptr(), to.len()) };
         (self.at, self.current) = (next, None);
