@@ -21,43 +21,64 @@ struct Relay {
     at: SocketAddr,
     cut: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
-    /// Somebody listens there by TCP, as at every endpoint's address.
+    /// Somebody listens there by TCP, as at every endpoint's address, and at that which `target` sees.
     listener: TcpListener,
+    _far: TcpListener,
     target: SocketAddr,
+}
+
+/// What a cut concerns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// Packets to the relay's target.
+    Forth,
+    Back,
+    Both,
 }
 
 impl Relay {
     fn new(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let at = listener.local_addr().expect("bound");
-        let near = UdpSocket::bind(at).expect("the same port by UDP is free");
-        let far = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        Self::cutting(target, Way::Both)
+    }
+
+    fn cutting(target: SocketAddr, way: Way) -> Self {
+        let bind = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let at = listener.local_addr().expect("bound");
+            (listener, at, UdpSocket::bind(at).expect("the same port by UDP is free"))
+        };
+        let ((listener, at, near), (listener_far, _, far)) = (bind(), bind());
         far.connect(target).expect("loopback");
-        let relay = Self { at, cut: Arc::default(), stop: Arc::default(), listener, target };
+        let relay =
+            Self { at, cut: Arc::default(), stop: Arc::default(), listener, _far: listener_far, target };
         for socket in [&near, &far] {
             socket.set_nonblocking(true).expect("possible");
         }
         let (cut, stop) = (relay.cut.clone(), relay.stop.clone());
         std::thread::spawn(move || {
             let (mut room, mut client, mut until_cut) = (vec![0; 1 << 16], None, Some(8_usize << 20));
+            let mut passes = |len: usize, by: Way| {
+                let passes = !cut.load(Ordering::Relaxed) || way != Way::Both && way != by;
+                until_cut = until_cut.and_then(|left| {
+                    left.checked_sub(len).or_else(|| {
+                        cut.store(true, Ordering::Relaxed);
+                        None
+                    })
+                });
+                passes
+            };
             while !stop.load(Ordering::Relaxed) {
                 let mut any = false;
                 while let Ok((len, from)) = near.recv_from(&mut room) {
                     any = true;
                     client = Some(from);
-                    if !cut.load(Ordering::Relaxed) {
+                    if passes(len, Way::Forth) {
                         let _ = far.send(&room[..len]);
-                        until_cut = until_cut.and_then(|left| {
-                            left.checked_sub(len).or_else(|| {
-                                cut.store(true, Ordering::Relaxed);
-                                None
-                            })
-                        });
                     }
                 }
                 while let Ok(len) = far.recv(&mut room) {
                     any = true;
-                    if let (Some(client), false) = (client, cut.load(Ordering::Relaxed)) {
+                    if let (Some(client), true) = (client, passes(len, Way::Back)) {
                         let _ = near.send_to(&room[..len], client);
                     }
                 }
@@ -156,11 +177,46 @@ fn a_lane_by_udp_that_is_blocked_in_mid_life_gives_way_to_tcp_and_nothing_is_los
     assert!(relay.cut.load(Ordering::Relaxed), "packets passed to the end");
     assert_eq!(a.carriers(), ["TCP"]);
     let lines = LINES.lock().expect("nobody panics with it");
-    let said = |line: &String| line.contains("go by TCP: nothing came for") && line.contains("but by TCP");
+    let said = |line: &String| line.contains("go by TCP: no answer came for") && line.contains("but by TCP");
     assert!(lines.iter().any(said), "{lines:#?}");
     drop(lines);
     a.close();
     b.close();
+}
+
+#[test]
+fn where_udp_is_blocked_in_one_direction_only_tcp_takes_over_as_soon_whichever_end_sends() {
+    set_hook(keep);
+    for (cut, dialler_sends) in
+        [Way::Forth, Way::Back].into_iter().flat_map(|cut| [(cut, true), (cut, false)])
+    {
+        let (a, b) = (open_by(Transport::UdpEverywhere), open_by(Transport::UdpEverywhere));
+        let relay = Relay::cutting(b.address().locator, cut);
+        relay.pass_tcp();
+        let to_b = relay.peer(&a);
+        let (mut word, mut heard) = ([7; 8], [0; 8]);
+        recv(&b, None, 1, &mut heard);
+        send(&a, to_b, 1, &mut word);
+        complete(&[&a, &b], 2);
+        let (mut sent, mut got) = (pattern(48 << 20, 3), vec![0; 48 << 20]);
+        if dialler_sends {
+            recv(&b, None, 2, &mut got);
+            send(&a, to_b, 2, &mut sent);
+        } else {
+            recv(&a, None, 2, &mut got);
+            send(&b, b.peer(&a.address()).expect("same subnet"), 2, &mut sent);
+        }
+        let before = LINES.lock().expect("nobody panics with it").len();
+        let done = complete(&[&a, &b], 2);
+        assert!(done.iter().all(|completion| completion.error.is_none()), "{done:?}");
+        assert!(sent == got && relay.cut.load(Ordering::Relaxed), "{cut:?}");
+        let lines = LINES.lock().expect("nobody panics with it");
+        let said = |line: &String| line.contains("go by TCP: no answer came for");
+        assert!(lines[before..].iter().any(said), "{cut:?}, {dialler_sends}: {lines:#?}");
+        drop(lines);
+        a.close();
+        b.close();
+    }
 }
 
 #[test]

@@ -156,8 +156,10 @@ pub struct Counters {
     pub bytes_copied: u64,
     /// Stream bytes sent for the first time.
     pub bytes_fresh: u64,
-    /// Times that nothing was heard and a probe went.
+    /// Times that nothing was acknowledged and a probe went.
     pub silences: u64,
+    /// Acknowledgements that told of packets of ours: these get through, and answers do.
+    pub answers: u64,
 }
 
 /// A stream's state, for whoever watches.

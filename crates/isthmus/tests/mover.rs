@@ -482,7 +482,7 @@ fn a_copy_goes_on_by_tcp_where_udp_is_dropped_in_its_midst() {
     let link = "[[link]]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\nrtt = \"20ms\"\n";
     if let Some(done) = copied_in_a_lab(&sites, link, 100, &[("ISTHMUS_LOG", "info")]) {
         let said = text(&done.stderr);
-        assert!(said.contains("go by TCP: nothing came for"), "{said}");
+        assert!(said.contains("go by TCP: no answer came for"), "{said}");
     }
 }
 

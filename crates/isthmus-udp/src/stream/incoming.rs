@@ -164,6 +164,7 @@ impl Stream {
     /// Tells everyone of the fates.
     fn settle(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates) {
         let silence_ended = !fates.acked.is_empty() && self.end_silence(now);
+        self.counters.answers += u64::from(!fates.acked.is_empty());
         fates.acked.iter().for_each(|fate| self.on_acked(fate));
         fates.late.iter().for_each(|fate| self.on_late(fate));
         fates.lost.iter().for_each(|fate| self.on_lost(fate));

@@ -562,7 +562,7 @@ impl Udp {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
             let rtt_us = known.status().rtt_us.unwrap_or(0);
-            seat.silence.look(now, counters.packets_received, counters.silences);
+            seat.silence.look(now, counters.answers, counters.silences);
             if let (Some(rtt_us), false) =
                 (known.status().rtt_least_us, known.is_sealed() || self.plain_is_fine)
             {
@@ -574,15 +574,15 @@ impl Udp {
                 seat.silence.hear_tcp(rtt_us);
             }
             let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
-            let verdict = if answer == Some(false) {
+            // Whoever dialled us need not be reachable at the address that we see, and may refuse us there.
+            let verdict = if answer == Some(false) && (seat.dialled || seat.denied) {
                 Some(Verdict::Refused)
             } else if seat.dialled && !known.is_open() && overdue
-                || known.is_open() && seat.silence.is_blocked(rtt_us)
+                || known.is_open() && seat.silence.is_blocked(rtt_us, seat.dialled)
             {
                 Some(Verdict::NoAnswer)
             } else {
-                // Whoever dialled us need not be reachable at the address that we see.
-                if seat.dialled && seat.silence.asks(rtt_us) {
+                if seat.silence.asks(rtt_us) {
                     self.questions.ask(seat.peer);
                 }
                 None
@@ -616,7 +616,7 @@ impl Udp {
                     self.learn(
                         host,
                         Known::Blocked,
-                        format_args!("nothing came for {ms} ms, but by TCP: {advice}"),
+                        format_args!("no answer came for {ms} ms, but by TCP: {advice}"),
                     );
                 }
             }
