@@ -141,7 +141,7 @@ impl RaceLane {
         }
         let until_writable = self.settle_base(index, paths, udp, tls)?;
         let answered = self.udp.as_ref().is_some_and(|lane| lane.is_answered(udp));
-        let by_udp = self.udp.as_ref().and_then(|lane| lane.rtt_us(udp)).map(Duration::from_micros);
+        let by_udp = self.udp.as_ref().and_then(|lane| lane.measured_rtt_us(udp)).map(Duration::from_micros);
         let Some(rtt) = self.connected.map(|(_, rtt)| rtt).or(by_udp) else {
             return Ok(Winner::NotYet { until_writable });
         };

@@ -109,8 +109,14 @@ impl UdpLane {
         udp.peer_as(self.stream)
     }
 
+    /// The round trip; before an answer, what is remembered of another lane. Microseconds.
     pub(in super::super) fn rtt_us(&self, udp: &Udp) -> Option<u64> {
         udp.port.stream(self.stream).and_then(|stream| stream.status().rtt_us)
+    }
+
+    /// The least that was measured on this lane, which [`UdpLane::rtt_us`] need not be. Microseconds.
+    pub(in super::super) fn measured_rtt_us(&self, udp: &Udp) -> Option<u64> {
+        udp.port.stream(self.stream).and_then(|stream| stream.status().rtt_least_us)
     }
 
     fn or_gone(&self, transfer: Option<Transfer>, udp: &Udp) -> Transfer {

@@ -531,7 +531,8 @@ impl Udp {
         let now = self.now();
         let Some(seat) = self.seats.get_mut(&stream) else { return };
         let (Some(trial), Some(known)) = (&mut seat.trial, self.port.stream(stream)) else { return };
-        let (found, long_ms) = (trial.look(now, known.status().rtt_us), trial.long_ms());
+        // As it is now: the smoothed one may begin with what was remembered of another time.
+        let (found, long_ms) = (trial.look(now, known.status().rtt_least_us), trial.long_ms());
         let (peer, host) = (seat.peer, seat.peer.ip());
         let verdict = match found {
             Found::NotYet => return,
@@ -652,5 +653,89 @@ impl Drop for Udp {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    fn open() -> (Udp, SocketAddr) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = isthmus_datagram::UdpSocket::bind(any, |_| {}).expect("loopback");
+        let udp = Udp::open(PacketSocket::Udp(socket), PortConfig::default(), &Settings::default());
+        let udp = udp.expect("it opens");
+        let at = rustix::net::getsockname(udp.fd()).expect("bound").try_into().expect("an address");
+        (udp, at)
+    }
+
+    /// Holds what goes to `target` up for so long, and what comes back not at all.
+    struct Relay {
+        near: UdpSocket,
+        far: UdpSocket,
+        held: VecDeque<(Instant, Vec<u8>)>,
+        client: Option<SocketAddr>,
+    }
+
+    impl Relay {
+        fn new(target: SocketAddr) -> Self {
+            let [near, far] = [(); 2].map(|()| {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+                socket.set_nonblocking(true).expect("possible");
+                socket
+            });
+            far.connect(target).expect("loopback");
+            Self { near, far, held: VecDeque::new(), client: None }
+        }
+
+        fn at(&self) -> SocketAddr {
+            self.near.local_addr().expect("bound")
+        }
+
+        fn pass(&mut self, hold: Duration) {
+            let mut room = [0; 1 << 16];
+            while let Ok((len, from)) = self.near.recv_from(&mut room) {
+                self.client = Some(from);
+                self.held.push_back((Instant::now() + hold, room[..len].to_vec()));
+            }
+            while self.held.front().is_some_and(|(at, _)| *at <= Instant::now()) {
+                let _ = self.held.pop_front().map(|(_, packet)| self.far.send(&packet));
+            }
+            while let (Ok(len), Some(client)) = (self.far.recv(&mut room), self.client) {
+                let _ = self.near.send_to(&room[..len], client);
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_is_judged_by_the_round_trip_of_now_and_not_by_what_is_remembered() {
+        const LONG: Duration = Duration::from_millis(40);
+        let ((mut a, _), (mut b, at)) = (open(), open());
+        let mut relay = Relay::new(at);
+        let (to, mut ready) = (relay.at(), Vec::new());
+        let mut until = |a: &mut Udp, hold, done: &dyn Fn(&Udp) -> bool| {
+            let since = Instant::now();
+            while !done(a) {
+                a.turn(&mut ready);
+                b.turn(&mut ready);
+                relay.pass(hold);
+                assert!(since.elapsed() < Duration::from_secs(30), "it takes too long");
+            }
+        };
+        let mut lane = a.dial(to);
+        let stream = lane.stream();
+        lane.settle(0, &mut a).expect("it may carry at once");
+        until(&mut a, Duration::ZERO, &|a| lane.measured_rtt_us(a).is_some());
+        a.port.with(a.now(), stream, Stream::abort);
+        a.leave(stream);
+        until(&mut a, Duration::ZERO, &|a| a.port.learned(a.now(), to.ip()).is_some());
+        // The path has become longer since.
+        let mut lane = a.try_out(to, LONG, 0);
+        assert!(lane.rtt_us(&a).is_some() && lane.measured_rtt_us(&a).is_none());
+        lane.settle(1, &mut a).expect("it may carry at once");
+        until(&mut a, 2 * LONG, &|a| a.known(to.ip()).is_some());
+        assert_eq!(a.known(to.ip()), Some(Known::Udp));
     }
 }

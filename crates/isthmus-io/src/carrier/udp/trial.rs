@@ -53,7 +53,7 @@ impl Trial {
         self.answered.get_or_insert(now);
     }
 
-    /// `rtt_us`: the round trip by UDP, once there was an answer.
+    /// `rtt_us`: the round trip by UDP as it was measured on this lane, once there was an answer.
     pub(super) fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Found {
         if let Some(rtt_us) = rtt_us {
             return if rtt_us < self.long_us { Found::Near } else { Found::Far };
