@@ -1,12 +1,12 @@
 //! Lanes to hosts that are not next door and that nothing encrypts. Nobody has to set anything for them, so that is
-//! said, once of each host.
+//! said: a process warns of the first such host, for what is to be done is the same for all, and only remarks on others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use parking_lot::Mutex;
 
-use crate::log::warn_log;
+use crate::log::{info_log, warn_log};
 
 /// From this round trip on a host counts as far. Microseconds.
 const FAR_US: u64 = 1_000;
@@ -21,11 +21,17 @@ pub(super) fn tell(host: IpAddr, rtt_us: u64) {
         return;
     }
     let mut told = TOLD.lock();
-    if told.len() < HOSTS_MAX && told.insert(host) {
+    let is_first = told.is_empty();
+    if told.len() >= HOSTS_MAX || !told.insert(host) {
+        return;
+    }
+    if is_first {
         warn_log!(
-            "lanes to {host}, {rtt_us} us away, are not encrypted: if others can reach the network between, set tls \
-             to required at both ends (isthmus router keygen makes what it takes)"
+            "lanes to {host}, {rtt_us} us away, are not encrypted, nor are those to other hosts: if others can reach \
+             the network between, set tls to required at both ends (isthmus router keygen makes what it takes)"
         );
+    } else {
+        info_log!("lanes to {host}, {rtt_us} us away, are not encrypted either");
     }
 }
 
@@ -36,26 +42,31 @@ mod tests {
     use super::*;
     use crate::log::{Severity, set_hook};
 
-    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    static LINES: Mutex<Vec<(Severity, String)>> = Mutex::new(Vec::new());
 
     fn keep(severity: Severity, line: Arguments<'_>) {
-        if severity == Severity::Warn {
-            LINES.lock().push(line.to_string());
-        }
+        LINES.lock().push((severity, line.to_string()));
     }
 
     #[test]
-    fn a_plain_lane_to_a_far_host_is_said_once_with_the_setting_that_encrypts() {
+    fn a_plain_lane_to_a_far_host_is_said_once_and_only_the_first_is_a_warning() {
         set_hook(keep);
-        let [far, near] = [[10, 250, 0, 1], [10, 250, 0, 2]].map(IpAddr::from);
+        let [near, local] = [[10, 250, 1, 1], [127, 0, 0, 1]].map(IpAddr::from);
         tell(near, 999);
-        tell([127, 0, 0, 1].into(), 24_000);
-        (0..3).for_each(|_| tell(far, 24_000));
+        tell(local, 24_000);
+        let far: Vec<_> = (0..64).map(|host| IpAddr::from([10, 250, 0, host])).collect();
+        (0..3).flat_map(|_| &far).for_each(|host| tell(*host, 24_000));
         let lines = LINES.lock();
-        let of = |host: IpAddr| lines.iter().filter(|line| line.contains(&format!("to {host},"))).count();
-        assert_eq!((of(far), of(near), of([127, 0, 0, 1].into())), (1, 0, 0), "{lines:?}");
+        let of = |host: &IpAddr| lines.iter().filter(|line| line.1.contains(&format!("to {host},"))).count();
+        assert!(far.iter().all(|host| of(host) == 1), "{lines:?}");
+        assert_eq!((of(&near), of(&local)), (0, 0), "{lines:?}");
+        let plain = lines
+            .iter()
+            .filter(|(severity, line)| *severity == Severity::Warn && line.contains("not encrypted"));
+        let [(_, warning)] = plain.collect::<Vec<_>>()[..] else { panic!("{lines:?}") };
         assert!(
-            lines.iter().any(|line| line.contains("not encrypted") && line.contains("set tls to required"))
+            warning.contains(&format!("to {},", far[0])) && warning.contains("set tls to required"),
+            "{warning}"
         );
     }
 }
