@@ -148,8 +148,27 @@ impl Engine {
     /// The shell knows that this lane alone uses all that its path has.
     pub fn lane_fills_path(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
-            record.fills_path = true;
+            record.fills_path = !record.rests;
         }
+    }
+
+    /// The shell knows that several lanes would carry as much as this one, which uses all that its path has, and cost
+    /// less of the processor: while there are others, it is kept free for small messages. Where `rests` is false, that
+    /// is over, and bulk goes by it again.
+    pub fn lane_rests(&mut self, lane: LaneId, rests: bool) {
+        let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
+        if std::mem::replace(&mut record.rests, rests) == rests {
+            return;
+        }
+        record.fills_path = !rests;
+        self.counters.lanes_rested += u64::from(rests);
+        let Some(peer) = record.peer else { return };
+        if !rests {
+            let connection = self.connection(peer);
+            (connection.streams, connection.late) = (None, None);
+        }
+        self.spread(peer);
+        self.kick(peer);
     }
 
     /// The shell knows that a further lane to where this one leads would use all that the path has,

@@ -175,6 +175,8 @@ pub struct Counters {
     pub streams_rested: u64,
     /// Lanes given up because they had stopped while others went on.
     pub lanes_stuck: u64,
+    /// Lanes by UDP that left bulk to others, for want of processor.
+    pub lanes_rested: u64,
     /// Lanes tried because nothing came any more.
     pub probes: u64,
     /// Lanes that broke.

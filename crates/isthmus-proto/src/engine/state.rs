@@ -365,6 +365,8 @@ pub(crate) struct Lane {
     pub(crate) rtt_us: Option<u64>,
     /// It uses all that the path has; more lanes beside it would only share that.
     pub(crate) fills_path: bool,
+    /// It would, but is kept free for small messages while there are others.
+    pub(crate) rests: bool,
     /// We dialled it through this router of the endpoint's list.
     pub(crate) router: Option<usize>,
     /// It came through routers.
@@ -400,6 +402,7 @@ impl Lane {
             dialled: state == LaneState::Dialing,
             rtt_us: None,
             fills_path: false,
+            rests: false,
             router: None,
             through_routers: false,
             kind: super::LaneKind::default(),

@@ -214,6 +214,12 @@ impl Engine {
         self.peers[peer.0 as usize].lanes().iter().rfind(fills).copied()
     }
 
+    /// Whether any lane to this peer uses all of its path, whichever way.
+    fn any_fills(&self, peer: PeerId) -> bool {
+        let fills = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path);
+        self.peers[peer.0 as usize].lanes().iter().any(fills)
+    }
+
     /// Whether there is more to send than small messages: the rest of what was begun, or a long
     /// message that is among the next: those that come with a small one each are bulk too.
     pub(super) fn has_bulk(&self, peer: PeerId) -> bool {
@@ -231,7 +237,7 @@ impl Engine {
         if !connection.is_far() || connection.trouble.spread_at.is_some() {
             return;
         }
-        let fills = self.has_ways(peer) || self.filling(peer, 0).is_some();
+        let fills = self.has_ways(peer) || self.any_fills(peer);
         if fills {
             // What uses all of its path needs no help, and its lanes are not counted.
             let connection = self.connection(peer);
@@ -542,13 +548,21 @@ impl Engine {
     /// Whether the lane is kept free for small messages: the first of several; by several ways, the
     /// first of those that have company on their way. Where lanes use all of a way, such as two that
     /// both ends have dialled at once, or one that a lossy path was given, the last of them carries
-    /// its bulk: more would only compete.
+    /// its bulk: more would only compete. One that rests is kept free if others carry, whichever comes first.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
         let way_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.way);
+        let rests = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.rests);
         let lanes = self.peers[peer.0 as usize].lanes();
+        let carrying = self.peers[peer.0 as usize].connection.as_ref().map_or(0, |known| known.carriers());
         let Some(own) = way_of(&lane) else { return false };
+        if rests(&lane) {
+            return lanes[..carrying].iter().any(|other| !rests(other) && !self.is_express(peer, *other));
+        }
         if let Some(filling) = self.filling(peer, own) {
             return filling != lane;
+        }
+        if lanes[..carrying].iter().any(|other| rests(other) && way_of(other) == Some(own)) {
+            return false;
         }
         let has_company =
             |lane: &&LaneId| lanes.iter().filter(|other| way_of(other) == way_of(lane)).count() > 1;

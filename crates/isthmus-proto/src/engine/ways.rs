@@ -108,12 +108,12 @@ impl Engine {
         (self.by_way(peer, way).locator, way)
     }
 
-    /// Lanes to a peer by way, and whether one of them uses all that its path has.
+    /// Lanes to a peer by way, without those that rest, and whether one of them uses all that its path has.
     fn lanes_by_way(&self, peer: PeerId) -> [(u32, bool); WAYS_MAX] {
         let mut count = [(0, false); WAYS_MAX];
         let Some(connection) = self.peers[peer.0 as usize].connection.as_ref() else { return count };
         let mut note = |lane: &super::Lane| {
-            if let Some((lanes, filled)) = count.get_mut(lane.way) {
+            if let Some((lanes, filled)) = count.get_mut(lane.way).filter(|_| !lane.rests) {
                 *lanes += 1;
                 *filled |= lane.fills_path;
             }

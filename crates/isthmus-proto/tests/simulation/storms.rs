@@ -157,6 +157,9 @@ fn switch(world: &mut World, rng: &mut Rng) {
     let host = (locator(other, 0).ip(), rng.pick(&kinds));
     world.nodes[node].engine.set_transfer(rng.pick(&kinds), vec![host]);
     world.pump(node);
+    if world.net.outdone > 0 {
+        world.rest(node, rng.chance(500));
+    }
 }
 
 /// Something befalls a router.

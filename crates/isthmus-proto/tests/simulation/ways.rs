@@ -138,3 +138,35 @@ fn where_lanes_are_outdone_one_that_fills_the_path_takes_the_bulk() {
         program.expect_rest();
     }
 }
+
+#[test]
+fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
+    for (seed, ways) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+        let mut program = apart(seed, [ways; 2]);
+        program.world.rest(0, false);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.world.filling().0 > MUCH / 8 + seed * MUCH / 100);
+        program.world.rest(0, true);
+        let (before, _) = program.world.filling();
+        until(&mut program, 60_000_000, |program| program.completed == 2);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 4);
+        let carried = program.world.filling().0 - before;
+        // It goes on until others are up.
+        assert!(carried < MUCH, "seed {seed}, {ways} ways: it still carried {carried} bytes");
+        let (before, _) = program.world.filling();
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 6);
+        let carried = program.world.filling().0 - before;
+        assert!(carried < MUCH / 16, "seed {seed}, {ways} ways: it carried {carried} bytes while it rested");
+        assert!(program.world.nodes[0].engine.counters().lanes_rested >= 1);
+        program.world.rest(0, false);
+        let (before, _) = program.world.filling();
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 8);
+        let carried = program.world.filling().0 - before;
+        assert!(carried > MUCH / 2, "seed {seed}, {ways} ways: it carried {carried} bytes when it was over");
+        program.settle();
+        program.expect_rest();
+    }
+}

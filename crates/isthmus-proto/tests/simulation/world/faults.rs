@@ -90,6 +90,16 @@ impl World {
         self.wires.iter().filter(|wire| wire.way == way).map(|wire| wire.carried).sum()
     }
 
+    /// A process finds that its lanes which use all of their path had better rest, or carry again.
+    pub(crate) fn rest(&mut self, node: usize, rests: bool) {
+        self.nodes[node].dials_filling = !rests;
+        let sides = self.wires.iter().filter(|wire| wire.fills_path).flat_map(|wire| &wire.sides);
+        let lanes: Vec<_> =
+            sides.filter(|side| side.node == node && !side.over).filter_map(|side| side.lane).collect();
+        lanes.into_iter().for_each(|lane| self.nodes[node].engine.lane_rests(lane, rests));
+        self.pump(node);
+    }
+
     /// Bytes that lanes carried which use all of their path, and how many of those there are.
     pub(crate) fn filling(&self) -> (u64, usize) {
         let filling = self.wires.iter().filter(|wire| wire.fills_path);
