@@ -293,7 +293,19 @@ impl Shell {
             read |= self.attend(ready, core);
         }
         self.news = news;
+        self.rest_lanes(core);
         read
+    }
+
+    /// Tells the engine which lanes leave bulk to others from now on, or take it up again.
+    fn rest_lanes(&mut self, core: &Mutex<Core>) {
+        let rested = self.carriers.take_rested();
+        if !rested.is_empty() {
+            let mut guard = core.lock();
+            let lanes =
+                rested.into_iter().filter(|(index, _)| self.lanes.get(*index).is_some_and(Option::is_some));
+            lanes.for_each(|(index, rests)| guard.engine.lane_rests(LaneId(index as u32), rests));
+        }
     }
 
     /// Reads the lanes on which something came lately: one system call instead of two.
@@ -337,6 +349,7 @@ impl Shell {
             }
         } else {
             let (sample, outdone) = lane.carrier.look(&mut self.carriers);
+            self.rest_lanes(core);
             if outdone || sample.is_some() {
                 let mut guard = core.lock();
                 let (now, id) = (guard.now(), LaneId(index as u32));

@@ -44,7 +44,7 @@ pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Sleeper, Spot};
 use neighbours::Neighbours;
 use race::{RaceLane, Winner};
-use tcp::Paths;
+use tcp::{Looked, Paths};
 pub(crate) use tcp::{TcpLane, listen};
 use tls::TlsLane;
 pub(crate) use tls::{PROTOCOL, Tls, Untrusted};
@@ -147,6 +147,11 @@ impl Carrier {
     /// Whether this lane alone uses all that the path has.
     pub(crate) fn fills_path(&self) -> bool {
         matches!(self, Self::Udp(_))
+    }
+
+    /// Whether others carry as much as cheaply, so that it is to leave bulk to them though it fills its path.
+    pub(crate) fn rests(&self, shared: &Carriers) -> bool {
+        matches!(self, Self::Udp(lane) if shared.udp.as_ref().is_some_and(|udp| lane.rests(udp)))
     }
 
     /// The descriptor is readable.
@@ -306,6 +311,10 @@ impl Carrier {
             Self::Tls(lane) => lane.look(&mut shared.paths),
             Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
         };
+        if let (Some(Looked { host: Some(host), arrived, idled, .. }), Some(udp)) = (&looked, &mut shared.udp)
+        {
+            udp.hear_bulk_by_tcp(*host, *arrived, *idled);
+        }
         let lossy = looked.as_ref().and_then(|looked| looked.lossy);
         (looked.map(|looked| looked.lane), lossy.is_some_and(|host| shared.prefer_udp(host)))
     }
@@ -548,6 +557,7 @@ impl Carriers {
         if self.transport != Transport::Auto || !self.hubs.is_off() {
             return false;
         }
+        udp.hear_lossy(host);
         match udp.known(host) {
             Some(Known::Blocked) => return false,
             Some(Known::Udp | Known::Wanted) => {}
@@ -632,6 +642,11 @@ impl Carriers {
             let held = |index: usize| Ready { key: index as u64, readable: true, writable: false };
             ready.extend(tls.holding().map(held));
         }
+    }
+
+    /// Lanes by index that are to rest from now on ([`Carrier::rests`]), or to carry again.
+    pub(crate) fn take_rested(&mut self) -> Vec<(usize, bool)> {
+        self.udp.as_mut().map_or_else(Vec::new, Udp::take_rested)
     }
 
     /// Sends what lanes were given and what may go now.

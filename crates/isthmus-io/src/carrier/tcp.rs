@@ -33,6 +33,8 @@ const RTO_LEAST_MS: u64 = 1_000;
 const TCP_RTO_MIN_US: libc::c_int = 45;
 const TCP_DELACK_MAX_US: libc::c_int = 46;
 const ACK_SOON_US: [libc::c_int; 3] = [2_000, 8_000, 20_000];
+/// A lane that had something to send for less than so many tenths of the time has idled.
+const BUSY_TENTHS: u128 = 8;
 /// A lane's pace is another one from such a part of it on.
 const PACE_PART: u64 = 50;
 /// How long transmitted data, or an attempt to connect, may go unanswered.
@@ -83,8 +85,9 @@ pub(crate) struct TcpLane {
     asked: bool,
     lossy: bool,
     looked: Option<Instant>,
-    /// Bytes that had arrived then.
+    /// Bytes that had arrived then, and how long it had had something to send. Microseconds.
     acked: u64,
+    busy_us: u64,
     /// What its path makes it send at most, what an administrator does, and what of that the kernel was told;
     /// `None` where nothing holds it. Bytes/s.
     held: Option<u64>,
@@ -104,6 +107,7 @@ impl TcpLane {
             lossy: false,
             looked: None,
             acked: 0,
+            busy_us: 0,
             held: None,
             limit: None,
             pace: None,
@@ -186,12 +190,16 @@ impl TcpLane {
             self.glance();
             return None;
         }
-        self.looked = Some(Instant::now());
+        let now = Instant::now();
+        let since = self.looked.replace(now).map(|at| now.saturating_duration_since(at));
         let look = look(&self.socket)?;
         let short = pace::is_short(&look);
         let Look { path, mut lane, arrived, in_flight, least_rtt_us, .. } = look;
         let acked = arrived.saturating_sub(std::mem::replace(&mut self.acked, arrived));
-        if let Some(host) = peer_ip(&self.socket).filter(|_| !is_local(&self.socket)) {
+        let busy = lane.busy_us.saturating_sub(std::mem::replace(&mut self.busy_us, lane.busy_us));
+        let idled = since.is_some_and(|since| u128::from(busy) * 10 < since.as_micros() * BUSY_TENTHS);
+        let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
+        if let Some(host) = host {
             let seen = Seen { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
             let part = paths.neighbours.hear(host, seen);
             lane.sharers = part.endpoints;
@@ -201,7 +209,8 @@ impl TcpLane {
             }
             self.keep_to_limit(paths, host, part.endpoints);
         }
-        Some(Looked { lane, lossy: if short { None } else { self.judge(path, paths) } })
+        let lossy = if short { None } else { self.judge(path, paths) };
+        Some(Looked { lane, lossy, host, arrived: acked, idled })
     }
 
     /// Looks at a lane of a short path between those looks.
@@ -361,6 +370,12 @@ pub(crate) struct Looked {
     pub(crate) lane: LaneSample,
     /// The peer's host if the path loses packets by itself, and is such that lanes by UDP do better.
     pub(super) lossy: Option<IpAddr>,
+    /// The peer's host, if it is another.
+    pub(super) host: Option<IpAddr>,
+    /// Bytes that have arrived since the last look.
+    pub(super) arrived: u64,
+    /// There was not always something to send meanwhile.
+    pub(super) idled: bool,
 }
 
 /// Starts to connect to `to`, from `from` where that is a particular address.

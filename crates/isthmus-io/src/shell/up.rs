@@ -117,7 +117,7 @@ impl Shell {
         }
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
-        let fills_path = lane.carrier.fills_path();
+        let (fills_path, rests) = (lane.carrier.fills_path(), lane.carrier.rests(&self.carriers));
         let kind = lane.carrier.kind();
         let neighbour = lane.carrier.neighbour(&self.carriers);
         let name = lane.carrier.name(&self.carriers);
@@ -136,6 +136,7 @@ impl Shell {
         guard.engine.lane_goes_by(id, kind);
         if fills_path {
             guard.engine.lane_fills_path(id);
+            guard.engine.lane_rests(id, rests);
         }
         if let Some(rtt_us) = rtt_us {
             guard.engine.path_rtt(id, rtt_us);

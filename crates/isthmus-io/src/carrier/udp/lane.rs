@@ -67,6 +67,9 @@ impl UdpLane {
                 _ => Transfer::Bytes(total),
             }
         });
+        if matches!(came, Some(Transfer::Bytes(1..))) {
+            udp.note_busy(now);
+        }
         self.or_gone(came, udp)
     }
 
@@ -92,6 +95,9 @@ impl UdpLane {
             }
             if total == 0 { Transfer::Blocked } else { Transfer::Bytes(total) }
         });
+        if matches!(went, Some(Transfer::Bytes(_))) {
+            udp.note_busy(now);
+        }
         self.or_gone(went, udp)
     }
 
@@ -107,6 +113,11 @@ impl UdpLane {
     /// The AS at the other end, if it has shown its certificate.
     pub(in super::super) fn peer_as(&self, udp: &Udp) -> Option<AsId> {
         udp.peer_as(self.stream)
+    }
+
+    /// Whether it is to leave bulk to lanes by TCP.
+    pub(in super::super) fn rests(&self, udp: &Udp) -> bool {
+        udp.rests(self.peer.ip())
     }
 
     /// The round trip; before an answer, what is remembered of another lane. Microseconds.

@@ -5,6 +5,7 @@
 //! socket and says whom it concerns, [`Udp::flush`] sends what is due. Whoever sleeps until
 //! [`Udp::fd`] is readable sleeps no longer than [`Udp::deadline`].
 
+mod burden;
 mod lane;
 mod question;
 mod silence;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
 use isthmus_ledger::Ledger;
 use isthmus_udp::{
-    Cap, Composition, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
+    Cap, Composition, Counters, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
 };
 use isthmus_wire::AsId;
 
@@ -28,7 +29,8 @@ use super::plain;
 use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
-use crate::settings::{Protocols, RateLimits, Settings, TlsMode};
+use crate::settings::{Protocols, RateLimits, Settings, TlsMode, Transport};
+use burden::{Burden, Change, Work};
 pub(crate) use lane::UdpLane;
 use question::Questions;
 use silence::Silence;
@@ -75,6 +77,8 @@ struct Seat {
     trial: Option<Trial>,
     /// Why it is over, where that is known better than by the stream itself.
     verdict: Option<Verdict>,
+    /// What it has done that was accounted for.
+    accounted: Counters,
 }
 
 /// By what lanes to a host go.
@@ -132,6 +136,12 @@ pub(crate) struct Udp {
     caps: HashMap<usize, Cap>,
     /// That they are plain is not worth saying.
     plain_is_fine: bool,
+    /// Time spent with packets, since it was last accounted for. Microseconds.
+    busy_us: Micros,
+    /// What is known of hosts to which there is bulk; `None` where nobody is to choose.
+    burdens: Option<HashMap<IpAddr, Burden>>,
+    /// Lanes that are to rest from now on, or to carry again, by index.
+    rested: Vec<(usize, bool)>,
 }
 
 impl Udp {
@@ -168,6 +178,9 @@ impl Udp {
             limits: settings.rate_limit.clone(),
             caps: HashMap::new(),
             plain_is_fine: false,
+            busy_us: 0,
+            burdens: (settings.transport == Transport::Auto).then(HashMap::new),
+            rested: Vec::new(),
         })
     }
 
@@ -232,12 +245,18 @@ impl Udp {
 
     /// What was found out of this host lately.
     pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
+        if self.rests(host) {
+            return Some(Known::Tcp);
+        }
         let (known, at) = self.known.get(&host)?;
         (self.now() < at + KNOWN_US).then_some(*known)
     }
 
     /// Remembers something of a host, and says it where it is new.
     pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
+        if self.rests(host) && matches!(known, Known::Udp | Known::Wanted) {
+            return; // that it would do is known
+        }
         let now = self.now();
         if self.known.len() >= KNOWN_MAX {
             self.known.retain(|_, (_, at)| now < *at + KNOWN_US);
@@ -248,6 +267,71 @@ impl Udp {
                 info_log!("lanes to {host} go by {}: {what}", self.name_of(known));
             }
         }
+    }
+
+    /// Whether lanes to this host leave bulk to TCP, though UDP gets through.
+    pub(super) fn rests(&self, host: IpAddr) -> bool {
+        self.burdens.as_ref().and_then(|burdens| burdens.get(&host)).is_some_and(Burden::is_by_tcp)
+    }
+
+    /// So many bytes have arrived at this host by a lane by TCP since the last look at it; `idled`: meanwhile there was
+    /// not always something to send.
+    pub(super) fn hear_bulk_by_tcp(&mut self, host: IpAddr, arrived: u64, idled: bool) {
+        self.reconsider(host, |burden, now| burden.hear_tcp(now, arrived, idled));
+    }
+
+    /// The path to this host loses packets by itself.
+    pub(super) fn hear_lossy(&mut self, host: IpAddr) {
+        self.reconsider(host, Burden::hear_lossy);
+    }
+
+    fn reconsider(&mut self, host: IpAddr, hear: impl FnOnce(&mut Burden, Micros) -> Option<Change>) {
+        let now = self.now();
+        let burden = self.burdens.as_mut().and_then(|burdens| burdens.get_mut(&host));
+        if let Some(change) = burden.and_then(|burden| hear(burden, now)) {
+            self.change(host, &change);
+        }
+    }
+
+    /// Has lanes to this host rest, or carry again.
+    fn change(&mut self, host: IpAddr, change: &Change) {
+        let rests = matches!(change, Change::Tcp { .. });
+        self.learn(host, if rests { Known::Tcp } else { Known::Udp }, format_args!("{change}"));
+        let seats = self.seats.values().filter(|seat| seat.peer.ip() == host);
+        self.rested.extend(seats.map(|seat| (seat.index, rests)));
+    }
+
+    /// Lanes that are to rest from now on, or to carry again, by index.
+    pub(super) fn take_rested(&mut self) -> Vec<(usize, bool)> {
+        std::mem::take(&mut self.rested)
+    }
+
+    /// Looks whether the processor holds lanes up.
+    fn account(&mut self, now: Micros) {
+        let busy_us = std::mem::take(&mut self.busy_us);
+        let Some(burdens) = &mut self.burdens else { return };
+        let mut hosts = HashMap::new();
+        for (stream, seat) in &mut self.seats {
+            let Some(known) = self.port.stream(*stream) else { continue };
+            let status = known.status();
+            let before = std::mem::replace(&mut seat.accounted, status.counters);
+            let lost = |counters: &Counters| counters.packets_lost.saturating_sub(counters.packets_late);
+            let host = hosts.entry(seat.peer.ip()).or_insert((0, 0, Work { busy_us, ..Work::default() }));
+            host.0 = status.rtt_least_us.unwrap_or(0).max(host.0);
+            host.1 = status.payload.max(host.1);
+            host.2.bytes += status.counters.bytes_fresh - before.bytes_fresh;
+            host.2.packets += status.counters.packets_sent - before.packets_sent;
+            host.2.lost += lost(&status.counters).saturating_sub(lost(&before));
+        }
+        let mut changes = Vec::new();
+        for (host, (rtt_us, packet, work)) in hosts {
+            if burdens.len() >= KNOWN_MAX && !burdens.contains_key(&host) {
+                continue;
+            }
+            let change = burdens.entry(host).or_default().look(now, rtt_us, packet, work);
+            changes.extend(change.map(|change| (host, change)));
+        }
+        changes.iter().for_each(|(host, change)| self.change(*host, change));
     }
 
     /// Opens a lane.
@@ -372,6 +456,7 @@ impl Udp {
             denied: false,
             trial: trial.map(|long| Trial::new(now, long)),
             verdict: None,
+            accounted: Counters::default(),
         });
     }
 
@@ -433,18 +518,28 @@ impl Udp {
     /// Takes in what has come, does what is due, and adds to `ready` whom it concerns.
     pub(super) fn turn(&mut self, ready: &mut Vec<Ready>) {
         self.stirred = false;
-        self.receive();
+        let began = self.now();
+        let came = self.receive();
         let now = self.now();
         if now >= self.watch_at {
             self.watch(now);
         }
-        self.flush();
+        let went = self.send_due();
+        if came || went {
+            self.note_busy(began);
+        }
         self.note_events();
         ready.extend(self.news.drain(..));
     }
 
-    fn receive(&mut self) {
-        for _ in 0..READS {
+    /// All the time since then went into packets.
+    fn note_busy(&mut self, since: Micros) {
+        self.busy_us += self.now() - since;
+    }
+
+    /// True where something came.
+    fn receive(&mut self) -> bool {
+        for read in 0..READS {
             let (port, epoch) = (&mut self.port, self.epoch);
             let since = |at: Instant| at.saturating_duration_since(epoch).as_micros() as Micros;
             let mut now = None;
@@ -454,10 +549,11 @@ impl Udp {
             });
             match came {
                 Ok(true) => {}
-                Ok(false) => return,
+                Ok(false) => return read > 0,
                 Err(_) => self.hear_refusals(),
             }
         }
+        true
     }
 
     /// A host said that nobody listens at a port of it: is it one of ours?
@@ -474,22 +570,30 @@ impl Udp {
 
     /// Sends what may go now.
     pub(super) fn flush(&mut self) {
-        if self.waiting.is_none() && self.port.poll_timeout().is_none() {
-            return;
+        let began = self.now();
+        if self.send_due() {
+            self.note_busy(began);
         }
-        for _ in 0..SENDS {
+    }
+
+    /// The same; true where something went.
+    fn send_due(&mut self) -> bool {
+        if self.waiting.is_none() && self.port.poll_timeout().is_none() {
+            return false;
+        }
+        for sent in 0..SENDS {
             let now = self.now();
             let transmit = match self.waiting {
-                Some((_, until)) if now < until => return,
+                Some((_, until)) if now < until => return sent > 0,
                 Some((transmit, _)) => transmit,
                 None => {
                     if self.port.poll_timeout().is_none_or(|at| at > now) {
-                        return;
+                        return sent > 0;
                     }
                     self.packets.clear();
                     let most = self.socket.packets_max();
                     let Some(next) = self.port.poll_transmit(now, most, SEND_BYTES, &mut self.packets) else {
-                        return;
+                        return sent > 0;
                     };
                     next
                 }
@@ -504,6 +608,7 @@ impl Udp {
                 Sent::Dropped => self.hear_refusals(),
             }
         }
+        true
     }
 
     fn note_events(&mut self) {
@@ -622,6 +727,7 @@ impl Udp {
                 }
             }
         }
+        self.account(now);
         self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
     }
 
