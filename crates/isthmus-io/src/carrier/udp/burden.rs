@@ -3,7 +3,8 @@
 //! Packets of our own cost more of the processor than the kernel's. Where whoever turns the lanes is busy with them
 //! nearly all the time, and so little is lost that TCP would do, TCP is tried. Whether it does is measured: if less
 //! arrives than did by UDP, or packets are lost without a queue, UDP carries again, and TCP is not tried again for long.
-//! Nothing of this happens in the first seconds of a transfer.
+//! Nothing of this happens in the first seconds of a transfer. While the system has others run, packets wait as well:
+//! that counts for busy, as it is too little processor all the same.
 
 use std::fmt;
 

@@ -769,9 +769,14 @@ mod tests {
     use super::*;
 
     fn open() -> (Udp, SocketAddr) {
+        open_by(Transport::Auto)
+    }
+
+    fn open_by(transport: Transport) -> (Udp, SocketAddr) {
+        let settings = Settings { transport, ..Settings::default() };
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let socket = isthmus_datagram::UdpSocket::bind(any, |_| {}).expect("loopback");
-        let udp = Udp::open(PacketSocket::Udp(socket), PortConfig::default(), &Settings::default());
+        let udp = Udp::open(PacketSocket::Udp(socket), PortConfig::default(), &settings);
         let udp = udp.expect("it opens");
         let at = rustix::net::getsockname(udp.fd()).expect("bound").try_into().expect("an address");
         (udp, at)
@@ -843,5 +848,36 @@ mod tests {
         lane.settle(1, &mut a).expect("it may carry at once");
         until(&mut a, 2 * LONG, &|a| a.known(to.ip()).is_some());
         assert_eq!(a.known(to.ip()), Some(Known::Udp));
+    }
+    /// Accounts for bulk to `host` of which the processor was so busy, for 10 s from then on.
+    fn account_for(udp: &mut Udp, from: Micros, host: IpAddr, busy: f64) {
+        let work =
+            Work { bytes: 400_000_000, packets: 50_000, lost: 0, busy_us: (busy * 250_000.0) as Micros };
+        for look in 1..=40 {
+            udp.reconsider(host, |burden, _| burden.look(from + look * 250_000, 24_000, 8_972, work));
+        }
+    }
+
+    #[test]
+    fn lanes_to_a_host_rest_where_the_processor_holds_them_up_unless_an_administrator_chose() {
+        let host = IpAddr::from([127, 0, 0, 1]);
+        for (transport, chooses) in [(Transport::Auto, true), (Transport::Udp, false)] {
+            let ((mut a, _), (_b, at)) = (open_by(transport), open());
+            let mut lane = a.dial(at);
+            lane.settle(3, &mut a).expect("it may carry at once");
+            a.learn(host, Known::Udp, format_args!("a test says so"));
+            a.account(0);
+            account_for(&mut a, 0, host, 0.5);
+            assert!(!lane.rests(&a) && a.take_rested().is_empty());
+            account_for(&mut a, 10_000_000, host, 0.97);
+            assert_eq!((lane.rests(&a), a.known(host) == Some(Known::Tcp)), (chooses, chooses));
+            assert_eq!(a.take_rested(), if chooses { vec![(3, true)] } else { Vec::new() });
+            // A race that ends now changes nothing.
+            a.learn(host, Known::Udp, format_args!("the round trip is long"));
+            assert_eq!(a.known(host) == Some(Known::Tcp), chooses);
+            a.hear_lossy(host);
+            assert_eq!(a.take_rested(), if chooses { vec![(3, false)] } else { Vec::new() });
+            assert_eq!((lane.rests(&a), a.known(host)), (false, Some(Known::Udp)));
+        }
     }
 }
