@@ -782,7 +782,7 @@ mod tests {
         (udp, at)
     }
 
-    /// Holds what goes to `target` up for so long, and what comes back not at all.
+    /// Passes on what goes to `target` so much later, and at once what comes back.
     struct Relay {
         near: UdpSocket,
         far: UdpSocket,
