@@ -319,24 +319,29 @@ impl Stream {
             self.pad(start, out);
         }
         self.protection.seal(number, out, start, body);
+        let fits = out.len() - start <= size || matches!(load, Load::Probe(_));
+        debug_assert!(fits, "{load:?} makes a packet longer than the path takes");
         self.note(now, number, out.len() - start, load, carried);
     }
 
     fn put_acks(&mut self, now: Micros, size: usize, load: &Load, start: usize, out: &mut Vec<u8>) {
-        if self.wants_ack(now) && !matches!(load, Load::Probe(_) | Load::Parity(_) | Load::Train) {
-            let room = match load {
-                Load::Nothing => size - (out.len() - start) - FLOOR_BYTES - self.protection.overhead(),
-                _ => ACK_FIXED + 8 * WORDS_BESIDE_DATA,
-            };
-            self.receiving.put_ack(now, room, out);
-        }
         let needs = match load {
             Load::Piece(piece) => STREAM_OVERHEAD + piece.len as usize,
             Load::Probe(_) | Load::Parity(_) | Load::Train => size,
-            Load::Ping | Load::Close(_) | Load::Nothing => 2,
+            Load::Ping | Load::Close(_) => 2,
+            Load::Nothing => 0,
         };
-        let taken = out.len() - start + self.protection.overhead();
-        if self.wants_floor() && taken + FLOOR_BYTES + needs <= size {
+        let left = size.saturating_sub(needs + self.protection.overhead());
+        let room = left.saturating_sub(out.len() - start);
+        if self.wants_ack(now) {
+            // One that is wanted only since the piece was cut has the room that this leaves.
+            let most = match load {
+                Load::Nothing => room.saturating_sub(FLOOR_BYTES),
+                _ => ACK_FIXED + 8 * WORDS_BESIDE_DATA,
+            };
+            self.receiving.put_ack(now, room.min(most), out);
+        }
+        if self.wants_floor() && out.len() - start + FLOOR_BYTES <= left {
             self.floor_told = self.sent.floor();
             put_small(out, &Frame::Floor(self.floor_told));
         }
