@@ -161,8 +161,7 @@ impl Endpoint {
             },
             credit_total: settings.credit_total.0,
             streams: settings.streams.0,
-            transfer: settings.transfer.hosts.others(),
-            transfer_to: settings.transfer.hosts.hosts().to_vec(),
+            transfers: settings.all_protocols().transfers,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
             proved_only: settings.tls == TlsMode::Required,
             routers: settings.routers.0.clone(),
@@ -230,19 +229,36 @@ impl Endpoint {
         self.shell.try_lock()?.fabric_failure().map(str::to_owned)
     }
 
-    /// What lanes by UDP, or as frames, are made up of from now on; `None` where `transport` has
-    /// no such lanes.
-    pub fn protocols(&self) -> Option<Protocols> {
-        self.shell.lock().carriers_mut().protocols().cloned()
+    /// Of which small protocols messages and lanes are made from now on.
+    pub fn protocols(&self) -> Protocols {
+        self.shell.lock().carriers_mut().protocols().clone()
     }
 
-    /// Makes lanes by UDP up of these small protocols, in place of what the settings said: new ones
-    /// and those that carry data now. Nothing is lost or sent twice for it.
-    pub fn set_udp_protocols(&self, protocols: Protocols) {
-        self.shell.lock().carriers_mut().set_udp_protocols(protocols);
+    /// Makes messages and lanes of these, in place of what the settings said: new ones, messages that wait, and lanes
+    /// that carry data now. Nothing is lost or sent twice for it.
+    pub fn set_protocols(&self, protocols: Protocols) {
+        self.change_protocols(|all| *all = protocols);
     }
 
-    /// Takes up `udp_protocols` and `transfer` whenever they change in this configuration file, which is looked
+    /// The same of what `change` makes of those that there are, while nobody else changes them.
+    pub fn change_protocols<T>(&self, change: impl FnOnce(&mut Protocols) -> T) -> T {
+        let mut shell = self.shell.lock();
+        let mut protocols = shell.carriers_mut().protocols().clone();
+        let changed = change(&mut protocols);
+        self.core.lock().set_protocols(&protocols);
+        shell.carriers_mut().set_protocols(protocols);
+        drop(shell);
+        // What waited may go now; of one that is closed nothing does.
+        let _ = self.post(u64::MAX, |_| Ok(()));
+        changed
+    }
+
+    /// Whether `transport` has lanes by UDP, or as frames.
+    pub fn has_packets(&self) -> bool {
+        self.shell.lock().carriers_mut().has_packets()
+    }
+
+    /// Takes up what names protocols whenever that changes in this configuration file, which is looked
     /// at every second in which anything comes or goes.
     pub fn follow(&self, path: &Path) {
         self.shell.lock().follow(path);

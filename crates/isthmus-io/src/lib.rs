@@ -29,11 +29,12 @@ pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::{Family, InterfaceError, interface_of, interface_trouble, network_bits_of};
-pub use isthmus_udp::{Composition, Dropped};
+pub use isthmus_udp::{Composition, Dropped, SpecError};
+pub use isthmus_units::PerHost;
 pub use memory::{Access, RegionTable, RegisterError};
 pub use settings::{
-    Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, PerHost, Protocols, RateLimits, Routers,
-    Settings, SettingsError, Streams, Summary, Switch, TlsMode, Transport, environment_name,
+    Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, Protocols, RateLimits, Routers, Settings,
+    SettingsError, Streams, Summary, Switch, TcpCongestion, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};
 pub use watch::Watch;

@@ -2,8 +2,9 @@
 //! provider's declared parameters come.
 
 mod changes;
+mod congestion;
 mod limits;
-mod per_host;
+mod protocols;
 mod summary;
 mod transfer;
 mod trust;
@@ -15,15 +16,17 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use isthmus_datagram::{EthernetError, Interface};
-use isthmus_units::{Size, Span};
+use isthmus_udp::Composition;
+use isthmus_units::{PerHost, Size, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::carrier::MEMORY;
 use crate::interface::{self, Family, InterfaceError};
 pub(crate) use changes::Changes;
+pub use congestion::TcpCongestion;
 pub use limits::RateLimits;
-pub use per_host::{PerHost, Protocols};
+pub use protocols::Protocols;
 pub use summary::Summary;
 pub use transfer::MessageTransfer;
 pub use trust::{KeyFiles, TlsMode};
@@ -100,7 +103,8 @@ settings! {
     streams: Streams = "32", "Most TCP streams to one peer that is 1 ms or more away; how many carry is chosen by round trip, by what waits, by what the kernel says of them, and by how many endpoints of this host share the path. Through `routers` and by `rails` at most 4. Count, 1..=64. Default 32.";
     transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\", \"auto\", which takes UDP where the round trip is at least `udp_from` (150 ms with tls), goes over to it where TCP loses packets for no full queue on one of 5 ms or more, and has bulk go by TCP where the processor, and not the path, holds UDP up and TCP is no slower, or \"ethernet\": frames of type 0x88b6, within a broadcast domain, which take the capability CAP_NET_RAW. All but tcp need it at both ends, and UDP firewalls that let it through at the port that TCP listens at; to a host that gives no answer, TCP. Default auto.";
     udp_from: Span = "10ms", "With transport \"auto\", the round trip from which on UDP carries from the beginning. Time, such as \"50ms\". Default 10ms.";
-    udp_protocols: Protocols = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given), checksum of what is not encrypted (none, crc32c, by which no packet that was altered on the way is taken, and which builds before it do not read); of those left out, the first. After an IP address and =, for lanes with that host only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Where the file is changed, running programs take it up within a few seconds. Default: the first of each.";
+    udp_protocols: PerHost<Composition> = "", "What lanes by UDP are made up of, by names joined by +: congestion control (rate, cubic, reno), rule for loss (adaptive, fixed), copies (measured, once), packet sizes (search, given), checksum of what is not encrypted (none, crc32c, by which no packet that was altered on the way is taken, and which builds before it do not read); of those left out, the first. After an IP address, or a range of them, and =, for lanes with these hosts only; several entries separated by commas, such as \"10.2.0.1=cubic+once, rate\". Where the file is changed, running programs take it up within a few seconds. Default: the first of each.";
+    protocols: Protocols = "", "What service levels, messages and lanes are made of, as one text: entries of what it is, a colon, and names joined by +; separated by commas. UU, RU and RO: how messages of connections of that level are transferred, as `transfer` has it, beside what the level promises; messages: the same of all others; udp: lanes by UDP, or as frames, as `udp_protocols` has it; tcp: congestion control of lanes by TCP, as `congestion` has it. After @ and an IP address or a range of them, for these hosts only; the narrowest counts, such as \"RO: eager, udp@10.2.0.0/16: cubic+once, tcp@10.2.0.1: bbr\". Goes before what those settings say of just the same hosts. What a level promises cannot be set. Where the file is changed, running programs take it up within a few seconds. Default: what those settings say.";
     rate_limit: RateLimits = "", "Most that lanes to other hosts send together: a rate, such as \"2Gbit\"; after a range of IP addresses, or one, and =, for lanes to there. Several entries separated by commas, of which the narrowest that fits counts, such as \"10.2.0.0/16=500Mbit, 2Gbit\". For each endpoint, and for those of this host that use one path together as far as they have a ledger; by TCP and by UDP, which rarely go to one host at a time, each. Default: no limit.";
     tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. With \"off\", lanes to hosts that are 1 ms or more away are plain too, of which the log warns once. Default off.";
     tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
@@ -109,10 +113,10 @@ settings! {
     fabric: String = "memory", "What lanes to endpoints and routers of the same subnet go over instead of TCP where both ends have it, separated by commas: \"memory\", shared memory between endpoints of one host, of one user and not apart by containers, which goes before the others and not together with tls; and local fabrics, by libfabric's providers, best first, such as \"memory,verbs\"; shm is for the same host. For \"off\", TCP. Default \"memory\".";
     credit: Credit = "auto", "Most unexpected data that one peer may send ahead of its receives: bytes, such as \"8MiB\", or \"auto\": 8 MiB, and more where the path holds more, by round trip and by what arrives, up to an equal share of credit_total. Default auto.";
     credit_total: Size = "1GiB", "The same over all peers of an endpoint. Bytes. Default 1GiB.";
-    transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. After an IP address and =, to that host only; after RU= or RO=, for connections of that service level, before what is said of hosts; several entries separated by commas, such as \"10.2.0.1=rendezvous, adaptive\". Where the file is changed, running programs take it up within a few seconds. Default adaptive.";
+    transfer: MessageTransfer = "adaptive", "How messages longer than 8 KiB are transferred: \"eager\", at once as far as the receiver's credit goes, waiting for more of it; \"rendezvous\", when the receiver has asked for them; \"mixed\", the first 16 KiB at once; \"adaptive\", at once as far as credit goes, and beyond that by the measured share of the peer's receives that are posted early. After an IP address, or a range of them, and =, to these hosts only; after RU= or RO=, for connections of that service level, before what is said of hosts; several entries separated by commas, such as \"10.2.0.1=rendezvous, adaptive\". Where the file is changed, running programs take it up within a few seconds. Default adaptive.";
     peer_timeout: Span = "60s", "How long a peer may be out of reach before operations on it fail. Time, such as \"60s\". Default 60s.";
     linger: Span = "10s", "How long closing an endpoint may take to deliver what was sent. Time. Default 10s.";
-    congestion: String = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
+    congestion: TcpCongestion = "auto", "TCP congestion control on paths that leave the host, where the kernel offers it, such as \"bbr\"; \"system\" leaves the kernel's default; \"auto\" starts with cubic and takes bbr where packets are lost without a queue or the round trip is 50 ms or more. Default auto.";
     summary: Summary = "log", "Where an endpoint that closes says in a line for each peer what it did: what its lanes went by, how its messages were transferred, what was sent again. \"log\", at level info; \"stderr\", there too; or the absolute path of a file, to whose end it is added too. Default log.";
     ledger: Switch = "on", "Whether endpoints of this user on this host tell each other which paths of 1 ms or more they use, how fast and how much, by a small file in /dev/shm/isthmus-UID, and so share a path as one would use it alone: \"on\" or \"off\". Default on.";
 }
@@ -477,7 +481,9 @@ text_value! {
     Credit, Self::Auto;
     Transport, Self::Tcp;
     Routers, Self::default();
+    PerHost<Composition>, Self::default();
     Protocols, Self::default();
+    TcpCongestion, Self::default();
     RateLimits, Self::default();
     TlsMode, Self::default();
     MessageTransfer, Self::default();

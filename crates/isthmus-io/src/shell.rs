@@ -24,7 +24,7 @@ use crate::lock::Mutex;
 use crate::log::{info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
-use crate::settings::{Changes, MessageTransfer};
+use crate::settings::{Changes, Protocols};
 pub(crate) use short::Brief;
 
 /// The engine and the memory that it refers to.
@@ -40,8 +40,8 @@ impl Core {
         Self { engine, memory, epoch: Instant::now() }
     }
 
-    pub(crate) fn set_transfer(&mut self, transfer: &MessageTransfer) {
-        self.engine.set_transfer(transfer.hosts.others(), transfer.hosts.hosts().to_vec());
+    pub(crate) fn set_protocols(&mut self, protocols: &Protocols) {
+        self.engine.set_transfers(protocols.transfers.clone());
     }
 
     pub(crate) fn now(&self) -> Micros {
@@ -212,8 +212,9 @@ impl Shell {
 
     fn look_at_settings(&mut self, core: &Mutex<Core>) {
         if let Some(settings) = self.settings.as_mut().and_then(Changes::look) {
-            self.carriers.set_udp_protocols(settings.udp_protocols);
-            core.lock().set_transfer(&settings.transfer);
+            let protocols = settings.all_protocols();
+            core.lock().set_protocols(&protocols);
+            self.carriers.set_protocols(protocols);
         }
     }
 

@@ -352,7 +352,8 @@ fn protocols_of_lanes_by_udp_are_exchanged_while_data_flows() {
     let to_b = a.peer(&b.address()).expect("same subnet");
     let mut sent: Vec<_> = (0..12).map(|tag| pattern(1 << 20, tag)).collect();
     let mut got = vec![vec![0; 1 << 20]; 12];
-    let others = ["cubic+once", "reno+fixed+given", "127.0.0.1=once, cubic", "rate"];
+    let others =
+        ["udp: cubic+once", "udp: reno+fixed+given", "udp@127.0.0.0/8: once, udp: cubic", "messages: mixed"];
     let mut came = 0;
     for (tag, (out, into)) in sent.iter_mut().zip(&mut got).enumerate() {
         recv(&b, None, tag as u64, into);
@@ -360,7 +361,7 @@ fn protocols_of_lanes_by_udp_are_exchanged_while_data_flows() {
         if tag % 3 == 0 {
             came += complete(&[&a, &b], 2).len(); // a lane is there; at other times data is under way
         } else {
-            a.set_udp_protocols(others[tag % others.len()].parse().expect("valid"));
+            a.set_protocols(others[tag % others.len()].parse().expect("valid"));
         }
     }
     complete(&[&a, &b], 24 - came);
@@ -415,11 +416,11 @@ fn protocols_that_change_in_the_configuration_are_taken_up() {
 #[test]
 fn another_way_to_transfer_messages_is_taken_up_from_the_configuration_whatever_lanes_go_by() {
     let file = tempfile::NamedTempFile::new().expect("a file");
-    let write = |transfer: &str| {
-        let text = format!("[device]\ntransfer = \"{transfer}\"\n");
+    let write = |protocols: &str| {
+        let text = format!("[device]\nprotocols = \"{protocols}\"\n");
         std::fs::write(file.path(), text).expect("it can be written");
     };
-    write("eager");
+    write("messages: eager");
     let (a, b) = (open_by(Transport::Tcp), open_by(Transport::Tcp));
     a.follow(file.path());
     let to_b = a.peer(&b.address()).expect("same subnet");
@@ -432,7 +433,7 @@ fn another_way_to_transfer_messages_is_taken_up_from_the_configuration_whatever_
         a.counters().messages_asked
     };
     assert_eq!(exchange(0), 0);
-    write(&format!("{}=rendezvous, eager", b.address().locator.ip()));
+    write(&format!("messages@{}: rendezvous, messages: eager", b.address().locator.ip()));
     let start = std::time::Instant::now();
     while exchange(1) == 0 {
         assert!(start.elapsed() < LIMIT, "it is not taken up");

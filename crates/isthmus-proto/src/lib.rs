@@ -9,15 +9,17 @@ mod engine;
 mod matching;
 mod memory;
 mod operation;
+mod service;
 mod window;
 
 pub use atomics::apply as apply_atomic;
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneKind, LaneLoss, LaneSample, Micros,
-    PeerCounters, PeerFault, Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer,
+    PeerCounters, PeerFault, Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer, Transfers,
 };
 pub use memory::{Access, Memory, Place};
 pub use operation::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Fence, Level,
     OpError, Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,
 };
+pub use service::{Order, Reliability, ServiceLevel};

@@ -2,7 +2,7 @@
 
 use isthmus_wire::frame::flags;
 
-use crate::Transfer;
+use crate::{ServiceLevel, Transfer};
 
 /// Index of a remote endpoint in one local endpoint's table of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,8 +85,10 @@ pub struct Options {
     pub level: Level,
     /// What it waits for.
     pub fence: Fence,
-    /// How a message is transferred; adaptive: as the endpoint is set.
-    pub transfer: Transfer,
+    /// How a message is transferred; `None`: as the endpoint is set.
+    pub transfer: Option<Transfer>,
+    /// Of which service level's connections the message is, if of any.
+    pub service: Option<ServiceLevel>,
 }
 
 /// A message to send.

@@ -145,7 +145,7 @@ impl Inner {
         level: Level,
     ) -> Result<PeerId, Error> {
         let peer = self.ports[port].engine.peer(address).map_err(|e| Error::Unreachable(e.to_string()))?;
-        if level == Level::Uu {
+        if !level.is_reliable() {
             self.open_datagrams(state, port);
         }
         peer_at(port, peer)
@@ -169,7 +169,7 @@ impl Inner {
     pub(crate) fn accept(&self, id: ConnectionId, level: Level, context: u64) -> Result<Connection, Error> {
         let mut state = self.open_state()?;
         let peer = state.talk.describe(id).map_err(|_| Error::Stale("request"))?.peer;
-        if level == Level::Uu {
+        if !level.is_reliable() {
             self.open_datagrams(&mut state, port_of(peer));
         }
         let host = self.host(&state, context, port_of(peer), &self.peer_address(peer))?;

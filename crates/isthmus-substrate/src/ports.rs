@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use isthmus_io::{Endpoint as Engine, MessageTransfer};
+use isthmus_io::Endpoint as Engine;
 use isthmus_proto::PeerId;
 use isthmus_wire::Address;
 
@@ -35,8 +35,6 @@ pub(crate) struct PortState {
     pub(crate) datagrams: Option<Datagrams>,
     /// What was wrong with the device at the last look.
     pub(crate) trouble: Option<String>,
-    /// How messages are transferred, as set.
-    pub(crate) transfer: MessageTransfer,
     /// The local fabric behind it has failed.
     pub(crate) fabric_failed: bool,
 }

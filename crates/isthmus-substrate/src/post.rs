@@ -5,7 +5,7 @@ use isthmus_proto::{
     Channel, Completion, CompletionKind, Fence, Level as When, Micros, Options, PeerId, RecvRequest,
     RemoteRange, RmaRequest, SendRequest, Transfer,
 };
-use isthmus_wire::conversation::{ConnectionId, MemoryHandle, Subject};
+use isthmus_wire::conversation::{MemoryHandle, Subject};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
@@ -13,9 +13,9 @@ use crate::buffers::Buffers;
 use crate::event::Connection;
 use crate::inner::{Held, Inner, RECEIVE, State};
 use crate::memory::{NO_KEY, Region};
-use crate::ports::{PortState, Slot, peer_at, port_of, within};
+use crate::ports::{Slot, peer_at, port_of, within};
 use crate::talk::{Lane, OpId, Outgoing, Parcel, Way};
-use crate::{Error, Level, RemoteOptions, SendOptions};
+use crate::{Error, RemoteOptions, SendOptions};
 
 /// Pieces that the engine takes of one buffer.
 const PIECES_MAX: usize = isthmus_io::Endpoint::IOV_MAX;
@@ -29,22 +29,6 @@ pub(crate) struct Awaited {
 
 fn options(op: OpId) -> Options {
     Options { context: op.to_bits(), notify: true, level: When::Delivery, ..Options::default() }
-}
-
-/// How a message is transferred: as it asks, or else as is set for its connection's service level.
-fn transfer_of(state: &mut State, id: ConnectionId, how: &SendOptions) -> Result<Transfer, Error> {
-    let no_levels = |port: &PortState| port.transfer.ru.is_none() && port.transfer.ro.is_none();
-    if how.transfer != Transfer::Adaptive || state.ports.iter().all(no_levels) {
-        return Ok(how.transfer);
-    }
-    let described = state.talk.describe(id)?;
-    let set = &state.ports[port_of(described.peer)].transfer;
-    let set = match described.level {
-        Level::Uu => None,
-        Level::Ru => set.ru,
-        Level::Ro => set.ro,
-    };
-    Ok(set.unwrap_or_default())
 }
 
 impl Inner {
@@ -110,12 +94,11 @@ impl Inner {
         let len = pieces.iter().map(|piece| piece.iov_len as u64).sum();
         let mut state = self.open_state()?;
         let id = self.id(to)?;
-        let how = &SendOptions { transfer: transfer_of(&mut state, id, how)?, ..*how };
         let lent = !copied && matches!(&held, Held::Bytes(bytes) if bytes.is_empty());
         let SendOptions { context: word, silent, blocking, unordered, .. } = *how;
         let message = Outgoing { len, word, silent, blocking, lent, unordered };
         let way = state.talk.send(self.now(), id, &message)?;
-        let Lane { op, peer, tag, data } = match way {
+        let lane = match way {
             Way::Reliable(lane) => lane,
             Way::Lossy(lane) => {
                 // Complete already, so the engine must have a copy.
@@ -139,10 +122,10 @@ impl Inner {
                 return Ok(None);
             }
         };
+        let (op, peer) = (lane.op, lane.peer);
         if how.blocking {
             self.await_op(&mut state, op);
         }
-        let lane = Lane { op, peer, tag, data };
         if let Held::Bytes(bytes) = &held
             && !bytes.is_empty()
         {
@@ -174,7 +157,10 @@ impl Inner {
             one[0] = libc::iovec { iov_base: gathered.as_ptr().cast_mut().cast(), iov_len: gathered.len() };
             (pieces, inject) = (&one, true);
         }
-        let options = Options { inject, transfer: how.transfer, ..options(lane.op) };
+        // A message that asks for what is the default anyway asks for nothing.
+        let transfer = Some(how.transfer).filter(|asked| *asked != Transfer::default());
+        let service = Some(lane.level);
+        let options = Options { inject, transfer, service, ..options(lane.op) };
         let request = SendRequest {
             peer: within(lane.peer),
             channel: Channel::Tagged,

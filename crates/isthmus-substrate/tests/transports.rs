@@ -104,13 +104,54 @@ fn how_messages_go_is_read_and_changed_by_host_and_service_level() {
     assert!(matches!(&wrong, Err(Error::Value(text)) if text.contains("datagrams")), "{wrong:?}");
 }
 
+#[test]
+fn what_all_is_made_of_is_one_text_for_an_endpoint_and_for_each_connection() {
+    let [a, b] = [(); 2].map(|()| open_by("udp-everywhere", &Default::default()));
+    let (to_b, _) = connect(&a, &b, Level::Ro);
+    let levels = "UU: datagrams+unordered, RU: acknowledged+unordered";
+    let lanes = "udp: rate+adaptive+measured+search, tcp: auto";
+    assert_eq!(a.protocols(), format!("{levels}, RO: acknowledged+ordered, messages: adaptive, {lanes}"));
+    assert_eq!(a.set_protocols(&a.protocols()), Ok(()));
+    a.set_protocols("RO: mixed, udp@127.0.0.0/8: cubic, tcp: bbr").expect("known names");
+    a.set_protocols_of(to_b, "tcp: reno, udp: reno+once").expect("known names");
+    let of_b = format!(
+        "{levels}, RO: acknowledged+ordered+mixed, messages: adaptive, udp: reno+adaptive+once+search, tcp: reno"
+    );
+    assert_eq!(a.protocols_of(to_b), Ok(of_b));
+    // What says a part of it says that part.
+    assert_eq!(a.transfer(), "RO=mixed, adaptive");
+    assert_eq!(a.udp_protocols_of(to_b).as_deref(), Ok("reno+adaptive+once+search"));
+    a.set_transfer("RO=eager").expect("known names");
+    a.set_udp_protocols_of(to_b, "once").expect("known names");
+    let all = a.protocols();
+    for part in
+        ["RO: acknowledged+ordered+eager", "udp@127.0.0.1: rate+adaptive+once+search", "tcp@127.0.0.1: reno"]
+    {
+        assert!(all.contains(part), "{part}: {all}");
+    }
+    let refused = |text: &str, part: &str| {
+        let wrong = a.set_protocols_of(to_b, text);
+        assert!(matches!(&wrong, Err(Error::Value(text)) if text.contains(part)), "{wrong:?}");
+    };
+    refused("udp@10.0.0.0/8: cubic", "leave this out");
+    refused("RO: unordered", "connect by RU");
+    assert_eq!(a.protocols(), all, "what is refused changes nothing");
+}
+
 /// What messages of a level promise holds whatever is exchanged meanwhile, at moments and in ways that a
 /// generator chooses: protocols of lanes, transfer of messages, what single messages ask.
 #[test]
 fn nothing_is_lost_or_reordered_whatever_protocols_are_exchanged_at_any_moment() {
-    const TRANSFERS: [&str; 5] =
-        ["adaptive", "eager", "mixed", "RU=rendezvous, RO=mixed, eager", "rendezvous"];
-    const BY_UDP: [&str; 5] = ["rate", "cubic+once+crc32c", "reno+fixed", "given+crc32c", "once+fixed"];
+    const PROTOCOLS: [&str; 6] = [
+        "messages: eager",
+        "RU: rendezvous, RO@127.0.0.0/8: mixed, udp: reno+fixed",
+        "messages@127.0.0.1: mixed, udp@127.0.0.1: cubic+once+crc32c, tcp: reno",
+        "RO: adaptive, RU: eager, messages: rendezvous",
+        "udp: given+crc32c, tcp@127.0.0.0/8: cubic",
+        "",
+    ];
+    const OF_ONE: [&str; 4] =
+        ["RO: rendezvous, udp: once+fixed", "messages: mixed, RU: mixed", "udp: rate", "tcp: auto"];
     for transport in transports() {
         for level in [Level::Ru, Level::Ro] {
             let (a, b) = (open_by(transport, &Default::default()), open_by(transport, &Default::default()));
@@ -147,12 +188,11 @@ fn nothing_is_lost_or_reordered_whatever_protocols_are_exchanged_at_any_moment()
                 let how = SendOptions { silent: below(3) == 0, transfer, unordered, ..Default::default() };
                 sent.push((!unordered, bytes));
                 a.send(to_b, &sent[number as usize].1, &how).expect("sent");
-                if below(6) == 0 {
-                    a.set_transfer(TRANSFERS[below(TRANSFERS.len())]).expect("known names");
+                if below(4) == 0 {
+                    [&a, &b][below(2)].set_protocols(PROTOCOLS[below(PROTOCOLS.len())]).expect("known names");
                 }
-                if transport == "udp-everywhere" && below(6) == 0 {
-                    let side = [&a, &b][below(2)];
-                    side.set_udp_protocols(BY_UDP[below(BY_UDP.len())]).expect("known names");
+                if below(6) == 0 {
+                    a.set_protocols_of(to_b, OF_ONE[below(OF_ONE.len())]).expect("known names");
                 }
                 // The last comes below.
                 while number + 1 < COUNT

@@ -59,7 +59,7 @@ pub use port::{Dropped, Event, Port, PortConfig, StreamId, Transmit};
 pub use protection::Session;
 pub use receiving::StreamFault;
 pub use spec::{
-    ChecksumKind, Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind, UnknownName,
+    ChecksumKind, Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind, SpecError,
 };
 pub use stream::{Counters, Failure, Status, Stream, StreamConfig};
 

@@ -106,32 +106,46 @@ impl fmt::Display for Composition {
     }
 }
 
-/// A name that no small protocol has.
+/// Names that make up nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no protocol of a udp lane; expected names such as `rate+adaptive+measured+search`")]
-pub struct UnknownName(pub String);
+pub enum SpecError {
+    /// That no small protocol has.
+    #[error("`{0}` is no protocol of a udp lane; expected names such as `rate+adaptive+measured+search`")]
+    Unknown(String),
+    /// Of which one takes the other's place.
+    #[error("`{0}` and `{1}` do the same in a udp lane; choose one of them")]
+    Both(&'static str, String),
+}
 
 impl FromStr for Composition {
-    type Err = UnknownName;
+    type Err = SpecError;
 
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         let mut spec = Self::default();
+        let mut before = [None; 5];
         for name in text.split('+').map(str::trim).filter(|name| !name.is_empty()) {
-            let found = set(&mut spec.congestion, CongestionKind::ALL, |kind| kind.name() == name)
-                || set(&mut spec.detection, DetectionKind::ALL, |kind| kind.name() == name)
-                || set(&mut spec.redundancy, RedundancyKind::ALL, |kind| kind.name() == name)
-                || set(&mut spec.mtu, MtuKind::ALL, |kind| kind.name() == name)
-                || set(&mut spec.checksum, ChecksumKind::ALL, |kind| kind.name() == name);
-            if !found {
-                return Err(UnknownName(name.to_owned()));
+            let found = [
+                set(&mut spec.congestion, CongestionKind::ALL, name, CongestionKind::name),
+                set(&mut spec.detection, DetectionKind::ALL, name, DetectionKind::name),
+                set(&mut spec.redundancy, RedundancyKind::ALL, name, RedundancyKind::name),
+                set(&mut spec.mtu, MtuKind::ALL, name, MtuKind::name),
+                set(&mut spec.checksum, ChecksumKind::ALL, name, ChecksumKind::name),
+            ];
+            let place = found.iter().position(Option::is_some);
+            let place = place.ok_or_else(|| SpecError::Unknown(name.to_owned()))?;
+            if let Some(before) = std::mem::replace(&mut before[place], found[place]) {
+                return Err(SpecError::Both(before, name.to_owned()));
             }
         }
         Ok(spec)
     }
 }
 
-fn set<T: Copy>(field: &mut T, all: &[T], is_it: impl Fn(&T) -> bool) -> bool {
-    all.iter().copied().find(is_it).map(|found| *field = found).is_some()
+/// Sets `field` to what goes by `name`, if anything does, whose name that is.
+fn set<T: Copy>(field: &mut T, all: &[T], name: &str, of: fn(T) -> &'static str) -> Option<&'static str> {
+    let found = all.iter().copied().find(|kind| of(*kind) == name)?;
+    *field = found;
+    Some(of(found))
 }
 
 impl Composition {
@@ -189,11 +203,11 @@ mod tests {
         assert_eq!(spec.to_string().parse(), Ok(spec));
         let checked: Composition = "reno+crc32c".parse().expect("valid");
         assert_eq!(checked.to_string(), "reno+adaptive+measured+search+crc32c");
-        assert_eq!(
-            format!("{checked}+none").parse(),
-            Ok(Composition { checksum: ChecksumKind::None, ..checked })
-        );
-        assert_eq!("rate+vegas".parse::<Composition>(), Err(UnknownName("vegas".to_owned())));
+        assert_eq!("reno+none".parse(), Ok(Composition { checksum: ChecksumKind::None, ..checked }));
+        let wrong = |text: &str| text.parse::<Composition>().expect_err("invalid");
+        assert_eq!(wrong("rate+vegas"), SpecError::Unknown("vegas".to_owned()));
+        assert_eq!(wrong("rate+once+cubic"), SpecError::Both("rate", "cubic".to_owned()));
+        assert_eq!(wrong("crc32c+none"), SpecError::Both("crc32c", "none".to_owned()));
         assert_eq!(spec.congestion(Limits::default()).name(), "cubic");
         assert_eq!((spec.detection().name(), spec.redundancy().name()), ("adaptive", "once"));
         assert_eq!(spec.mtu(8_972, 28).name(), "search");

@@ -4,8 +4,10 @@
 //! an error says what was written and what was meant.
 #![forbid(unsafe_code)]
 
+mod per_host;
 mod prefix;
 
+pub use per_host::PerHost;
 pub use prefix::{Prefix, PrefixError};
 
 use std::fmt;

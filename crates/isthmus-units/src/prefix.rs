@@ -38,6 +38,22 @@ impl Prefix {
     pub fn bits(&self) -> u32 {
         self.bits
     }
+
+    /// Whether it is one address.
+    pub fn is_one(&self) -> bool {
+        self.bits == bits_of(self.address)
+    }
+}
+
+/// How many bits such an address has.
+fn bits_of(address: IpAddr) -> u32 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+impl From<IpAddr> for Prefix {
+    fn from(address: IpAddr) -> Self {
+        Self { address, bits: bits_of(address) }
+    }
 }
 
 impl FromStr for Prefix {
@@ -46,7 +62,7 @@ impl FromStr for Prefix {
         let wrong = || PrefixError(text.to_owned());
         let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
+        let most = bits_of(address);
         let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| wrong()))?;
         if bits <= most { Ok(Self { address, bits }) } else { Err(wrong()) }
     }
@@ -54,7 +70,10 @@ impl FromStr for Prefix {
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
+        match self.is_one() {
+            true => self.address.fmt(f),
+            false => write!(f, "{}/{}", self.address, self.bits),
+        }
     }
 }
 
@@ -77,6 +96,11 @@ mod tests {
         assert!(prefix("0.0.0.0/0").contains(ip("200.1.1.1")) && !prefix("0.0.0.0/0").contains(ip("::1")));
         assert!(prefix("10.3.0.7").contains(ip("10.3.0.7")) && !prefix("10.3.0.7").contains(ip("10.3.0.6")));
         assert!(prefix("fd00::/8").contains(ip("fd12::1")));
+        assert_eq!(prefix("10.3.0.0/16").to_string(), "10.3.0.0/16");
+        assert_eq!(
+            (prefix("10.3.0.7/32").to_string(), Prefix::from(ip("fd00::1"))),
+            ("10.3.0.7".to_owned(), prefix("fd00::1"))
+        );
     }
 
     #[test]

@@ -27,8 +27,6 @@ const CLEAN_PACKETS: u64 = 1_000_000;
 /// microseconds, tells of a queue.
 const QUEUE_US: u64 = 500;
 
-/// The setting `congestion` that means this.
-pub(super) const AUTO: &str = "auto";
 /// What a lane starts with, and what it goes over to.
 pub(super) const CLEAN: &str = "cubic";
 pub(super) const LOSSY: &str = "bbr";

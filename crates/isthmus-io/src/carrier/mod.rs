@@ -405,6 +405,8 @@ pub(crate) struct Carriers {
     tls: Option<Tls>,
     /// That they are plain is not worth saying.
     plain_is_fine: bool,
+    /// What messages and lanes are made of: `udp` and `paths` have their parts, the engine has its own.
+    protocols: Protocols,
 }
 
 impl Carriers {
@@ -421,6 +423,7 @@ impl Carriers {
         if let (Some(udp), Some(ledger)) = (&mut udp, &ledger) {
             udp.share(ledger, own);
         }
+        let protocols = settings.all_protocols();
         let memory = Memory::new(settings.by_memory());
         let hubs = Hubs::new(&settings.fabrics(), own, |what: Arguments<'_>| info_log!("{what}"));
         Self {
@@ -431,7 +434,7 @@ impl Carriers {
             hurried: None,
             routers: settings.routers.0.clone(),
             paths: Paths::new(
-                settings.congestion.clone(),
+                protocols.tcp.clone(),
                 Neighbours::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
             ),
@@ -441,6 +444,7 @@ impl Carriers {
             udp,
             tls,
             plain_is_fine: false,
+            protocols,
         }
     }
 
@@ -484,14 +488,21 @@ impl Carriers {
         self.udp.as_ref().map_or("UDP", Udp::name)
     }
 
-    /// What lanes by UDP are made up of from now on; `None` where there are none.
-    pub(crate) fn protocols(&self) -> Option<&Protocols> {
-        self.udp.as_ref().map(Udp::protocols)
+    /// What messages and lanes are made of from now on.
+    pub(crate) fn protocols(&self) -> &Protocols {
+        &self.protocols
     }
 
-    /// Makes lanes by UDP up of these from now on.
-    pub(crate) fn set_udp_protocols(&mut self, protocols: Protocols) {
-        self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.clone()));
+    /// Makes lanes of these from now on.
+    pub(crate) fn set_protocols(&mut self, protocols: Protocols) {
+        self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.udp.clone()));
+        self.paths.set_congestion(protocols.tcp.clone());
+        self.protocols = protocols;
+    }
+
+    /// Whether there are lanes of packets.
+    pub(crate) fn has_packets(&self) -> bool {
+        self.udp.is_some()
     }
 
     /// Why a fabric that lanes went by has failed, if one has.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use isthmus_proto::LaneSample;
+use isthmus_units::PerHost;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
@@ -17,6 +18,7 @@ use super::neighbours::{Neighbours, Seen};
 use super::pace::{self, Pacing};
 use super::{Settled, Transfer};
 use crate::log::info_log;
+use crate::settings::TcpCongestion;
 
 /// Data that the kernel holds unsent beyond this keeps the lane from being writable, so
 /// that small messages do not wait behind it. Bytes.
@@ -61,16 +63,21 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
 /// What is known of the paths, and what the user wants on them.
 #[derive(Debug)]
 pub(crate) struct Paths {
-    congestion: String,
+    congestion: PerHost<TcpCongestion>,
     hosts: HashMap<IpAddr, Judge>,
     neighbours: Neighbours,
     limit: Limit,
 }
 
 impl Paths {
-    /// `congestion` is the setting of that name.
-    pub(super) fn new(congestion: String, neighbours: Neighbours, limit: Limit) -> Self {
+    /// `congestion`: what the user wants lanes to run.
+    pub(super) fn new(congestion: PerHost<TcpCongestion>, neighbours: Neighbours, limit: Limit) -> Self {
         Self { congestion, hosts: HashMap::new(), neighbours, limit }
+    }
+
+    /// Lanes are to run this from now on; those that there are take it up when they are looked at.
+    pub(super) fn set_congestion(&mut self, congestion: PerHost<TcpCongestion>) {
+        self.congestion = congestion;
     }
 }
 
@@ -78,6 +85,8 @@ impl Paths {
 #[derive(Debug)]
 pub(crate) struct TcpLane {
     socket: Socket,
+    /// What was set for it, once it is connected with another host.
+    congestion: Option<TcpCongestion>,
     /// What was seen of it, and when last; `None` where that changes nothing: the user chose
     /// the congestion control, or the peer is on this host.
     trace: Option<Trace>,
@@ -102,6 +111,7 @@ impl TcpLane {
     fn new(socket: Socket) -> Self {
         Self {
             socket,
+            congestion: None,
             trace: Some(Trace::default()),
             asked: false,
             lossy: false,
@@ -152,10 +162,9 @@ impl TcpLane {
         Ok(Settled::Yes)
     }
 
-    /// Sets a new connection up. On a path known to lose packets, or on a long one, it does
-    /// not start with what clean paths want.
+    /// Sets a new connection up.
     fn prepare(&mut self, paths: &mut Paths) {
-        tune(&self.socket, &paths.congestion);
+        tune(&self.socket);
         let (path, local) = (sample(&self.socket), is_local(&self.socket));
         match path {
             Some(sample) if congestion::is_slow_to_repair(sample) => {
@@ -171,14 +180,43 @@ impl TcpLane {
                 info_log!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
             }
         }
-        if paths.congestion != congestion::AUTO || local {
+        self.choose(paths);
+    }
+
+    /// Takes the congestion control that is set for the peer's host.
+    fn choose(&mut self, paths: &Paths) {
+        let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
+        let Some(host) = host else {
+            // Between processes of one host pacing only costs.
+            set_congestion(&self.socket, congestion::CLEAN);
             self.trace = None;
             return;
+        };
+        let (wanted, why) = paths.congestion.of(host);
+        let before = self.congestion.replace(wanted.clone());
+        (self.trace, self.asked, self.lossy, self.held) = (None, false, false, None);
+        match wanted {
+            TcpCongestion::Named(name) => {
+                self.take(&name, why);
+            }
+            // It has that from the beginning.
+            TcpCongestion::System if before.is_none() => {}
+            TcpCongestion::System => {
+                self.take(&system_congestion(), why);
+            }
+            TcpCongestion::Auto => self.begin(paths, host),
         }
-        let host = peer_ip(&self.socket);
-        if host.and_then(|host| paths.hosts.get(&host)).is_some_and(Judge::is_lossy) {
+        self.pace();
+    }
+
+    /// Chooses by what is known of the path. Where that loses packets, or is a long one, the lane does not start with
+    /// what clean paths want.
+    fn begin(&mut self, paths: &Paths, host: IpAddr) {
+        self.trace = Some(Trace::default());
+        set_congestion(&self.socket, congestion::CLEAN);
+        if paths.hosts.get(&host).is_some_and(Judge::is_lossy) {
             self.go_lossy("others have lost packets without a queue");
-        } else if path.is_some_and(congestion::is_long) {
+        } else if sample(&self.socket).is_some_and(congestion::is_long) {
             self.go_lossy("a long round trip");
         }
     }
@@ -200,6 +238,9 @@ impl TcpLane {
         let idled = since.is_some_and(|since| u128::from(busy) * 10 < since.as_micros() * BUSY_TENTHS);
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         if let Some(host) = host {
+            if self.congestion.as_ref() != Some(&paths.congestion.of(host).0) {
+                self.choose(paths);
+            }
             let seen = Seen { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
             let part = paths.neighbours.hear(host, seen);
             lane.sharers = part.endpoints;
@@ -270,19 +311,23 @@ impl TcpLane {
 
     /// Takes what lossy paths want, where the kernel has it.
     fn go_lossy(&mut self, why: &str) {
-        if std::mem::replace(&mut self.asked, true) {
-            return;
+        if !std::mem::replace(&mut self.asked, true) {
+            self.lossy = self.take(congestion::LOSSY, why);
         }
-        self.lossy = set_congestion(&self.socket, congestion::LOSSY);
-        let (Some(host), wanted) = (peer_ip(&self.socket), congestion::LOSSY) else { return };
-        if self.lossy {
-            info_log!("a lane by TCP with {host} takes {wanted}: {why}");
-        } else {
-            info_log!(
+    }
+
+    /// Takes a congestion control; false where the kernel does not offer it.
+    fn take(&self, wanted: &str, why: &str) -> bool {
+        let taken = set_congestion(&self.socket, wanted);
+        match peer_ip(&self.socket) {
+            Some(host) if taken => info_log!("a lane by TCP with {host} takes {wanted}: {why}"),
+            Some(host) => info_log!(
                 "a lane by TCP with {host} cannot take {wanted}, which the kernel does not offer (modprobe \
                  tcp_{wanted}; net.ipv4.tcp_allowed_congestion_control): {why}"
-            );
+            ),
+            None => {}
         }
+        taken
     }
 
     /// Reads into `pieces`.
@@ -393,7 +438,7 @@ fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
 }
 
 /// Sets what every lane wants.
-fn tune(socket: &Socket, congestion: &str) {
+fn tune(socket: &Socket) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_PAUSE)
@@ -403,14 +448,18 @@ fn tune(socket: &Socket, congestion: &str) {
     let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = socket.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(NOTSENT_LOWAT);
-    // Between processes of one host pacing only costs.
-    set_congestion(socket, if is_local(socket) { congestion::CLEAN } else { congestion });
 }
 
-/// Sets the congestion control by the setting's value; false where the kernel does not offer it.
-fn set_congestion(socket: &Socket, congestion: &str) -> bool {
-    let name = if congestion == congestion::AUTO { congestion::CLEAN } else { congestion };
-    name == "system" || socket.set_tcp_congestion(name.as_bytes()).is_ok()
+/// Sets the congestion control; false where the kernel does not offer it.
+fn set_congestion(socket: &Socket, name: &str) -> bool {
+    socket.set_tcp_congestion(name.as_bytes()).is_ok()
+}
+
+/// What the kernel has new sockets run.
+fn system_congestion() -> String {
+    let new = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+    let name = new.and_then(|socket| socket.tcp_congestion()).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned()
 }
 
 /// Lets the receive window be wide before data has proved that it has to. `SO_RCVLOWAT` makes the kernel
@@ -539,9 +588,8 @@ mod tests {
     fn whether_the_kernel_takes_a_congestion_control_is_known() {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("a socket");
         assert!(!set_congestion(&socket, "no-such-control"));
-        let own = socket.tcp_congestion().expect("it runs one");
-        let own = String::from_utf8_lossy(&own).trim_end_matches('\0').to_owned();
-        assert!(set_congestion(&socket, &own) && set_congestion(&socket, "system"), "{own}");
+        let own = system_congestion();
+        assert!(set_congestion(&socket, &own), "{own}");
     }
 
     #[test]

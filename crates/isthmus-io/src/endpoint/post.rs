@@ -5,13 +5,12 @@ use isthmus_proto::{
 };
 
 use super::{Endpoint, PostError, total};
-use crate::MessageTransfer;
 use crate::shell::Core;
 
 impl Endpoint {
     /// Posts something of so many bytes that are to go.
     #[inline]
-    fn post<T>(
+    pub(super) fn post<T>(
         &self,
         len: u64,
         with: impl FnOnce(&mut Core) -> Result<T, PostError>,
@@ -34,16 +33,6 @@ impl Endpoint {
         }
         self.tell_sleepers();
         posted
-    }
-
-    /// Transfers messages so that do not ask for a way of their own, in place of what the settings said: new
-    /// ones, and those that wait. What is said of service levels is for who has such.
-    pub fn set_transfer(&self, transfer: &MessageTransfer) {
-        // One that is closed transfers nothing.
-        let _ = self.post(u64::MAX, |core| {
-            core.set_transfer(transfer);
-            Ok(())
-        });
     }
 
     /// Posts a message.

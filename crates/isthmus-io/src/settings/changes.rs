@@ -13,8 +13,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What of the file is seen without reading it.
 type Stamp = (SystemTime, u64);
 
-/// A file whose `udp_protocols` and `transfer` are taken up when they change. All else in it holds from a
-/// program's start on.
+/// A file of which what names protocols ([`Settings::all_protocols`]) is taken up when it changes. All else in it
+/// holds from a program's start on.
 #[derive(Debug)]
 pub(crate) struct Changes {
     path: PathBuf,

@@ -3,54 +3,25 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use isthmus_units::{Prefix, Rate};
+use isthmus_units::{PerHost, Rate};
 use serde::Deserialize;
-use serde::de::{self, Deserializer};
 
 /// Most that lanes to other hosts send: to those of a range, and to all others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RateLimits(Vec<(Option<Prefix>, Rate)>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct RateLimits(PerHost<Rate>);
 
 impl RateLimits {
     /// The entry that holds for lanes to `host`, by its place, and what these may send together. Bytes/s.
     pub(crate) fn of(&self, host: IpAddr) -> Option<(usize, u64)> {
-        let fitting =
-            self.0.iter().enumerate().filter(|(_, (prefix, _))| prefix.is_none_or(|is| is.contains(host)));
-        // The narrowest, as of routes.
-        let found = fitting.max_by_key(|(_, (prefix, _))| prefix.map(|is| is.bits()));
-        found.map(|(place, (_, Rate(bits)))| (place, (bits / 8).max(1)))
+        let (place, Rate(bits)) = self.0.find(host)?;
+        Some((place, (bits / 8).max(1)))
     }
 }
 
 impl FromStr for RateLimits {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut limits = Self::default();
-        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            let (hosts, rate) = match entry.split_once('=') {
-                Some((hosts, rate)) => {
-                    let hosts: Prefix = hosts
-                        .trim()
-                        .parse()
-                        .map_err(|error| format!("before =, {error}, or as \"10.3.0.7\""))?;
-                    (Some(hosts), rate.trim())
-                }
-                None => (None, entry),
-            };
-            if limits.0.iter().any(|(before, _)| *before == hosts) {
-                return Err(format!("`{entry}`: what holds for these hosts is said twice"));
-            }
-            limits
-                .0
-                .push((hosts, rate.parse().map_err(|error: isthmus_units::UnitError| error.to_string())?));
-        }
-        Ok(limits)
-    }
-}
-
-impl<'de> Deserialize<'de> for RateLimits {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        text.parse().map(Self)
     }
 }
 

@@ -1,41 +1,27 @@
-//! How messages are transferred, as a setting.
+//! How messages are transferred, as a setting of its own.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
-use isthmus_proto::Transfer;
+use isthmus_proto::{ServiceLevel, Transfer, Transfers};
+use isthmus_units::PerHost;
 use serde::{Deserialize, Deserializer, de};
 
-use super::PerHost;
-
-/// Protocols for the transfer of messages, by name: for service levels of connections, for single hosts, and
+/// Protocols for the transfer of messages, by name: for service levels of connections, for ranges of hosts, and
 /// for all else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MessageTransfer {
-    /// By host.
-    pub hosts: PerHost<Transfer>,
-    /// Of connections of the service level RU, before what is said of hosts, if anything is.
-    pub ru: Option<Transfer>,
-    /// The same of RO.
-    pub ro: Option<Transfer>,
-}
-
-impl MessageTransfer {
-    /// The same with another choice for one host.
-    #[must_use]
-    pub fn with_host(self, host: IpAddr, transfer: Transfer) -> Self {
-        Self { hosts: self.hosts.with_host(host, transfer), ..self }
-    }
-}
+pub struct MessageTransfer(pub Transfers);
 
 /// As the setting has it, with nothing left out.
 impl fmt::Display for MessageTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (level, transfer) in [("RU", self.ru), ("RO", self.ro)] {
-            transfer.map_or(Ok(()), |transfer| write!(f, "{level}={transfer}, "))?;
+        for level in ServiceLevel::ALL {
+            for (hosts, transfer) in self.0.level(level).map_or(&[][..], PerHost::entries) {
+                let hosts = hosts.map_or_else(String::new, |hosts| format!("@{hosts}"));
+                write!(f, "{level}{hosts}={transfer}, ")?;
+            }
         }
-        self.hosts.fmt(f)
+        self.0.all.fmt(f)
     }
 }
 
@@ -43,23 +29,32 @@ impl FromStr for MessageTransfer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (mut set, mut hosts) = (Self::default(), Vec::new());
+        let (mut set, mut hosts) = (Transfers::default(), Vec::new());
         for entry in text.split(',') {
             let (name, transfer) = entry.split_once('=').unwrap_or(("", entry));
-            let level = match name.trim().to_ascii_uppercase().as_str() {
-                "RU" => &mut set.ru,
-                "RO" => &mut set.ro,
-                "UU" => return Err("messages of UU are datagrams: there is nothing to choose".to_owned()),
-                _ => {
-                    hosts.push(entry);
-                    continue;
-                }
+            let (level, range) =
+                name.split_once('@').map_or((name, None), |(level, range)| (level, Some(range)));
+            let Ok(level) = level.trim().parse() else {
+                hosts.push(entry);
+                continue;
             };
-            if level.replace(transfer.trim().parse()?).is_some() {
+            let range = range.map(|range| range.trim().parse()).transpose();
+            let range = range.map_err(|error: isthmus_units::PrefixError| error.to_string())?;
+            if !level_of(&mut set, level)?.add(range, transfer.trim().parse()?) {
                 return Err(format!("`{}`: what holds for a service level is said twice", entry.trim()));
             }
         }
-        Ok(Self { hosts: hosts.join(",").parse()?, ..set })
+        set.all = hosts.join(",").parse()?;
+        Ok(Self(set))
+    }
+}
+
+/// What is chosen for a level's messages, to be changed.
+pub(super) fn level_of(set: &mut Transfers, level: ServiceLevel) -> Result<&mut PerHost<Transfer>, String> {
+    match level {
+        ServiceLevel::Ru => Ok(&mut set.ru),
+        ServiceLevel::Ro => Ok(&mut set.ro),
+        ServiceLevel::Uu => Err("messages of UU are datagrams: there is nothing to choose".to_owned()),
     }
 }
 
@@ -77,7 +72,7 @@ mod tests {
     fn a_protocol_goes_by_its_name() {
         for (kind, name) in Transfer::ALL {
             let all: MessageTransfer = name.parse().expect("valid");
-            assert_eq!((all.hosts.get([10, 2, 0, 1].into()), all.to_string()), (kind, name.to_owned()));
+            assert_eq!((all.0.of(None, [10, 2, 0, 1].into()).0, all.to_string()), (kind, name.to_owned()));
         }
         let error = "rendez-vous".parse::<MessageTransfer>().expect_err("no such protocol");
         assert!(error.contains("adaptive, eager, rendezvous, mixed"), "{error}");
@@ -85,15 +80,20 @@ mod tests {
 
     #[test]
     fn hosts_and_service_levels_have_their_own() {
-        let set: MessageTransfer = "10.2.0.1 = eager, mixed, ru=rendezvous".parse().expect("valid");
-        let of = |host: [u8; 4]| set.hosts.get(host.into());
-        assert_eq!((of([10, 2, 0, 1]), of([10, 2, 0, 2])), (Transfer::Eager, Transfer::Mixed));
-        assert_eq!((set.ru, set.ro), (Some(Transfer::Rendezvous), None));
-        assert_eq!(set.to_string(), "RU=rendezvous, 10.2.0.1=eager, mixed");
-        assert_eq!(set.to_string().parse(), Ok(set.clone()));
+        let set: MessageTransfer =
+            "10.2.0.1 = eager, mixed, ru=rendezvous, RO@10.2.0.0/16=mixed".parse().expect("valid");
+        let of = |level, host: [u8; 4]| set.0.of(level, host.into()).0;
+        assert_eq!((of(None, [10, 2, 0, 1]), of(None, [10, 2, 0, 2])), (Transfer::Eager, Transfer::Mixed));
+        assert_eq!(of(Some(ServiceLevel::Ru), [10, 2, 0, 1]), Transfer::Rendezvous);
+        assert_eq!(of(Some(ServiceLevel::Ro), [10, 2, 0, 1]), Transfer::Mixed);
+        assert_eq!(set.to_string(), "RU=rendezvous, RO@10.2.0.0/16=mixed, 10.2.0.1=eager, mixed");
+        assert_eq!(
+            set.to_string().parse::<MessageTransfer>().map(|set| set.to_string()),
+            Ok(set.to_string())
+        );
         let error = |text: &str| text.parse::<MessageTransfer>().expect_err("invalid");
         assert!(error("UU=eager").contains("datagrams"));
         assert!(error("RO=eager, ro=mixed").contains("said twice"));
-        assert!(error("RX=eager").contains("an IP address before =, not `RX`"));
+        assert!(error("RX=eager").contains("before =, \"RX\" is no range of addresses"));
     }
 }

@@ -6,6 +6,7 @@ use isthmus_wire::Address;
 use super::{Core, Shell};
 use crate::carrier::MEMORY;
 use crate::lock::Mutex;
+use crate::settings::TcpCongestion;
 
 impl Shell {
     /// A line for each peer to which there was a lane.
@@ -15,13 +16,13 @@ impl Shell {
     }
 
     fn line(&self, peer: &Address, counters: &PeerCounters) -> String {
+        let (host, protocols) = (peer.locator.ip(), self.carriers.protocols());
         let name = |kind| match kind {
-            LaneKind::Tcp => "TCP".to_owned(),
-            LaneKind::Packets => {
-                let name = self.carriers.packets_name();
-                let made_of = self.carriers.protocols().map(|protocols| protocols.get(peer.locator.ip()));
-                made_of.map_or_else(|| name.to_owned(), |made_of| format!("{name} ({made_of})"))
-            }
+            LaneKind::Tcp => match protocols.tcp.of(host).0 {
+                TcpCongestion::Auto => "TCP".to_owned(),
+                set => format!("TCP ({set})"),
+            },
+            LaneKind::Packets => format!("{} ({})", self.carriers.packets_name(), protocols.udp.of(host).0),
             LaneKind::Memory => MEMORY.to_owned(),
             LaneKind::Fabric => "fabric".to_owned(),
         };

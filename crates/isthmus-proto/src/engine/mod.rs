@@ -30,7 +30,7 @@ mod transmit;
 mod ways;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use isthmus_wire::Address;
 use slab::Slab;
@@ -51,7 +51,7 @@ pub use receive::Sink;
 pub use short::SHORT_FRAME_MAX;
 pub use state::{LaneId, Micros};
 pub use streams::LaneSample;
-pub use transfer::Transfer;
+pub use transfer::{Transfer, Transfers};
 pub use transmit::{Batch, Segment};
 
 /// What an engine is made with.
@@ -68,9 +68,7 @@ pub struct Config {
     /// Most lanes to a peer that is far away (round trip of [`Config::FAR_US`] or more).
     pub streams: u32,
     /// How messages are transferred that do not ask for a way of their own. Default: adaptive.
-    pub transfer: Transfer,
-    /// The same to single hosts, before that. Default: none.
-    pub transfer_to: Vec<(IpAddr, Transfer)>,
+    pub transfers: Transfers,
     /// How long a peer may be out of reach before its operations fail.
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone.
@@ -108,8 +106,7 @@ impl Config {
             credit_grows: false,
             credit_total: 1 << 30,
             streams: 32,
-            transfer: Transfer::default(),
-            transfer_to: Vec::new(),
+            transfers: Transfers::default(),
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
             proved_only: false,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use isthmus_proto::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Fence, Level, OpError, Options, PeekAction,
-    PeekRequest, PeerId, Place, RecvRequest, RemoteRange, RmaRequest, SendRequest, Transfer,
+    PeekRequest, PeerId, Place, RecvRequest, RemoteRange, RmaRequest, SendRequest, ServiceLevel, Transfer,
 };
 use isthmus_wire::frame::Status;
 
@@ -142,7 +142,7 @@ pub(crate) struct How {
     pub(crate) fence: Fence,
     pub(crate) data: bool,
     pub(crate) listed: bool,
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: Option<Transfer>,
 }
 
 impl Program {
@@ -186,7 +186,9 @@ impl Program {
 
     fn options(context: u64, how: How) -> Options {
         let How { inject, level, fence, transfer, .. } = how;
-        Options { context, notify: true, silent: false, inject, level, fence, transfer }
+        // One in four is of no connection.
+        let service = ServiceLevel::ALL.get(context as usize % 4).copied();
+        Options { context, notify: true, silent: false, inject, level, fence, transfer, service }
     }
 
     /// What follows every call of a program.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Fence, Level, PeekAction, Transfer};
+use isthmus_proto::{AtomicKind, AtomicOp, Channel, Config, Fence, Level, PeekAction, Transfer, Transfers};
 use isthmus_wire::frame::Status;
 
 use crate::program::{CELLS, How, Program, SLOT, SLOTS};
@@ -93,7 +93,7 @@ fn run(seed: u64, storm: &Storm) {
         credit_grows: seed.is_multiple_of(2),
         credit_total: 1 << (20 + seed % 11),
         streams,
-        transfer: Transfer::ALL[seed as usize % Transfer::ALL.len()].0,
+        transfers: Transfer::ALL[seed as usize % Transfer::ALL.len()].0.into(),
         also: also(&config, &ways),
         refusals_max: if storm.mortal { 6 } else { 1000 },
         peer_timeout_us: if storm.mortal { 3_000_000 } else { u64::MAX },
@@ -147,15 +147,17 @@ fn cut_or_mend(world: &mut World, rng: &mut Rng) {
     }
 }
 
-/// At times a process is set to transfer messages another way, to one host by itself.
+/// At times a process is set to transfer messages another way, to one host and of a service level by themselves.
 fn switch(world: &mut World, rng: &mut Rng) {
     let [node, other] = [(); 2].map(|()| rng.below(world.nodes.len() as u64) as usize);
     if !world.nodes[node].alive || !rng.chance(60) {
         return;
     }
     let kinds = Transfer::ALL.map(|(kind, _)| kind);
-    let host = (locator(other, 0).ip(), rng.pick(&kinds));
-    world.nodes[node].engine.set_transfer(rng.pick(&kinds), vec![host]);
+    let mut transfers = Transfers::from(rng.pick(&kinds));
+    transfers.all.set(Some(locator(other, 0).ip().into()), rng.pick(&kinds));
+    transfers.ro.set(None, rng.pick(&kinds));
+    world.nodes[node].engine.set_transfers(transfers);
     world.pump(node);
     if world.net.outdone > 0 {
         world.rest(node, rng.chance(500));
@@ -198,7 +200,8 @@ fn how(rng: &mut Rng, len: u64) -> How {
         data: rng.chance(400),
         listed: rng.chance(200),
         // As messages ask, at random moments, and whatever the endpoint is set to.
-        transfer: Transfer::ALL[len as usize / 3 % Transfer::ALL.len()].0,
+        transfer: Some(Transfer::ALL[len as usize / 3 % Transfer::ALL.len()].0)
+            .filter(|asked| *asked != Transfer::Adaptive),
     }
 }
 

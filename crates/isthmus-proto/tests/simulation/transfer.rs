@@ -8,7 +8,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use isthmus_proto::{Channel, Config, Transfer};
+use isthmus_proto::{Channel, Config, Transfer, Transfers};
 
 use crate::program::{How, Program};
 use crate::rng::Rng;
@@ -58,7 +58,7 @@ fn throughput(transfer: Transfer, place: Place, share: u64, seed: u64) -> f64 {
         rate: RATE,
         ..Net::calm()
     };
-    let config = |config| Config { transfer, credit, streams: 1, ..config };
+    let config = |config| Config { transfers: transfer.into(), credit, streams: 1, ..config };
     let mut program = Program::new(World::new(seed, 2, net, config));
     // The lane is up before time counts.
     program.recv(1, Some(0), Channel::Tagged, Some(0), 64);
@@ -104,7 +104,7 @@ fn throughput(transfer: Transfer, place: Place, share: u64, seed: u64) -> f64 {
 #[test]
 fn another_way_is_taken_to_one_host_while_messages_wait_for_credit() {
     let net = Net { delay: (DELAY_US, DELAY_US), ..Net::calm() };
-    let config = |config| Config { transfer: Transfer::Eager, credit: 64 << 10, ..config };
+    let config = |config| Config { transfers: Transfer::Eager.into(), credit: 64 << 10, ..config };
     let mut program = Program::new(World::new(7, 3, net, config));
     // The round trip is known before it counts.
     for to in [1, 2] {
@@ -125,7 +125,9 @@ fn another_way_is_taken_to_one_host_while_messages_wait_for_credit() {
     program.run_until(program.world.now + 3 * DELAY_US);
     assert_eq!(counted(&program), (4, 0));
     let host = crate::world::locator(1, 0).ip();
-    program.world.nodes[0].engine.set_transfer(Transfer::Eager, vec![(host, Transfer::Rendezvous)]);
+    let mut transfers = Transfers::from(Transfer::Eager);
+    transfers.all.set(Some(host.into()), Transfer::Rendezvous);
+    program.world.nodes[0].engine.set_transfers(transfers);
     program.world.pump(0);
     assert_eq!(counted(&program), (4, 2), "those to the one host ask at once, the others still wait");
     for to in [1, 2] {

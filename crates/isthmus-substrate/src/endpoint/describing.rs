@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use isthmus_io::{Composition, MessageTransfer, Protocols};
+use isthmus_io::{Composition, MessageTransfer, PerHost, Protocols, SpecError};
 use isthmus_proto::Transfer;
 
 use super::Endpoint;
@@ -101,29 +101,73 @@ impl Endpoint {
         Ok((Duration::from_micros(timeout_us), Duration::from_micros(keepalive_us)))
     }
 
-    /// What lanes by UDP, or as frames, are made up of: as the setting `udp_protocols` has it. Of
-    /// several devices the first one's that has such lanes.
+    /// What service levels, messages and lanes are made of, as the setting `protocols` says it, with nothing left
+    /// out. Of several devices the first one's.
+    pub fn protocols(&self) -> String {
+        self.inner.ports[0].engine.protocols().to_string()
+    }
+
+    /// Changes that on all devices, for messages that wait and lanes that there are too, while data flows. A text as of
+    /// the setting: "RO: eager, udp@10.2.0.0/16: cubic+once". What it does not mention is as by default.
+    ///
+    /// # Errors
+    /// [`Error::Value`].
+    pub fn set_protocols(&self, text: &str) -> Result<(), Error> {
+        let protocols: Protocols = text.parse().map_err(Error::Value)?;
+        self.change_protocols(|all| all.clone_from(&protocols));
+        Ok(())
+    }
+
+    /// The same for the host that a connection leads to.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn protocols_of(&self, connection: Connection) -> Result<String, Error> {
+        let (port, host) = self.lanes_of(connection)?;
+        Ok(self.inner.ports[port].engine.protocols().of_host(host).to_string())
+    }
+
+    /// Changes it; all connections with that host by that device share it. A text without hosts, "RO: eager, udp: cubic";
+    /// what it does not mention stays.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Value`].
+    pub fn set_protocols_of(&self, connection: Connection, text: &str) -> Result<(), Error> {
+        let choice: Protocols = text.parse().map_err(Error::Value)?;
+        self.change_protocols_of(connection, &choice)
+    }
+
+    fn change_protocols(&self, change: impl Fn(&mut Protocols)) {
+        self.inner.ports.iter().for_each(|port| port.engine.change_protocols(&change));
+    }
+
+    fn change_protocols_of(&self, connection: Connection, choice: &Protocols) -> Result<(), Error> {
+        let (port, host) = self.lanes_of(connection)?;
+        let change = |all: &mut Protocols| all.set_for(host, choice).map_err(Error::Value);
+        self.inner.ports[port].engine.change_protocols(change)
+    }
+
+    /// Of [`Endpoint::protocols`] what lanes by UDP, or as frames, are made up of, as the setting `udp_protocols` has
+    /// it. Of several devices the first one's that has such lanes.
     ///
     /// # Errors
     /// [`Error::Value`] where no device has.
     pub fn udp_protocols(&self) -> Result<String, Error> {
-        let found = self.inner.ports.iter().find_map(|port| port.engine.protocols());
-        found.map(|protocols| protocols.to_string()).ok_or_else(no_packets)
+        let found = self.inner.ports.iter().find(|port| port.engine.has_packets());
+        found.map(|port| port.engine.protocols().udp.to_string()).ok_or_else(no_packets)
     }
 
-    /// Changes that on all devices, for lanes that there are too, while data flows. A text as of
-    /// the setting: "cubic+once", "10.2.0.1=cubic, rate".
+    /// Changes that. A text as of the setting: "cubic+once", "10.2.0.1=cubic, rate".
     ///
     /// # Errors
     /// [`Error::Value`], also where no device has such lanes.
     pub fn set_udp_protocols(&self, text: &str) -> Result<(), Error> {
-        let protocols: Protocols = text.parse().map_err(Error::Value)?;
-        let mut any = false;
-        for port in self.inner.ports.iter().filter(|port| port.engine.protocols().is_some()) {
-            port.engine.set_udp_protocols(protocols.clone());
-            any = true;
+        let udp: PerHost<Composition> = text.parse().map_err(Error::Value)?;
+        if !self.inner.ports.iter().any(|port| port.engine.has_packets()) {
+            return Err(no_packets());
         }
-        any.then_some(()).ok_or_else(no_packets)
+        self.change_protocols(|all| all.udp = udp.clone());
+        Ok(())
     }
 
     /// The same of the lanes by which a connection goes.
@@ -132,8 +176,12 @@ impl Endpoint {
     /// [`Error::Stale`]; as for [`Endpoint::udp_protocols`].
     pub fn udp_protocols_of(&self, connection: Connection) -> Result<String, Error> {
         let (port, host) = self.lanes_of(connection)?;
-        let protocols = self.inner.ports[port].engine.protocols().ok_or_else(no_packets)?;
-        Ok(protocols.get(host).to_string())
+        let engine = &self.inner.ports[port].engine;
+        if engine.has_packets() {
+            Ok(engine.protocols().udp.of(host).0.to_string())
+        } else {
+            Err(no_packets())
+        }
     }
 
     /// Changes them; all connections with that host by that device share its lanes.
@@ -141,32 +189,30 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Stale`]; as for [`Endpoint::set_udp_protocols`].
     pub fn set_udp_protocols_of(&self, connection: Connection, text: &str) -> Result<(), Error> {
-        let (port, host) = self.lanes_of(connection)?;
-        let composition = text.parse::<Composition>().map_err(|error| Error::Value(error.to_string()))?;
-        let engine = &self.inner.ports[port].engine;
-        let protocols = engine.protocols().ok_or_else(no_packets)?;
-        engine.set_udp_protocols(protocols.with_host(host, composition));
-        Ok(())
+        let (port, _) = self.lanes_of(connection)?;
+        let composition: Composition =
+            text.parse().map_err(|error: SpecError| Error::Value(error.to_string()))?;
+        if !self.inner.ports[port].engine.has_packets() {
+            return Err(no_packets());
+        }
+        let mut choice = Protocols::default();
+        choice.udp.set(None, composition);
+        self.change_protocols_of(connection, &choice)
     }
 
-    /// How messages beyond 8 KiB are transferred that do not ask for a way of their own: as the setting
-    /// `transfer` has it. Of several devices the first one's.
+    /// Of [`Endpoint::protocols`] how messages beyond 8 KiB are transferred that do not ask for a way of their own, as
+    /// the setting `transfer` has it. Of several devices the first one's.
     pub fn transfer(&self) -> String {
-        self.inner.state.lock().ports[0].transfer.to_string()
+        MessageTransfer(self.inner.ports[0].engine.protocols().transfers).to_string()
     }
 
-    /// Changes that on all devices, also for messages that wait to be sent. A text as of the setting:
-    /// "rendezvous", "RU=eager, 10.2.0.1=mixed, adaptive".
+    /// Changes that. A text as of the setting: "rendezvous", "RU=eager, 10.2.0.1=mixed, adaptive".
     ///
     /// # Errors
     /// [`Error::Value`].
     pub fn set_transfer(&self, text: &str) -> Result<(), Error> {
-        let transfer: MessageTransfer = text.parse().map_err(Error::Value)?;
-        let mut state = self.inner.open_state()?;
-        for (port, changing) in self.inner.ports.iter().zip(&mut state.ports) {
-            changing.transfer = transfer.clone();
-            port.engine.set_transfer(&transfer);
-        }
+        let MessageTransfer(transfers) = text.parse().map_err(Error::Value)?;
+        self.change_protocols(|all| all.transfers = transfers.clone());
         Ok(())
     }
 
@@ -176,7 +222,7 @@ impl Endpoint {
     /// [`Error::Stale`].
     pub fn transfer_of(&self, connection: Connection) -> Result<String, Error> {
         let (port, host) = self.lanes_of(connection)?;
-        Ok(self.inner.open_state()?.ports[port].transfer.hosts.get(host).to_string())
+        Ok(self.inner.ports[port].engine.protocols().transfers.all.of(host).0.to_string())
     }
 
     /// Changes it; all connections with that host by that device share it. What is said of service levels
@@ -185,13 +231,8 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Stale`], [`Error::Value`].
     pub fn set_transfer_of(&self, connection: Connection, text: &str) -> Result<(), Error> {
-        let (port, host) = self.lanes_of(connection)?;
         let kind: Transfer = text.trim().parse().map_err(Error::Value)?;
-        let mut state = self.inner.open_state()?;
-        let transfer = &mut state.ports[port].transfer;
-        *transfer = std::mem::take(transfer).with_host(host, kind);
-        self.inner.ports[port].engine.set_transfer(transfer);
-        Ok(())
+        self.change_protocols_of(connection, &Protocols { transfers: kind.into(), ..Protocols::default() })
     }
 
     /// The device by which a connection goes, and the host to which.

@@ -90,14 +90,7 @@ impl Endpoint {
         let buffer = options.message_max.max(isthmus_wire::conversation::LETTER_MAX as u32);
         let port = |port: &Port| {
             let trouble = port.device.trouble(port.address.locator.ip());
-            let transfer = port.device.settings().transfer.clone();
-            PortState {
-                buffers: Buffers::new(buffer),
-                datagrams: None,
-                trouble,
-                transfer,
-                fabric_failed: false,
-            }
+            PortState { buffers: Buffers::new(buffer), datagrams: None, trouble, fabric_failed: false }
         };
         let now = Instant::now();
         let state = State {

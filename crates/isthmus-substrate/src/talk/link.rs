@@ -123,6 +123,15 @@ impl Link {
         self.busy.get_or_insert_default()
     }
 
+    /// Longest message that may be sent, where datagrams have at most so many bytes. Bytes.
+    pub(crate) fn message_max(&self, datagram_max: u32) -> u32 {
+        if self.level.is_reliable() {
+            self.remote.message_max
+        } else {
+            self.remote.message_max.min(datagram_max)
+        }
+    }
+
     /// Lets go of what a silent connection does not need.
     pub(crate) fn shrink(&mut self) {
         if self.busy.as_ref().is_some_and(|busy| busy.early.is_empty() && busy.unsaid.is_empty()) {

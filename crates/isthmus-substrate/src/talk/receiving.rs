@@ -5,7 +5,7 @@ use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject, UNORDERE
 
 use super::link::{Link, State};
 use super::{HALVES_MAX, HELD_MAX, Half, News, Parcel, Post, Talk};
-use crate::{Failure, Level};
+use crate::Failure;
 
 impl Talk {
     /// A message came through the engine. Letters are the shell's to hand to
@@ -30,7 +30,7 @@ impl Talk {
         }
         match subject {
             Subject::Message(_)
-                if data != UNORDERED && self.links.get(id).is_some_and(|link| link.level == Level::Ro) =>
+                if data != UNORDERED && self.links.get(id).is_some_and(|link| link.level.is_ordered()) =>
             {
                 self.in_order(id, data, parcel);
             }
@@ -233,7 +233,7 @@ impl Talk {
     /// A datagram came; false where nobody takes it.
     pub(crate) fn on_datagram(&mut self, now: Micros, header: DatagramHeader, parcel: Parcel) -> bool {
         let Some(link) = self.links.get(header.to) else { return false };
-        let known = link.level == Level::Uu && link.token == header.token;
+        let known = !link.level.is_reliable() && link.token == header.token;
         let taken =
             known && self.takes(now, self.links.get(header.to).map_or(PeerId(0), |l| l.peer), header.to);
         if taken {

@@ -12,6 +12,8 @@ use crate::{Error, Failure, Level};
 pub(crate) struct Lane {
     pub(crate) op: OpId,
     pub(crate) peer: PeerId,
+    /// Of its connection.
+    pub(crate) level: Level,
     pub(crate) tag: u64,
     pub(crate) data: u64,
 }
@@ -63,21 +65,19 @@ impl Talk {
         if link.state != State::Open {
             return Err(Error::State(link.state.text()));
         }
-        let most = match link.level {
-            Level::Uu => link.remote.message_max.min(limits.datagram_max),
-            _ => link.remote.message_max,
-        };
+        let most = link.message_max(limits.datagram_max);
         if len > u64::from(most) {
             let remedy = "split it, or write it to registered memory of the peer";
             return Err(Error::TooLong { len, most: most.into(), remedy });
         }
-        if link.level == Level::Uu {
+        if !link.level.is_reliable() {
             return Ok(self.send_unreliably(id, len, word, silent || blocking));
         }
         if self.under_way >= limits.send_buffers {
             return Err(Error::Full(limits.send_buffers));
         }
-        let (peer, ordered) = (link.peer, link.level == Level::Ro && !unordered);
+        let (peer, level) = (link.peer, link.level);
+        let ordered = level.is_ordered() && !unordered;
         let data = if unordered { UNORDERED } else { link.next_place };
         link.next_place += u64::from(!unordered);
         link.sent += 1;
@@ -93,13 +93,13 @@ impl Talk {
             link.busy().unsaid.push_back(Unsaid { op, word, silent, end: None });
         }
         self.limit(now, id, op);
-        Ok(Way::Reliable(Lane { op, peer, tag, data }))
+        Ok(Way::Reliable(Lane { op, peer, level, tag, data }))
     }
 
     fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> Way {
         let full = self.under_way >= self.limits.send_buffers;
         let Some(link) = self.links.get_mut(id) else { return Way::Lost };
-        let (peer, remote, context) = (link.peer, link.remote, link.context);
+        let (peer, level, remote, context) = (link.peer, link.level, link.remote, link.context);
         let fits = link.packet_max > 0 && len <= u64::from(link.packet_max);
         let way = if remote.udp_port != 0 && fits {
             let header = DatagramHeader { to: remote.id, token: remote.token };
@@ -110,7 +110,7 @@ impl Talk {
             link.outstanding += 1;
             self.under_way += 1;
             let op = self.enter_op(id, What::Datagram, 0, true);
-            Way::Lossy(Lane { op, peer, tag: Subject::Datagram(remote.id).to_tag(), data: 0 })
+            Way::Lossy(Lane { op, peer, level, tag: Subject::Datagram(remote.id).to_tag(), data: 0 })
         };
         if !silent {
             self.news.push_back(News::Sent {
@@ -184,7 +184,7 @@ impl Talk {
     fn check_remote(&mut self, id: ConnectionId, message: Option<&[u8]>) -> Result<PeerId, Error> {
         let (under_way, most) = (self.under_way, self.limits.send_buffers);
         let link = self.links.named(id)?;
-        if link.level == Level::Uu {
+        if !link.level.is_reliable() {
             return Err(Error::Level);
         }
         if link.state != State::Open {
@@ -307,7 +307,7 @@ impl Talk {
         let Some(link) = self.links.get_mut(id) else { return };
         let (peer, to) = (link.peer, link.remote.id);
         link.sent += 1;
-        let ordered = link.level == Level::Ro;
+        let ordered = link.level.is_ordered();
         let data = link.next_place;
         link.next_place += u64::from(ordered);
         if let Some(op) = self.op(of) {
@@ -345,7 +345,7 @@ impl Talk {
     }
 
     fn is_ordered(&self, id: ConnectionId) -> bool {
-        self.links.get(id).is_some_and(|link| link.level == Level::Ro)
+        self.links.get(id).is_some_and(|link| link.level.is_ordered())
     }
 
     /// Notes the end of an ordered message, and tells of all whose turn has come.

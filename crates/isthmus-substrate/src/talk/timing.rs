@@ -117,10 +117,7 @@ impl Talk {
     pub(crate) fn describe(&mut self, id: ConnectionId) -> Result<super::Described, Error> {
         let datagram_max = self.limits.datagram_max;
         let link = self.links.named(id)?;
-        let message_max = match link.level {
-            crate::Level::Uu => link.remote.message_max.min(datagram_max),
-            _ => link.remote.message_max,
-        };
+        let message_max = link.message_max(datagram_max);
         Ok(super::Described { level: link.level, message_max, peer: link.peer })
     }
 

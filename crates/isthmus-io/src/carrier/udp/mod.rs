@@ -23,13 +23,14 @@ use isthmus_ledger::Ledger;
 use isthmus_udp::{
     Cap, Composition, Counters, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
 };
+use isthmus_units::PerHost;
 use isthmus_wire::AsId;
 
 use super::plain;
 use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
-use crate::settings::{Protocols, RateLimits, Settings, TlsMode, Transport};
+use crate::settings::{RateLimits, Settings, TlsMode, Transport};
 use burden::{Burden, Change, Work};
 pub(crate) use lane::UdpLane;
 use question::Questions;
@@ -129,7 +130,7 @@ pub(crate) struct Udp {
     /// The socket has shown to be readable.
     stirred: bool,
     /// What streams are to be made up of, and what was chosen for how many.
-    protocols: Protocols,
+    protocols: PerHost<Composition>,
     chosen: Vec<(Composition, u64)>,
     /// What streams may send, and what keeps those under one entry to it.
     limits: RateLimits,
@@ -173,7 +174,7 @@ impl Udp {
             refused: HashMap::new(),
             known: HashMap::new(),
             stirred: false,
-            protocols: settings.udp_protocols.clone(),
+            protocols: settings.all_protocols().udp,
             chosen: Vec::new(),
             limits: settings.rate_limit.clone(),
             caps: HashMap::new(),
@@ -380,13 +381,8 @@ impl Udp {
         }
     }
 
-    /// What streams are made up of.
-    pub(super) fn protocols(&self) -> &Protocols {
-        &self.protocols
-    }
-
     /// Makes streams up of these from now on, those that there are too, while data flows.
-    pub(super) fn set_protocols(&mut self, protocols: Protocols) {
+    pub(super) fn set_protocols(&mut self, protocols: PerHost<Composition>) {
         if self.protocols == protocols {
             return;
         }

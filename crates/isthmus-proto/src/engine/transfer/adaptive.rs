@@ -73,13 +73,13 @@ impl Protocol for Adaptive {
         unknown || f64::from(receives.late) * message.most as f64 > WAIT_MARGIN * message.total as f64
     }
 
-    fn why(&self, message: &Message, receives: &Receives) -> &'static str {
-        if message.left >= message.total {
+    fn why(&self, message: &Message, receives: &Receives) -> Option<&'static str> {
+        Some(if message.left >= message.total {
             "the credit lasts"
         } else if receives.late > 0.5 {
             "the credit does not last, receives come late"
         } else {
             "the credit does not last, receives are there early"
-        }
+        })
     }
 }

@@ -4,25 +4,25 @@
 //! rest follows the receiver's Accept, which comes when a receive has matched (*rendezvous*). What
 //! goes ahead of that, and whether a message waits for credit, is a small [`Protocol`]: [`eager`],
 //! [`rendezvous`], [`mixed`], and [`adaptive`], which is between them. A message may ask for one; else it is
-//! the one that is set for the peer's host, or for all. It is asked anew for each message, so that it can be
-//! changed at any time.
+//! the one that is set ([`choice`]). It is asked anew for each message, so that it can be changed at any time.
 //!
 //! A sender does not wait for long: a program may receive in another order than it sends, and so return no
 //! credit before it gets what waits for that.
 
 mod adaptive;
+mod choice;
 mod eager;
 mod mixed;
 mod rendezvous;
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::state::{Connection, Kind, Micros};
 use super::{Decision, Engine};
 use crate::PeerId;
 pub(crate) use adaptive::Receives;
+pub use choice::Transfers;
 
 /// Messages up to this are no matter of choice: they go as far as credit allows. Bytes.
 const SHORT: u64 = 8 << 10;
@@ -56,9 +56,9 @@ trait Protocol: Sync {
         false
     }
 
-    /// Why the message goes as it goes.
-    fn why(&self, _: &Message, _: &Receives) -> &'static str {
-        "as set"
+    /// Why the message goes as it goes; `None` where it always does.
+    fn why(&self, _: &Message, _: &Receives) -> Option<&'static str> {
+        None
     }
 }
 
@@ -130,11 +130,9 @@ impl Connection {
 }
 
 impl Engine {
-    /// How messages are transferred from now on that do not ask for a way of their own: to single hosts, by
-    /// the first entry that names one, and to all others.
-    pub fn set_transfer(&mut self, others: Transfer, hosts: Vec<(IpAddr, Transfer)>) {
-        self.config.transfer = others;
-        self.config.transfer_to = hosts;
+    /// How messages are transferred from now on that do not ask for a way of their own.
+    pub fn set_transfers(&mut self, transfers: Transfers) {
+        self.config.transfers = transfers;
         // What waits as the way before had it need not do so any more.
         for index in 0..self.peers.len() {
             let connection = self.peers[index].connection.as_mut();
@@ -145,17 +143,15 @@ impl Engine {
         }
     }
 
-    /// How a message is transferred: as it asks, or else as is set for its peer.
-    fn transfer_of(&self, index: usize) -> Transfer {
+    /// How a message is transferred, as it asks, or else as is set; and why.
+    fn transfer_of(&self, index: usize) -> (&'static dyn Protocol, &'static str) {
         let operation = &self.operations[index];
-        match operation.options.transfer {
-            Transfer::Adaptive => {
-                let host = self.peers[operation.peer.0 as usize].address.locator.ip();
-                let named = self.config.transfer_to.iter().find(|(named, _)| *named == host);
-                named.map_or(self.config.transfer, |(_, transfer)| *transfer)
-            }
-            asked => asked,
-        }
+        let host = self.peers[operation.peer.0 as usize].address.locator.ip();
+        let (transfer, why) = match operation.options.transfer {
+            Some(asked) => (asked, "as the message asks"),
+            None => self.config.transfers.of(operation.options.service, host),
+        };
+        (transfer.protocol(), why)
     }
 
     /// Begins a message: how much of it goes without waiting for its receiver. Bytes.
@@ -173,7 +169,7 @@ impl Engine {
 
     /// The same of one that there is a choice for.
     fn long_part(&mut self, peer: PeerId, index: usize) -> u64 {
-        let protocol = self.transfer_of(index).protocol();
+        let (protocol, _) = self.transfer_of(index);
         let total = self.operations[index].total;
         let connection = self.connection(peer);
         let message = connection.message(total);
@@ -185,8 +181,7 @@ impl Engine {
 
     /// Says how messages of this peer go from now on, where that is another way than before.
     fn tell_transfer(&mut self, peer: PeerId, index: usize, eager: u64, message: &Message) {
-        let (now, protocol) = (self.clock, self.transfer_of(index).protocol());
-        let asked = self.operations[index].options.transfer;
+        let (now, (protocol, set)) = (self.clock, self.transfer_of(index));
         let receives = &mut self.connection(peer).receives;
         let how = match eager {
             0 => "rendezvous",
@@ -197,10 +192,7 @@ impl Engine {
             return;
         }
         receives.told = Some((how, now));
-        let why = match asked {
-            Transfer::Adaptive => protocol.why(message, receives),
-            _ => "as the message asks",
-        };
+        let why = protocol.why(message, receives).unwrap_or(set);
         self.decide(peer, Decision::Transfer { how, why });
     }
 
@@ -211,7 +203,7 @@ impl Engine {
         if !matches!(operation.kind, Kind::Message { .. }) || total <= SHORT {
             return false;
         }
-        let (now, protocol) = (self.clock, self.transfer_of(index).protocol());
+        let (now, (protocol, _)) = (self.clock, self.transfer_of(index));
         let connection = self.connection(peer);
         let message = connection.message(total);
         connection.receives.credit_most = message.most;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{DatagramHeader, Subject};
 
+use crate::Level;
 use crate::talk::{Lane, Limits, OpId, Parcel, Plan, Post, Talk, Way};
 
 /// A peer that is not there.
@@ -261,7 +262,7 @@ impl World {
             match post {
                 Post::Message { op, peer, tag, data, bytes } => {
                     let stamp = self.notes.get(&bytes).copied().unwrap_or(0);
-                    self.send(node, Lane { op, peer, tag, data }, bytes, stamp);
+                    self.send(node, Lane { op, peer, level: Level::Ru, tag, data }, bytes, stamp);
                 }
                 Post::Ping { op, peer } => {
                     let refused = Some(OpError::RemoteAccess("no such key"));

@@ -1,0 +1,71 @@
+//! Which way messages go that do not ask for one.
+
+use std::net::IpAddr;
+
+use isthmus_units::PerHost;
+
+use super::Transfer;
+use crate::ServiceLevel;
+
+/// How messages are transferred that do not ask for a way of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// Of all messages.
+    pub all: PerHost<Transfer>,
+    /// Before that, of connections of the service level RU.
+    pub ru: PerHost<Transfer>,
+    /// The same of RO.
+    pub ro: PerHost<Transfer>,
+}
+
+impl Transfers {
+    /// What is chosen for messages of a service level alone; `None` for UU, of whose messages few go by the engine.
+    pub fn level(&self, level: ServiceLevel) -> Option<&PerHost<Transfer>> {
+        match level {
+            ServiceLevel::Uu => None,
+            ServiceLevel::Ru => Some(&self.ru),
+            ServiceLevel::Ro => Some(&self.ro),
+        }
+    }
+
+    /// What is chosen for messages of a connection of this service level, if they are of one, to a host, and why.
+    pub fn of(&self, level: Option<ServiceLevel>, host: IpAddr) -> (Transfer, &'static str) {
+        let own = level.and_then(|level| self.level(level)).and_then(|level| level.find(host));
+        own.map_or_else(|| self.all.of(host), |(_, transfer)| (*transfer, "as set for its service level"))
+    }
+}
+
+/// The same for all messages.
+impl From<Transfer> for Transfers {
+    fn from(transfer: Transfer) -> Self {
+        let mut all = PerHost::default();
+        all.set(None, transfer);
+        Self { all, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_level_goes_before_what_is_said_of_hosts() {
+        let per_host = |text: &str| text.parse().expect("valid");
+        let transfers = Transfers {
+            all: per_host("10.2.0.1=mixed, 10.2.0.0/16=rendezvous"),
+            ru: per_host("10.2.0.1=adaptive"),
+            ro: per_host("10.2.0.0/24=mixed, eager"),
+        };
+        let of = |level, host: [u8; 4]| transfers.of(level, host.into());
+        let (ru, ro) = (Some(ServiceLevel::Ru), Some(ServiceLevel::Ro));
+        let by_level = "as set for its service level";
+        assert_eq!(of(ru, [10, 2, 0, 1]), (Transfer::Adaptive, by_level), "one may go back to measuring");
+        assert_eq!(of(ru, [10, 2, 0, 2]), (Transfer::Rendezvous, "as set for its range of hosts"));
+        assert_eq!(of(ro, [10, 2, 0, 2]), (Transfer::Mixed, by_level));
+        assert_eq!(of(ro, [10, 2, 1, 2]), (Transfer::Eager, by_level));
+        for level in [None, Some(ServiceLevel::Uu)] {
+            assert_eq!(of(level, [10, 2, 0, 1]), (Transfer::Mixed, "as set for this host"));
+            assert_eq!(of(level, [10, 3, 0, 1]), (Transfer::Adaptive, "as nothing else is set"));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Service levels: what connections of programs promise, as compositions of small protocols.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Whether messages arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reliability {
+    /// Perhaps, perhaps twice: as datagrams, where they can go as such. What has left counts as complete.
+    Datagrams,
+    /// Once: what is not acknowledged goes again.
+    Acknowledged,
+}
+
+/// In which order they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// In any.
+    Unordered,
+    /// In that of sending, in which they also count as complete.
+    Ordered,
+}
+
+/// What a connection promises. Chosen by the side that connects; the other may refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ServiceLevel {
+    /// Unreliable, unordered: a message may be lost or come twice, and completes as soon as
+    /// it has left the program's hands. No access to remote memory.
+    Uu = 0,
+    /// Reliable, unordered: each message arrives exactly once; its completion means that the
+    /// other endpoint has it.
+    Ru = 1,
+    /// Reliable, ordered: as [`ServiceLevel::Ru`]; besides, messages arrive, and complete, in the
+    /// order in which they were sent. A completion implies all earlier silent ones.
+    Ro = 2,
+}
+
+impl ServiceLevel {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Uu, Self::Ru, Self::Ro];
+
+    /// Of what a level is made, by which it keeps its promise: this table alone says so.
+    pub const fn made_of(self) -> (Reliability, Order) {
+        match self {
+            Self::Uu => (Reliability::Datagrams, Order::Unordered),
+            Self::Ru => (Reliability::Acknowledged, Order::Unordered),
+            Self::Ro => (Reliability::Acknowledged, Order::Ordered),
+        }
+    }
+
+    /// The level by its number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| *level as u8 == code)
+    }
+
+    /// Whether every message arrives, exactly once.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self.made_of().0, Reliability::Acknowledged)
+    }
+
+    /// Whether messages arrive in the order of sending.
+    pub const fn is_ordered(self) -> bool {
+        matches!(self.made_of().1, Order::Ordered)
+    }
+}
+
+impl Reliability {
+    /// Its name in compositions.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Datagrams => "datagrams",
+            Self::Acknowledged => "acknowledged",
+        }
+    }
+}
+
+impl Order {
+    /// Its name in compositions.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unordered => "unordered",
+            Self::Ordered => "ordered",
+        }
+    }
+}
+
+impl fmt::Display for ServiceLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uu => "UU",
+            Self::Ru => "RU",
+            Self::Ro => "RO",
+        })
+    }
+}
+
+impl FromStr for ServiceLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|level| level.to_string().eq_ignore_ascii_case(text))
+            .ok_or_else(|| format!("`{text}` is not a service level; expected UU, RU or RO"))
+    }
+}
