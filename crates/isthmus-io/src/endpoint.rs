@@ -231,7 +231,7 @@ impl Endpoint {
 
     /// Of which small protocols messages and lanes are made from now on.
     pub fn protocols(&self) -> Protocols {
-        self.shell.lock().carriers_mut().protocols().clone()
+        self.shell.lock().protocols().clone()
     }
 
     /// Makes messages and lanes of these, in place of what the settings said: new ones, messages that wait, and lanes
@@ -243,10 +243,9 @@ impl Endpoint {
     /// The same of what `change` makes of those that there are, while nobody else changes them.
     pub fn change_protocols<T>(&self, change: impl FnOnce(&mut Protocols) -> T) -> T {
         let mut shell = self.shell.lock();
-        let mut protocols = shell.carriers_mut().protocols().clone();
+        let mut protocols = shell.protocols().clone();
         let changed = change(&mut protocols);
-        self.core.lock().set_protocols(&protocols);
-        shell.carriers_mut().set_protocols(protocols);
+        shell.set_protocols(&self.core, protocols);
         drop(shell);
         // What waited may go now; of one that is closed nothing does.
         let _ = self.post(u64::MAX, |_| Ok(()));

@@ -40,10 +40,6 @@ impl Core {
         Self { engine, memory, epoch: Instant::now() }
     }
 
-    pub(crate) fn set_protocols(&mut self, protocols: &Protocols) {
-        self.engine.set_transfers(protocols.transfers.clone());
-    }
-
     pub(crate) fn now(&self) -> Micros {
         self.epoch.elapsed().as_micros() as Micros
     }
@@ -212,10 +208,20 @@ impl Shell {
 
     fn look_at_settings(&mut self, core: &Mutex<Core>) {
         if let Some(settings) = self.settings.as_mut().and_then(Changes::look) {
-            let protocols = settings.all_protocols();
-            core.lock().set_protocols(&protocols);
-            self.carriers.set_protocols(protocols);
+            self.set_protocols(core, settings.all_protocols());
         }
+    }
+
+    /// Of which small protocols messages and lanes are made.
+    pub(crate) fn protocols(&self) -> &Protocols {
+        self.carriers.protocols()
+    }
+
+    /// Makes them of these from now on.
+    pub(crate) fn set_protocols(&mut self, core: &Mutex<Core>, protocols: Protocols) {
+        core.lock().engine.set_transfers(protocols.transfers.clone());
+        self.carriers.set_protocols(protocols);
+        self.lanes.iter_mut().flatten().for_each(|lane| lane.carrier.follow(&self.carriers));
     }
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {

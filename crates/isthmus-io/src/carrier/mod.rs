@@ -303,6 +303,15 @@ impl Carrier {
         of.map_or(Neighbour::Unknown, Neighbour::Of)
     }
 
+    /// Takes up what lanes are made of from now on, where the lane itself has to.
+    pub(crate) fn follow(&mut self, shared: &Carriers) {
+        match self {
+            Self::Tcp(lane) => lane.follow(&shared.paths),
+            Self::Tls(lane) => lane.follow(&shared.paths),
+            Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
+        }
+    }
+
     /// Looks at the path of a lane that is kept busy, and suits the lane to it. What the kernel says of
     /// it, now and then, and true where another lane to there would go by UDP and do better.
     pub(crate) fn look(&mut self, shared: &mut Carriers) -> (Option<LaneSample>, bool) {

@@ -75,7 +75,7 @@ impl Paths {
         Self { congestion, hosts: HashMap::new(), neighbours, limit }
     }
 
-    /// Lanes are to run this from now on; those that there are take it up when they are looked at.
+    /// Lanes are to run this from now on.
     pub(super) fn set_congestion(&mut self, congestion: PerHost<TcpCongestion>) {
         self.congestion = congestion;
     }
@@ -183,6 +183,14 @@ impl TcpLane {
         self.choose(paths);
     }
 
+    /// Takes up what is set anew.
+    pub(super) fn follow(&mut self, paths: &Paths) {
+        let set = peer_ip(&self.socket).map(|host| paths.congestion.of(host).0);
+        if self.congestion.is_some() && set != self.congestion {
+            self.choose(paths);
+        }
+    }
+
     /// Takes the congestion control that is set for the peer's host.
     fn choose(&mut self, paths: &Paths) {
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
@@ -238,9 +246,6 @@ impl TcpLane {
         let idled = since.is_some_and(|since| u128::from(busy) * 10 < since.as_micros() * BUSY_TENTHS);
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         if let Some(host) = host {
-            if self.congestion.as_ref() != Some(&paths.congestion.of(host).0) {
-                self.choose(paths);
-            }
             let seen = Seen { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
             let part = paths.neighbours.hear(host, seen);
             lane.sharers = part.endpoints;

@@ -135,6 +135,10 @@ impl TlsLane {
         self.tcp.rtt_us()
     }
 
+    pub(super) fn follow(&mut self, paths: &Paths) {
+        self.tcp.follow(paths);
+    }
+
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
         self.tcp.look(paths)
     }
