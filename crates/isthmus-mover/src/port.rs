@@ -134,7 +134,7 @@ impl Port {
         key: u64,
         inbox: impl Inbox + 'static,
     ) -> Result<(), PostError> {
-        let options = Options { transfer: Transfer::Rendezvous, ..Options::default() };
+        let options = Options { transfer: Some(Transfer::Rendezvous), ..Options::default() };
         self.send_by(options, peer, tag, (buffer, range), key, inbox)
     }
 
