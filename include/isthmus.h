@@ -213,6 +213,10 @@ enum isthmus_option {
     /* get, set; char[]: how messages beyond 8 KiB go that do not say it themselves, as the setting
      * transfer says it: "RU=eager, 10.2.0.1=mixed, adaptive"; also for those that wait */
     ISTHMUS_OPT_TRANSFER = 8,
+    /* get, set; char[]: what service levels, messages and lanes are made of, those two too, as the
+     * setting protocols says it: "RO: eager, udp@10.2.0.0/16: cubic+once, tcp: bbr"; changed while messages
+     * flow. What a text that is set does not mention is as by default */
+    ISTHMUS_OPT_PROTOCOLS = 9,
     ISTHMUS_OPT_CONN_SEND_TIMEOUT_US = 16, /* get, set; uint64_t */
     ISTHMUS_OPT_CONN_KEEPALIVE_US = 17, /* get, set; uint64_t */
     ISTHMUS_OPT_CONN_LEVEL = 18,        /* get; uint32_t: enum isthmus_level */
@@ -221,8 +225,10 @@ enum isthmus_option {
     ISTHMUS_OPT_CONN_DEVICE = 21,       /* get; char[]: the name of the device by which it goes */
     ISTHMUS_OPT_CONN_UDP_PROTOCOLS = 22, /* get, set; char[]: the same of the lanes with its host, which
                                          * connections with one host share: cubic+once */
-    ISTHMUS_OPT_CONN_TRANSFER = 23      /* get, set; char[]: the same to its host, shared likewise: mixed.
+    ISTHMUS_OPT_CONN_TRANSFER = 23,     /* get, set; char[]: the same to its host, shared likewise: mixed.
                                          * What is set for its service level goes before */
+    ISTHMUS_OPT_CONN_PROTOCOLS = 24     /* get, set; char[]: all of its host, shared likewise, in a text without
+                                         * hosts: "RO: eager, udp: cubic"; what it does not mention stays */
 };
 
 /* Reads the configuration (ISTHMUS_CONFIG, else the user's file, else the system's; without

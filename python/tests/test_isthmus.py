@@ -63,7 +63,11 @@ class Connections(Pair):
             self.assertEqual((at_a.transfer, self.a.transfer), ("mixed", "127.0.0.1=mixed, adaptive"))
             self.a.transfer = "RU=rendezvous, eager"
             self.assertEqual((at_a.transfer, self.a.transfer), ("eager", "RU=rendezvous, eager"))
-            self.a.transfer = "adaptive"
+            at_a.protocols = "RO: mixed, tcp: reno"
+            self.assertIn("RO@127.0.0.1: acknowledged+ordered+mixed", self.a.protocols)
+            self.assertIn("tcp: reno", at_a.protocols)
+            self.a.protocols = ""
+            self.assertEqual(self.a.transfer, "adaptive")
             at_a.send_timeout, at_a.keepalive = 1.5, 20
             self.assertEqual((at_a.send_timeout, at_a.keepalive), (1.5, 20))
             at_a.disconnect()

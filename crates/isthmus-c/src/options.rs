@@ -18,6 +18,7 @@ const KEEPALIVE_US: u32 = 5;
 const ALIGNMENT: u32 = 6;
 const UDP_PROTOCOLS: u32 = 7;
 const TRANSFER: u32 = 8;
+const PROTOCOLS: u32 = 9;
 const CONN_SEND_TIMEOUT_US: u32 = 16;
 const CONN_KEEPALIVE_US: u32 = 17;
 const CONN_LEVEL: u32 = 18;
@@ -26,6 +27,7 @@ const CONN_URI: u32 = 20;
 const CONN_DEVICE: u32 = 21;
 const CONN_UDP_PROTOCOLS: u32 = 22;
 const CONN_TRANSFER: u32 = 23;
+const CONN_PROTOCOLS: u32 = 24;
 
 /// A value as C has it.
 enum Value {
@@ -79,6 +81,7 @@ fn read(entry: &Entry, connection: Connection, option: u32) -> Result<Value, Ref
         ALIGNMENT => Value::Short(1),
         UDP_PROTOCOLS => Value::Text(endpoint.udp_protocols()?),
         TRANSFER => Value::Text(endpoint.transfer()),
+        PROTOCOLS => Value::Text(endpoint.protocols()),
         CONN_SEND_TIMEOUT_US => micros(endpoint.times(connection)?.0),
         CONN_KEEPALIVE_US => micros(endpoint.times(connection)?.1),
         CONN_LEVEL => Value::Short(endpoint.level(connection)? as u32),
@@ -87,6 +90,7 @@ fn read(entry: &Entry, connection: Connection, option: u32) -> Result<Value, Ref
         CONN_DEVICE => Value::Text(endpoint.device_of(connection)?.name().to_owned()),
         CONN_UDP_PROTOCOLS => Value::Text(endpoint.udp_protocols_of(connection)?),
         CONN_TRANSFER => Value::Text(endpoint.transfer_of(connection)?),
+        CONN_PROTOCOLS => Value::Text(endpoint.protocols_of(connection)?),
         _ => return Err(invalid("no such option")),
     })
 }
@@ -151,8 +155,10 @@ fn write(entry: &Entry, connection: Connection, option: u32, value: &[u8]) -> Re
         CONN_KEEPALIVE_US => Ok(endpoint.set_keepalive(connection, time()?)?),
         UDP_PROTOCOLS => Ok(endpoint.set_udp_protocols(text()?)?),
         TRANSFER => Ok(endpoint.set_transfer(text()?)?),
+        PROTOCOLS => Ok(endpoint.set_protocols(text()?)?),
         CONN_UDP_PROTOCOLS => Ok(endpoint.set_udp_protocols_of(connection, text()?)?),
         CONN_TRANSFER => Ok(endpoint.set_transfer_of(connection, text()?)?),
+        CONN_PROTOCOLS => Ok(endpoint.set_protocols_of(connection, text()?)?),
         URI | ALIGNMENT | CONN_LEVEL | CONN_MESSAGE_MAX | CONN_URI | CONN_DEVICE => {
             Err(invalid("an option that can only be read"))
         }

@@ -142,7 +142,7 @@ static void memory(isthmus_endpoint a, isthmus_endpoint b, const char *uri)
 static void options(isthmus_endpoint a)
 {
     isthmus_connection none = {0};
-    char uri[128];
+    char uri[128], protocols[512];
     uint32_t count;
     uint64_t time = 5000;
     size_t len = sizeof uri;
@@ -180,6 +180,14 @@ static void options(isthmus_endpoint a)
     CHECK(isthmus_get_option(a, none, ISTHMUS_OPT_TRANSFER, uri, &len));
     REQUIRE(strcmp(uri, "RO=mixed, eager") == 0);
     REFUSED(ISTHMUS_STALE, isthmus_set_option(a, none, ISTHMUS_OPT_CONN_TRANSFER, "mixed", 5));
+    CHECK(isthmus_set_option(a, none, ISTHMUS_OPT_PROTOCOLS, "RO: eager, tcp: bbr", 19));
+    REFUSED(ISTHMUS_INVALID, isthmus_set_option(a, none, ISTHMUS_OPT_PROTOCOLS, "RO: unordered", 13));
+    REQUIRE(strstr(isthmus_last_error(), "connect by RU") != NULL);
+    len = sizeof protocols;
+    CHECK(isthmus_get_option(a, none, ISTHMUS_OPT_PROTOCOLS, protocols, &len));
+    REQUIRE(strstr(protocols, "RO: acknowledged+ordered+eager, ") != NULL);
+    CHECK(isthmus_set_option(a, none, ISTHMUS_OPT_PROTOCOLS, protocols, len));
+    REFUSED(ISTHMUS_STALE, isthmus_set_option(a, none, ISTHMUS_OPT_CONN_PROTOCOLS, "tcp: bbr", 8));
     REFUSED(ISTHMUS_INVALID, isthmus_get_option(a, none, (enum isthmus_option)99, uri, &len));
     len = 2;
     REFUSED(ISTHMUS_TOO_LONG, isthmus_get_option(a, none, ISTHMUS_OPT_KEEPALIVE_US, &time, &len));

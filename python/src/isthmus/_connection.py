@@ -201,6 +201,16 @@ class Connection:
     def transfer(self, text: str) -> None:
         lib.set_text_option(self._endpoint._name, self._name, lib.OPT_CONN_TRANSFER, text)
 
+    @property
+    def protocols(self) -> str:
+        """What messages to its host and lanes with it are made of, in a text without hosts; shared by
+        all connections with that host. What is not mentioned when it is set stays."""
+        return self._text(lib.OPT_CONN_PROTOCOLS)
+
+    @protocols.setter
+    def protocols(self, text: str) -> None:
+        lib.set_text_option(self._endpoint._name, self._name, lib.OPT_CONN_PROTOCOLS, text)
+
     def _text(self, option: int) -> str:
         return lib.text_option(self._endpoint._name, self._name, option)
 

@@ -211,6 +211,15 @@ class Endpoint:
     def transfer(self, text: str) -> None:
         lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_TRANSFER, text)
 
+    @property
+    def protocols(self) -> str:
+        """What service levels, messages and lanes are made of, as the setting of this name says it."""
+        return lib.text_option(self._name, lib.ConnectionName(), lib.OPT_PROTOCOLS)
+
+    @protocols.setter
+    def protocols(self, text: str) -> None:
+        lib.set_text_option(self._name, lib.ConnectionName(), lib.OPT_PROTOCOLS, text)
+
     def _count(self, option: int) -> int:
         value, length, nobody = c_uint32(), c_size_t(4), lib.ConnectionName()
         call("get_option", self._name, nobody, option, byref(value), byref(length))
