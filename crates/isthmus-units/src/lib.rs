@@ -1,4 +1,4 @@
-//! Quantities as people write them: `1Gbit`, `24ms`, `64MiB`, `0.1%`; and ranges of addresses.
+//! Quantities as people write them: `1Gbit`, `24ms`, `64MiB`, `0.1%`; ranges of addresses, and choices for them.
 //!
 //! Each type parses its own text and refuses the units of its neighbours by name, so that
 //! an error says what was written and what was meant.

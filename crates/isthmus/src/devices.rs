@@ -71,6 +71,7 @@ fn list(devices: &[Device]) -> String {
             false => routers.join(", "),
         };
         out += &format!("    routers {beyond}\n");
+        out += &format!("    protocols {}\n", device.settings().all_protocols());
     }
     out
 }
@@ -95,6 +96,7 @@ fn json(devices: &[Device]) -> String {
             "rate_bps": device.rate_bps(),
             "as_id": device.as_id(),
             "subnet": device.subnet(),
+            "protocols": device.settings().all_protocols().to_string(),
             "routers": device.routers().iter().map(ToString::to_string).collect::<Vec<_>>(),
         })
     };
