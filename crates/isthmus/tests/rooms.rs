@@ -55,7 +55,7 @@ const C_LIBRARIES: &[&str] = &["isthmus-ofi", "isthmus-c"];
 const USES: &[(&str, &[&str])] = &[
     ("isthmus-units", &[]),
     ("isthmus-wire", &[]),
-    ("isthmus-proto", &["isthmus-wire"]),
+    ("isthmus-proto", &["isthmus-units", "isthmus-wire"]),
     ("isthmus-trust", &["isthmus-wire"]),
     ("isthmus-ledger", &[]),
     // Its simulation uses the lab's model of a link.
