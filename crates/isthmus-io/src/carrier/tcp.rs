@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,8 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
 #[derive(Debug)]
 pub(crate) struct Paths {
     congestion: PerHost<TcpCongestion>,
+    /// What the user wanted before that.
+    former: PerHost<TcpCongestion>,
     hosts: HashMap<IpAddr, Judge>,
     neighbours: Neighbours,
     limit: Limit,
@@ -72,12 +75,12 @@ pub(crate) struct Paths {
 impl Paths {
     /// `congestion`: what the user wants lanes to run.
     pub(super) fn new(congestion: PerHost<TcpCongestion>, neighbours: Neighbours, limit: Limit) -> Self {
-        Self { congestion, hosts: HashMap::new(), neighbours, limit }
+        Self { congestion, former: PerHost::default(), hosts: HashMap::new(), neighbours, limit }
     }
 
     /// Lanes are to run this from now on.
     pub(super) fn set_congestion(&mut self, congestion: PerHost<TcpCongestion>) {
-        self.congestion = congestion;
+        self.former = std::mem::replace(&mut self.congestion, congestion);
     }
 }
 
@@ -85,8 +88,6 @@ impl Paths {
 #[derive(Debug)]
 pub(crate) struct TcpLane {
     socket: Socket,
-    /// What was set for it, once it is connected with another host.
-    congestion: Option<TcpCongestion>,
     /// What was seen of it, and when last; `None` where that changes nothing: the user chose
     /// the congestion control, or the peer is on this host.
     trace: Option<Trace>,
@@ -99,9 +100,9 @@ pub(crate) struct TcpLane {
     busy_us: u64,
     /// What its path makes it send at most, what an administrator does, and what of that the kernel was told;
     /// `None` where nothing holds it. Bytes/s.
-    held: Option<u64>,
-    limit: Option<u64>,
-    pace: Option<u64>,
+    held: Option<NonZeroU64>,
+    limit: Option<NonZeroU64>,
+    pace: Option<NonZeroU64>,
     /// What says so on a short path, and when it looked last.
     pacing: Pacing,
     glanced: Option<Instant>,
@@ -111,7 +112,6 @@ impl TcpLane {
     fn new(socket: Socket) -> Self {
         Self {
             socket,
-            congestion: None,
             trace: Some(Trace::default()),
             asked: false,
             lossy: false,
@@ -180,19 +180,20 @@ impl TcpLane {
                 info_log!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
             }
         }
-        self.choose(paths);
+        self.choose(paths, true);
     }
 
-    /// Takes up what is set anew.
+    /// Takes up what has just been set ([`Paths::set_congestion`]).
     pub(super) fn follow(&mut self, paths: &Paths) {
-        let set = peer_ip(&self.socket).map(|host| paths.congestion.of(host).0);
-        if self.congestion.is_some() && set != self.congestion {
-            self.choose(paths);
+        let is_other = |host| paths.former.of(host).0 != paths.congestion.of(host).0;
+        if peer_ip(&self.socket).is_some_and(is_other) {
+            self.choose(paths, false);
         }
     }
 
-    /// Takes the congestion control that is set for the peer's host.
-    fn choose(&mut self, paths: &Paths) {
+    /// Takes the congestion control that is set for the peer's host; what the kernel has for new connections is that of
+    /// one that is fresh.
+    fn choose(&mut self, paths: &Paths, fresh: bool) {
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         let Some(host) = host else {
             // Between processes of one host pacing only costs.
@@ -201,14 +202,12 @@ impl TcpLane {
             return;
         };
         let (wanted, why) = paths.congestion.of(host);
-        let before = self.congestion.replace(wanted.clone());
         (self.trace, self.asked, self.lossy, self.held) = (None, false, false, None);
         match wanted {
             TcpCongestion::Named(name) => {
                 self.take(&name, why);
             }
-            // It has that from the beginning.
-            TcpCongestion::System if before.is_none() => {}
+            TcpCongestion::System if fresh => {}
             TcpCongestion::System => {
                 self.take(&system_congestion(), why);
             }
@@ -251,7 +250,7 @@ impl TcpLane {
             lane.sharers = part.endpoints;
             // Others than BBR do not fill the queue beyond what it holds.
             if !short {
-                self.held = part.pace.filter(|_| self.lossy);
+                self.held = part.pace.filter(|_| self.lossy).and_then(NonZeroU64::new);
             }
             self.keep_to_limit(paths, host, part.endpoints);
         }
@@ -272,7 +271,7 @@ impl TcpLane {
         if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
             info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
         }
-        self.held = Some(held.pace);
+        self.held = NonZeroU64::new(held.pace);
         self.pace();
         if held.lossy {
             self.go_lossy("packets are lost however slowly they are sent");
@@ -297,7 +296,8 @@ impl TcpLane {
     /// Has the lane keep to its part of what those to `host`, another than this, may send, where so many endpoints of
     /// this host use the path.
     fn keep_to_limit(&mut self, paths: &mut Paths, host: IpAddr, endpoints: u32) {
-        self.limit = paths.limit.part(Instant::now(), host, self.raw(), endpoints);
+        let part = paths.limit.part(Instant::now(), host, self.raw(), endpoints);
+        self.limit = part.and_then(NonZeroU64::new);
         self.pace();
     }
 
@@ -305,12 +305,12 @@ impl TcpLane {
     fn pace(&mut self) {
         let pace = [self.held, self.limit].into_iter().flatten().min();
         let same = match (pace, self.pace) {
-            (Some(pace), Some(before)) => pace.abs_diff(before) < before / PACE_PART,
+            (Some(pace), Some(before)) => pace.get().abs_diff(before.get()) < before.get() / PACE_PART,
             (pace, before) => pace == before,
         };
         if !same {
             self.pace = pace;
-            set_pace(&self.socket, pace.unwrap_or(u64::MAX));
+            set_pace(&self.socket, pace.map_or(u64::MAX, NonZeroU64::get));
         }
     }
 
