@@ -148,6 +148,8 @@ fn obey_the_rules(is_put: bool) {
         fs::create_dir_all(root.join("t/both")).expect("made");
     }
     fs::create_dir(from.join("t/new")).expect("made");
+    // Before that of the source, or it might be newer.
+    symlink("x", to.join("t/same")).expect("made");
     for (name, there) in [("newer", Some("n")), ("same", None), ("missing", None), ("pipe", None)] {
         symlink("x", from.join("t").join(name)).expect("made");
         if let Some(content) = there {
@@ -155,7 +157,6 @@ fn obey_the_rules(is_put: bool) {
         }
     }
     age(&to.join("t/newer"), 1 << 30);
-    symlink("x", to.join("t/same")).expect("made");
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, to.join("t/pipe"), fifo, 0o600.into(), 0).expect("made");
     let mut transfer = if is_put { place.put(&["t"], "") } else { place.get(&["t"], ".") };
