@@ -4,8 +4,8 @@ They check no data; what is judged is that each ends with every size measured. A
 of all its times, over benchmarks and sizes, which tells at a glance whether a provider is far off.
 """
 
-import math
 import re
+import statistics
 
 from harness import mpis, process
 
@@ -43,7 +43,7 @@ def perform(case, provider, options):
     cut = re.findall(r"^.*time-out.*$", ended.output, re.M)
     if ended.status or cut or not times or "All processes entering MPI_Finalize" not in ended.output:
         return Outcome(FAIL, f"status {ended.status}, {len(times)} times measured {cut[0].strip() if cut else ''}")
-    mean = math.exp(sum(map(math.log, times)) / len(times))
+    mean = statistics.geometric_mean(times)
     return Outcome(PASS, f"{COLUMN[provider]} {len(times)} times, mean {mean:.0f} us")
 
 

@@ -4,8 +4,8 @@ They check no data; what is judged is that each ends with every size measured. A
 of its times, or of its rates, over all sizes.
 """
 
-import math
 import re
+import statistics
 
 from harness import mpis, process, suite
 
@@ -42,5 +42,5 @@ def perform(case, provider, options):
     if ended.status or len(figures) < SIZES_LEAST.get(program, SIZES_USUAL) or not all(figures):
         return Outcome(FAIL, f"status {ended.status}, {len(figures)} sizes measured")
     unit = "MB/s" if program.endswith("bw") else "us"  # whatever their heads say
-    mean = math.exp(sum(map(math.log, figures)) / len(figures))
+    mean = statistics.geometric_mean(figures)
     return Outcome(PASS, f"{COLUMN[provider]} {len(figures)} sizes, mean {mean:.0f} {unit}")

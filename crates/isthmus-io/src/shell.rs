@@ -220,8 +220,8 @@ impl Shell {
     /// Makes them of these from now on.
     pub(crate) fn set_protocols(&mut self, core: &Mutex<Core>, protocols: Protocols) {
         core.lock().engine.set_transfers(protocols.transfers.clone());
-        self.carriers.set_protocols(protocols);
-        self.lanes.iter_mut().flatten().for_each(|lane| lane.carrier.follow(&self.carriers));
+        let former = self.carriers.set_protocols(protocols);
+        self.lanes.iter_mut().flatten().for_each(|lane| lane.carrier.follow(&self.carriers, &former));
     }
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {

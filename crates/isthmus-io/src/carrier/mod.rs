@@ -303,11 +303,11 @@ impl Carrier {
         of.map_or(Neighbour::Unknown, Neighbour::Of)
     }
 
-    /// Takes up what lanes are made of from now on, where the lane itself has to.
-    pub(crate) fn follow(&mut self, shared: &Carriers) {
+    /// Takes up what lanes are made of from now on in place of `former`, where the lane itself has to.
+    pub(crate) fn follow(&mut self, shared: &Carriers, former: &Protocols) {
         match self {
-            Self::Tcp(lane) => lane.follow(&shared.paths),
-            Self::Tls(lane) => lane.follow(&shared.paths),
+            Self::Tcp(lane) => lane.follow(&shared.paths, &former.tcp),
+            Self::Tls(lane) => lane.follow(&shared.paths, &former.tcp),
             Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
         }
     }
@@ -502,11 +502,11 @@ impl Carriers {
         &self.protocols
     }
 
-    /// Makes lanes of these from now on.
-    pub(crate) fn set_protocols(&mut self, protocols: Protocols) {
+    /// Makes lanes of these from now on; what it was until then.
+    pub(crate) fn set_protocols(&mut self, protocols: Protocols) -> Protocols {
         self.udp.iter_mut().for_each(|udp| udp.set_protocols(protocols.udp.clone()));
         self.paths.set_congestion(protocols.tcp.clone());
-        self.protocols = protocols;
+        std::mem::replace(&mut self.protocols, protocols)
     }
 
     /// Whether there are lanes of packets.

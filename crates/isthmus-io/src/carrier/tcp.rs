@@ -65,8 +65,6 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
 #[derive(Debug)]
 pub(crate) struct Paths {
     congestion: PerHost<TcpCongestion>,
-    /// What the user wanted before that.
-    former: PerHost<TcpCongestion>,
     hosts: HashMap<IpAddr, Judge>,
     neighbours: Neighbours,
     limit: Limit,
@@ -75,12 +73,12 @@ pub(crate) struct Paths {
 impl Paths {
     /// `congestion`: what the user wants lanes to run.
     pub(super) fn new(congestion: PerHost<TcpCongestion>, neighbours: Neighbours, limit: Limit) -> Self {
-        Self { congestion, former: PerHost::default(), hosts: HashMap::new(), neighbours, limit }
+        Self { congestion, hosts: HashMap::new(), neighbours, limit }
     }
 
     /// Lanes are to run this from now on.
     pub(super) fn set_congestion(&mut self, congestion: PerHost<TcpCongestion>) {
-        self.former = std::mem::replace(&mut self.congestion, congestion);
+        self.congestion = congestion;
     }
 }
 
@@ -183,9 +181,9 @@ impl TcpLane {
         self.choose(paths, true);
     }
 
-    /// Takes up what has just been set ([`Paths::set_congestion`]).
-    pub(super) fn follow(&mut self, paths: &Paths) {
-        let is_other = |host| paths.former.of(host).0 != paths.congestion.of(host).0;
+    /// Takes up what has just been set ([`Paths::set_congestion`]) in place of `former`.
+    pub(super) fn follow(&mut self, paths: &Paths, former: &PerHost<TcpCongestion>) {
+        let is_other = |host| former.of(host).0 != paths.congestion.of(host).0;
         if peer_ip(&self.socket).is_some_and(is_other) {
             self.choose(paths, false);
         }

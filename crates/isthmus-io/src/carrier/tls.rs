@@ -11,6 +11,7 @@ use std::os::fd::BorrowedFd;
 
 use isthmus_trust::Trust;
 use isthmus_udp::Session;
+use isthmus_units::PerHost;
 use isthmus_wire::AsId;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, Connection, Error};
@@ -18,6 +19,7 @@ use rustls::{AlertDescription, CertificateError, Connection, Error};
 use super::tcp::{Looked, Paths, TcpLane};
 use super::{Settled, Transfer};
 use crate::log::info_log;
+use crate::settings::TcpCongestion;
 
 /// What both ends call what goes through the session (ALPN).
 pub(crate) const PROTOCOL: &[u8] = b"isthmus-lane/1";
@@ -135,8 +137,8 @@ impl TlsLane {
         self.tcp.rtt_us()
     }
 
-    pub(super) fn follow(&mut self, paths: &Paths) {
-        self.tcp.follow(paths);
+    pub(super) fn follow(&mut self, paths: &Paths, former: &PerHost<TcpCongestion>) {
+        self.tcp.follow(paths, former);
     }
 
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {

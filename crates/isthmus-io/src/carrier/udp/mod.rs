@@ -515,15 +515,14 @@ impl Udp {
     pub(super) fn turn(&mut self, ready: &mut Vec<Ready>) {
         self.stirred = false;
         let began = self.now();
-        let came = self.receive();
+        if self.receive() {
+            self.note_busy(began);
+        }
         let now = self.now();
         if now >= self.watch_at {
             self.watch(now);
         }
-        let went = self.send_due();
-        if came || went {
-            self.note_busy(began);
-        }
+        self.flush();
         self.note_events();
         ready.extend(self.news.drain(..));
     }
@@ -566,17 +565,18 @@ impl Udp {
 
     /// Sends what may go now.
     pub(super) fn flush(&mut self) {
+        // Most often there is nothing, which is not worth a look at the clock.
+        if self.waiting.is_none() && self.port.poll_timeout().is_none() {
+            return;
+        }
         let began = self.now();
         if self.send_due() {
             self.note_busy(began);
         }
     }
 
-    /// The same; true where something went.
+    /// Sends what is due; true where something went.
     fn send_due(&mut self) -> bool {
-        if self.waiting.is_none() && self.port.poll_timeout().is_none() {
-            return false;
-        }
         for sent in 0..SENDS {
             let now = self.now();
             let transmit = match self.waiting {
