@@ -20,8 +20,6 @@ const STAGING: usize = 64 << 10;
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
 /// Payloads up to this are awaited whole in the staging room. Bytes.
 const WHOLE_MAX: usize = 16 << 10;
-/// Most short messages that are taken from one lane before others get their turn.
-const SHORT_READS: usize = 1 << 10;
 /// Direct reads in vain after which a lane counts as idle.
 pub(crate) const IDLE_READS: u32 = 256;
 
@@ -277,11 +275,13 @@ pub(crate) fn read_some(
 }
 
 /// Reads what has come by shared memory where that is no long payload, and gives it to the engine. False where
-/// something is left that asks for [`read_some`]. Short messages go by way of `room`, which has place for any.
+/// something is left that asks for [`read_some`]. Short messages, at `most` so many, go by way of `room`, which has
+/// place for any.
 pub(crate) fn read_short(
     lane: &mut Lane,
     id: LaneId,
     core: &mut MutexGuard<'_, Core>,
+    most: usize,
     room: &mut [u8],
     spares: &mut Spares,
 ) -> Result<bool, LaneLoss> {
@@ -291,7 +291,7 @@ pub(crate) fn read_short(
     let Core { engine, memory: program, .. } = &mut **core;
     let now = engine.clock();
     let Some(memory) = lane.carrier.memory() else { return Ok(false) };
-    let mut left = SHORT_READS;
+    let mut left = most;
     let next = |room: &mut [u8]| {
         left = left.checked_sub(1)?;
         memory.take_short(room)

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Instant;
+
 use isthmus_io::Endpoint;
 use support::*;
 
@@ -50,4 +52,33 @@ fn sleepers_at_both_ends_are_woken() {
 fn an_endpoint_that_closes_is_noticed_by_those_that_wait_for_it() {
     let (a, b) = (over("memory"), over("memory"));
     closing_is_noticed(&a, &b);
+}
+
+#[test]
+fn short_messages_for_which_a_poll_had_no_room_come_with_the_next_ones() {
+    const MESSAGES: u64 = 100;
+    let (a, b) = (over("memory"), over("memory"));
+    exchange(&a, &b);
+    let peer = a.peer(&b.address()).expect("known");
+    for room in [1, 8, 30, usize::MAX] {
+        let mut buffers = [[0; 8]; MESSAGES as usize];
+        for (tag, buffer) in (0..).zip(&mut buffers) {
+            recv(&b, None, tag, buffer);
+        }
+        for tag in 0..MESSAGES {
+            send(&a, peer, tag, &mut tag.to_le_bytes());
+        }
+        let (mut done, start) = (Vec::new(), Instant::now());
+        while done.len() < MESSAGES as usize {
+            assert!(start.elapsed() < LIMIT, "only {} came", done.len());
+            a.poll(&mut Vec::new());
+            // Asleep before messages that are there it would stay so.
+            b.wait(Some(LIMIT));
+            b.poll_some(room, &mut done);
+        }
+        assert!(done.iter().map(|completion| completion.tag).eq(0..MESSAGES));
+        assert!((0..).zip(&buffers).all(|(tag, buffer)| u64::from_le_bytes(*buffer) == tag));
+    }
+    a.close();
+    b.close();
 }

@@ -75,9 +75,10 @@ impl Engine {
         }
     }
 
-    pub(crate) fn poll(&self, out: &mut Vec<Completion>) -> usize {
+    /// Turns it for a program that has room for so many completions now.
+    pub(crate) fn poll(&self, room: usize, out: &mut Vec<Completion>) -> usize {
         match self {
-            Self::Reliable(endpoint) => endpoint.poll(out),
+            Self::Reliable(endpoint) => endpoint.poll_some(room, out),
             Self::Datagrams(datagrams) => datagrams.poll(out),
         }
     }

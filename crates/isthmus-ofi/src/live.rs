@@ -229,7 +229,8 @@ impl Live {
     /// at it goes away: its completions will be handed to it.
     pub(crate) fn progress(&self, mut reading: Option<&mut Reading<'_>>) {
         let Some(mut scratch) = self.scratch.try_lock() else { return };
-        if self.engine.poll(&mut scratch) == 0 && scratch.is_empty() {
+        let room = reading.as_ref().map_or(usize::MAX, |reading| reading.room());
+        if self.engine.poll(room, &mut scratch) == 0 && scratch.is_empty() {
             return;
         }
         let taken = self.hand_over(&scratch, reading.as_deref_mut());

@@ -34,12 +34,23 @@ impl Endpoint {
     /// peeks has one at every poll, and what a peer had sent before it told the program so
     /// by way of a third must be seen by the next poll (`MPI_Win_test` after a barrier).
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
-        self.poll_beside(out, None)
+        self.poll_for(usize::MAX, out, None)
+    }
+
+    /// As [`Endpoint::poll`], of a program that has room for so many finished operations and asks again for what may be
+    /// more: short messages beyond those may stay where they are until then, on their way into the cache meanwhile.
+    pub fn poll_some(&self, room: usize, out: &mut Vec<Completion>) -> usize {
+        self.poll_for(room, out, None)
     }
 
     /// As [`Endpoint::poll`], of a program that also waits for a descriptor of its own: where
     /// the poll sleeps a little for others' sake, that wakes it.
     pub fn poll_beside(&self, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
+        self.poll_for(usize::MAX, out, beside)
+    }
+
+    #[inline]
+    fn poll_for(&self, room: usize, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
         if self.is_closed() {
             return 0;
         }
@@ -54,7 +65,7 @@ impl Endpoint {
         if self.burst.end() {
             self.pump();
         }
-        let brief = self.turn_briefly(out);
+        let brief = self.turn_briefly(room, out);
         if let Brief::Yes { read, done } = brief {
             if read || done > 0 {
                 courtesy::found();
@@ -124,12 +135,12 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::turn`], as far as there is a short way ([`Shell::turn_briefly`]).
-    fn turn_briefly(&self, out: &mut Vec<Completion>) -> Brief {
+    fn turn_briefly(&self, room: usize, out: &mut Vec<Completion>) -> Brief {
         let Some(mut shell) = self.shell.try_lock() else { return Brief::No };
         if self.standby.load(Ordering::Relaxed) {
             shell.rouse();
         }
-        let brief = shell.turn_briefly(&self.core, &self.watch, out);
+        let brief = shell.turn_briefly(&self.core, &self.watch, room, out);
         self.release(shell);
         brief
     }

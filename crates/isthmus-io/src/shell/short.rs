@@ -16,6 +16,10 @@ use crate::watch::Watch;
 /// would do little else.
 const WHOLE_TURNS: Duration = Duration::from_micros(200);
 const ENDPOINTS_MAX: u32 = 8;
+/// Most short messages that are taken from one lane before others get their turn.
+const SHORT_READS_MAX: usize = 1 << 10;
+/// As many are taken at once, if there are, whatever the program has room for: a turn costs as much as two or three.
+const SHORT_READS_MIN: usize = 8;
 
 /// What a short turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +124,14 @@ impl Shell {
         }
     }
 
-    /// Takes in what has come where all lanes go by shared memory, and moves what has finished to the end of `out`.
+    /// Takes in what has come where all lanes go by shared memory, and moves what has finished to the end of `out`. By an
+    /// only lane no more short messages than there is `room` for, or [`SHORT_READS_MIN`]: those of several lanes
+    /// are read together, for the sake of what one peer told another.
     pub(crate) fn turn_briefly(
         &mut self,
         core: &Mutex<Core>,
         watch: &Watch,
+        room: usize,
         out: &mut Vec<Completion>,
     ) -> Brief {
         let vain = watch.is_idle() && !watch.has_news();
@@ -137,7 +144,7 @@ impl Shell {
         }
         let mut guard = core.lock();
         guard.engine.note_polls(watch.polls());
-        let read = match self.read_all_briefly(&mut guard, watch) {
+        let read = match self.read_all_briefly(&mut guard, watch, room) {
             Ok(read) => read,
             Err(Left::Whole) => return Brief::Partly,
             Err(Left::Lost(index, loss)) => {
@@ -159,14 +166,20 @@ impl Shell {
     }
 
     /// Reads what has come by all lanes; whether anything had.
-    fn read_all_briefly(&mut self, core: &mut MutexGuard<'_, Core>, watch: &Watch) -> Result<bool, Left> {
+    fn read_all_briefly(
+        &mut self,
+        core: &mut MutexGuard<'_, Core>,
+        watch: &Watch,
+        room: usize,
+    ) -> Result<bool, Left> {
         // What one peer had sent before it told another, and that one us, is there when these have been read.
-        let rounds = if self.memory.len() > 1 { 2 } else { 1 };
+        let (rounds, most) = if self.memory.len() > 1 { (2, SHORT_READS_MAX) } else { (1, room) };
+        let most = most.clamp(SHORT_READS_MIN, SHORT_READS_MAX);
         let mut read = false;
         for _ in 0..rounds {
             let mut any = false;
             for at in 0..self.memory.len() {
-                any |= self.read_briefly(at, core, watch)?;
+                any |= self.read_briefly(at, core, watch, most)?;
             }
             read |= any;
             if !any {
@@ -182,6 +195,7 @@ impl Shell {
         at: usize,
         core: &mut MutexGuard<'_, Core>,
         watch: &Watch,
+        most: usize,
     ) -> Result<bool, Left> {
         let spot = watch.spot(at).filter(|_| self.watched);
         if spot.is_some_and(|spot| !spot.has_news()) {
@@ -197,7 +211,8 @@ impl Shell {
             return Ok(false);
         }
         lane.heard_in = self.turns;
-        let came = read_short(lane, LaneId(index as u32), core, made(&mut self.short), &mut self.spares);
+        let id = LaneId(index as u32);
+        let came = read_short(lane, id, core, most, made(&mut self.short), &mut self.spares);
         if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
             self.watched &= memory.show(spot);
         }

@@ -11,7 +11,7 @@ use super::state::{Connection, Few, Flight, LaneState, Load, Micros};
 use super::{Engine, LaneId, PeerFault, Summary};
 use crate::matching::Match;
 use crate::memory::Memory;
-use crate::{Channel, Completion, CompletionKind, Fence, Level, OpError, PeerId, SendRequest};
+use crate::{Channel, Completion, CompletionKind, Fence, Level, PeerId, SendRequest};
 
 /// Longest message that may go the short way. Bytes.
 pub(super) const SHORT_MAX: u64 = 4 << 10;
@@ -170,8 +170,8 @@ impl Engine {
         run.is_some_and(|mut run| run.take(message, payload, &mut mem))
     }
 
-    /// Receives a message by the receive that was posted first, if it goes to that one and that takes no other: the usual
-    /// case of [`Engine::receive_by_search`].
+    /// Receives a message by the receive that was posted first, if it goes to that one, has room there, and that takes no
+    /// other: the usual case of [`Engine::receive_by_search`].
     #[inline]
     fn receive_by_first<M: Memory>(
         &mut self,
@@ -182,24 +182,25 @@ impl Engine {
         mem: &mut M,
     ) -> bool {
         let Some(posted) = self.matcher.first_posted(channel, peer, summary.tag) else { return false };
-        let (place, room) = (posted.place, posted.end);
-        let kept = room.min(summary.total);
-        if kept > 0 {
-            mem.store(place, 0, &payload[..kept as usize]);
+        let place = posted.place;
+        if summary.total > posted.end {
+            return false;
+        }
+        if !payload.is_empty() {
+            mem.store(place, 0, payload);
         }
         mem.release(place);
-        let error = (summary.total > room).then_some(OpError::Truncated { sent: summary.total, room });
         self.completions.push_back(Completion {
             context: posted.context,
             notify: posted.notify,
             kind: CompletionKind::Recv(channel),
-            len: kept,
+            len: summary.total,
             buffer: place.token,
             data: summary.data,
             tag: summary.tag,
             peer: Some(peer),
             released: false,
-            error,
+            error: None,
         });
         self.matcher.drop_first(channel);
         true
