@@ -19,8 +19,9 @@ PROGRAMS = ("x[dz]*", "PBLAS/[dz]pb?tst", "BLACS/x?btest")
 # Linked for MPICH, the tests of BLACS want its Fortran names too, which the wheel of PyPI has not.
 FORTRAN = "libmpich12"
 CLEAN = re.compile(r"^\s*0 tests completed and failed", re.M)
-# What most say of each test in a line, and how many tests of a subroutine, or of a type, failed: PBLAS' table, BLACS' lines.
-VERDICT = re.compile(r"\d\s+(PASSED|FAILED)\s*$", re.M)
+# What most say of each test in a line, at its end or its beginning, and how many tests of a subroutine, or of a type,
+# failed: PBLAS' table, BLACS' lines.
+VERDICT = re.compile(r"(?:\d\s+(PASSED|FAILED)\s*$|^(Passed|Failed)\s)", re.M)
 FAILURES = re.compile(r"^\s*\|\s+\w+\s+\d+\s+\d+\s+(\d+)|PASSED,\s+\d+ SKIPPED,\s+(\d+) FAILED", re.M)
 
 
@@ -47,8 +48,9 @@ def perform(case, provider, options):
     folder = debian.emptied(options.logs / re.sub(r"\W+", "_", f"{case.name}.{transport}"))
     # They read their problems from, and write to, the folder where they are started.
     for source in program.parent.glob("*.dat"):
-        shutil.copy(debian.unpacked("scalapack-test-common") / "usr" / "share" / "scalapack" / source.name
-                    if source.is_symlink() else source, folder)
+        # Links lead to another package's usr/share.
+        common = debian.unpacked("scalapack-test-common") / "usr"
+        shutil.copy(common / str(source.readlink()).lstrip("./") if source.is_symlink() else source, folder)
     command, env = mpi.command(RANKS, [str(program)], transport, env=environment(mpi))
     ended = process.run(command, env, folder / "output.log", SECONDS, cwd=folder)
     return judge(ended, folder, program.name)
@@ -69,7 +71,7 @@ def judge(ended, folder, program):
     # Some write their verdict to a file.
     text = ended.output + "".join(path.read_text(errors="replace") for path in folder.iterdir() if path.suffix in (".out", ".SUMM"))
     counts = [int(one or other) for one, other in FAILURES.findall(text)]
-    verdicts = VERDICT.findall(text)
+    verdicts = [(one or other).upper() for one, other in VERDICT.findall(text)]
     counts.append(verdicts.count("FAILED"))
     if not (CLEAN.search(text) or verdicts or len(counts) > 1) or any(counts):
         return Outcome(FAIL, f"status {ended.status}: {sum(counts)} of its tests failed")
