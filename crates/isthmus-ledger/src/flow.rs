@@ -199,6 +199,13 @@ impl Flow {
         path.rtt_us.store(plan.rtt_us, Relaxed);
         path.learned_at.store(now, Release);
     }
+
+    /// Says what share of packets is lost, by chance or not; for the leader.
+    pub fn teach_loss(&self, loss: f64) {
+        if let Some((path, _)) = self.place {
+            self.ledger.shared.path(path).lost.store(1 + (loss * MILLION as f64) as u64, Relaxed);
+        }
+    }
 }
 
 impl Ledger {
@@ -220,6 +227,13 @@ impl Ledger {
     pub fn known(&self, now: Micros, key: PathKey) -> Option<Plan> {
         let (plan, _) = self.last_plan(now + self.ahead_us, key)?;
         (plan.capacity > 0 && (1..RTT_MOST_US).contains(&plan.rtt_us)).then_some(plan)
+    }
+
+    /// What share of packets is lost on a path, by chance or not, as far as whoever used it last found that out.
+    pub fn known_loss(&self, now: Micros, key: PathKey) -> Option<f64> {
+        self.last_plan(now + self.ahead_us, key)?;
+        let lost = self.shared.path(self.shared.find(key.0)?).lost.load(Relaxed);
+        (1..=1 + MILLION).contains(&lost).then(|| (lost - 1) as f64 / MILLION as f64)
     }
 }
 

@@ -105,6 +105,8 @@ pub(crate) struct Path<'a> {
     pub(crate) used: &'a AtomicU64,
     /// What all paced flows have delivered since the table was made, modulo its size. Bytes (wire).
     pub(crate) delivered: &'a AtomicU64,
+    /// Share of packets lost, by chance or not. Millionths, and 1; 0 where it is not known.
+    pub(crate) lost: &'a AtomicU64,
 }
 
 /// A flow's place.
@@ -176,9 +178,23 @@ impl Shared {
     }
 
     pub(crate) fn path(&self, path: usize) -> Path<'_> {
-        let [key, touched, leader, capacity, learned_at, rtt_us, pace, window, loss_ppm, used, delivered, ..] =
+        let [key, touched, leader, capacity, learned_at, rtt_us, pace, window, words @ ..] =
             self.unit(path, 0);
-        Path { key, touched, leader, capacity, learned_at, rtt_us, pace, window, loss_ppm, used, delivered }
+        let [loss_ppm, used, delivered, lost, ..] = words;
+        Path {
+            key,
+            touched,
+            leader,
+            capacity,
+            learned_at,
+            rtt_us,
+            pace,
+            window,
+            loss_ppm,
+            used,
+            delivered,
+            lost,
+        }
     }
 
     pub(crate) fn slot(&self, path: usize, slot: usize) -> Slot<'_> {
@@ -219,7 +235,8 @@ impl Shared {
         let is_old = now >= record.touched.load(Relaxed).saturating_add(PATH_LIFE_US);
         if is_old && before != key && record.key.compare_exchange(before, key, AcqRel, Acquire).is_ok() {
             let known = [record.leader, record.capacity, record.learned_at, record.rtt_us, record.pace];
-            known.into_iter().chain([record.window, record.loss_ppm]).for_each(|word| word.store(0, Relaxed));
+            let others = [record.window, record.loss_ppm, record.lost];
+            known.into_iter().chain(others).for_each(|word| word.store(0, Relaxed));
             record.touched.store(now, Release);
         }
         // Somebody else may have been sooner, there or elsewhere; of two the first is the path's.

@@ -215,7 +215,14 @@ fn what_was_found_out_of_a_path_is_known_to_who_comes_later_for_some_minutes() {
     assert_eq!(taught(1, &Plan { capacity: 0, ..plan }), None, "it is still finding out");
     assert_eq!(taught(2, &Plan { rtt_us: u64::MAX, ..plan }), None, "that is no path");
     assert_eq!(taught(3, &plan), Some(plan));
+    assert_eq!(b.known_loss(4, key()), None);
+    for loss in [0.0, 0.05] {
+        flow.teach_loss(loss);
+        assert_eq!(b.known_loss(4, key()), Some(loss));
+    }
     drop(flow);
+    assert_eq!(b.known_loss(LEARNED_LIFE_US, key()), Some(0.05));
+    assert_eq!(b.known_loss(3 + LEARNED_LIFE_US, key()), None);
     assert_eq!(b.known(LEARNED_LIFE_US, key()), Some(plan));
     assert_eq!(b.known(3 + LEARNED_LIFE_US, key()), None);
     assert_eq!(b.ahead_by(LEARNED_LIFE_US).known(3, key()), None, "by the ledger's time");

@@ -49,6 +49,8 @@ pub(crate) struct Path {
     /// The same of all streams to the host.
     common: Arc<Common>,
     runs: Runs,
+    /// The share that another process has found to be lost.
+    told_loss: Option<f64>,
 }
 
 /// What is lost, lately and of many packets.
@@ -132,6 +134,15 @@ impl Runs {
     }
 }
 
+/// Packets whose fates show what a path loses. Of one that has shown less, it is supposed
+const KNOWN_PACKETS: f64 = 64.0;
+/// to lose so much, unless somebody has told better,
+const SUPPOSED_LOSS: f64 = 0.1;
+/// as if so many packets had shown that (the prior of a beta distribution).
+const SUPPOSED_PACKETS: f64 = 30.0;
+/// Round trip below which nothing is supposed: whoever waits for a lost packet's repair does so for about as long
+/// whatever the round trip is, and not for long. Microseconds.
+const NEAR_US: Micros = 5_000;
 /// Round trip that is assumed before one was measured. Microseconds.
 const RTT_FIRST_US: Micros = 200_000;
 /// Least time without an answer before a probe. Microseconds.
@@ -153,7 +164,34 @@ impl Path {
         self.losses.lately.get().max(self.common.get().lately.get())
     }
 
-    /// The same, on paths that lose so little that it shows only over many packets.
+    /// The same, if enough packets have shown it.
+    pub(crate) fn loss_known(&self) -> Option<f64> {
+        (self.seen().all >= KNOWN_PACKETS).then(|| self.loss())
+    }
+
+    /// The same, before it is known: the first small messages are not to wait until it is.
+    pub(crate) fn loss_supposed(&self) -> f64 {
+        let (loss, seen) = (self.loss(), self.seen());
+        let is_near = self.smoothed.is_some_and(|rtt| rtt < NEAR_US);
+        if is_near || seen.all >= KNOWN_PACKETS {
+            return loss;
+        }
+        let supposed = self.told_loss.unwrap_or(SUPPOSED_LOSS) * SUPPOSED_PACKETS;
+        loss.max((seen.hits + supposed) / (seen.all + SUPPOSED_PACKETS))
+    }
+
+    /// What became of the packets that tell the most.
+    fn seen(&self) -> Ratio<1_000> {
+        let [own, common] = [self.losses, self.common.get()].map(|losses| losses.lately);
+        if own.all > common.all { own } else { common }
+    }
+
+    /// Another process has found so much to be lost.
+    pub(crate) fn suppose_loss(&mut self, loss: f64) {
+        self.told_loss = Some(loss);
+    }
+
+    /// What is lost, on paths that lose so little that it shows only over many packets.
     pub(crate) fn loss_seldom(&self) -> f64 {
         self.losses.most().max(self.common.get().most())
     }
@@ -301,6 +339,28 @@ mod tests {
         // What one of them alone loses counts for it.
         little.note_fates(0, 3, 0);
         assert!(little.loss() > 0.4 && bulk.loss() < 0.03);
+    }
+
+    #[test]
+    fn a_path_of_which_little_is_known_is_supposed_to_lose_a_tenth_or_what_others_found() {
+        let supposed = |path: &Path| (path.loss_supposed() * 1_000.0).round();
+        let mut path = Path::default();
+        assert_eq!((supposed(&path), path.loss()), (100.0, 0.0));
+        path.note_fates(30, 0, 0);
+        assert_eq!(supposed(&path), 50.0);
+        path.note_fates(40, 0, 0);
+        assert_eq!(supposed(&path), 0.0, "now it is known");
+        let mut lossy = Path::default();
+        lossy.note_fates(28, 2, 0);
+        assert_eq!(supposed(&lossy), 83.0);
+        let mut told = Path::default();
+        told.suppose_loss(0.0);
+        assert_eq!(supposed(&told), 0.0);
+        told.note_fates(9, 1, 0);
+        assert_eq!((supposed(&told), told.loss()), (100.0, 0.1), "what it sees itself counts");
+        let mut near = Path::default();
+        near.note_rtt(0, NEAR_US - 1);
+        assert_eq!(supposed(&near), 0.0);
     }
 
     #[test]

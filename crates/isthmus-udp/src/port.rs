@@ -295,6 +295,7 @@ impl Port {
             if let Some(plan) = ledger.known(now, key).filter(|plan| plan.rtt_us < TOLD_RTT_US) {
                 stream.suppose(plan.capacity, plan.rtt_us);
             }
+            ledger.known_loss(now, key).iter().for_each(|loss| stream.suppose_loss(*loss));
             stream.share(ledger.flow(key, Kind::Paced));
         }
         self.strangers += usize::from(stranger);

@@ -135,6 +135,11 @@ impl Sending {
         self.is_drained() && piece.offset + TAIL_BYTES >= self.written
     }
 
+    /// Whether a piece of the tail is all that was written since nothing waited: a small message.
+    pub(crate) fn is_message(&self, piece: &Piece) -> bool {
+        piece.offset == self.begun && piece.len > 0
+    }
+
     fn drop_settled(&mut self) {
         while let Some(first) = self.again.front_mut() {
             match self.acked.first_missing(first.range.clone()) {

@@ -31,6 +31,8 @@ pub(crate) struct Load {
     pub(crate) in_flight: u64,
     /// Round trip, where it is known. Microseconds.
     pub(crate) rtt_us: Option<Micros>,
+    /// Share of packets lost, likewise.
+    pub(crate) loss: Option<f64>,
 }
 
 /// See the module.
@@ -151,6 +153,7 @@ impl Sharing {
         congestion.on_group(now, self.group.as_ref());
         if let Some(plan) = congestion.plan(load.in_flight) {
             self.flow.teach(now, &plan);
+            load.loss.iter().for_each(|loss| self.flow.teach_loss(*loss));
         }
     }
 

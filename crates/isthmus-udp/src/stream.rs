@@ -247,6 +247,9 @@ pub struct Stream {
     heard_at: Micros,
     /// A Ping is to go.
     ping: bool,
+    /// So many copies of one by which the stream is asked for are to follow, and when the next is due.
+    greetings: u8,
+    greeting_at: Micros,
     floor_told: u64,
     counters: Counters,
 }
@@ -336,6 +339,8 @@ impl Stream {
             probes_due: 0,
             heard_at: now,
             ping: false,
+            greetings: 0,
+            greeting_at: 0,
             floor_told: 0,
             counters: Counters::default(),
             config,
@@ -352,6 +357,11 @@ impl Stream {
         if learned.capacity > 0 {
             self.congestion.recall(learned.capacity, learned.rtt_us);
         }
+    }
+
+    /// Another process has found the path to lose so much.
+    pub(crate) fn suppose_loss(&mut self, loss: f64) {
+        self.path.suppose_loss(loss);
     }
 
     /// Another process has found the path to carry so much, by such a round trip, which is no measurement of this one's.
@@ -513,6 +523,7 @@ impl Stream {
             waiting: self.sending.waiting() + train,
             in_flight: self.sent.in_flight(),
             rtt_us: self.path.rtt_least_us(),
+            loss: self.path.loss_known(),
         };
         sharing.look(now, load, at_once, &mut *self.congestion);
     }
@@ -616,6 +627,7 @@ impl Stream {
             room,
             copies,
             coding,
+            self.greeting_due(),
             self.receiving.ack_due(),
             self.probe_at,
             self.mtu.poll_timeout(),
@@ -660,9 +672,13 @@ impl Stream {
             self.closing = Some(1);
         } else if self.probe_at.is_some_and(|at| now >= at) {
             self.probes += 1;
+            // As long as the round trip is a guess, what was asked in copies is rather on its way than lost.
+            let copied = self.redundancy.packets(Matter::Tail, self.path.loss_supposed()) > 1;
+            let guessed = self.path.rtt_us().is_none() && self.sending.sent_to() == 0;
+            let least = if guessed && copied && self.probes <= PROBES_EARLY { 1 } else { PROBES_LEAST };
             // Where losses come in runs, a run is not to swallow them all.
             let tail = self.redundancy.packets(Matter::Tail, self.path.loss());
-            self.probes_due = tail.max(PROBES_LEAST) + (self.path.run() as u8 - 1).min(PROBES_MORE);
+            self.probes_due = tail.max(least) + (self.path.run() as u8 - 1).min(PROBES_MORE);
             self.counters.silences += 1;
             self.arm_probe(now);
         }

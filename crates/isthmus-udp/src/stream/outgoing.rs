@@ -120,7 +120,7 @@ impl Stream {
                 return Some(Load::Nothing);
             }
             if let Some(piece) = self.sending.next_piece(room) {
-                self.ping = false;
+                (self.ping, self.greetings) = (false, 0);
                 if piece.attempt == 0 {
                     self.drained_at = self.sending.is_drained().then_some(now);
                     self.parity.cancel();
@@ -153,9 +153,22 @@ impl Stream {
             }
         }
         if std::mem::take(&mut self.ping) {
+            self.greetings = self.redundancy.packets(Matter::Tail, self.path.loss_supposed()) - 1;
+            self.greeting_at = now + self.copy_space_us();
+            return Some(Load::Ping);
+        }
+        if self.greeting_due().is_some_and(|due| now >= due) {
+            self.greetings -= 1;
+            self.greeting_at = now + self.copy_space_us();
             return Some(Load::Ping);
         }
         self.receiving.ack_due().is_some_and(|due| now >= due).then_some(Load::Nothing)
+    }
+
+    /// When the stream is to be asked for once more. Whoever grants it does so in each acknowledgement of that.
+    pub(super) fn greeting_due(&self) -> Option<Micros> {
+        let asks = matches!(self.handshake, Handshake::Opening { .. });
+        (asks && self.greetings > 0).then_some(self.greeting_at)
     }
 
     /// What of the last flight of a long transfer goes once more, while the path is idle.
@@ -452,7 +465,10 @@ impl Stream {
         let counter =
             if piece.attempt == 0 { &mut self.counters.bytes_fresh } else { &mut self.counters.bytes_again };
         *counter += bytes;
-        let copies = self.redundancy.packets(matter, self.path.loss()) - 1;
+        // Of a longer one the end alone is of no use, and once something was lost, it shows.
+        let supposes = matter == Matter::Tail && self.sending.is_message(piece);
+        let loss = if supposes { self.path.loss_supposed() } else { self.path.loss() };
+        let copies = self.redundancy.packets(matter, loss) - 1;
         self.sending.schedule_copies(now + self.copy_space_us(), number, piece, copies);
     }
 }

@@ -41,6 +41,28 @@ fn data_goes_with_the_first_flight() {
     assert!(took < 51_000, "{took} us for half a round trip of 50,000");
 }
 
+/// A lane that is opened ahead of its first message, as one whose carrier is still to be chosen.
+#[test]
+fn who_asks_for_a_stream_is_answered_within_a_round_trip_though_a_tenth_is_lost() {
+    for rtt_us in [24_000, 100_000] {
+        let mut took: Vec<u64> = seeds(1_000)
+            .map(|seed| {
+                let path = PathSpec { rtt_us, loss: Loss::Independent(0.1), seed, ..Default::default() };
+                let mut net = Net::pair(&path);
+                let (start, limit, id) = (net.now, net.now + 10_000_000, net.open(0, 1));
+                while !net.ports[0].stream(id).is_some_and(|stream| stream.is_open()) {
+                    assert!(net.step(limit), "no answer");
+                }
+                net.now - start
+            })
+            .collect();
+        took.sort_unstable();
+        let p99 = took[took.len() * 99 / 100] as f64 / rtt_us as f64;
+        println!("{rtt_us} us: p99 {p99:.2} RTT");
+        assert!(p99 <= 1.1, "{rtt_us} us: {p99} RTT");
+    }
+}
+
 #[test]
 fn strangers_beyond_their_number_are_asked_to_prove_their_address() {
     let mut net = Net::new(&path(), vec![config(&path()), strict(&path())]);

@@ -1,17 +1,20 @@
 //! Small messages: how long they take, and how many packets they cost.
 
 use isthmus_lab::model::Loss;
-use isthmus_udp::{Event, StreamId};
+use isthmus_udp::{Counters, Event, StreamId};
 
-use crate::net::{Net, PathSpec};
+use crate::net::{Net, PathSpec, seeds};
 
 /// One stream, ends 0 and 1.
 struct Pair {
     net: Net,
     ids: [StreamId; 2],
+    /// When it was opened, with the first message.
+    opened: u64,
 }
 
 impl Pair {
+    /// The first message has arrived, and is not answered.
     fn new(path: &PathSpec) -> Self {
         let mut net = Net::pair(path);
         let (now, id) = (net.now, net.open(0, 1));
@@ -20,11 +23,15 @@ impl Pair {
         loop {
             assert!(net.step(limit));
             if let Some(Event::Accepted(other, _)) = net.event(1) {
-                let mut pair = Self { net, ids: [id, other] };
+                let mut pair = Self { net, ids: [id, other], opened: now };
                 pair.read(1);
                 return pair;
             }
         }
+    }
+
+    fn counters(&self, end: usize) -> Counters {
+        self.net.ports[end].stream(self.ids[end]).expect("it lives").status().counters
     }
 
     fn write(&mut self, end: usize) {
@@ -40,6 +47,13 @@ impl Pair {
         }
         let now = self.net.now;
         self.net.ports[end].with(now, self.ids[end], |stream| stream.consume(now, 8));
+    }
+
+    /// The first message there and back, the opening included.
+    fn first_round_trip_us(&mut self) -> u64 {
+        self.write(1);
+        self.read(0);
+        self.net.now - self.opened
     }
 
     fn round_trip_us(&mut self) -> u64 {
@@ -83,16 +97,68 @@ fn eight_bytes_over_a_path_that_loses_a_tenth_take_a_round_trip_nearly_always() 
     }
 }
 
+/// Of what a path loses nothing is known at its first messages.
 #[test]
-fn where_nothing_is_lost_nothing_is_sent_twice() {
-    let mut pair = Pair::new(&PathSpec::default());
-    (0..500).for_each(|_| {
-        assert!(pair.round_trip_us() < 24_200);
-    });
-    for end in 0..2 {
-        let status = pair.net.ports[end].stream(pair.ids[end]).expect("it lives").status();
-        assert_eq!((status.counters.bytes_copied, status.counters.bytes_again), (0, 0));
+fn the_first_messages_over_a_path_that_loses_a_tenth_are_not_late_either() {
+    const TRIPS: usize = 10;
+    for rtt_us in [24_000, 100_000, 366_000] {
+        let (mut took, mut bytes, mut again) = (Vec::new(), 0, 0);
+        for seed in seeds(1_000) {
+            let path = PathSpec { rtt_us, loss: Loss::Independent(0.1), seed, ..Default::default() };
+            let mut pair = Pair::new(&path);
+            took.push(pair.first_round_trip_us());
+            took.extend((1..TRIPS).map(|_| pair.round_trip_us()));
+            for counters in [0, 1].map(|end| pair.counters(end)) {
+                bytes += counters.bytes_fresh + counters.bytes_copied;
+                again += counters.bytes_again;
+            }
+        }
+        let [packets, again] = [bytes, again].map(|bytes| bytes as f64 / 8.0 / (2 * took.len()) as f64);
+        took.sort_unstable();
+        let at = |share: f64| took[(took.len() as f64 * share) as usize] as f64 / rtt_us as f64;
+        println!(
+            "{rtt_us} us, at first: p99 {:.2}, p99.9 {:.2} RTT, {packets:.2} and {again:.2} packets a message",
+            at(0.99),
+            at(0.999)
+        );
+        assert!(at(0.99) <= 1.1, "p99 {} RTT", at(0.99));
+        assert!(at(0.999) <= 1.6, "p99.9 {} RTT", at(0.999));
+        assert!(packets <= 4.0, "{packets} packets a message");
+        assert!(again <= 0.2, "{again} more, by who heard nothing for long");
     }
+}
+
+#[test]
+fn where_nothing_is_lost_copies_cease_and_then_nothing_is_sent_twice() {
+    for rtt_us in [24_000, 100_000] {
+        let mut pair = Pair::new(&PathSpec { rtt_us, ..Default::default() });
+        pair.first_round_trip_us();
+        let trips = |pair: &mut Pair, count| {
+            (0..count).for_each(|_| {
+                assert!(pair.round_trip_us() < rtt_us + 200);
+            });
+            [0, 1].map(|end| (pair.counters(end).bytes_copied / 8, pair.counters(end).bytes_again))
+        };
+        let first = trips(&mut pair, 30);
+        assert!(first.iter().all(|(copies, again)| *copies <= 48 && *again == 0), "{first:?} copies");
+        assert_eq!(trips(&mut pair, 470), first);
+    }
+}
+
+/// There what is lost is soon sent again.
+#[test]
+fn nothing_is_supposed_to_be_lost_on_a_short_path() {
+    let mut pair = Pair::new(&PathSpec { rtt_us: 1_000, ..Default::default() });
+    pair.first_round_trip_us();
+    let before = [0, 1].map(|end| pair.counters(end).bytes_copied);
+    (0..500).for_each(|_| {
+        assert!(pair.round_trip_us() < 1_200);
+    });
+    assert_eq!(
+        [0, 1].map(|end| (pair.counters(end).bytes_copied, pair.counters(end).bytes_again)),
+        before.map(|copied| (copied, 0))
+    );
+    assert!(before.iter().all(|copied| *copied <= 3 * 8), "{before:?} bytes before the round trip was known");
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn run(net: &mut Net, path: &PathSpec, plan: &Work, before_us: u64) -> f64 {
 /// The worst, and the mean, over seeds, of so many flows that carry 500 MB in all and begin a little apart.
 fn together(rtt_us: u64, loss: f64, flows: usize, count: u64) -> (f64, f64) {
     let one = |seed: u64| {
-        let path = PathSpec { rtt_us, loss: Loss::Independent(loss), seed, ..Default::default() };
+        let path = PathSpec { rtt_us, loss: Loss::Independent(loss), seed: seed + 1, ..Default::default() };
         let mut net = sites(&path, flows);
         let begin = |flow| (seed * 1_300 * flow as u64, 500_000_000 / flows as u64);
         run(&mut net, &path, &(0..flows).map(begin).collect(), 2 * rtt_us + 10_000)
@@ -161,9 +161,8 @@ fn a_strangers_flow_keeps_its_part() {
     }
 }
 
-/// Carries so much by one process, and a while after its end so much by others, which begin together over `then`:
-/// the fraction of the floor at which they do. `None`: nobody was there before.
-fn after(before: Option<&PathSpec>, then: &PathSpec, bytes: u64, others: usize) -> f64 {
+/// What the others, `then`, find a while after the end of a process that carried bulk `before`, if one did.
+fn later(before: Option<&PathSpec>, then: &PathSpec, others: usize) -> Net {
     let (mut net, heaps) = sites_and_heaps(before.unwrap_or(then), 1 + others);
     if let Some(path) = before {
         run(&mut net, path, &vec![(0, (path.rate_bps as f64 * 0.04) as u64)], 0);
@@ -174,6 +173,13 @@ fn after(before: Option<&PathSpec>, then: &PathSpec, bytes: u64, others: usize) 
         net = sites_with(then, 1 + others, &heaps);
         net.now = now;
     }
+    net
+}
+
+/// Carries so much by one process, and a while after its end so much by others, which begin together over `then`:
+/// the fraction of the floor at which they do. `None`: nobody was there before.
+fn after(before: Option<&PathSpec>, then: &PathSpec, bytes: u64, others: usize) -> f64 {
+    let mut net = later(before, then, others);
     let mut flows: Vec<Flow> =
         (1..=others).map(|i| Flow::new(&mut net, 2 * i, 2 * i + 1, bytes / others as u64, false)).collect();
     let start = net.now;
@@ -219,5 +225,19 @@ fn a_process_starts_from_what_another_found_out_of_the_path() {
             println!("{what}");
             assert!(warm >= cold * if others > 1 { more } else { less }, "{what}");
         }
+    }
+}
+
+/// What the path loses is not supposed where another process knows it.
+#[test]
+fn a_first_message_goes_in_as_many_copies_as_the_losses_that_another_process_has_found_ask_for() {
+    let path = |loss| PathSpec { loss: Loss::Independent(loss), ..Default::default() };
+    for (before, most) in [(None, 3), (Some(0.0), 0), (Some(0.01), 1), (Some(0.05), 2)] {
+        let mut net = later(before.map(path).as_ref(), &path(0.0), 1);
+        let (now, id) = (net.now, net.open(2, 3));
+        net.ports[2].with(now, id, |stream| stream.write(b"12345678"));
+        while net.step(now + 1_000_000) {}
+        let copied = net.ports[2].stream(id).expect("it lives").status().counters.bytes_copied;
+        assert_eq!(copied, 8 * most, "{before:?}");
     }
 }
