@@ -196,6 +196,7 @@ fn whatever_stands_there_harms_nobody() {
             flow.group(now);
             flow.teach(now, &Plan::default());
             ledger.path_use(now, key());
+            assert!(ledger.known_loss(now, key()).is_none_or(|loss| (0.0..=1.0).contains(&loss)));
         }
     }
 }

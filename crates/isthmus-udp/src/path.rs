@@ -261,7 +261,7 @@ impl Path {
 
     /// Begins with what is remembered of the path.
     pub(crate) fn recall(&mut self, learned: &Learned) {
-        self.losses = Losses::recall(learned.loss);
+        self.losses = learned.loss.map_or(self.losses, Losses::recall);
         if self.smoothed.is_none() && learned.rtt_us > 0 {
             self.smoothed = Some(learned.rtt_us);
             self.variation = learned.rtt_us / 8;
@@ -279,8 +279,8 @@ pub struct Learned {
     pub capacity: u64,
     /// Least round trip. Microseconds.
     pub rtt_us: Micros,
-    /// Share of packets lost.
-    pub loss: f64,
+    /// Share of packets lost, where enough have shown that.
+    pub loss: Option<f64>,
     /// Largest UDP payload that passed. Bytes.
     pub mtu: u32,
     /// Lets the next connection do without asking for one; all zero if there is none.

@@ -646,6 +646,7 @@ impl Port {
             if learned.capacity == 0 {
                 learned.capacity = before.capacity;
             }
+            learned.loss = learned.loss.or(before.loss);
             if learned.token.iter().all(|byte| *byte == 0) {
                 (learned.token, learned.peer_window) = (before.token, before.peer_window);
             }

@@ -546,7 +546,7 @@ impl Stream {
             at: now,
             capacity: self.congestion.capacity().unwrap_or(0),
             rtt_us,
-            loss: self.path.loss(),
+            loss: self.path.loss_known(),
             mtu: self.mtu.payload(),
             token: if self.peer_window > 0 { self.token } else { [0; TOKEN_LEN] },
             peer_window: self.peer_window,

@@ -103,6 +103,22 @@ fn a_second_transfer_starts_from_what_the_first_learned() {
     assert!(warm < 1.1 * path.floor_s(100_000_000), "{warm} s");
 }
 
+/// The few packets of a short stream do not show what the path loses, those of a long one do.
+#[test]
+fn a_later_stream_knows_the_losses_of_the_path_only_if_enough_packets_have_shown_them() {
+    for (bytes, copied) in [(8, 3 * 8), (10_000_000, 0)] {
+        let mut net = Net::pair(&PathSpec::default());
+        transfer(&mut net, bytes, false, 10.0).expect("it ends");
+        let limit = net.now + 20_000_000;
+        close_all(&mut net, limit);
+        let (now, id) = (net.now, net.open(0, 1));
+        net.ports[0].with(now, id, |stream| stream.write(b"12345678"));
+        while net.step(now + 1_000_000) {}
+        let counters = net.ports[0].stream(id).expect("it lives").status().counters;
+        assert_eq!(counters.bytes_copied, copied, "after {bytes} bytes");
+    }
+}
+
 #[test]
 fn streams_end_without_traces_and_a_late_copy_of_the_opening_does_not_revive_them() {
     let mut net = Net::pair(&path());
