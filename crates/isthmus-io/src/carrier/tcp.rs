@@ -173,7 +173,7 @@ impl TcpLane {
             _ => {}
         }
         if let Some(host) = peer_ip(&self.socket).filter(|_| !local) {
-            self.keep_to_limit(paths, host, 1);
+            self.keep_to_limit(paths.limit.first_part(Instant::now(), host, self.raw()));
             if let Some(limit) = self.limit {
                 info_log!("a lane by TCP with {host} begins with {limit} B/s, its part: rate_limit");
             }
@@ -250,7 +250,7 @@ impl TcpLane {
             if !short {
                 self.held = part.pace.filter(|_| self.lossy).and_then(NonZeroU64::new);
             }
-            self.keep_to_limit(paths, host, part.endpoints);
+            self.keep_to_limit(paths.limit.part(now, host, self.raw(), part.endpoints));
         }
         let lossy = if short { None } else { self.judge(path, paths) };
         Some(Looked { lane, lossy, host, arrived: acked, idled })
@@ -291,10 +291,8 @@ impl TcpLane {
         congestion::is_slow_to_repair(sample).then_some(host)
     }
 
-    /// Has the lane keep to its part of what those to `host`, another than this, may send, where so many endpoints of
-    /// this host use the path.
-    fn keep_to_limit(&mut self, paths: &mut Paths, host: IpAddr, endpoints: u32) {
-        let part = paths.limit.part(Instant::now(), host, self.raw(), endpoints);
+    /// Has the lane keep to its part of what those to its peer's host, another than this, may send. Bytes/s.
+    fn keep_to_limit(&mut self, part: Option<u64>) {
         self.limit = part.and_then(NonZeroU64::new);
         self.pace();
     }
