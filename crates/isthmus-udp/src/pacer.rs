@@ -5,10 +5,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Micros;
 
-/// A quantum: sent at once, then nothing until its time has passed. Nanoseconds (1 ms).
-pub(crate) const QUANTUM_NS: u64 = 1_000_000;
-/// Most time that a caller who came late may catch up on. Nanoseconds (4 ms).
-const LATE_NS: u64 = 4_000_000;
+/// A quantum: sent at once, then nothing until its time has passed. Microseconds.
+pub(crate) const QUANTUM_US: Micros = 1_000;
+/// The part of a short round trip that it is, and the least: the queue of such a path holds little more. Microseconds.
+const QUANTUM_PART: Micros = 16;
+const QUANTUM_LEAST_US: Micros = 250;
+/// Most whole quanta that a caller who came late may catch up on.
+const LATE: Micros = 4;
+
+/// Whether quanta are shorter on a path of that round trip.
+pub(crate) fn is_short(rtt_us: Micros) -> bool {
+    quantum_us(rtt_us) < QUANTUM_US
+}
+
+/// The quantum on a path of that round trip, which is 0 where it is not known. Microseconds.
+pub(crate) fn quantum_us(rtt_us: Micros) -> Micros {
+    if rtt_us == 0 { QUANTUM_US } else { (rtt_us / QUANTUM_PART).clamp(QUANTUM_LEAST_US, QUANTUM_US) }
+}
+
+/// Most time that a caller who came late may catch up on. Microseconds. Of a short quantum it is but that: where
+/// acknowledgements come in heaps, what goes all at once makes those of the other end do so too.
+fn late_us(quantum_us: Micros) -> Micros {
+    LATE * quantum_us * quantum_us / QUANTUM_US
+}
 
 /// A cap on what streams, and whoever else is asked, send together, whatever congestion controls hold their paths
 /// for. Clones are the same cap. All are to go by one clock.
@@ -32,12 +51,16 @@ impl Cap {
     /// How long whoever sends by other means than a stream has still to wait; `None` where it may send now.
     pub fn pause_us(&self, now: Micros) -> Option<Micros> {
         let mut spread = self.spread();
-        if spread.is_open(now) { None } else { Some(spread.opens_at().saturating_sub(now).max(1)) }
+        if spread.is_open(now, QUANTUM_US) {
+            None
+        } else {
+            Some(spread.opens_at().saturating_sub(now).max(1))
+        }
     }
 
     /// So many bytes were sent by other means than a stream.
     pub fn note(&self, now: Micros, bytes: u64) {
-        self.spread().note(now, bytes, self.bytes_per_s);
+        self.spread().note(now, bytes, self.bytes_per_s, QUANTUM_US);
     }
 
     fn spread(&self) -> MutexGuard<'_, Spread> {
@@ -59,13 +82,13 @@ impl Pacer {
     }
 
     /// Whether a packet may go now.
-    pub(crate) fn is_open(&mut self, now: Micros) -> bool {
-        self.own.is_open(now) && self.cap.as_ref().is_none_or(|cap| cap.pause_us(now).is_none())
+    pub(crate) fn is_open(&mut self, now: Micros, quantum_us: Micros) -> bool {
+        self.own.is_open(now, quantum_us) && self.cap.as_ref().is_none_or(|cap| cap.pause_us(now).is_none())
     }
 
     /// Notes that so many bytes went at `pace` bytes/s.
-    pub(crate) fn note(&mut self, now: Micros, bytes: u64, pace: u64) {
-        self.own.note(now, bytes, pace);
+    pub(crate) fn note(&mut self, now: Micros, bytes: u64, pace: u64, quantum_us: Micros) {
+        self.own.note(now, bytes, pace, quantum_us);
         if let Some(cap) = &self.cap {
             cap.note(now, bytes);
         }
@@ -86,15 +109,15 @@ struct Spread {
 }
 
 impl Spread {
-    fn is_open(&mut self, now: Micros) -> bool {
+    fn is_open(&mut self, now: Micros, quantum_us: Micros) -> bool {
         let ahead = self.paid_ns.saturating_sub(now * 1_000);
-        self.in_quantum = ahead == 0 || (self.in_quantum && ahead < QUANTUM_NS);
+        self.in_quantum = ahead == 0 || (self.in_quantum && ahead < quantum_us * 1_000);
         self.in_quantum
     }
 
-    fn note(&mut self, now: Micros, bytes: u64, pace: u64) {
+    fn note(&mut self, now: Micros, bytes: u64, pace: u64, quantum_us: Micros) {
         let takes = (u128::from(bytes) * 1_000_000_000 / u128::from(pace.max(1))) as u64;
-        self.paid_ns = self.paid_ns.max((now * 1_000).saturating_sub(LATE_NS)) + takes;
+        self.paid_ns = self.paid_ns.max((now * 1_000).saturating_sub(late_us(quantum_us) * 1_000)) + takes;
     }
 
     fn opens_at(&self) -> Micros {
@@ -107,13 +130,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn on_a_short_path_what_goes_at_once_fits_a_short_queue_however_late_the_caller_is() {
+        assert_eq!([100, 4_000, 8_000, 16_000, 366_000].map(quantum_us), [250, 250, 500, 1_000, 1_000]);
+        assert!(!is_short(0) && is_short(100) && !is_short(24_000));
+        let (mut pacer, mut now) = (Pacer::default(), 1_000_000);
+        for late in [0, 300, 2_000, 5_000] {
+            now = pacer.opens_at().max(now) + late;
+            let mut bytes = 0;
+            while pacer.is_open(now, quantum_us(100)) {
+                pacer.note(now, 1_250, 125_000_000, quantum_us(100));
+                bytes += 1_250;
+            }
+            assert!(bytes <= 125 * 2 * 250 + 1_250, "{bytes} after {late} us");
+        }
+    }
+
+    #[test]
     fn the_rate_holds_and_quanta_are_a_millisecond_even_if_the_caller_is_late() {
         for late in [0, 500, 3_000] {
             let (mut pacer, mut now, mut total) = (Pacer::default(), 1_000_000, 0_u64);
             while now < 2_000_000 {
                 let mut quantum = 0;
-                while pacer.is_open(now) {
-                    pacer.note(now, 1_250, 125_000_000);
+                while pacer.is_open(now, QUANTUM_US) {
+                    pacer.note(now, 1_250, 125_000_000, QUANTUM_US);
                     quantum += 1_250;
                 }
                 assert!(

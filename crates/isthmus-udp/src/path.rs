@@ -145,8 +145,10 @@ const SUPPOSED_PACKETS: f64 = 30.0;
 const NEAR_US: Micros = 5_000;
 /// Round trip that is assumed before one was measured. Microseconds.
 const RTT_FIRST_US: Micros = 200_000;
-/// Least time without an answer before a probe. Microseconds.
+/// Least time without an answer before a probe, and the same in times that an acknowledgement may wait: the lesser of
+/// them. Microseconds.
 const PROBE_LEAST_US: Micros = 5_000;
+const PROBE_LEAST_DELAYS: Micros = 8;
 
 impl Path {
     /// The round trip, smoothed; `None` before the first.
@@ -209,7 +211,8 @@ impl Path {
     /// How long to wait for an answer before a probe (RFC 9002, 6.2).
     pub(crate) fn probe_after_us(&self, ack_delay_us: Micros) -> Micros {
         let rtt = self.smoothed.unwrap_or(RTT_FIRST_US);
-        (rtt + (4 * self.variation).max(1_000) + ack_delay_us).max(PROBE_LEAST_US)
+        let least = PROBE_LEAST_US.min(PROBE_LEAST_DELAYS * ack_delay_us);
+        (rtt + (4 * self.variation).max(1_000) + ack_delay_us).max(least)
     }
 
     /// Takes in a measured round trip (RFC 6298).

@@ -111,14 +111,14 @@ impl Receiving {
         self.seen.raise_floor(floor);
     }
 
-    /// A packet that wants an acknowledgement has come, within `wait_us` where that is given.
-    pub(crate) fn owe_ack(&mut self, now: Micros, wait_us: Option<Micros>) {
+    /// A packet that wants an acknowledgement has come, within `wait_us` where that is given, else within `most_us`.
+    pub(crate) fn owe_ack(&mut self, now: Micros, wait_us: Option<Micros>, most_us: Micros) {
         self.pending += 1;
         let wait_us = if self.pending >= ACK_PACKETS { Some(0) } else { wait_us };
         let due = match wait_us {
             Some(0) => self.acked_at + ACK_SPACE_US,
             Some(wait) => (self.acked_at + ACK_SPACE_US).max(now + wait),
-            None => now + ACK_DELAY_US,
+            None => now + most_us.min(ACK_DELAY_US),
         };
         self.ack_due = Some(self.ack_due.map_or(due, |before| before.min(due)));
     }
@@ -302,13 +302,13 @@ mod tests {
     fn acknowledgements_wait_for_more_but_not_long() {
         let mut receiving = Receiving::new(1 << 20);
         receiving.note(10_000, 0);
-        receiving.owe_ack(10_000, None);
+        receiving.owe_ack(10_000, None, ACK_DELAY_US);
         assert_eq!(receiving.ack_due(), Some(10_000 + ACK_DELAY_US));
-        receiving.owe_ack(10_001, Some(0));
+        receiving.owe_ack(10_001, Some(0), ACK_DELAY_US);
         assert!(receiving.ack_due().is_some_and(|due| due <= 10_001));
         assert!(receiving.put_ack(10_001, 1_000, &mut Vec::new()));
         assert_eq!(receiving.ack_due(), None);
-        (0..ACK_PACKETS).for_each(|_| receiving.owe_ack(10_002, None));
+        (0..ACK_PACKETS).for_each(|_| receiving.owe_ack(10_002, None, ACK_DELAY_US));
         assert_eq!(receiving.ack_due(), Some(10_001 + ACK_SPACE_US));
     }
 }

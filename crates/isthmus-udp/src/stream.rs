@@ -21,11 +21,11 @@ use crate::answers::Answers;
 use crate::congestion::{CongestionControl, Limits};
 use crate::detection::LossDetection;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
-use crate::pacer::{Cap, Pacer};
+use crate::pacer::{Cap, Pacer, quantum_us};
 use crate::parity::Parity;
 use crate::path::{Common, Learned, Path};
 use crate::protection::{Protection, Sealed, Session};
-use crate::receiving::{ACK_DELAY_US, Receiving, StreamFault};
+use crate::receiving::{Receiving, StreamFault};
 use crate::redundancy::{Matter, Redundancy};
 use crate::repeats::Repeats;
 use crate::sending::Sending;
@@ -687,7 +687,7 @@ impl Stream {
     /// A probe goes unless something is heard. The waits grow, but not much: a link that
     /// comes back must be noticed within a round trip.
     fn arm_probe(&mut self, now: Micros) {
-        let once = self.path.probe_after_us(ACK_DELAY_US);
+        let once = self.path.probe_after_us(self.quantum_us());
         let doublings = self.probes.saturating_sub(PROBES_EARLY).min(6);
         let most = match self.path.rtt_least_us() {
             Some(rtt) if now.saturating_sub(self.heard_at) < PROBE_OFTEN_US => (rtt / 2).max(PROBE_SPACE_US),
@@ -695,6 +695,11 @@ impl Stream {
         };
         let wait = if self.probes < PROBES_EARLY { once } else { (once << doublings).min(most) };
         self.probe_at = Some(now + wait);
+    }
+
+    /// How long what goes at once takes at the pace, and for how long an acknowledgement waits at most. Microseconds.
+    fn quantum_us(&self) -> Micros {
+        quantum_us(self.path.rtt_least_us().unwrap_or(0))
     }
 
     fn window_is_open(&self) -> bool {

@@ -31,6 +31,8 @@ pub struct AckSample {
     pub rtt_least_us: Micros,
     /// What the newest packet waited in queues on its way; `None` where nothing newer came.
     pub queue_us: Option<Micros>,
+    /// What the answer waited in queues on its way; `None` as there.
+    pub back_us: Option<Micros>,
     /// Receiver's time since what the acknowledgement before told of.
     pub span_us: Micros,
     /// The sender had paused meanwhile: `span_us` says nothing of the path.

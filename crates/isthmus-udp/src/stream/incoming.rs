@@ -3,6 +3,7 @@
 use super::{Failure, Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::congestion::AckSample;
+use crate::pacer::is_short;
 use crate::receiving::StreamFault;
 use crate::sent::{Carried, Fate, Fates};
 use crate::wire::{Ack, Frame, Frames, Header, Token};
@@ -53,7 +54,7 @@ impl Stream {
         }
         self.counters.packets_received += 1;
         self.heard_at = self.heard_at.max(now);
-        self.on_header(&packet.header);
+        self.on_header(now, &packet.header);
         let mut eliciting = false;
         for frame in Frames::new(frames).flatten() {
             eliciting |= !matches!(frame, Frame::Ack(_) | Frame::Padding | Frame::Floor(_));
@@ -65,12 +66,12 @@ impl Stream {
         }
         if eliciting {
             let wait_us = packet.ack_now.then(|| self.answers.ask(now, self.path.rtt_us().unwrap_or(0)));
-            self.receiving.owe_ack(now, wait_us);
+            self.receiving.owe_ack(now, wait_us, self.quantum_us());
         }
         true
     }
 
-    fn on_header(&mut self, header: &Header) {
+    fn on_header(&mut self, now: Micros, header: &Header) {
         match *header {
             Header::Accept { source, token, window, .. } if self.remote.is_none() => {
                 self.token = token;
@@ -79,6 +80,11 @@ impl Stream {
                 self.handshake = Handshake::Done;
                 self.sending.raise_limit(window);
                 self.receiving.widen(self.config.receive_max);
+                // It answers no packet in particular, but is no sooner here than an answer.
+                let first = self.sent.transmission(0).map(|first| now.saturating_sub(first.sent_at).max(1));
+                if let (None, Some(rtt)) = (self.path.rtt_least_us(), first.filter(|rtt| is_short(*rtt))) {
+                    self.path.note_rtt(now, rtt);
+                }
             }
             Header::Data { .. } if self.handshake == Handshake::Accepting => {
                 self.handshake = Handshake::Done;
@@ -125,7 +131,7 @@ impl Stream {
             Frame::Ack(ack) => self.on_ack(now, &ack)?,
             Frame::Parity(shard) => {
                 if self.receiving.take_parity(&shard) {
-                    self.receiving.owe_ack(now, Some(0));
+                    self.receiving.owe_ack(now, Some(0), 0);
                 }
             }
             Frame::Floor(number) => self.receiving.raise_floor(number),
@@ -205,10 +211,11 @@ impl Stream {
     fn sample(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates) -> AckSample {
         let newest = fates.acked.iter().find(|(number, _)| *number == ack.largest);
         let arrived = self.path.unwrap_clock(ack.arrived);
-        let queue_us = newest.map(|(_, newest)| {
+        let waited = newest.map(|(_, newest)| {
             let rtt = now.saturating_sub(newest.sent_at).saturating_sub(u64::from(ack.delay_us));
             self.path.note_rtt(now, rtt.max(1));
-            self.path.note_delay(now, newest.sent_at, arrived)
+            let queue_us = self.path.note_delay(now, newest.sent_at, arrived);
+            (queue_us, rtt.saturating_sub(self.path.rtt_least_us().unwrap_or(rtt) + queue_us))
         });
         let span_us = self.arrived.map_or(0, |before| arrived.saturating_sub(before));
         self.arrived = Some(self.arrived.map_or(arrived, |before| before.max(arrived)));
@@ -227,7 +234,8 @@ impl Stream {
             in_flight: self.sent.in_flight(),
             rtt_us: self.path.rtt_us().unwrap_or(0),
             rtt_least_us: self.path.rtt_least_us().unwrap_or(0),
-            queue_us,
+            queue_us: waited.map(|(queue, _)| queue),
+            back_us: waited.map(|(_, back)| back),
             span_us,
             resumed,
             round_ended,

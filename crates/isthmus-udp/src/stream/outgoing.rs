@@ -110,7 +110,7 @@ impl Stream {
         {
             return Some(Load::Probe(size));
         }
-        if self.window_is_open() && self.pacer.is_open(now) {
+        if self.window_is_open() && self.pacer.is_open(now, self.quantum_us()) {
             let whole = self.data_room(now, size, false);
             if let Some(piece) = self.sending.next_copy(now, whole, self.copy_space_us(), true) {
                 return Some(Load::Piece(piece));
@@ -146,7 +146,7 @@ impl Stream {
             if self.wants_train() {
                 return Some(Load::Train);
             }
-        } else if self.window_is_open_for_parity() && self.pacer.is_open(now) {
+        } else if self.window_is_open_for_parity() && self.pacer.is_open(now, self.quantum_us()) {
             self.see_to_parity(now);
             if let Some(shard) = self.next_parity(size) {
                 return Some(Load::Parity(shard));
@@ -422,7 +422,8 @@ impl Stream {
         self.sent.note(transmission, carried.is_some());
         self.counters.packets_sent += 1;
         if carried.is_some() {
-            self.pacer.note(now, u64::from(wire), self.congestion.pace_after(self.sent.in_flight()));
+            let pace = self.congestion.pace_after(self.sent.in_flight());
+            self.pacer.note(now, u64::from(wire), pace, self.quantum_us());
             if self.probe_at.is_none() {
                 self.arm_probe(now);
             }

@@ -101,3 +101,39 @@ fn ranks_that_begin_at_once_fill_the_path_whatever_chance_has_them_do() {
         assert!(worst.0 >= least, "{what}");
     }
 }
+
+/// Flows over a short path are not planned for together, and its queue holds little.
+#[test]
+fn ranks_fill_a_short_path_whose_queue_is_short() {
+    let busy = StallSpec { every_us: 1_000, least_us: 20, most_us: 300 };
+    for (rtt_us, loss, host_stalls, least) in [
+        (100, 0.0, StallSpec::default(), 0.9),
+        (100, 0.0, busy, 0.9),
+        (100, 0.01, StallSpec::default(), 0.9),
+        (100, 0.01, busy, 0.9),
+        (2_000, 0.0, StallSpec::default(), 0.9),
+        (2_000, 0.0, busy, 0.9),
+        (2_000, 0.01, busy, 0.9),
+        (5_000, 0.0, StallSpec::default(), 0.9),
+        (10_000, 0.0, busy, 0.9),
+    ] {
+        let one = |seed| {
+            let path = PathSpec {
+                rtt_us,
+                queue_us: rtt_us.max(1_157),
+                loss: Loss::Independent(loss),
+                host_stalls,
+                seed,
+                ..Default::default()
+            };
+            Crowd { path, train: 0, before_us: 10_000, apart_us: 3_000 }.run()
+        };
+        let all: Vec<f64> = seeds(10).map(one).collect();
+        let worst = all.iter().copied().fold(1.0, f64::min);
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        let what =
+            format!("{rtt_us} us, loss {loss}, stalls {host_stalls:?}: mean {mean:.3}, least {worst:.3}");
+        println!("{what}");
+        assert!(worst >= least, "{what}");
+    }
+}

@@ -18,6 +18,10 @@
 //! the pace, and of the window what the others leave, but at least its share. So who begins starts from that,
 //! who ends leaves it to the others at once, and one alone tries for more.
 //!
+//! Times are those of the pacer's quanta, which are shorter on a short path (`pacer.rs`): its queue holds little more
+//! than its bursts, and more than what goes ahead of them shows nothing. What is sent there first is what such
+//! a queue holds, and the window makes up for acknowledgements that wait behind what the other end sends.
+//!
 //! A new path is measured by the dispersion of the first flight: a queue that grows while it
 //! passes tells the bottleneck's rate within one round trip. On a path that is too fast for that, flights
 //! go at the rate at which those before have arrived, and become several times as long (`burst.rs`).
@@ -34,19 +38,25 @@ use isthmus_ledger::{Group, Plan};
 
 use super::{AckSample, CongestionControl, Cubic, Limits, per_second};
 use crate::Micros;
-use crate::pacer::QUANTUM_NS;
+use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use burst::Bursts;
 use group::Role;
 use round::{Losses, Round};
 
-/// Least time over which a round is judged. Microseconds.
+/// Least time over which a round is judged; on a short path so many quanta, and round trips. Microseconds.
 const ROUND_US: Micros = 4_000;
+const ROUND_QUANTA: Micros = 4;
+const ROUND_RTTS: Micros = 2;
 /// Least dispersion of a flight that tells a rate. Microseconds.
 const TRAIN_US: Micros = 1_000;
 /// Packets of the same.
 const TRAIN_PACKETS: u64 = 8;
-/// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
-const SLACK_US: Micros = 2_500;
+/// Half the quanta that acknowledgements which come late and sending in quanta need of the window.
+const SLACK_HALVES: Micros = 5;
+/// The part of a short round trip that the queue is which is kept standing.
+const QUEUE_PART: Micros = 4;
+/// Least that may go before anything is known of a path but that it is short. Bytes (wire).
+const FIRST_LEAST: u64 = 96 << 10;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
@@ -79,6 +89,8 @@ const LINE_LASTS_US: f64 = 30e6;
 const ROOM_MOST: f64 = 64.0;
 /// Packets under way at which the queue has its nominal length.
 const EVEN_PACKETS: f64 = 100.0;
+/// By how many times it is longer at most, where the path is not short.
+const EVEN_MOST: f64 = 3.0;
 /// Packets under way of a flow for whose path another one is finding out what it carries.
 const PACKETS_WAITING: u64 = 4;
 /// Packets that what was told of chance losses counts for.
@@ -146,6 +158,9 @@ pub struct Rate {
     rtt_us: Micros,
     rtt_least_us: Micros,
     packet_bytes: u64,
+    /// What answers waited in queues on their way, smoothed, on a short path: behind what the other end sends they come
+    /// late, and in heaps.
+    back_us: Micros,
     round: Round,
     /// Losses by chance: lost and all packets.
     chance: (f64, f64),
@@ -197,6 +212,7 @@ impl Rate {
             rtt_us: 0,
             rtt_least_us: 0,
             packet_bytes: 1_500,
+            back_us: 0,
             round: Round::default(),
             chance: (0.0, 0.0),
             trial: None,
@@ -223,12 +239,12 @@ impl Rate {
 
     /// What all together may have under way. Bytes (wire).
     fn window_of_all(&self) -> f64 {
-        let round_us = self.rtt_least_us + SLACK_US;
+        let round_us = self.rtt_least_us + self.slack_us() + self.back_us;
         match self.phase {
             Phase::Start => {
                 let hinted = self.hint * round_us as f64 / 1e6;
                 let shown = self.bursts.window(&self.limits, round_us);
-                self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.limits.first_window as f64)
+                self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.first_window() as f64)
             }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
@@ -249,6 +265,19 @@ impl Rate {
         pace.min(self.limits.cap as f64)
     }
 
+    /// What may go before anything is known of the path but its round trip: what a link of a tenth of the first pace,
+    /// whose queue holds a round trip, does not lose. Bytes (wire).
+    fn first_window(&self) -> u64 {
+        let queue = per_second(self.limits.first_pace, 10_000_000) * self.rtt_least_us as f64 / 1e6;
+        let most = self.limits.first_window;
+        if self.rtt_least_us == 0 { most } else { (queue as u64).clamp(FIRST_LEAST.min(most), most) }
+    }
+
+    /// What acknowledgements come late and sending in quanta needs of the window. Microseconds.
+    fn slack_us(&self) -> Micros {
+        quantum_us(self.rtt_least_us) * SLACK_HALVES / 2
+    }
+
     /// How many flows such as this one the path has room for, as far as is known.
     fn room_for(&self) -> f64 {
         (self.line / self.capacity.max(1.0)).clamp(1.0, ROOM_MOST)
@@ -258,16 +287,25 @@ impl Rate {
     /// a longer one than a flow that has much, so that flows which share a path become equal
     /// (Kumar et al., "Swift", 2020).
     fn queue_us(&self) -> Micros {
-        let packets = self.path_bytes(self.rtt_least_us + SLACK_US) / self.packet_bytes as f64;
-        let scale = (EVEN_PACKETS / packets.max(1.0)).sqrt().clamp(0.5, 3.0);
-        ((self.rtt_least_us / 32).clamp(1_000, 4_000) as f64 * scale) as Micros
+        let packets = self.path_bytes(self.rtt_least_us + self.slack_us()) / self.packet_bytes as f64;
+        let most = EVEN_MOST * quantum_us(self.rtt_least_us) as f64 / QUANTUM_US as f64;
+        let scale = (EVEN_PACKETS / packets.max(1.0)).sqrt().clamp(0.5, most.max(1.0));
+        let even = self.burst_us().unwrap_or((self.rtt_least_us / 32).clamp(1_000, 4_000));
+        (even as f64 * scale) as Micros
+    }
+
+    /// On a short path, what the last of the packets that went together waits behind the others, and what a queue
+    /// that is kept standing there has to be for the path to be busy meanwhile. Microseconds.
+    fn burst_us(&self) -> Option<Micros> {
+        let rtt_us = Some(self.rtt_least_us).filter(|rtt| is_short(*rtt))?;
+        Some((rtt_us / QUEUE_PART).clamp(quantum_us(rtt_us), QUANTUM_US))
     }
 
     /// The queue that shows that the path is full. Microseconds. Where several send in quanta that come together,
     /// each waits behind the others' however much room there is between them.
     fn queue_least_us(&self) -> Micros {
-        let others = ((QUANTUM_NS / 1_000) as f64 * (1.0 - self.own_share())) as Micros;
-        (self.queue_us() / 2).max(others)
+        let others = (quantum_us(self.rtt_least_us) as f64 * (1.0 - self.own_share())) as Micros;
+        (self.queue_us() / 2).max(others).max(self.burst_us().unwrap_or(0))
     }
 
     fn chance(&self) -> f64 {
@@ -500,6 +538,10 @@ impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
         (self.rtt_us, self.rtt_least_us) = (sample.rtt_us, sample.rtt_least_us);
         self.packet_bytes = sample.packet_bytes;
+        if let Some(back) = sample.back_us {
+            let most = if is_short(sample.rtt_least_us) { self.slack_us() } else { 0 };
+            self.back_us = ((7 * self.back_us + back) / 8).min(most);
+        }
         if self.role == Role::Follows {
             return;
         }
@@ -511,8 +553,10 @@ impl CongestionControl for Rate {
         if matches!(self.phase, Phase::Start) {
             return self.on_start(sample);
         }
-        let old_enough = self.round.since.is_some_and(|since| sample.now - since >= ROUND_US);
-        if sample.round_ended && (old_enough || sample.rtt_us >= ROUND_US) {
+        let rtt_us = sample.rtt_least_us;
+        let least_us = (ROUND_QUANTA * quantum_us(rtt_us)).max(ROUND_RTTS * rtt_us).min(ROUND_US);
+        let old_enough = self.round.since.is_some_and(|since| sample.now - since >= least_us);
+        if sample.round_ended && (old_enough || sample.rtt_us >= least_us) {
             self.judge(sample);
         } else {
             self.feed(sample, false);

@@ -17,7 +17,7 @@ const ALONE_EVERY_US: Micros = 8_000_000;
 impl Rate {
     /// A queue that our own window cannot make is somebody else's.
     pub(super) fn look_for_others(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
-        let foreign = queue >= 3 * self.queue_us() + SLACK_US && !round.app_limited;
+        let foreign = queue >= 3 * self.queue_us() + self.slack_us() && !round.app_limited;
         self.window_before =
             if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
         self.shared_rounds = if foreign { self.shared_rounds + 1 } else { 0 };

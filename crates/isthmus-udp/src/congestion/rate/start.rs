@@ -29,7 +29,10 @@ impl Rate {
     /// Start-up: looks at the flight as it arrives.
     pub(super) fn on_start(&mut self, sample: &AckSample) {
         if let Some(queue) = sample.queue_us {
-            self.queued = if queue >= START_QUEUE_US { self.queued + 1 } else { 0 };
+            let rtt_us = sample.rtt_least_us;
+            // What little goes at first on a short path makes no more.
+            let least_us = if is_short(rtt_us) { quantum_us(rtt_us) / 2 } else { START_QUEUE_US };
+            self.queued = if queue >= least_us { self.queued + 1 } else { 0 };
         }
         // The bottleneck's rate shows in what arrives while the queue stands; what came before
         // it stood may have left with pauses.
@@ -41,7 +44,7 @@ impl Rate {
         if self.queued < 2 {
             self.train = Round::default();
             self.beginning = self.round.losses();
-            self.bursts.note(sample, self.queued == 0, self.limits.first_window / 4);
+            self.bursts.note(sample, self.queued == 0, self.first_window() / 4);
         } else {
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
@@ -63,7 +66,7 @@ impl Rate {
                 return;
             }
             // Who comes while another's queue overflows sees next to nothing arrive.
-            let flight = per_second(self.limits.first_window / 4, sample.rtt_us);
+            let flight = per_second(self.first_window() / 4, sample.rtt_us);
             let loss = self.train.loss().min(LOST_START);
             // What the first flight lost it may have lost for being fast; what follows is not. If
             // that loses as much, the path was capable of what arrived and what was lost.
@@ -89,11 +92,11 @@ impl Rate {
             let began = sample.now - self.round_at < sample.rtt_us / 8;
             self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
             self.enter(sample.now, Phase::Cruise);
-        } else if sample.round_ended {
+        } else if sample.round_ended && (self.round.span_us >= TRAIN_US || !is_short(sample.rtt_least_us)) {
             let round = std::mem::take(&mut self.round);
             let rate = per_second(round.bytes, round.span_us);
             // Of who had less to send than might have gone, the rate says nothing.
-            let had_enough = !round.app_limited || round.bytes >= self.limits.first_window;
+            let had_enough = !round.app_limited || round.bytes >= self.first_window();
             if round.tells_rate() && rate > self.capacity && had_enough && !round.is_train {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
@@ -128,6 +131,6 @@ impl Rate {
     /// Whether, in start-up, the burst that is to tell the rate has gone.
     pub(super) fn is_past_burst(&self, in_flight: u64) -> bool {
         let hinted = matches!(self.phase, Phase::Start) && self.hint > self.capacity;
-        hinted && in_flight > self.limits.first_window
+        hinted && in_flight > self.first_window()
     }
 }

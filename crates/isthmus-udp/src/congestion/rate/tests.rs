@@ -21,6 +21,7 @@ fn a_guess_does_not_run_away_from_what_arrives() {
             rtt_us: 24_000,
             rtt_least_us: 24_000,
             queue_us: Some(0),
+            back_us: Some(0),
             span_us: 1_000,
             resumed: false,
             round_ended: ms % 24 == 0,
