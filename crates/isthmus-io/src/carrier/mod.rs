@@ -44,7 +44,7 @@ pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Sleeper, Spot};
 use neighbours::Neighbours;
 use race::{RaceLane, Winner};
-use tcp::{Looked, Paths};
+use tcp::{Looked, Paths, Weakness};
 pub(crate) use tcp::{TcpLane, listen};
 use tls::TlsLane;
 pub(crate) use tls::{PROTOCOL, Tls, Untrusted};
@@ -324,8 +324,9 @@ impl Carrier {
         {
             udp.hear_bulk_by_tcp(*host, *arrived, *idled);
         }
-        let lossy = looked.as_ref().and_then(|looked| looked.lossy);
-        (looked.map(|looked| looked.lane), lossy.is_some_and(|host| shared.prefer_udp(host)))
+        let weakness = looked.as_ref().and_then(|looked| looked.weakness);
+        let sample = looked.and_then(|looked| looked.lane);
+        (sample, weakness.is_some_and(|weakness| shared.prefer_udp(weakness)))
     }
 
     /// Becomes a lane by shared memory where that is agreed upon, and a plain TCP lane where
@@ -570,19 +571,28 @@ impl Carriers {
         })
     }
 
-    /// The path to this host loses packets by itself: further lanes to there go by UDP if they may
-    /// and it gets through. Whether they are to be tried.
-    fn prefer_udp(&mut self, host: IpAddr) -> bool {
+    /// Further lanes to this host go by UDP, which does better there, if they may and it gets through. Whether they are
+    /// to be tried.
+    fn prefer_udp(&mut self, weakness: Weakness) -> bool {
         let Some(udp) = &mut self.udp else { return false };
         if self.transport != Transport::Auto || !self.hubs.is_off() {
             return false;
         }
-        udp.hear_lossy(host);
+        let (host, why) = match weakness {
+            Weakness::Lossy(host) => (host, "packets are lost without a queue"),
+            Weakness::Overflows(host) => (host, "bursts by TCP overflow the queue of a short path"),
+        };
+        match weakness {
+            Weakness::Lossy(host) => udp.hear_lossy(host),
+            // Where the processor holds UDP up, TCP still does better.
+            Weakness::Overflows(host) if udp.rests(host) => return false,
+            Weakness::Overflows(_) => {}
+        }
         match udp.known(host) {
             Some(Known::Blocked) => return false,
             Some(Known::Udp | Known::Wanted) => {}
             Some(Known::Tcp) | None => {
-                udp.learn(host, Known::Wanted, format_args!("packets are lost without a queue"));
+                udp.learn(host, Known::Wanted, format_args!("{why}"));
             }
         }
         true

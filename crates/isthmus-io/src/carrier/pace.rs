@@ -6,14 +6,16 @@
 //! and the pace keeps BBR from overflowing the queue while it starts, which it would take for a policer and
 //! answer by sending slowly for seconds.
 //!
-//! Lanes that lose nothing are not paced: it costs the processor.
+//! Lanes that lose nothing are not paced: it costs the processor. Where the path is slow as well, UDP takes over: it
+//! goes at a pace from the beginning, repairs what is lost within a round trip or two, and costs little of the processor
+//! there.
 
 use std::time::Duration;
 
 use super::congestion::Look;
 
 /// How often a lane is looked at.
-pub(super) const GLANCE: Duration = Duration::from_millis(5);
+pub(super) const GLANCE: Duration = Duration::from_millis(1);
 /// Paths with longer round trips are not short. Microseconds.
 const SHORT_US: u64 = 1_000;
 /// So many packets sent again, and one in so many of all, show that bursts do not fit.
@@ -21,10 +23,15 @@ const LOST: u64 = 3;
 const LOST_PART: u64 = 1_000;
 /// One in so many of those that were paced shows that they are lost by chance.
 const CHANCE_PART: u64 = 300;
+/// Paths that have not delivered so much are slow. Bytes/s (2 Gb/s).
+const SLOW: u64 = 250_000_000;
+/// A round trip above the least by so much tells of a queue: what a lane delivers is not all that its program sends.
+/// Microseconds.
+const QUEUE_US: u64 = 400;
 /// A lane is let send faster than was delivered by such a part, so that more can show.
 const MORE_PART: u64 = 20;
 /// From look to look what was delivered counts less by such a part.
-const FADES_PART: u64 = 2_048;
+const FADES_PART: u64 = 10_000;
 
 /// What was seen of a lane over a short path.
 #[derive(Debug, Default)]
@@ -50,6 +57,13 @@ pub(super) fn is_short(look: &Look) -> bool {
 }
 
 impl Pacing {
+    /// Whether UDP would do better: something was sent again, a queue stands, and the path that it stands at is so slow
+    /// that packets of our own cost little of the processor.
+    pub(super) fn is_outdone(&self, look: &Look) -> bool {
+        let queue_us = look.path.rtt_us.saturating_sub(look.least_rtt_us);
+        look.path.retransmissions > 0 && queue_us >= QUEUE_US && (1..SLOW).contains(&self.best)
+    }
+
     /// Takes note of a look at the lane; `None` while nothing is to hold it.
     pub(super) fn hear(&mut self, look: &Look) -> Option<Held> {
         self.best = look.rate.max(self.best - self.best / FADES_PART);
@@ -89,8 +103,24 @@ mod tests {
         let pace = |pacing: &mut Pacing, look: Look| pacing.hear(&look).map(|held| (held.pace, held.lossy));
         assert_eq!(pace(&mut pacing, look(200, 3, 120_000)), Some((126_000, false)));
         assert_eq!(pace(&mut pacing, look(1_000, 5, 140_000)), Some((147_000, false)), "two are no proof");
-        let slower = (0..10_000).filter_map(|_| pace(&mut pacing, look(1_200, 5, 50_000))).last();
+        let slower = (0..50_000).filter_map(|_| pace(&mut pacing, look(1_200, 5, 50_000))).last();
         assert_eq!(slower, Some((52_500, false)), "the path has become slower");
+    }
+
+    #[test]
+    fn udp_does_better_where_a_packet_was_lost_and_less_than_two_gigabits_a_second_arrive() {
+        let outdone = |lost, rate| {
+            let (mut pacing, look) = (Pacing::default(), look(200, lost, rate));
+            pacing.hear(&look);
+            pacing.is_outdone(&look)
+        };
+        assert_eq!([outdone(1, 120_000_000), outdone(1, 1_100_000_000)], [true, false]);
+        assert!(!outdone(0, 120_000_000) && !outdone(1, 0));
+        // Of a program that sends little now and then the rate says nothing.
+        let (mut pacing, mut little) = (Pacing::default(), look(200, 1, 1_000_000));
+        little.path.rtt_us = 200;
+        pacing.hear(&little);
+        assert!(!pacing.is_outdone(&little));
     }
 
     #[test]

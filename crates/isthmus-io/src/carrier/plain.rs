@@ -14,10 +14,16 @@ const FAR_US: u64 = 1_000;
 const HOSTS_MAX: usize = 1_024;
 
 static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
+/// Hosts that are near: what takes longer to there now and then waits in a queue.
+static NEAR: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
 
 /// A lane to `host`, whose round trip is so long, is not encrypted.
 pub(super) fn tell(host: IpAddr, rtt_us: u64) {
-    if rtt_us < FAR_US || host.is_loopback() {
+    let mut near = NEAR.lock();
+    if rtt_us < FAR_US && near.len() < HOSTS_MAX {
+        near.insert(host);
+    }
+    if rtt_us < FAR_US || host.is_loopback() || near.contains(&host) {
         return;
     }
     let mut told = TOLD.lock();
@@ -52,7 +58,7 @@ mod tests {
     fn a_plain_lane_to_a_far_host_is_said_once_and_only_the_first_is_a_warning() {
         set_hook(keep);
         let [near, local] = [[10, 250, 1, 1], [127, 0, 0, 1]].map(IpAddr::from);
-        tell(near, 999);
+        [999, 1_300].into_iter().for_each(|rtt_us| tell(near, rtt_us));
         tell(local, 24_000);
         let far: Vec<_> = (0..64).map(|host| IpAddr::from([10, 250, 0, host])).collect();
         (0..3).flat_map(|_| &far).for_each(|host| tell(*host, 24_000));

@@ -2,7 +2,8 @@
 //!
 //! Where the round trip is short, TCP carries: it costs less of the processor, and repairs a
 //! loss soon enough. Where it is long, UDP, if it gets through; and also where lanes by TCP have
-//! found since that the path loses packets by itself (`congestion.rs`). What was found out holds
+//! found since that the path loses packets by itself (`congestion.rs`), or that it is a slow one whose short queue
+//! they overflow (`pace.rs`). What was found out holds
 //! for further lanes to that host. Plain lanes are dialled by both at once; of encrypted ones UDP
 //! takes its keys from the session on the TCP connection, and so comes after it, which pays on
 //! long paths only.

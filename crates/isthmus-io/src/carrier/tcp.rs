@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use super::congestion::{self, Judge, Look, Sample, Trace};
 use super::limit::Limit;
 use super::neighbours::{Neighbours, Seen};
-use super::pace::{self, Pacing};
+use super::pace::{self, Held, Pacing};
 use super::{Settled, Transfer};
 use crate::log::info_log;
 use crate::settings::TcpCongestion;
@@ -230,8 +230,7 @@ impl TcpLane {
     /// loses packets by itself.
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
         if self.looked.is_some_and(|at| at.elapsed() < Duration::from_millis(congestion::LOOK_MS)) {
-            self.glance();
-            return None;
+            return self.glance().map(|weakness| Looked { weakness: Some(weakness), ..Looked::default() });
         }
         let now = Instant::now();
         let since = self.looked.replace(now).map(|at| now.saturating_duration_since(at));
@@ -252,20 +251,25 @@ impl TcpLane {
             }
             self.keep_to_limit(paths.limit.part(now, host, self.raw(), part.endpoints));
         }
-        let lossy = if short { None } else { self.judge(path, paths) };
-        Some(Looked { lane, lossy, host, arrived: acked, idled })
+        let weakness = if short { None } else { self.judge(path, paths).map(Weakness::Lossy) };
+        Some(Looked { lane: Some(lane), weakness, host, arrived: acked, idled })
     }
 
     /// Looks at a lane of a short path between those looks.
-    fn glance(&mut self) {
+    fn glance(&mut self) -> Option<Weakness> {
         if self.trace.is_none() || self.glanced.is_some_and(|at| at.elapsed() < pace::GLANCE) {
-            return;
+            return None;
         }
         self.glanced = Some(Instant::now());
-        let Some(held) = look(&self.socket).filter(pace::is_short).and_then(|look| self.pacing.hear(&look))
-        else {
-            return;
-        };
+        let look = look(&self.socket).filter(pace::is_short)?;
+        if let Some(held) = self.pacing.hear(&look) {
+            self.keep_pace(held);
+        }
+        peer_ip(&self.socket).filter(|_| self.pacing.is_outdone(&look)).map(Weakness::Overflows)
+    }
+
+    /// Sends no faster than a short path takes it.
+    fn keep_pace(&mut self, held: Held) {
         if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
             info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
         }
@@ -410,12 +414,21 @@ impl TcpLane {
     }
 }
 
+/// Why lanes by UDP do better, and to which host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Weakness {
+    /// The path loses packets by itself, and is long enough for that to matter.
+    Lossy(IpAddr),
+    /// It is a short and slow one, whose queue the kernel's bursts overflow.
+    Overflows(IpAddr),
+}
+
 /// What a look at a lane shows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Looked {
-    pub(crate) lane: LaneSample,
-    /// The peer's host if the path loses packets by itself, and is such that lanes by UDP do better.
-    pub(super) lossy: Option<IpAddr>,
+    /// `None` where that is not due yet.
+    pub(crate) lane: Option<LaneSample>,
+    pub(super) weakness: Option<Weakness>,
     /// The peer's host, if it is another.
     pub(super) host: Option<IpAddr>,
     /// Bytes that have arrived since the last look.
