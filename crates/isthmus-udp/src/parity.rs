@@ -9,8 +9,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Once;
+use std::thread;
 
 use reed_solomon_simd::ReedSolomonEncoder;
+use reed_solomon_simd::engine::{DefaultEngine, tables};
 
 use crate::Micros;
 use crate::sending::Sending;
@@ -45,6 +48,19 @@ struct Block {
     sent: u8,
 }
 
+/// Has the tables made that coding and rebuilding take, once in a process: that takes 10 ms, which the first message
+/// that is coded would wait for. A thread of its own does it; where there can be none, they are made when needed.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let make = || {
+            DefaultEngine::new();
+            tables::get_log_walsh();
+        };
+        drop(thread::Builder::new().name("isthmus-parity".to_owned()).spawn(make));
+    });
+}
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Parity {
@@ -75,10 +91,10 @@ impl Parity {
         self.marks.push_back((now, offset));
     }
 
-    /// From which offset on data was first sent since then.
-    pub(crate) fn sent_since(&self, since: Micros) -> Option<u64> {
+    /// When data was first sent since then, and from which offset on.
+    pub(crate) fn sent_since(&self, since: Micros) -> Option<(Micros, u64)> {
         let at = self.marks.partition_point(|(at, _)| *at < since);
-        self.marks.get(at).map(|(_, offset)| *offset)
+        self.marks.get(at).copied()
     }
 
     /// Whether the end of the data that was sent up to `sent_to` has not been seen to.

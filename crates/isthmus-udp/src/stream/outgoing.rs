@@ -3,7 +3,7 @@
 use super::{Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::mtu::PAYLOAD_BASE;
-use crate::parity::Shard;
+use crate::parity::{self, Shard};
 use crate::redundancy::Matter;
 use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
@@ -195,10 +195,21 @@ impl Stream {
         None
     }
 
+    /// Whether the round trip is so long that the last flight may be coded.
+    fn is_long(&self) -> bool {
+        self.path.rtt_us().is_some_and(|rtt| rtt >= CODED_RTT_US)
+    }
+
+    /// Has made what coding takes, where it may come to that.
+    pub(super) fn prepare_parity(&self) {
+        if self.is_long() && self.redundancy.parity(1, 1.0, 1.0) > 0 {
+            parity::prepare();
+        }
+    }
+
     /// Bytes of the shards that bulk data is cut into, where its last flight is to be coded.
     fn shard(&self) -> Option<u64> {
-        let long = self.path.rtt_us().is_some_and(|rtt| rtt >= CODED_RTT_US);
-        let coded = long && self.redundancy.parity(1, self.path.loss_seldom(), 1.0) > 0;
+        let coded = self.is_long() && self.redundancy.parity(1, self.path.loss_seldom(), 1.0) > 0;
         let room = self.payload().saturating_sub(self.beside_data());
         (coded && self.handshake == Handshake::Done).then(|| room.max(2) as u64 & !1)
     }
@@ -235,7 +246,7 @@ impl Stream {
         // What left before was missed, and is repaired, by the time at which parity arrives.
         let rtt = self.path.rtt_us().unwrap_or(0);
         let once = (rtt as f64 * (1.0 - 1.5 * self.path.loss()).max(0.0)) as Micros;
-        let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
+        let first = |age| self.parity.sent_since(now.saturating_sub(age)).map(|(_, from)| from);
         let repaired = first(once).unwrap_or(u64::MAX);
         let fills = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
         let is_message = self.drained_at.is_some_and(|at| self.is_message(at));
@@ -244,12 +255,16 @@ impl Stream {
         self.parity.begin(self.sending.sent_to(), ranges.unwrap_or_default(), repaired);
     }
 
-    /// Whether what is missed at the end of what was sent, `at`, is one message, which nothing was sent before that
-    /// is missed. One of a single packet is copied.
+    /// Whether what is missed at the end of what was sent, `at`, is one message: of what was sent before it nothing is
+    /// missed, or the path was idle between, for then that may have come, and the word of it be lost. One of a single
+    /// packet is copied.
     fn is_message(&self, at: Micros) -> bool {
         let (missed, rtt) = (self.sending.acked_upto(), self.path.rtt_us().unwrap_or(0));
-        let first = self.parity.sent_since(at.saturating_sub(rtt + rtt / 8));
-        first.is_some_and(|from| missed >= from) && self.sending.sent_to() > missed + self.payload() as u64
+        let since = at.saturating_sub(rtt + rtt / 8);
+        self.parity.sent_since(since).is_some_and(|(begun, from)| {
+            let apart = missed >= from || begun > since + rtt / 4;
+            apart && self.sending.sent_to() > missed.max(from) + self.payload() as u64
+        })
     }
 
     fn next_parity(&mut self, size: usize) -> Option<Shard> {

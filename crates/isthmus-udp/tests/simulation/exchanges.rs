@@ -202,7 +202,7 @@ fn few_exchanges_take_more_than_their_round_trip_whatever_is_lost() {
     let _ = writeln!(text, "{:<18}{:>20}{:>20}{:>20}", "RTT ms", 24, 100, 366);
     let mut most_late: f64 = 0.0;
     for (loss, composition) in
-        [(0.0, DEFAULT), (0.0, "crc32c"), (0.0001, DEFAULT), (0.01, DEFAULT), (0.05, DEFAULT)]
+        [(0.0, DEFAULT), (0.0, "crc32c"), (0.0001, DEFAULT), (0.01, DEFAULT), (0.05, DEFAULT), (0.1, DEFAULT)]
     {
         let by = if composition == DEFAULT { String::new() } else { format!(", {composition}") };
         let _ = write!(text, "{:<18}", format!("{} % lost{by}", loss * 100.0));
