@@ -25,6 +25,8 @@ pub(crate) const BLOCK_MAX: u64 = 255;
 /// So many times in a round trip it is noted how far data has been sent, for more than two.
 const MARKS: u64 = 32;
 const MARKS_MAX: usize = 3 * MARKS as usize;
+/// Who sends nothing new for such a part of a round trip pauses.
+const PAUSE_PART: u64 = 4;
 
 /// What a parity packet carries: one of the parity shards of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +79,18 @@ pub(crate) struct Parity {
     coded: Vec<u8>,
     /// When data from which offset on was first sent.
     marks: VecDeque<(Micros, u64)>,
+    /// When and from which offset on data was first sent after a pause, and when it was last.
+    burst: (Micros, u64),
+    last_at: Option<Micros>,
 }
 
 impl Parity {
     /// Notes that data from `offset` on is sent for the first time.
     pub(crate) fn mark(&mut self, now: Micros, rtt_us: Micros, offset: u64) {
+        let last_at = self.last_at.replace(now);
+        if last_at.is_none_or(|last| now >= last + rtt_us / PAUSE_PART) {
+            self.burst = (now, offset);
+        }
         if self.marks.back().is_some_and(|(at, _)| now < at + rtt_us / MARKS) {
             return;
         }
@@ -91,10 +100,16 @@ impl Parity {
         self.marks.push_back((now, offset));
     }
 
-    /// When data was first sent since then, and from which offset on.
-    pub(crate) fn sent_since(&self, since: Micros) -> Option<(Micros, u64)> {
+    /// From which offset on data was first sent since then.
+    pub(crate) fn sent_since(&self, since: Micros) -> Option<u64> {
         let at = self.marks.partition_point(|(at, _)| *at < since);
-        self.marks.get(at).copied()
+        self.marks.get(at).map(|(_, offset)| *offset)
+    }
+
+    /// From which offset on data was sent after the last pause, if that began since then.
+    pub(crate) fn burst_since(&self, since: Micros) -> Option<u64> {
+        let (at, offset) = self.burst;
+        (at >= since).then_some(offset)
     }
 
     /// Whether the end of the data that was sent up to `sent_to` has not been seen to.

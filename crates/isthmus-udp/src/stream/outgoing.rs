@@ -246,7 +246,7 @@ impl Stream {
         // What left before was missed, and is repaired, by the time at which parity arrives.
         let rtt = self.path.rtt_us().unwrap_or(0);
         let once = (rtt as f64 * (1.0 - 1.5 * self.path.loss()).max(0.0)) as Micros;
-        let first = |age| self.parity.sent_since(now.saturating_sub(age)).map(|(_, from)| from);
+        let first = |age: Micros| self.parity.sent_since(now.saturating_sub(age));
         let repaired = first(once).unwrap_or(u64::MAX);
         let fills = 2 * self.sent.in_flight() >= self.congestion.window_bytes();
         let is_message = self.drained_at.is_some_and(|at| self.is_message(at));
@@ -256,15 +256,14 @@ impl Stream {
     }
 
     /// Whether what is missed at the end of what was sent, `at`, is one message: of what was sent before it nothing is
-    /// missed, or the path was idle between, for then that may have come, and the word of it be lost. One of a single
+    /// missed, or there was a pause between, for then that may have come, and the word of it be lost. One of a single
     /// packet is copied.
     fn is_message(&self, at: Micros) -> bool {
         let (missed, rtt) = (self.sending.acked_upto(), self.path.rtt_us().unwrap_or(0));
         let since = at.saturating_sub(rtt + rtt / 8);
-        self.parity.sent_since(since).is_some_and(|(begun, from)| {
-            let apart = missed >= from || begun > since + rtt / 4;
-            apart && self.sending.sent_to() > missed.max(from) + self.payload() as u64
-        })
+        let alone = self.parity.sent_since(since).filter(|from| missed >= *from);
+        let from = alone.or_else(|| self.parity.burst_since(since));
+        from.is_some_and(|from| self.sending.sent_to() > missed.max(from) + self.payload() as u64)
     }
 
     fn next_parity(&mut self, size: usize) -> Option<Shard> {
