@@ -437,6 +437,63 @@ frames! {
         /// Length of the operands. Bytes.
         payload: u32,
     }
+    /// A receive was posted that no message has matched which has come: the message that it is for may come whole,
+    /// as [`Granted`]. Only to those who ask ([`flags::ANNOUNCE`]).
+    Announce = 24 {
+        /// [`flags`]: the channel.
+        flags: u8,
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment; the order in which receives were posted.
+        seq: u64,
+        /// Names the receive in [`Withdraw`].
+        number: u32,
+        /// Place in the order of the first message that it may match: those before had their turn.
+        order: u64,
+        /// Tag that is wanted.
+        tag: u64,
+        /// Bits of it that do not count.
+        ignore: u64,
+        /// Room in the buffer. Bytes.
+        room: u64,
+    }
+    /// A fragment of a message whose receive was announced, which came neither by credit nor after Accept: it is
+    /// dropped if no receive has matched.
+    Granted = 25 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The message: number of its first fragment.
+        message: u64,
+        /// Where the fragment belongs in the message. Bytes.
+        offset: u64,
+        /// Length of the fragment. Bytes.
+        payload: u32,
+    }
+    /// As Accept, of a message of which Granted fragments were dropped: what lies at `from` and beyond is to come
+    /// again, as More.
+    Resume = 26 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// The message: number of its first fragment.
+        message: u64,
+        /// What of the message is there. Bytes.
+        from: u64,
+        /// How much of the message is wanted, from its start. Bytes.
+        wanted: u64,
+    }
+    /// A receive that was announced is no longer there, and no message has matched it.
+    Withdraw = 27 {
+        /// Connection on this link.
+        connection: u32,
+        /// Number of the fragment.
+        seq: u64,
+        /// From its Announce.
+        number: u32,
+    }
     /// All fragments below `upto` have arrived. Not numbered; the latest counts.
     Ack = 32 {
         /// Connection on this link.
@@ -491,6 +548,9 @@ pub mod flags {
     pub const LAZY: u8 = 8;
     /// With `TAGGED`: the message belongs to the channel of groups instead, which no tagged receive looks at.
     pub const GROUP: u8 = 16;
+    /// The sender has too little credit for its messages: receives for them are to be announced ([`super::Announce`]).
+    /// Who does not know this bit announces none, and is sent nothing that it would not know.
+    pub const ANNOUNCE: u8 = 32;
 }
 
 /// What a [`Packet`] is.
@@ -613,6 +673,7 @@ impl Frame {
             Self::Write(frame) => frame.payload,
             Self::Reply(frame) => frame.payload,
             Self::Atomic(frame) => frame.payload,
+            Self::Granted(frame) => frame.payload,
             _ => 0,
         }
     }
@@ -628,6 +689,10 @@ impl Frame {
             Self::Read(frame) => Some(frame.seq),
             Self::Reply(frame) => Some(frame.seq),
             Self::Atomic(frame) => Some(frame.seq),
+            Self::Announce(frame) => Some(frame.seq),
+            Self::Granted(frame) => Some(frame.seq),
+            Self::Resume(frame) => Some(frame.seq),
+            Self::Withdraw(frame) => Some(frame.seq),
             _ => None,
         }
     }

@@ -174,6 +174,43 @@ fn golden_vectors_of_remote_memory() {
 }
 
 #[test]
+fn golden_vectors_of_receives_that_are_announced() {
+    golden(
+        Announce {
+            flags: flags::TAGGED,
+            connection: 2,
+            seq: 3,
+            number: 4,
+            order: 5,
+            tag: 6,
+            ignore: 7,
+            room: 0x0102,
+        },
+        &[
+            24, 1, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0,
+            0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0,
+        ],
+    );
+    golden(
+        Granted { connection: 1, seq: 2, message: 3, offset: 4, payload: 5 },
+        &[25, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0],
+    );
+    golden(
+        Resume { connection: 1, seq: 2, message: 3, from: 4, wanted: 5 },
+        &[
+            26, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0,
+            0, 0, 0, 0, 0,
+        ],
+    );
+    golden(
+        Withdraw { connection: 1, seq: 2, number: 3 },
+        &[27, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0],
+    );
+    // Of a message whose sender asks for it.
+    assert_eq!(flags::ANNOUNCE, 32);
+}
+
+#[test]
 fn golden_vectors_of_acknowledgements() {
     golden(
         Ack { connection: 1, upto: 2, credit: 3 },
