@@ -19,7 +19,12 @@ pub(crate) struct Wanted {
 impl Wanted {
     #[inline]
     fn fits(&self, peer: PeerId, tag: u64) -> bool {
-        self.source.is_none_or(|source| source == peer) && (self.tag ^ tag) & !self.ignore == 0
+        self.source.is_none_or(|source| source == peer) && self.fits_tag(tag)
+    }
+
+    #[inline]
+    pub(crate) fn fits_tag(&self, tag: u64) -> bool {
+        (self.tag ^ tag) & !self.ignore == 0
     }
 }
 
@@ -29,6 +34,8 @@ pub(crate) struct Posted {
     pub(crate) wanted: Wanted,
     pub(crate) context: u64,
     pub(crate) notify: bool,
+    /// Its number among those that its source was told of; 0 where that was not.
+    pub(crate) announced: u32,
     pub(crate) place: Place,
     /// First byte of the buffer still free: above 0 in multi-receive buffers only.
     pub(crate) offset: u64,
@@ -196,6 +203,14 @@ impl Matcher {
             let at = queue.iter().position(|posted| posted.context == context)?;
             queue.remove(at).map(|posted| (channel, posted))
         })
+    }
+
+    /// The receives that only this peer can satisfy, of each channel in the order in which they were posted.
+    pub(crate) fn directed(&mut self, peer: PeerId) -> impl Iterator<Item = (Channel, &mut Posted)> {
+        let queues = Channel::ALL.into_iter().zip(&mut self.channels);
+        let posted = queues
+            .flat_map(|(channel, queues)| queues.posted.iter_mut().map(move |posted| (channel, posted)));
+        posted.filter(move |(_, posted)| posted.wanted.source == Some(peer))
     }
 
     /// Takes out the receives that only this peer could satisfy.

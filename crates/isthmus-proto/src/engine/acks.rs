@@ -120,7 +120,10 @@ pub(super) fn is_awaited(frame: &Frame) -> bool {
         | Frame::Atomic(_)
         | Frame::Done(_)
         | Frame::Reply(_)
-        | Frame::Accept(_) => false,
+        | Frame::Accept(_)
+        | Frame::Resume(_)
+        | Frame::Announce(_)
+        | Frame::Withdraw(_) => false,
         _ => true,
     }
 }

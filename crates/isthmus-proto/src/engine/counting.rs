@@ -36,6 +36,8 @@ pub struct PeerCounters {
     pub messages_mixed: u64,
     /// Those of which nothing went before it was asked for.
     pub messages_rendezvous: u64,
+    /// Those that went whole and without credit, as their receives were announced.
+    pub messages_announced: u64,
     /// Fragments sent again.
     pub fragments_resent: u64,
     /// How often the peer was granted more credit, and how often less than it had used.

@@ -22,7 +22,7 @@ pub enum Decision {
     },
     /// Messages longer than 8 KiB are transferred so, until another line says otherwise.
     Transfer {
-        /// "eager", "mixed" or "rendezvous".
+        /// "eager", "mixed", "rendezvous" or "announced".
         how: &'static str,
         /// Because of what.
         why: &'static str,

@@ -200,6 +200,9 @@ impl Engine {
     fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {
         let connection = self.connection(peer);
         connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
+        if !connection.is_far() && connection.announces.is_some() {
+            self.forget_announcements(peer);
+        }
     }
 
     pub(super) fn on_hello(

@@ -40,7 +40,8 @@ impl Engine {
             if !matches!(inbound.stage, Stage::Orphan) {
                 return Ok(self.target_in(index, 0, message.payload));
             }
-            if inbound.parts.iter().any(|(offset, bytes)| offset + bytes.len() as u64 > message.total) {
+            let mut parts = inbound.parts.iter().chain(inbound.granted_parts());
+            if parts.any(|(offset, bytes)| offset + bytes.len() as u64 > message.total) {
                 return Err(PeerFault::Frame("a fragment beyond the end of its message"));
             }
         }
@@ -62,6 +63,7 @@ impl Engine {
         inbound.eager = message.eager;
         inbound.needed = message.total;
         inbound.wants_accept = message.flags & flags::ACCEPT != 0;
+        inbound.asks = message.flags & flags::ANNOUNCE != 0;
         inbound.stage = Stage::Early;
         self.in_order(peer, message.order, Early::Message(index), mem);
         Ok(self.target_in(index, 0, message.payload))
@@ -117,10 +119,12 @@ impl Engine {
             total: 0,
             eager: 0,
             wants_accept: false,
+            asks: false,
             stage: Stage::Orphan,
             needed: u64::MAX,
             got: 0,
             parts: Vec::new(),
+            granted: None,
             error: None,
         })
     }
@@ -172,7 +176,7 @@ impl Engine {
 
     /// Looks for the receive of a message whose turn it is.
     pub(super) fn present(&mut self, index: usize, mem: &mut dyn Memory) {
-        let Inbound { channel, peer, tag, total, .. } = self.inbounds[index];
+        let Inbound { channel, peer, tag, total, asks, .. } = self.inbounds[index];
         let mut released = Vec::new();
         let found = self.matcher.find_posted(channel, peer, tag, total, &mut released);
         for buffer in released {
@@ -184,7 +188,11 @@ impl Engine {
                 self.inbounds[index].stage = Stage::Unexpected;
                 self.connection(peer).unmatched += 1;
                 self.matcher.add_unexpected(channel, peer, tag, index);
+                self.cut_unexpected(index);
             }
+        }
+        if asks {
+            self.on_ask(peer);
         }
     }
 
@@ -193,10 +201,11 @@ impl Engine {
         if let Some(multi) = posted.multi {
             self.multi_buffers[multi.buffer].users += 1;
         }
+        self.note_taken(&posted);
         self.leave_unexpected(index);
         let inbound = &mut self.inbounds[index];
         inbound.stage = Stage::Matched { posted, last };
-        for (offset, bytes) in &inbound.parts {
+        for (offset, bytes) in inbound.parts.iter().chain(inbound.granted_parts()) {
             store_clipped(mem, &posted, *offset, bytes);
         }
         self.settle(index, posted.end - posted.offset, mem);
@@ -218,6 +227,9 @@ impl Engine {
         let wanted = inbound.total.min(room);
         inbound.needed = if eager < inbound.total { wanted.max(eager) } else { inbound.total };
         let answer = eager < inbound.total || inbound.wants_accept;
+        let kept = inbound.granted_parts().iter();
+        inbound.got += kept.map(|(offset, bytes)| inbound.counted(*offset, bytes.len() as u64)).sum::<u64>();
+        let from = inbound.resumed_from();
         let missing = inbound.got < inbound.needed;
         self.free_parts(index);
         if let Some(error) = self.connection(peer).trouble.failed.clone() {
@@ -228,8 +240,11 @@ impl Engine {
         }
         self.return_credit(peer, eager);
         if answer {
-            let accept = frame::Accept { connection: 0, seq: 0, message, wanted };
-            self.connection(peer).traffic.urgent.push_back(accept.into());
+            let accept = match from {
+                None => frame::Accept { connection: 0, seq: 0, message, wanted }.into(),
+                Some(from) => frame::Resume { connection: 0, seq: 0, message, from, wanted }.into(),
+            };
+            self.connection(peer).traffic.urgent.push_back(accept);
             self.kick(peer);
         }
         self.check_inbound(index, mem);
@@ -304,12 +319,20 @@ impl Engine {
         let Some(index) = self.connection(peer).traffic.unaccepted.remove(&accept.message) else { return };
         let operation = &mut self.operations[index];
         let waiting = operation.sent >= operation.allowed;
-        operation.limit = accept.wanted.min(operation.total).max(operation.eager);
+        let granted = operation.granted_before > 0;
+        let least = if granted { operation.sent } else { operation.eager };
+        operation.limit = accept.wanted.min(operation.total).max(least);
         operation.allowed = operation.limit;
         operation.awaiting = false;
         let more = operation.sent < operation.limit;
-        let heard = operation.heard;
-        self.note_receive(peer, heard);
+        let (heard, total) = (operation.heard, operation.total);
+        if granted {
+            // Less may be wanted of it than was on its way.
+            let in_line = !waiting && !more;
+            self.end_granted(peer, index, total, in_line);
+        } else {
+            self.note_receive(peer, heard);
+        }
         if waiting && more {
             self.connection(peer).traffic.bulk.push_back(index);
             self.kick(peer);
@@ -318,7 +341,7 @@ impl Engine {
     }
 }
 
-fn store_clipped(mem: &mut dyn Memory, posted: &Posted, offset: u64, bytes: &[u8]) {
+pub(super) fn store_clipped(mem: &mut dyn Memory, posted: &Posted, offset: u64, bytes: &[u8]) {
     let room = (posted.end - posted.offset).saturating_sub(offset);
     let kept = room.min(bytes.len() as u64) as usize;
     if kept > 0 {

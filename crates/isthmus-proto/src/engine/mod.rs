@@ -7,9 +7,11 @@
 //! [`Engine::poll_completion`].
 
 mod acks;
+mod announce;
 mod counting;
 mod credit;
 mod decisions;
+mod granted;
 mod lanes;
 mod late;
 mod losses;
@@ -158,6 +160,12 @@ pub struct Counters {
     pub messages_asked: u64,
     /// Those of them of which a part went ahead.
     pub messages_mixed: u64,
+    /// Messages that went whole and without credit, as their receives were announced.
+    pub messages_announced: u64,
+    /// Those of them of which a part was sent again, as no receive was there after all.
+    pub messages_resumed: u64,
+    /// Receives that were announced to senders.
+    pub receives_announced: u64,
     /// Acknowledgements that found no company.
     pub acks_alone: u64,
     /// How often a peer was granted more credit, and how often less than it had used.
@@ -211,6 +219,8 @@ pub struct Engine {
     credit_given: u64,
     /// Peers that were granted more than every peer is.
     credit_peers: u64,
+    /// Peers that ask for receives to be announced.
+    askers: u32,
     generation: u32,
     /// The program closes the endpoint.
     closing: bool,
@@ -260,6 +270,7 @@ impl Engine {
             lingering: Vec::new(),
             credit_given: 0,
             credit_peers: 0,
+            askers: 0,
             generation: 0,
             closing: false,
             parted: false,
@@ -605,9 +616,13 @@ impl Engine {
     fn free_parts(&mut self, index: usize) {
         let inbound = &mut self.inbounds[index];
         let peer = inbound.peer;
+        let granted = inbound.granted.as_mut().map(|granted| granted.take_parts());
         for (_, bytes) in std::mem::take(&mut inbound.parts) {
             self.connection(peer).held -= bytes.len() as u64;
             self.pool.give(bytes);
+        }
+        if let Some(parts) = granted {
+            self.free_granted(peer, parts);
         }
     }
 

@@ -40,6 +40,7 @@ impl Engine {
         let reserved = connection.reserved();
         let lanes = connection.lanes.clone();
         let carried_out = self.carried_out(peer);
+        self.forget_announcements(peer);
         let connection = self.connection(peer);
         connection.traffic.again.clear();
         connection.traffic.urgent.clear();

@@ -145,6 +145,8 @@ impl Engine {
             options,
             place: Place::default(),
             owned: None,
+            asks: false,
+            granted_before: 0,
             total,
             sent: 0,
             eager: 0,
@@ -169,13 +171,16 @@ impl Engine {
     pub fn recv(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
         let &RecvRequest { source, channel, tag, ignore, ref options, .. } = request;
         let wanted = self.wanted(source, channel, tag, ignore);
-        let waits = !self.matcher.has_unexpected(channel) && self.failure_of(wanted.source).is_none();
+        let waits = !self.matcher.has_unexpected(channel)
+            && self.failure_of(wanted.source).is_none()
+            && self.askers == 0;
         if !waits || request.multi.is_some() {
             return self.recv_at_length(request, place, len, mem);
         }
         // The usual case by itself: what others take by reference is made in memory first, and copied from there.
         let (context, notify) = (options.context, options.notify);
-        let posted = Posted { wanted, context, notify, place, offset: 0, end: len, multi: None };
+        let posted =
+            Posted { wanted, context, notify, announced: 0, place, offset: 0, end: len, multi: None };
         self.matcher.post(channel, posted);
     }
 
@@ -187,6 +192,7 @@ impl Engine {
             wanted: self.wanted(request.source, request.channel, request.tag, request.ignore),
             context: request.options.context,
             notify: request.options.notify,
+            announced: 0,
             place,
             offset: 0,
             end: len,
@@ -201,7 +207,10 @@ impl Engine {
             return self.match_inbound(inbound, posted, true, mem);
         }
         match self.failure_of(posted.wanted.source).cloned() {
-            None => self.matcher.post(request.channel, posted),
+            None => {
+                posted.announced = self.announce(request.channel, &posted);
+                self.matcher.post(request.channel, posted);
+            }
             error => self.fail_posted(request.channel, posted, error, mem),
         }
     }
@@ -284,6 +293,7 @@ impl Engine {
             wanted: Wanted { source: None, tag: inbound.tag, ignore: 0 },
             context,
             notify: request.options.notify,
+            announced: 0,
             place,
             offset: 0,
             end: len,
@@ -303,6 +313,7 @@ impl Engine {
     /// Cancels the oldest posted receive with this context.
     pub fn cancel(&mut self, context: u64, mem: &mut dyn Memory) -> bool {
         let Some((channel, posted)) = self.matcher.cancel(context) else { return false };
+        self.withdraw(&posted);
         self.fail_posted(channel, posted, Some(OpError::Cancelled), mem);
         true
     }
@@ -337,6 +348,9 @@ impl Engine {
         }
         if operation.options.level == Level::Match {
             bits |= flags::ACCEPT;
+        }
+        if operation.asks {
+            bits |= flags::ANNOUNCE;
         }
         bits
     }

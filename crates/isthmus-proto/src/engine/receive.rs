@@ -275,6 +275,7 @@ impl Engine {
         match frame {
             Frame::Message(message) => self.target_of_message(peer, message, whole, mem),
             Frame::More(more) => self.target_of_more(peer, more),
+            Frame::Granted(granted) => self.target_of_granted(peer, granted),
             Frame::Write(write) => self.target_of_write(peer, write, mem),
             Frame::Reply(reply) => self.target_of_reply(peer, reply, len),
             _ => Ok(Target::Discard),
@@ -316,6 +317,10 @@ impl Engine {
                 self.on_part(peer, more.message, more.offset, u64::from(more.payload), target, mem)?;
             }
             Frame::Accept(accept) => self.on_accept(peer, accept, mem),
+            Frame::Granted(granted) => self.on_granted(peer, granted, target, mem),
+            Frame::Resume(resume) => self.on_resume(peer, resume, mem)?,
+            Frame::Announce(announce) => self.on_announce(peer, announce),
+            Frame::Withdraw(withdraw) => self.on_withdraw(peer, withdraw),
             Frame::Done(done) => self.on_done(peer, done, mem)?,
             Frame::Write(write) => self.on_write(peer, write)?,
             Frame::Read(read) => self.on_read(peer, read, mem)?,

@@ -38,6 +38,7 @@ impl Engine {
             && connection.carriers() == 1
             && connection.late.is_none()
             && connection.ways.is_none()
+            && connection.announces.is_none()
             && connection.trouble.failed.is_none()
             && record.state == LaneState::Open
             && record.router.is_none()

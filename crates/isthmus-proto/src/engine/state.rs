@@ -87,6 +87,10 @@ pub(crate) struct Operation {
     /// Answer received so far. Bytes.
     pub(crate) received: u64,
     pub(crate) error: Option<OpError>,
+    /// It asks for receives to be announced.
+    pub(crate) asks: bool,
+    /// Fragments before this number went as its receive was announced (`granted.rs`). 0: none did.
+    pub(crate) granted_before: u64,
     /// When the first acknowledgement of any of its fragments came.
     pub(crate) heard: Option<Micros>,
     /// Told apart from earlier users of the same slot.
@@ -225,12 +229,16 @@ pub(crate) struct Inbound {
     pub(crate) total: u64,
     pub(crate) eager: u64,
     pub(crate) wants_accept: bool,
+    /// Its sender asks for receives to be announced.
+    pub(crate) asks: bool,
     pub(crate) stage: Stage,
     /// Bytes that will come, once that is settled.
     pub(crate) needed: u64,
     pub(crate) got: u64,
     /// Data that came before the receive: offset and bytes.
     pub(crate) parts: Vec<(u64, Vec<u8>)>,
+    /// What came before the receive and beyond the credit.
+    pub(crate) granted: Option<Box<super::granted::Granted>>,
     /// Why it will never be whole.
     pub(crate) error: Option<OpError>,
 }
@@ -588,6 +596,8 @@ pub(crate) struct Connection {
     pub(crate) credit_limit: u64,
     pub(crate) credit_used: u64,
     pub(crate) receives: super::transfer::Receives,
+    /// Receives that either side announces to the other, where one has asked.
+    pub(crate) announces: Option<Box<super::announce::Announces>>,
 
     pub(crate) received: ReceiveWindow,
     pub(crate) expected_order: u64,
@@ -668,6 +678,9 @@ impl Connection {
         note("messages coming in", self.traffic.incoming.len());
         note("writes coming in", self.traffic.writes.len());
         note("bytes held", self.held as usize);
+        if let Some(announces) = &self.announces {
+            announces.leftovers(note);
+        }
         note("messages unmatched", self.unmatched as usize);
         if self.trouble.failed.is_none() {
             note("fragments unacknowledged", usize::from(!self.window.is_empty()));

@@ -395,8 +395,10 @@ impl Engine {
     ) {
         let (longest, sent_at) = (self.fragment_max(peer, lane), self.clock);
         let operation = &self.operations[index];
-        let message = matches!(operation.kind, Kind::Message { .. });
-        let eager = if message { self.eager_part(peer, index) } else { 0 };
+        let eager = match operation.kind {
+            Kind::Message { channel, tag, .. } => self.eager_part(peer, index, channel, tag),
+            _ => 0,
+        };
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let operation = &mut self.operations[index];
         let seq = connection.window.next_seq();
@@ -411,7 +413,7 @@ impl Engine {
                 if eager < operation.total || operation.options.level == Level::Match {
                     connection.traffic.unaccepted.insert(seq, index);
                 }
-                eager
+                if operation.granted_before > 0 { operation.total } else { eager }
             }
             Kind::Write { .. } | Kind::Reply { .. } => operation.total,
             Kind::Read { .. } | Kind::Atomic { .. } => {
@@ -419,7 +421,7 @@ impl Engine {
                 0
             }
         };
-        operation.eager = operation.allowed;
+        operation.eager = if operation.granted_before > 0 { 0 } else { operation.allowed };
         if !matches!(operation.kind, Kind::Reply { .. }) {
             connection.active += 1;
         }
@@ -431,7 +433,7 @@ impl Engine {
         if operation.allowed == operation.limit && operation.limit <= COPY_MAX {
             return self.put_kept(peer, lane, index, seq, batch, mem);
         }
-        let len = piece_len(operation.allowed, longest);
+        let len = piece_len(operation.eager, longest);
         operation.sent = u64::from(len);
         operation.pieces += 1;
         let more = operation.sent < operation.allowed;
@@ -519,7 +521,11 @@ impl Engine {
             first_frame(operation, seq, offset, len)
         } else {
             let message = operation.first.unwrap_or_default();
-            frame::More { connection: 0, seq, message, offset, payload: len }.into()
+            if seq < operation.granted_before {
+                frame::Granted { connection: 0, seq, message, offset, payload: len }.into()
+            } else {
+                frame::More { connection: 0, seq, message, offset, payload: len }.into()
+            }
         };
         batch.push_frame(&frame);
         if let Some(owned) = &operation.owned {
@@ -639,6 +645,9 @@ fn with_seq(frame: Frame, seq: u64) -> Frame {
         Frame::Accept(accept) => frame::Accept { seq, ..accept }.into(),
         Frame::Done(done) => frame::Done { seq, ..done }.into(),
         Frame::Reply(reply) => frame::Reply { seq, ..reply }.into(),
+        Frame::Announce(announce) => frame::Announce { seq, ..announce }.into(),
+        Frame::Resume(resume) => frame::Resume { seq, ..resume }.into(),
+        Frame::Withdraw(withdraw) => frame::Withdraw { seq, ..withdraw }.into(),
         other => other,
     }
 }

@@ -6,8 +6,11 @@
 //! each such message costs a round trip of its own, and waiting is better: credit comes back as soon as what
 //! went before is received. The measured share of messages that found a posted receive decides between the
 //! two.
+//!
+//! A message whose receive was announced needs no credit, and leaves it to the others ([`announced`]). While such
+//! are on their way, one that has neither credit nor an announcement waits: it is likely that either comes soon.
 
-use super::{Message, Protocol};
+use super::{Message, Protocol, announced};
 use crate::engine::state::Micros;
 
 /// An Accept that comes so long after the acknowledgement of its message's first fragment was not
@@ -70,7 +73,17 @@ impl Protocol for Adaptive {
         // In a round trip as much goes as there is credit, or as many messages as are received until
         // one's receive is not there.
         let unknown = receives.known < MEMORY && message.unaccepted >= UNKNOWN + 2 * receives.known as usize;
-        unknown || f64::from(receives.late) * message.most as f64 > WAIT_MARGIN * message.total as f64
+        message.granted > 0
+            || unknown
+            || f64::from(receives.late) * message.most as f64 > WAIT_MARGIN * message.total as f64
+    }
+
+    fn asks(&self, message: &Message) -> bool {
+        announced::asks(message)
+    }
+
+    fn goes_announced(&self, message: &Message, room: u64) -> bool {
+        announced::goes(message, room)
     }
 
     fn why(&self, message: &Message, receives: &Receives) -> Option<&'static str> {

@@ -6,10 +6,14 @@
 //! [`rendezvous`], [`mixed`], and [`adaptive`], which is between them. A message may ask for one; else it is
 //! the one that is set ([`choice`]). It is asked anew for each message, so that it can be changed at any time.
 //!
+//! Where the credit is less than the path holds, receivers announce what they have posted (`engine/announce.rs`),
+//! and messages for those receives go whole ([`announced`]).
+//!
 //! A sender does not wait for long: a program may receive in another order than it sends, and so return no
 //! credit before it gets what waits for that.
 
 mod adaptive;
+mod announced;
 mod choice;
 mod eager;
 mod mixed;
@@ -20,12 +24,12 @@ use std::str::FromStr;
 
 use super::state::{Connection, Kind, Micros};
 use super::{Decision, Engine};
-use crate::PeerId;
+use crate::{Channel, PeerId};
 pub(crate) use adaptive::Receives;
 pub use choice::Transfers;
 
 /// Messages up to this are no matter of choice: they go as far as credit allows. Bytes.
-const SHORT: u64 = 8 << 10;
+pub(super) const SHORT: u64 = 8 << 10;
 /// How long a message waits for credit: so many round trips, and at most so long. Of messages that
 /// are received one after the other, each in a round trip, few are to follow that go without.
 const WAIT_RTTS: Micros = 4;
@@ -42,8 +46,11 @@ struct Message {
     /// Credit that is left, and most that was there at once. Bytes.
     left: u64,
     most: u64,
-    /// Messages before it that the receiver has not accepted.
+    /// Messages before it that the receiver has not accepted; those left out that go by announcements, whose length
+    /// is `granted`. Bytes.
     unaccepted: usize,
+    granted: u64,
+    rtt_us: Micros,
 }
 
 /// A way to transfer messages.
@@ -53,6 +60,16 @@ trait Protocol: Sync {
 
     /// Whether a message that the credit is too small for waits for more of it.
     fn waits(&self, _: &Message, _: &Receives) -> bool {
+        false
+    }
+
+    /// Whether receives are to be announced, for this message and the next ones.
+    fn asks(&self, _: &Message) -> bool {
+        false
+    }
+
+    /// Whether a message goes whole, and without credit, as its receive was announced, with so much room. Bytes.
+    fn goes_announced(&self, _: &Message, _room: u64) -> bool {
         false
     }
 
@@ -125,7 +142,12 @@ impl Connection {
     fn message(&self, total: u64) -> Message {
         let left = self.credit_left();
         let most = self.receives.credit_most.max(left);
-        Message { total, left, most, unaccepted: self.traffic.unaccepted.len() }
+        let (open, granted) = self
+            .announces
+            .as_ref()
+            .map_or((0, 0), |announces| (announces.known.open, announces.known.open_bytes));
+        let unaccepted = self.traffic.unaccepted.len().saturating_sub(open);
+        Message { total, left, most, unaccepted, granted, rtt_us: self.rtt_us.unwrap_or(0) }
     }
 }
 
@@ -154,17 +176,56 @@ impl Engine {
         (transfer.protocol(), why)
     }
 
-    /// Begins a message: how much of it goes without waiting for its receiver. Bytes.
-    pub(super) fn eager_part(&mut self, peer: PeerId, index: usize) -> u64 {
+    /// Begins a message: how much of it goes by credit without waiting for its receiver. Bytes; 0 also where all of it
+    /// goes as its receive was announced.
+    pub(super) fn eager_part(&mut self, peer: PeerId, index: usize, channel: Channel, tag: u64) -> u64 {
         let total = self.operations[index].total;
+        if total > SHORT {
+            self.ask_if_short(peer, index);
+        }
+        let (room, asks) = self.take_announcement(peer, channel, tag);
+        self.connection(peer).receives.wait_until = None;
         let eager = if total <= SHORT {
             total.min(self.connection(peer).credit_left())
         } else {
+            self.operations[index].asks = asks;
+            if room.is_some_and(|room| self.begin_announced(peer, index, room)) {
+                return 0;
+            }
             self.long_part(peer, index)
         };
-        self.connection(peer).receives.wait_until = None;
         self.count_message(peer, total, eager);
         eager
+    }
+
+    /// Asks for announcements where the credit is too small for a message.
+    fn ask_if_short(&mut self, peer: PeerId, index: usize) {
+        let (protocol, _) = self.transfer_of(index);
+        let total = self.operations[index].total;
+        let message = self.connection(peer).message(total);
+        if protocol.asks(&message) {
+            self.ask(peer);
+        }
+    }
+
+    /// Begins a message whose receive was announced, with so much room; false where it does not go by that. Bytes.
+    fn begin_announced(&mut self, peer: PeerId, index: usize, room: u64) -> bool {
+        let (protocol, _) = self.transfer_of(index);
+        let operation = &mut self.operations[index];
+        let total = operation.total;
+        let Some(connection) = self.peers[peer.0 as usize].connection.as_deref_mut() else { return false };
+        let message = connection.message(total);
+        if !protocol.goes_announced(&message, room) {
+            return false;
+        }
+        (operation.granted_before, operation.awaiting) = (u64::MAX, true);
+        if let Some(announces) = connection.announces.as_deref_mut() {
+            announces.known.open(total);
+        }
+        self.counters.messages_announced += 1;
+        self.connection(peer).counters.messages_announced += 1;
+        self.tell(peer, "announced", "its receive was announced");
+        true
     }
 
     /// The same of one that there is a choice for.
@@ -181,18 +242,23 @@ impl Engine {
 
     /// Says how messages of this peer go from now on, where that is another way than before.
     fn tell_transfer(&mut self, peer: PeerId, index: usize, eager: u64, message: &Message) {
-        let (now, (protocol, set)) = (self.clock, self.transfer_of(index));
-        let receives = &mut self.connection(peer).receives;
+        let (protocol, set) = self.transfer_of(index);
+        let why = protocol.why(message, &self.connection(peer).receives).unwrap_or(set);
         let how = match eager {
             0 => "rendezvous",
             eager if eager < message.total => "mixed",
             _ => "eager",
         };
+        self.tell(peer, how, why);
+    }
+
+    fn tell(&mut self, peer: PeerId, how: &'static str, why: &'static str) {
+        let now = self.clock;
+        let receives = &mut self.connection(peer).receives;
         if receives.told.is_some_and(|(told, at)| told == how || now < at + TELL_US) {
             return;
         }
         receives.told = Some((how, now));
-        let why = protocol.why(message, receives).unwrap_or(set);
         self.decide(peer, Decision::Transfer { how, why });
     }
 
@@ -200,7 +266,8 @@ impl Engine {
     pub(super) fn waits_for_credit(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
         let total = operation.total;
-        if !matches!(operation.kind, Kind::Message { .. }) || total <= SHORT {
+        let Kind::Message { channel, tag, .. } = operation.kind else { return false };
+        if total <= SHORT {
             return false;
         }
         let (now, (protocol, _)) = (self.clock, self.transfer_of(index));
@@ -212,6 +279,15 @@ impl Engine {
         if lasts || !protocol.waits(&message, &connection.receives) {
             return false;
         }
+        let announced = connection.announces.as_ref();
+        let room = announced.and_then(|announces| announces.known.room_for(channel, tag));
+        if room.is_some_and(|room| protocol.goes_announced(&message, room)) {
+            return false;
+        }
+        if protocol.asks(&message) {
+            self.ask(peer);
+        }
+        let connection = self.connection(peer);
         if let Some(until) = connection.receives.wait_until {
             return now < until;
         }

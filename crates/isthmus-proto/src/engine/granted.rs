@@ -1,0 +1,238 @@
+//! The data of messages whose receives were announced (`announce.rs`): all of it goes at once, without credit.
+//!
+//! Such a message begins like one of which nothing goes ahead, and what goes nevertheless are Granted fragments. Where a
+//! receive has matched, they go to its buffer, and the answer is Accept, as ever. Before that the receiver owes them no
+//! memory. It keeps a little of what only came by a faster lane than its message, or those before it; anything else it
+//! drops, and everything from there on, and answers Resume when a receive matches: then that part is sent again.
+
+use isthmus_wire::frame;
+
+use super::Engine;
+use super::lanes::PeerFault;
+use super::messages::store_clipped;
+use super::state::{Connection, Inbound, Owner, Stage, Target};
+use crate::PeerId;
+use crate::memory::Memory;
+use crate::window::Receipt;
+
+/// Most data that is kept of messages of one peer whose turn has not come, and no more than its credit. Bytes.
+const KEPT_MAX: u64 = 1 << 20;
+
+/// What came of a message's Granted fragments before its receive matched.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    /// Everything from here on was dropped, or is. Bytes; `u64::MAX` where nothing was.
+    cut: u64,
+    /// What is kept: offset and bytes.
+    parts: Vec<(u64, Vec<u8>)>,
+}
+
+impl Default for Granted {
+    fn default() -> Self {
+        Self { cut: u64::MAX, parts: Vec::new() }
+    }
+}
+
+impl Granted {
+    pub(super) fn take_parts(&mut self) -> Vec<(u64, Vec<u8>)> {
+        std::mem::take(&mut self.parts)
+    }
+}
+
+impl Inbound {
+    fn cut(&self) -> u64 {
+        self.granted.as_ref().map_or(u64::MAX, |granted| granted.cut)
+    }
+
+    /// From where on it has to be sent again. Bytes.
+    pub(super) fn resumed_from(&self) -> Option<u64> {
+        Some(self.cut()).filter(|cut| *cut < self.needed)
+    }
+
+    /// What is kept of it.
+    pub(super) fn granted_parts(&self) -> &[(u64, Vec<u8>)] {
+        self.granted.as_ref().map_or(&[], |granted| &granted.parts)
+    }
+
+    /// How much of a fragment counts: nothing of what nobody wants, nor of what comes again.
+    pub(super) fn counted(&self, offset: u64, len: u64) -> u64 {
+        let end = self.needed.min(self.cut());
+        (offset + len).min(end).saturating_sub(offset)
+    }
+}
+
+impl Engine {
+    /// Where a Granted fragment's payload goes.
+    pub(super) fn target_of_granted(
+        &mut self,
+        peer: PeerId,
+        granted: &frame::Granted,
+    ) -> Result<Target, PeerFault> {
+        let &frame::Granted { seq, message, offset, payload, .. } = granted;
+        let connection = self.connection(peer);
+        if !connection.traffic.incoming.contains_key(&message) {
+            if message >= seq {
+                return Err(PeerFault::Frame("a fragment of no message"));
+            }
+            if connection.received.check(message) != Receipt::New {
+                // All that is wanted of it is there.
+                return Ok(Target::Discard);
+            }
+        }
+        let index = self.inbound_entry(peer, message);
+        let inbound = &self.inbounds[index];
+        let known = !matches!(inbound.stage, Stage::Orphan);
+        let end = offset.checked_add(payload.into());
+        if end.is_none_or(|end| known && end > inbound.total) {
+            return Err(PeerFault::Frame("a fragment beyond the end of its message"));
+        }
+        if offset >= inbound.cut() {
+            return Ok(Target::Discard);
+        }
+        let early = matches!(inbound.stage, Stage::Orphan | Stage::Early);
+        let settled = matches!(inbound.stage, Stage::Matched { .. } | Stage::Dropped);
+        if settled || (early && self.may_keep(peer, payload.into())) {
+            return Ok(self.target_in(index, offset, payload));
+        }
+        self.cut(index, offset);
+        Ok(Target::Discard)
+    }
+
+    /// Whether so much more may be kept of messages whose turn has not come. Bytes.
+    fn may_keep(&mut self, peer: PeerId, bytes: u64) -> bool {
+        let connection = self.connection(peer);
+        let most = connection.granted.min(KEPT_MAX);
+        connection.announces.as_ref().is_some_and(|announces| announces.made.kept + bytes <= most)
+    }
+
+    /// A Granted fragment is complete.
+    pub(super) fn on_granted(
+        &mut self,
+        peer: PeerId,
+        granted: &frame::Granted,
+        target: Target,
+        mem: &mut dyn Memory,
+    ) {
+        let &frame::Granted { message, offset, payload, .. } = granted;
+        self.note_inflow(peer, payload.into());
+        let listed = self.connection(peer).traffic.incoming.get(&message).copied();
+        match (target, listed) {
+            (Target::Direct { owner, .. }, Some(index)) if owner == Owner::Message(index) => {
+                let inbound = &mut self.inbounds[index];
+                inbound.got += inbound.counted(offset, payload.into());
+                self.check_inbound(index, mem);
+            }
+            (Target::Bounce { bytes, .. }, Some(index)) => self.keep_granted(peer, index, offset, bytes, mem),
+            (Target::Bounce { bytes, .. }, None) => self.pool.give(bytes),
+            _ => {}
+        }
+    }
+
+    /// Data of a message that had no receive when it began to arrive.
+    fn keep_granted(
+        &mut self,
+        peer: PeerId,
+        index: usize,
+        offset: u64,
+        bytes: Vec<u8>,
+        mem: &mut dyn Memory,
+    ) {
+        let len = bytes.len() as u64;
+        let keeps = offset < self.inbounds[index].cut() && self.may_keep(peer, len);
+        let inbound = &mut self.inbounds[index];
+        match inbound.stage {
+            Stage::Matched { posted, .. } => {
+                let counted = inbound.counted(offset, len);
+                inbound.got += counted;
+                store_clipped(mem, &posted, offset, &bytes[..counted as usize]);
+                self.pool.give(bytes);
+                self.check_inbound(index, mem);
+            }
+            Stage::Orphan | Stage::Early if keeps => {
+                inbound.granted.get_or_insert_default().parts.push((offset, bytes));
+                if let Some(announces) = self.connection(peer).announces.as_deref_mut() {
+                    announces.made.kept += len;
+                }
+            }
+            Stage::Dropped => self.pool.give(bytes),
+            Stage::Orphan | Stage::Early | Stage::Unexpected => {
+                self.pool.give(bytes);
+                self.cut(index, offset);
+            }
+        }
+    }
+
+    /// What lies at `offset` of a message and beyond is dropped: it comes again when it is asked for.
+    fn cut(&mut self, index: usize, offset: u64) {
+        let inbound = &mut self.inbounds[index];
+        let peer = inbound.peer;
+        let granted = inbound.granted.get_or_insert_default();
+        granted.cut = granted.cut.min(offset);
+        let cut = granted.cut;
+        let dropped: Vec<_> = granted.parts.extract_if(.., |(offset, _)| *offset >= cut).collect();
+        self.free_granted(peer, dropped);
+    }
+
+    /// A message has had its turn and found no receive: nothing beyond the credit is kept of it.
+    pub(super) fn cut_unexpected(&mut self, index: usize) {
+        let first = self.inbounds[index].granted_parts().iter().map(|(offset, _)| *offset).min();
+        if let Some(offset) = first {
+            self.cut(index, offset);
+        }
+    }
+
+    /// Data of this peer that was kept is no longer.
+    pub(super) fn free_granted(&mut self, peer: PeerId, parts: Vec<(u64, Vec<u8>)>) {
+        for (_, bytes) in parts {
+            if let Some(announces) = self.connection(peer).announces.as_deref_mut() {
+                announces.made.kept = announces.made.kept.saturating_sub(bytes.len() as u64);
+            }
+            self.pool.give(bytes);
+        }
+    }
+
+    /// A message of so many bytes that went by an announcement is accepted; it may be in line, with nothing more to send.
+    pub(super) fn end_granted(&mut self, peer: PeerId, index: usize, total: u64, in_line: bool) {
+        let connection = self.connection(peer);
+        if let Some(announces) = connection.announces.as_deref_mut() {
+            announces.known.close(total);
+        }
+        if in_line {
+            connection.traffic.bulk.retain(|other| *other != index);
+        }
+    }
+
+    /// A message that went by an announcement has found another receive, too late: part of it goes again.
+    pub(super) fn on_resume(
+        &mut self,
+        peer: PeerId,
+        resume: &frame::Resume,
+        mem: &mut dyn Memory,
+    ) -> Result<(), PeerFault> {
+        let traffic = &self.connection(peer).traffic;
+        let Some(&index) = traffic.unaccepted.get(&resume.message) else { return Ok(()) };
+        let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
+        let operation = &mut self.operations[index];
+        if operation.granted_before == 0 {
+            return Err(PeerFault::Frame("a message is asked for again that did not go by an announcement"));
+        }
+        connection.traffic.unaccepted.remove(&resume.message);
+        connection.traffic.bulk.retain(|other| *other != index);
+        operation.granted_before = connection.window.next_seq();
+        operation.limit = resume.wanted.min(operation.total);
+        operation.allowed = operation.limit;
+        operation.sent = resume.from.min(operation.sent).min(operation.limit);
+        operation.awaiting = false;
+        if operation.sent < operation.limit {
+            connection.traffic.bulk.push_back(index);
+        }
+        if let Some(announces) = connection.announces.as_deref_mut() {
+            announces.known.close(operation.total);
+            announces.known.distrust();
+        }
+        self.counters.messages_resumed += 1;
+        self.kick(peer);
+        self.try_finish(index, mem);
+        Ok(())
+    }
+}
