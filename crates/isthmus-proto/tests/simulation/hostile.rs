@@ -1,6 +1,8 @@
 //! Peers that do what no correct peer does: no frame may panic, and none may make
 //! memory grow without bound.
 
+mod announced;
+
 use isthmus_proto::{
     Batch, Channel, Config, Engine, LaneId, LaneLoss, Options, PeerFault, RecvRequest, RemoteRange,
     RmaRequest, SendRequest,
@@ -442,9 +444,22 @@ fn any_frame(rng: &mut Rng, seq: u64, tokens: &[u64]) -> Frame {
     let order = if rng.chance(800) { rng.below(seq.saturating_add(1)) } else { number(rng) };
     let total = if rng.chance(600) { u64::from(payload) + rng.below(100) } else { number(rng) };
     let eager = if rng.chance(600) { total } else { number(rng) };
-    let (tag, data, flags) = (rng.below(2), number(rng), rng.below(8) as u8);
+    let (tag, data, flags) = (rng.below(2), number(rng), rng.below(64) as u8);
     let status = rng.below(6) as u8;
-    match rng.below(17) {
+    match rng.below(22) {
+        17..=18 => {
+            let message = if rng.chance(800) { rng.below(seq.saturating_add(1)) } else { number(rng) };
+            frame::Granted { connection, seq, message, offset, payload }.into()
+        }
+        19 => {
+            let (number, room, ignore) = (rng.below(4) as u32, number(rng), rng.below(2));
+            frame::Announce { flags, connection, seq, number, order, tag, ignore, room }.into()
+        }
+        20 => {
+            let (message, from, wanted) = (number(rng), number(rng), number(rng));
+            frame::Resume { connection, seq, message, from, wanted }.into()
+        }
+        21 => frame::Withdraw { connection, seq, number: rng.below(4) as u32 }.into(),
         0..=3 => frame::Message { flags, connection, seq, order, tag, data, total, eager, payload }.into(),
         4..=5 => {
             let message = if rng.chance(800) { rng.below(seq.saturating_add(1)) } else { number(rng) };
@@ -594,7 +609,7 @@ fn post(victim: &mut Victim, rng: &mut Rng, peer: isthmus_proto::PeerId) {
             let channel = rng.pick(&[Channel::Tagged, Channel::Untagged]);
             let multi = (channel == Channel::Untagged && rng.chance(500)).then_some(100);
             let request = RecvRequest {
-                source: None,
+                source: rng.chance(500).then_some(peer),
                 channel,
                 tag: rng.below(2),
                 ignore: 0,

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acks;
+mod announce;
 mod arena;
 mod credit;
 mod hostile;
