@@ -86,6 +86,26 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let reply = frame::Reply { connection: 0, seq: 0, token: 0, offset: 0, status: 0, payload: 100 };
     let done = frame::Done { connection: 0, seq: 0, token: 0, status: 0 };
     let bye = frame::Bye { connection: 0 };
+    let asking =
+        frame::Message { flags: frame::flags::TAGGED | frame::flags::ANNOUNCE, eager: 0, ..message(500, 0) };
+    let long = frame::Message { seq: 1, order: 1, total: 20_000, ..asking };
+    let granted = frame::Granted { connection: 0, seq: 2, message: 1, offset: 0, payload: 20_000 };
+    let early = frame::Granted { seq: 4, message: 3, ..granted };
+    let late = frame::Message { seq: 3, order: 2, ..long };
+    let announce = frame::Announce {
+        flags: frame::flags::TAGGED,
+        connection: 0,
+        seq: 0,
+        number: 1,
+        order: 1,
+        tag: 1,
+        ignore: u64::MAX,
+        room: 1 << 20,
+    };
+    let other = frame::Announce { seq: 1, number: 2, ..announce };
+    let withdraw = frame::Withdraw { connection: 0, seq: 2, number: 2 };
+    let resume = frame::Resume { connection: 0, seq: 3, message: 1, from: 100, wanted: 60_000 };
+    let pong = frame::Pong { id: 0 };
     let welcome =
         frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source: address(1), credit: 1 << 16 };
     vec![
@@ -96,6 +116,37 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         Script::default().post(4, 100).say(welcome).write().say(reply).lend(60).flood(40).wait(20).0,
         Script::default().post(3, 100).say(welcome).write().say(done).wait(24).broken().wait(24).wait(24).0,
         Script::greeted().say(frame::Ping { id: 1 }).write().say(bye).wait(20).0,
+        // Receives that are announced: to a peer that asks, and by one that was asked.
+        Script::greeted()
+            .wait(12)
+            .say(pong)
+            .say(asking)
+            .post(67, 20_000)
+            .post(67, 20_000)
+            .write()
+            .say(long)
+            .say(granted)
+            .flood(20_000)
+            .say(early)
+            .flood(20_000)
+            .say(late)
+            .post(67, 10_000)
+            .write()
+            .0,
+        Script::default()
+            .post(0, 60_000)
+            .wait(12)
+            .say(welcome)
+            .write()
+            .post(0, 60_000)
+            .say(announce)
+            .say(other)
+            .say(withdraw)
+            .post(0, 60_000)
+            .write()
+            .say(resume)
+            .write()
+            .0,
     ]
 }
 
@@ -301,8 +352,10 @@ impl Victim {
         let reads = !matches!(kind % 5, 0 | 3);
         let place = self.mem.lend(vec![1; len as usize], reads, kind >= 128);
         let rma = RmaRequest { peer, remote: RemoteRange { key: KEY, addr: 0, len }, data: None, options };
-        let receive =
-            |channel, multi| RecvRequest { source: None, channel, tag: 1, ignore: 0, multi, options };
+        let receive = |channel, multi| {
+            let source = (channel == Channel::Tagged && kind >= 64).then_some(peer);
+            RecvRequest { source, channel, tag: 1, ignore: 0, multi, options }
+        };
         let Self { engine, mem, .. } = self;
         // A refusal leaves the buffer with the caller, who has nothing to do with it.
         let _ = match kind % 5 {
