@@ -30,10 +30,10 @@ impl Shell {
         let lanes: Vec<_> = lanes.map(|(kind, count)| format!("{count} {}", name(*kind))).collect();
         let PeerCounters { messages_eager, messages_mixed, messages_rendezvous, fragments_resent, .. } =
             counters;
-        let PeerCounters { credit_raised, credit_lowered, .. } = counters;
+        let PeerCounters { messages_announced, credit_raised, credit_lowered, .. } = counters;
         format!(
             "{peer}: summary: lanes {}; messages {messages_eager} eager, {messages_mixed} mixed, \
-             {messages_rendezvous} rendezvous; credit {credit_raised} times raised, {credit_lowered} lowered; \
+             {messages_rendezvous} rendezvous, {messages_announced} announced; credit {credit_raised} times raised, {credit_lowered} lowered; \
              {fragments_resent} fragments sent again",
             lanes.join(", ")
         )

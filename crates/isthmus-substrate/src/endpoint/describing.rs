@@ -33,6 +33,8 @@ pub struct EndpointCounters {
     pub messages_eager: u64,
     /// See `messages_eager`.
     pub messages_asked: u64,
+    /// Messages that went whole, and without credit, as their receives were announced.
+    pub messages_announced: u64,
 }
 
 fn no_packets() -> Error {
@@ -288,6 +290,7 @@ impl Endpoint {
             sum.lanes_lost += engine.lanes_lost;
             sum.messages_eager += engine.messages_eager;
             sum.messages_asked += engine.messages_asked;
+            sum.messages_announced += engine.messages_announced;
         }
         sum
     }
