@@ -97,14 +97,14 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         connection: 0,
         seq: 0,
         number: 1,
-        order: 1,
+        order: 3,
         tag: 1,
         ignore: u64::MAX,
         room: 1 << 20,
     };
     let other = frame::Announce { seq: 1, number: 2, ..announce };
     let withdraw = frame::Withdraw { connection: 0, seq: 2, number: 2 };
-    let resume = frame::Resume { connection: 0, seq: 3, message: 1, from: 100, wanted: 60_000 };
+    let resume = frame::Resume { connection: 0, seq: 3, message: 3, from: 100, wanted: 60_000 };
     let pong = frame::Pong { id: 0 };
     let welcome =
         frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source: address(1), credit: 1 << 16 };
@@ -138,7 +138,10 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
             .wait(12)
             .say(welcome)
             .write()
+            .say(frame::Ack { connection: 0, upto: 1, credit: 1 << 17 })
             .post(0, 60_000)
+            .post(0, 60_000)
+            .write()
             .say(announce)
             .say(other)
             .say(withdraw)

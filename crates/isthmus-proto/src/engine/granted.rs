@@ -191,6 +191,20 @@ impl Engine {
         }
     }
 
+    /// The rest of a message is wanted. It goes before later messages that go by announcements: these came into line
+    /// without being asked for, and the receiver may not get to them before.
+    pub(super) fn line_up(&mut self, peer: PeerId, index: usize) {
+        let order = self.operations[index].order;
+        let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
+        let bulk = &mut connection.traffic.bulk;
+        let may_wait = |other: &usize| {
+            let other = &self.operations[*other];
+            other.granted_before > 0 && other.order > order
+        };
+        let before = connection.announces.as_ref().and_then(|_| bulk.iter().position(may_wait));
+        bulk.insert(before.unwrap_or(bulk.len()), index);
+    }
+
     /// A message of so many bytes that went by an announcement is accepted; it may be in line, with nothing more to send.
     pub(super) fn end_granted(&mut self, peer: PeerId, index: usize, total: u64, in_line: bool) {
         let connection = self.connection(peer);
@@ -223,12 +237,12 @@ impl Engine {
         operation.allowed = operation.limit;
         operation.sent = resume.from.min(operation.sent).min(operation.limit);
         operation.awaiting = false;
-        if operation.sent < operation.limit {
-            connection.traffic.bulk.push_back(index);
-        }
         if let Some(announces) = connection.announces.as_deref_mut() {
             announces.known.close(operation.total);
             announces.known.distrust();
+        }
+        if operation.sent < operation.limit {
+            self.line_up(peer, index);
         }
         self.counters.messages_resumed += 1;
         self.kick(peer);

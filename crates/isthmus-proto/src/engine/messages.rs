@@ -334,7 +334,7 @@ impl Engine {
             self.note_receive(peer, heard);
         }
         if waiting && more {
-            self.connection(peer).traffic.bulk.push_back(index);
+            self.line_up(peer, index);
             self.kick(peer);
         }
         self.try_finish(index, mem);

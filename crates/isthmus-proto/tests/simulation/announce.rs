@@ -32,13 +32,15 @@ fn asking(net: Net, config: impl Fn(Config) -> Config) -> Program {
     program.recv(1, Some(0), TAGGED, Some(0), 64);
     program.send(0, 1, TAGGED, 0, 64, How::default());
     program.settle();
-    for _ in 0..3 {
-        program.send(0, 1, TAGGED, 0, LONG, How::default());
+    for _ in 0..2 {
+        for _ in 0..3 {
+            program.send(0, 1, TAGGED, 0, LONG, How::default());
+        }
+        for _ in 0..3 {
+            program.recv(1, Some(0), TAGGED, Some(0), LONG);
+        }
+        program.settle();
     }
-    for _ in 0..3 {
-        program.recv(1, Some(0), TAGGED, Some(0), LONG);
-    }
-    program.settle();
     program
 }
 
@@ -170,6 +172,20 @@ fn nothing_is_announced_where_the_credit_lasts_or_the_peer_is_near_or_another_pr
         let set = |config| Config { transfers: transfer.into(), ..small(config) };
         assert_eq!(told(asking(far(), set)), 0, "{transfer}");
     }
+}
+
+#[test]
+fn nothing_is_announced_before_a_long_path_is_known_that_has_enough_credit() {
+    const FAR_US: u64 = 183_000;
+    let net = Net { delay: (FAR_US, FAR_US), rate: 10 * RATE, buffer: 64 << 20, ..far() };
+    let config = |config| Config { credit_grows: true, streams: 1, ..config };
+    let mut program = Program::new(World::new(3, 2, net, config));
+    for class in 0..8 {
+        program.recv(1, Some(0), TAGGED, Some(class), 4 << 20);
+        program.send(0, 1, TAGGED, class, 4 << 20, How::default());
+    }
+    program.finish();
+    assert_eq!(counters(&program, 1).receives_announced, 0);
 }
 
 #[test]

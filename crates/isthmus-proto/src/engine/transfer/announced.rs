@@ -10,9 +10,9 @@ use crate::engine::Config;
 const RATE: u64 = 125;
 
 /// Whether the credit is less than the path holds, and too small for a message and those before it that went without, by
-/// announcements.
+/// announcements. Not before some of it has come back: until then the receiver may not know yet how much the path holds.
 pub(super) fn asks(message: &Message) -> bool {
-    let short = message.left < message.total + message.granted;
+    let short = message.left < message.total + message.granted && message.used > message.most;
     short && message.rtt_us >= Config::FAR_US && message.most < RATE * message.rtt_us
 }
 

@@ -43,9 +43,10 @@ const TELL_US: Micros = 100_000;
 struct Message {
     /// Its length. Bytes.
     total: u64,
-    /// Credit that is left, and most that was there at once. Bytes.
+    /// Credit that is left, most that was there at once, and all that was used. Bytes.
     left: u64,
     most: u64,
+    used: u64,
     /// Messages before it that the receiver has not accepted; those left out that go by announcements, whose length
     /// is `granted`. Bytes.
     unaccepted: usize,
@@ -147,7 +148,8 @@ impl Connection {
             .as_ref()
             .map_or((0, 0), |announces| (announces.known.open, announces.known.open_bytes));
         let unaccepted = self.traffic.unaccepted.len().saturating_sub(open);
-        Message { total, left, most, unaccepted, granted, rtt_us: self.rtt_us.unwrap_or(0) }
+        let (used, rtt_us) = (self.credit_used, self.rtt_us.unwrap_or(0));
+        Message { total, left, most, used, unaccepted, granted, rtt_us }
     }
 }
 

@@ -6,8 +6,8 @@ use isthmus_wire::frame::{self, Frame, MAGIC, PROTOCOL_VERSION};
 use super::{Victim, message, send};
 use crate::world::address;
 
-/// A victim that has sent something long with too little credit for it, and is far away.
-fn asking() -> (Victim, LaneId) {
+/// A victim that has sent something long with too little credit for it, and is far away; and the number of that.
+fn asking() -> (Victim, LaneId, u64) {
     let mut victim = Victim::new();
     let lane = victim.engine.lane_accepted();
     let (source, target) = (address(1), address(0));
@@ -17,10 +17,21 @@ fn asking() -> (Victim, LaneId) {
     victim.now = 50_000;
     victim.say(lane, frame::Pong { id: 0 }, &[]).unwrap();
     let peer = victim.engine.peer(&address(1)).unwrap();
+    // By all the credit that there is; by what it is given of it then; and by none.
+    send(&mut victim, peer, 64 << 10);
+    victim.drain();
+    for credit in [128 << 10, 192 << 10] {
+        victim.say(lane, frame::Ack { connection: 0, upto: 0, credit }, &[]).unwrap();
+        send(&mut victim, peer, 60 << 10);
+        victim.drain();
+    }
     send(&mut victim, peer, 200_000);
-    let asked = |frame: &Frame| matches!(frame, Frame::Message(message) if message.flags & frame::flags::ANNOUNCE != 0);
-    assert!(victim.drain().iter().any(asked));
-    (victim, lane)
+    let asked = |frame: &Frame| match frame {
+        Frame::Message(message) if message.flags & frame::flags::ANNOUNCE != 0 => Some(message.seq),
+        _ => None,
+    };
+    let message = victim.drain().iter().find_map(asked).expect("it asks");
+    (victim, lane, message)
 }
 
 fn announce(seq: u64, order: u64) -> frame::Announce {
@@ -42,8 +53,8 @@ fn receives_that_are_announced_without_end_or_unasked_cost_no_memory() {
     victim.drain();
     assert_eq!(ways(&victim), (0, 1), "nobody has asked for announcements");
 
-    let (mut victim, lane) = asking();
-    (0..10_000).for_each(|seq| victim.say(lane, announce(seq, 1), &[]).unwrap());
+    let (mut victim, lane, _) = asking();
+    (0..10_000).for_each(|seq| victim.say(lane, announce(seq, 4), &[]).unwrap());
     (0..2_000).for_each(|_| send(&mut victim, peer, 20_000));
     victim.drain();
     let (announced, others) = ways(&victim);
@@ -82,12 +93,12 @@ fn data_that_nobody_announced_is_dropped_and_asked_for_again() {
 
 #[test]
 fn a_message_is_not_asked_for_again_that_did_not_go_by_an_announcement() {
-    let (mut victim, lane) = asking();
-    let resume = frame::Resume { connection: 0, seq: 0, message: 0, from: 0, wanted: 200_000 };
+    let (mut victim, lane, message) = asking();
+    let resume = frame::Resume { connection: 0, seq: 0, message, from: 0, wanted: 200_000 };
     assert!(victim.say(lane, resume, &[]).is_err());
     // Of one that did a peer may want what it likes.
-    let (mut victim, lane) = asking();
-    victim.say(lane, announce(0, 1), &[]).unwrap();
+    let (mut victim, lane, _) = asking();
+    victim.say(lane, announce(0, 4), &[]).unwrap();
     let peer = victim.engine.peer(&address(1)).unwrap();
     send(&mut victim, peer, 100_000);
     let gone = victim.drain();
