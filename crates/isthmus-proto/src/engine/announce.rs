@@ -202,7 +202,6 @@ impl Engine {
         if std::mem::replace(&mut made.asked, true) {
             return;
         }
-        self.askers += 1;
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref_mut() else { return };
         for (channel, posted) in self.matcher.directed(peer) {
             if posted.announced == 0
@@ -218,29 +217,18 @@ impl Engine {
 
     /// A receive is posted, for which no message has come: its number if it is announced, or 0.
     pub(super) fn announce(&mut self, channel: Channel, posted: &Posted) -> u32 {
-        let told = self.askers > 0 && !self.closing;
-        let Some(peer) = posted.wanted.source.filter(|_| told) else { return 0 };
+        let Some(peer) = posted.wanted.source.filter(|_| !self.closing) else { return 0 };
         let Some(record) = self.peers.get_mut(peer.0 as usize) else { return 0 };
         let Some(connection) = record.connection.as_deref_mut() else { return 0 };
-        let asked = connection.expected_order;
-        if connection.announces.as_ref().is_some_and(|announces| announces.made.until <= asked) {
-            self.end_asking(peer);
-            return 0;
-        }
+        let turn = connection.expected_order;
+        let Some(announces) = connection.announces.as_deref_mut() else { return 0 };
+        announces.made.asked &= turn < announces.made.until;
         let Some(frame) = announcement(connection, channel, posted) else { return 0 };
         let number = connection.announced();
         connection.traffic.urgent.push_back(frame);
         self.counters.receives_announced += 1;
         self.kick(peer);
         number
-    }
-
-    /// The peer asks no more.
-    fn end_asking(&mut self, peer: PeerId) {
-        let announces = self.connection(peer).announces.as_deref_mut();
-        if announces.is_some_and(|announces| std::mem::take(&mut announces.made.asked)) {
-            self.askers -= 1;
-        }
     }
 
     /// A receive is no longer posted.
@@ -268,8 +256,9 @@ impl Engine {
 
     /// The peer is gone, or near: nothing is announced any more, in either direction.
     pub(super) fn forget_announcements(&mut self, peer: PeerId) {
-        self.end_asking(peer);
-        self.connection(peer).announces = None;
+        let connection = self.connection(peer);
+        connection.announces = None;
+        connection.goes_long = connection.is_own;
     }
 
     /// Asks the peer for announcements, by this message and the next ones.
@@ -281,6 +270,7 @@ impl Engine {
             known.since = order;
         }
         known.ask_until = order + ASKED_FOR;
+        connection.goes_long = true;
     }
 
     /// A message begins: the room of the receive that it takes, where one was announced, and whether it asks for more.

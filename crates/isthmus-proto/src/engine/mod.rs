@@ -219,8 +219,6 @@ pub struct Engine {
     credit_given: u64,
     /// Peers that were granted more than every peer is.
     credit_peers: u64,
-    /// Peers that ask for receives to be announced.
-    askers: u32,
     generation: u32,
     /// The program closes the endpoint.
     closing: bool,
@@ -270,7 +268,6 @@ impl Engine {
             lingering: Vec::new(),
             credit_given: 0,
             credit_peers: 0,
-            askers: 0,
             generation: 0,
             closing: false,
             parted: false,

@@ -171,9 +171,7 @@ impl Engine {
     pub fn recv(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
         let &RecvRequest { source, channel, tag, ignore, ref options, .. } = request;
         let wanted = self.wanted(source, channel, tag, ignore);
-        let waits = !self.matcher.has_unexpected(channel)
-            && self.failure_of(wanted.source).is_none()
-            && self.askers == 0;
+        let waits = !self.matcher.has_unexpected(channel) && self.is_plain_source(wanted.source);
         if !waits || request.multi.is_some() {
             return self.recv_at_length(request, place, len, mem);
         }
@@ -234,9 +232,17 @@ impl Engine {
     }
 
     /// Why nothing will come from this peer any more.
-    #[inline]
     fn failure_of(&self, source: Option<PeerId>) -> Option<&OpError> {
         self.peers.get(source?.0 as usize)?.connection.as_ref()?.trouble.failed.as_ref()
+    }
+
+    /// Whether nothing is known of this peer for which a receive of its messages has to be looked at: trouble, or
+    /// announcements.
+    #[inline]
+    fn is_plain_source(&self, source: Option<PeerId>) -> bool {
+        let peer = source.and_then(|peer| self.peers.get(peer.0 as usize));
+        let connection = peer.and_then(|peer| peer.connection.as_deref());
+        connection.is_none_or(|connection| connection.trouble.is_absent() && connection.announces.is_none())
     }
 
     #[inline]

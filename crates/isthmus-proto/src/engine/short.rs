@@ -34,11 +34,10 @@ impl Engine {
         let lane = *connection.lanes.first()?;
         let record = self.lanes.get(lane.0 as usize)?;
         let plain = connection.warm
-            && !connection.is_own
+            && !connection.goes_long
             && connection.carriers() == 1
             && connection.late.is_none()
             && connection.ways.is_none()
-            && connection.announces.is_none()
             && connection.trouble.failed.is_none()
             && record.state == LaneState::Open
             && record.router.is_none()

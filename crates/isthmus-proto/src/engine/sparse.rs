@@ -51,6 +51,12 @@ impl<T: Empty> Sparse<T> {
         self.0.as_deref_mut()
     }
 
+    /// Whether there is none, not even an empty one.
+    #[inline]
+    pub(crate) fn is_absent(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Gives its memory back if it is empty.
     pub(crate) fn shed(&mut self) {
         self.0.take_if(|value| value.is_empty());
@@ -68,6 +74,7 @@ impl Engine {
         let record = &mut self.peers[peer.0 as usize];
         let connection = record.connection.get_or_insert_with(Connection::fresh);
         (connection.warm, connection.is_own) = (true, record.address == self.config.address);
+        connection.goes_long = connection.is_own || connection.announces.is_some();
         self.warm.0.push_back(peer);
         if self.warm.0.len() <= WARM_MAX {
             return;

@@ -577,6 +577,8 @@ pub(crate) struct Connection {
     pub(crate) warm: bool,
     /// It is the endpoint's to itself (`own.rs`).
     pub(crate) is_own: bool,
+    /// So it is, or its messages are compared with announcements: none goes the short way (`short.rs`).
+    pub(crate) goes_long: bool,
     pub(crate) traffic: Sparse<Traffic>,
     pub(crate) trouble: Sparse<Trouble>,
 
