@@ -1,12 +1,13 @@
 //! Sockets for packets in batches, both ways, never split up on the way, and when they came:
 //! by UDP, or as Ethernet frames of a kind of our own.
 //!
-//! `unsafe` lives in `ethernet/sys.rs` only.
+//! `unsafe` lives in `ethernet/sys.rs` and `memory.rs` only.
 
 #![deny(unsafe_code)]
 
 mod clocks;
 mod ethernet;
+mod memory;
 mod udp;
 
 use std::io;
@@ -94,6 +95,15 @@ impl PacketSocket {
         match self {
             Self::Udp(socket) => socket.send(to, segment, packets),
             Self::Ethernet(socket) => socket.send(to, segment, packets),
+        }
+    }
+
+    /// Packets that the system has dropped since the last call, as there was no room for them until they were read, about;
+    /// 0 where it does not say.
+    pub fn take_dropped(&mut self) -> u64 {
+        match self {
+            Self::Udp(socket) => socket.take_dropped(),
+            Self::Ethernet(_) => 0,
         }
     }
 

@@ -10,6 +10,7 @@ use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::clocks::Clocks;
+use crate::memory::Drops;
 use crate::{Sent, enlarge};
 
 /// Messages that are read at once; with GRO each may be many packets.
@@ -28,6 +29,7 @@ pub struct UdpSocket {
     room: Vec<u8>,
     metas: Box<[RecvMeta; MESSAGES]>,
     clocks: Clocks,
+    drops: Drops,
 }
 
 impl UdpSocket {
@@ -45,7 +47,14 @@ impl UdpSocket {
         }
         enlarge(&socket, "UDP", say);
         let room = vec![0; MESSAGES * MESSAGE_BYTES];
-        Ok(Self { socket, state, room, metas: Default::default(), clocks: Clocks::new() })
+        Ok(Self {
+            socket,
+            state,
+            room,
+            metas: Default::default(),
+            clocks: Clocks::new(),
+            drops: Drops::default(),
+        })
     }
 
     /// The descriptor, to wait on.
@@ -76,11 +85,17 @@ impl UdpSocket {
         let now = Instant::now();
         for (message, meta) in slices.iter_mut().zip(&self.metas[..count]) {
             let arrived = meta.timestamp.map_or(now, |at| self.clocks.arrived(now, at));
+            self.drops.note(meta.len.div_ceil(meta.stride.max(1)));
             for packet in message[..meta.len].chunks_mut(meta.stride.max(1)) {
                 take(meta.addr, arrived, packet);
             }
         }
         Ok(count > 0)
+    }
+
+    /// Packets that the system has dropped since the last call, as there was no room for them until they were read, about.
+    pub fn take_dropped(&mut self) -> u64 {
+        self.drops.take(self.socket.as_fd())
     }
 
     /// Sends packets of `segment` bytes each, of which the last may be shorter.
@@ -147,6 +162,21 @@ mod tests {
         }
         assert!(got == bytes);
         assert!(sizes[..30].iter().all(|size| *size == 1_000) && sizes[30] == 500, "{sizes:?}");
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_told_once() {
+        let bind = || UdpSocket::bind("127.0.0.1:0".parse().expect("valid"), |_| {}).expect("loopback");
+        let (a, mut b) = (bind(), bind());
+        b.socket.set_recv_buffer_size(64 << 10).expect("less is always possible");
+        let to = b.socket.local_addr().expect("bound").as_socket().expect("IP");
+        assert_eq!(b.take_dropped(), 0);
+        (0..1_000).for_each(|_| assert_eq!(a.send(to, 1_000, &[7; 1_000]), Sent::Yes));
+        let mut came = 0;
+        while b.receive(|_, _, _| came += 1).expect("no error") {}
+        let dropped = b.take_dropped();
+        assert!(came > 0 && came + dropped == 1_000, "{came} came, {dropped} were dropped");
+        assert_eq!(b.take_dropped(), 0);
     }
 
     #[test]
