@@ -31,6 +31,7 @@
 mod answers;
 pub mod congestion;
 pub mod detection;
+mod intake;
 pub mod mtu;
 mod pacer;
 mod parity;

@@ -8,6 +8,7 @@ use isthmus_ledger::{Kind, Ledger, PathKey};
 use slab::Slab;
 
 use crate::Micros;
+use crate::intake::Intake;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
 use crate::path::{Common, Learned};
 use crate::protection::{Protection, Session, without_checksum};
@@ -201,6 +202,7 @@ pub struct Port {
     buried: HashSet<(SocketAddr, ConnectionId)>,
     expected: HashMap<Token, Expected>,
     dropped: Dropped,
+    intake: Intake,
     /// What this host's flows tell each other, and the address that ours leave by.
     ledger: Option<(Ledger, IpAddr)>,
 }
@@ -225,6 +227,7 @@ impl Port {
             buried: HashSet::new(),
             expected: HashMap::new(),
             dropped: Dropped::default(),
+            intake: Intake::default(),
             ledger: None,
         }
     }
@@ -288,6 +291,7 @@ impl Port {
         let common = self.common.get(&peer.ip()).and_then(Weak::upgrade).unwrap_or_default();
         self.common.insert(peer.ip(), Arc::downgrade(&common));
         stream.join(common);
+        stream.count_strain_from(self.intake.strain());
         if let Some((ledger, from)) = &self.ledger {
             let key = PathKey::new(Some(*from), peer.ip());
             // On a long path no more than a first flight may go before the peer has answered, which tells as much, and
@@ -384,6 +388,7 @@ impl Port {
 
     /// Takes in a packet. `arrived` is when the system got it, by the clock of `now`.
     pub fn on_packet(&mut self, now: Micros, arrived: Micros, from: SocketAddr, bytes: &mut [u8]) {
+        self.intake.note(now, arrived);
         match Packet::decode(bytes) {
             Ok(Packet::Numbered { header, number, ack_now, checked, body }) => {
                 let bytes = if checked { without_checksum(bytes) } else { Some(bytes) };
@@ -407,6 +412,17 @@ impl Port {
             Ok(Packet::Reset { target }) => self.on_reset(now, from, target),
             Err(_) => self.dropped.garbled += 1,
         }
+    }
+
+    /// Whether something that came since the last call had waited to be read: whoever has the socket is to look then
+    /// whether packets were dropped there ([`Port::note_dropped`]).
+    pub fn take_lag(&mut self) -> bool {
+        self.intake.take_lag()
+    }
+
+    /// The system has dropped so many packets more for want of room in the socket.
+    pub fn note_dropped(&mut self, now: Micros, packets: u64) {
+        self.intake.note_dropped(now, packets);
     }
 
     fn tell(&mut self, now: Micros, from: SocketAddr, id: ConnectionId, what: impl FnOnce(&mut Stream)) {
@@ -512,7 +528,9 @@ impl Port {
             if at > now {
                 return None;
             }
-            self.streams[key].stream.on_timeout(now);
+            let stream = &mut self.streams[key].stream;
+            stream.on_timeout(now);
+            stream.tell_strain(self.intake.news(now));
             let segment = self.fill(now, key, packets, bytes, out);
             let to = self.streams[key].peer;
             self.schedule(now, key, segment > 0);

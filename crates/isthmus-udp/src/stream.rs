@@ -32,7 +32,7 @@ use crate::sending::Sending;
 use crate::sent::{Fates, Sent};
 use crate::sharing::{Load, Sharing};
 use crate::spec::Composition;
-use crate::wire::{ConnectionId, TOKEN_LEN, Token};
+use crate::wire::{ConnectionId, Strain, TOKEN_LEN, Token};
 
 /// What a packet takes of an Ethernet besides its UDP payload: IPv4 and UDP headers 28,
 /// frame 18, preamble and gap 20. Bytes.
@@ -160,6 +160,10 @@ pub struct Counters {
     pub silences: u64,
     /// Acknowledgements that told of packets of ours: these get through, and answers do.
     pub answers: u64,
+    /// Of the packets that count as lost, those that the peer's socket had no room for.
+    pub packets_refused: u64,
+    /// For how long packets waited for the peer to read them, of times in which they mostly did. Microseconds.
+    pub peer_busy_us: Micros,
 }
 
 /// A stream's state, for whoever watches.
@@ -252,6 +256,31 @@ pub struct Stream {
     greeting_at: Micros,
     floor_told: u64,
     counters: Counters,
+    ours: OwnStrain,
+    peers: PeerStrain,
+}
+
+/// What the peer is told of our host ([`Strain`]).
+#[derive(Clone, Copy, Debug, Default)]
+struct OwnStrain {
+    /// Where the stream began.
+    from: Strain,
+    news: Option<Strain>,
+    told: Strain,
+    told_at: Micros,
+}
+
+/// What the peer told of its host.
+#[derive(Clone, Copy, Debug, Default)]
+struct PeerStrain {
+    last: Strain,
+    heard_at: Micros,
+    /// Until when it holds.
+    until: Micros,
+    /// Packets that it dropped and that do not count as lost yet.
+    dropped: u64,
+    /// When, by its clock, it had read what the last acknowledgement told of.
+    read_at: u64,
 }
 
 impl Stream {
@@ -343,6 +372,8 @@ impl Stream {
             greeting_at: 0,
             floor_told: 0,
             counters: Counters::default(),
+            ours: OwnStrain::default(),
+            peers: PeerStrain { heard_at: now, ..PeerStrain::default() },
             config,
         };
         if let Some(learned) = learned {
@@ -506,6 +537,20 @@ impl Stream {
     /// Goes to the same host as others of its port, whose losses are known to it from now on.
     pub(crate) fn join(&mut self, common: Arc<Common>) {
         self.path.join(common);
+    }
+
+    /// What is told of our host counts from here.
+    pub(crate) fn count_strain_from(&mut self, strain: Strain) {
+        self.ours.from = strain;
+    }
+
+    /// What of our host the peer is to be told, if anything.
+    pub(crate) fn tell_strain(&mut self, strain: Option<Strain>) {
+        let from = self.ours.from;
+        self.ours.news = strain.map(|strain| Strain {
+            busy_us: strain.busy_us.wrapping_sub(from.busy_us),
+            dropped: strain.dropped.wrapping_sub(from.dropped),
+        });
     }
 
     /// Is planned for together with other flows of this host from now on.

@@ -24,7 +24,7 @@
 //! | 3 Ack | see [`Ack`] | what has arrived |
 //! | 4 Floor | number 6 | fates of numbers below are settled |
 //! | 5 Ping | | asks for an acknowledgement |
-//! | 6 Padding | anything up to the packet's end | none |
+//! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1: see [`Strain`] |
 //! | 7 Close | reason 1 | the connection ends at once |
 //! | 8 Parity | see [`ParityShard`], up to the packet's end | makes good what is lost of a block |
 
@@ -45,6 +45,10 @@ pub const ACK_FIXED: usize = 1 + 6 + 4 + 4 + 8 + 8 + 1 + 2 + 1;
 /// Room that a parity frame takes beside its shard: as much as a stream frame does, so that
 /// packets of both are of one length. Bytes.
 pub const PARITY_OVERHEAD: usize = 1 + 7 + 1 + 1 + 1;
+/// Room that what is told of a strain takes. Bytes.
+pub const STRAIN_BYTES: usize = 1 + 1 + 4 + 4;
+/// What padding begins with that tells of a strain; else it is all 0.
+const STRAINED: u8 = 1;
 /// Most words of one bitmap of an acknowledgement.
 pub const WORDS_MAX: usize = 64;
 /// Numbers and windows below this can be written.
@@ -273,6 +277,18 @@ pub struct ParityShard<'a> {
     pub bytes: &'a [u8],
 }
 
+/// That a host does not read packets as fast as they come: its processor, and not the path, holds them up. Fields in
+/// this order: 1, busy 4, dropped 4. It is padding that says something, so that builds from before it was there, which
+/// take no packet with a frame that they do not know, pass over it; and so the last frame of its packet. Both count from
+/// the stream's beginning, modulo 2^32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strain {
+    /// For how long packets waited to be read, of times in which they mostly did. Microseconds.
+    pub busy_us: u32,
+    /// Packets that found no room in the socket, about.
+    pub dropped: u32,
+}
+
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the table at the module's top says it")]
@@ -282,6 +298,7 @@ pub enum Frame<'a> {
     Floor(u64),
     Ping,
     Padding,
+    Strain(Strain),
     Close { reason: u8 },
     Parity(ParityShard<'a>),
 }
@@ -307,8 +324,8 @@ impl<'a> Frames<'a> {
             4 => Ok(Frame::Floor(from.uint(6)?)),
             5 => Ok(Frame::Ping),
             6 => {
-                from.0 = &[];
-                Ok(Frame::Padding)
+                let bytes = std::mem::take(&mut from.0);
+                Ok(read_strain(bytes).map_or(Frame::Padding, Frame::Strain))
             }
             7 => Ok(Frame::Close { reason: from.uint(1)? as u8 }),
             8 => Ok(Frame::Parity(read_parity(from)?)),
@@ -345,6 +362,15 @@ fn read_ack<'a>(from: &mut Reader<'a>) -> Result<Ack<'a>, WireError> {
     };
     let recent = Words { first, bytes: from.take(8 * recent as usize)? };
     Ok(Ack { largest, arrived, delay_us, upto, window, recent, sweep })
+}
+
+/// What padding says, if anything.
+fn read_strain(bytes: &[u8]) -> Option<Strain> {
+    let mut from = Reader(bytes);
+    if from.uint(1).ok()? as u8 != STRAINED {
+        return None;
+    }
+    Some(Strain { busy_us: from.uint(4).ok()? as u32, dropped: from.uint(4).ok()? as u32 })
 }
 
 fn read_parity<'a>(from: &mut Reader<'a>) -> Result<ParityShard<'a>, WireError> {
@@ -396,6 +422,11 @@ pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
         }
         Frame::Ping => out.push(5),
         Frame::Padding => out.push(6),
+        Frame::Strain(Strain { busy_us, dropped }) => {
+            out.extend_from_slice(&[6, STRAINED]);
+            put(out, u64::from(busy_us), 4);
+            put(out, u64::from(dropped), 4);
+        }
         Frame::Close { reason } => out.extend_from_slice(&[7, reason]),
         Frame::Stream { offset, data, fin } => {
             put_stream_head(out, offset, data.len() as u16, fin);
@@ -500,6 +531,20 @@ mod tests {
             assert_eq!(Frames::new(&bytes).next(), Some(Err(WireError::Truncated)), "byte {at}");
         }
         assert_eq!(Frames::new(&out[..14]).next(), Some(Err(WireError::Truncated)), "an odd length");
+    }
+
+    #[test]
+    fn a_strain_looks_like_padding_to_who_does_not_know_it() {
+        let strain = Strain { busy_us: 0x0102, dropped: 0x0304 };
+        let mut out = Vec::new();
+        put_small(&mut out, &Frame::Ping);
+        put_small(&mut out, &Frame::Strain(strain));
+        assert_eq!(out, [5, 6, 1, 2, 1, 0, 0, 4, 3, 0, 0]);
+        assert_eq!(out.len(), 1 + STRAIN_BYTES);
+        assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Ping), Ok(Frame::Strain(strain))]);
+        for padding in [&[6][..], &[6, 0, 0], &[6, 2, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
+            assert_eq!(Frames::new(padding).collect::<Vec<_>>(), [Ok(Frame::Padding)]);
+        }
     }
 
     proptest! {

@@ -21,6 +21,12 @@ pub struct AckSample {
     pub acked_packets: u64,
     /// Packets that now count as lost.
     pub lost_packets: u64,
+    /// Those of them that the receiver's host has dropped, as it does not read packets as fast as they come.
+    pub refused_packets: u64,
+    /// While it does not: how long the newest packet waited to be read, beyond what its acknowledgement may have.
+    pub wait_us: Option<Micros>,
+    /// Time that the receiver took to read what came since the acknowledgement before.
+    pub read_span_us: Micros,
     /// How many successive packets are lost together, on average. At least 1.
     pub loss_run: f64,
     /// Bytes still under way.

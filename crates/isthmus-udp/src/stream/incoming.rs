@@ -4,13 +4,18 @@ use super::{Failure, Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::congestion::AckSample;
 use crate::pacer::is_short;
-use crate::receiving::StreamFault;
+use crate::receiving::{ACK_DELAY_US, StreamFault};
 use crate::sent::{Carried, Fate, Fates};
-use crate::wire::{Ack, Frame, Frames, Header, Token};
+use crate::wire::{Ack, Frame, Frames, Header, Strain, Token};
 
 /// Added to two round trips, after which a packet of which nothing was heard counts as lost.
 /// Microseconds.
 const STALE_US: Micros = 50_000;
+/// How long what the peer told of its host holds, or two round trips: it says so again after a fifth of that.
+/// Microseconds.
+const STRAIN_LASTS_US: Micros = 100_000;
+/// How much later than it was so it may be told for how long its packets waited. Microseconds.
+const STRAIN_LATE_US: Micros = 1_000_000;
 
 /// A packet as it came.
 #[derive(Debug)]
@@ -46,8 +51,13 @@ impl Stream {
         }
         let unasked = |frame| matches!(frame, Ok(Frame::Stream { offset, data, .. }) if !self.receiving.has_room(offset, data));
         // Somebody who remembers us from another time may believe to be known.
-        let wrong =
-            Frames::new(frames).any(|frame| frame.is_err() || self.allowance.is_some() && unasked(frame));
+        let mut strain = None;
+        let wrong = Frames::new(frames).any(|frame| {
+            if let Ok(Frame::Strain(told)) = frame {
+                strain = Some(told);
+            }
+            frame.is_err() || self.allowance.is_some() && unasked(frame)
+        });
         if wrong || !self.receiving.note(arrived, packet.number) {
             self.counters.packets_stale += 1;
             return true;
@@ -55,9 +65,14 @@ impl Stream {
         self.counters.packets_received += 1;
         self.heard_at = self.heard_at.max(now);
         self.on_header(now, &packet.header);
+        // It says what the losses were that an acknowledgement beside it shows.
+        if let Some(strain) = strain {
+            self.on_strain(now, strain);
+        }
         let mut eliciting = false;
         for frame in Frames::new(frames).flatten() {
-            eliciting |= !matches!(frame, Frame::Ack(_) | Frame::Padding | Frame::Floor(_));
+            eliciting |=
+                !matches!(frame, Frame::Ack(_) | Frame::Padding | Frame::Strain(_) | Frame::Floor(_));
             if let Err(fault) = self.on_frame(now, &frame) {
                 self.failure = Some(Failure::Fault(fault));
                 self.closing = Some(2);
@@ -136,9 +151,35 @@ impl Stream {
             }
             Frame::Floor(number) => self.receiving.raise_floor(number),
             Frame::Close { .. } => self.failure = Some(Failure::Closed),
-            Frame::Ping | Frame::Padding => {}
+            Frame::Ping | Frame::Padding | Frame::Strain(_) => {}
         }
         Ok(())
+    }
+
+    /// The peer's host does not read packets as fast as they come.
+    fn on_strain(&mut self, now: Micros, strain: Strain) {
+        let last = self.peers.last;
+        let busy_us = strain.busy_us.wrapping_sub(last.busy_us);
+        let dropped = strain.dropped.wrapping_sub(last.dropped);
+        if busy_us.max(dropped) > u32::MAX / 2 {
+            return; // it is older
+        }
+        let most_us = now.saturating_sub(self.peers.heard_at) + STRAIN_LATE_US;
+        self.counters.peer_busy_us += u64::from(busy_us).min(most_us);
+        self.peers.dropped = (self.peers.dropped + u64::from(dropped)).min(self.counters.packets_sent);
+        self.peers.until = now + STRAIN_LASTS_US.max(2 * self.path.rtt_us().unwrap_or(0));
+        (self.peers.last, self.peers.heard_at) = (strain, now);
+    }
+
+    /// Of so many packets that now count as lost, those that the peer's host has dropped.
+    fn take_refused(&mut self, now: Micros, lost: usize) -> usize {
+        if now >= self.peers.until {
+            self.peers.dropped = 0;
+        }
+        let refused = self.peers.dropped.min(lost as u64);
+        self.peers.dropped -= refused;
+        self.counters.packets_refused += refused;
+        refused as usize
     }
 
     fn on_ack(&mut self, now: Micros, ack: &Ack<'_>) -> Result<(), StreamFault> {
@@ -174,11 +215,14 @@ impl Stream {
         fates.acked.iter().for_each(|fate| self.on_acked(fate));
         fates.late.iter().for_each(|fate| self.on_late(fate));
         fates.lost.iter().for_each(|fate| self.on_lost(fate));
-        fates.lost.iter().for_each(|(number, _)| self.path.note_lost(*number));
-        self.path.note_fates(fates.acked.len(), fates.lost.len(), fates.late.len());
+        let refused = self.take_refused(now, fates.lost.len());
+        if refused == 0 {
+            fates.lost.iter().for_each(|(number, _)| self.path.note_lost(*number));
+        }
+        self.path.note_fates(fates.acked.len(), fates.lost.len() - refused, fates.late.len());
         self.counters.packets_lost += fates.lost.len() as u64;
         self.counters.packets_late += fates.late.len() as u64;
-        let sample = self.sample(now, ack, fates);
+        let sample = self.sample(now, ack, fates, refused);
         if silence_ended {
             self.congestion.on_silence_ended();
         }
@@ -208,7 +252,7 @@ impl Stream {
         long
     }
 
-    fn sample(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates) -> AckSample {
+    fn sample(&mut self, now: Micros, ack: &Ack<'_>, fates: &Fates, refused: usize) -> AckSample {
         let newest = fates.acked.iter().find(|(number, _)| *number == ack.largest);
         let arrived = self.path.unwrap_clock(ack.arrived);
         let waited = newest.map(|(_, newest)| {
@@ -220,6 +264,10 @@ impl Stream {
         });
         let span_us = self.arrived.map_or(0, |before| arrived.saturating_sub(before));
         self.arrived = Some(self.arrived.map_or(arrived, |before| before.max(arrived)));
+        let read_at = arrived + u64::from(ack.delay_us);
+        let read_span_us = read_at.saturating_sub(self.peers.read_at);
+        self.peers.read_at = self.peers.read_at.max(read_at);
+        let strained = newest.is_some() && now < self.peers.until;
         let resumed = fates.acked.iter().any(|(_, t)| t.resumed);
         let round_ended = fates.acked.iter().any(|(number, _)| *number >= self.round_from);
         if round_ended {
@@ -231,6 +279,9 @@ impl Stream {
             acked_bytes: fates.acked.iter().map(|(_, t)| u64::from(t.wire)).sum(),
             acked_packets: counts(&fates.acked),
             lost_packets: counts(&fates.lost).saturating_sub(fates.late.len() as u64),
+            refused_packets: refused as u64,
+            wait_us: strained.then(|| u64::from(ack.delay_us).saturating_sub(ACK_DELAY_US)),
+            read_span_us,
             loss_run: self.path.run(),
             in_flight: self.sent.in_flight(),
             rtt_us: self.path.rtt_us().unwrap_or(0),

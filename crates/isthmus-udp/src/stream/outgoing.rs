@@ -8,8 +8,8 @@ use crate::redundancy::Matter;
 use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
 use crate::wire::{
-    ACK_FIXED, Frame, Header, PARITY_OVERHEAD, Packet, STREAM_OVERHEAD, U56_END, put_parity_head, put_small,
-    put_stream_head,
+    ACK_FIXED, Frame, Header, PARITY_OVERHEAD, Packet, STRAIN_BYTES, STREAM_OVERHEAD, U56_END,
+    put_parity_head, put_small, put_stream_head,
 };
 
 /// Numbers between two tellings of the floor.
@@ -28,6 +28,9 @@ const COPY_SPACE_MAX_US: Micros = 4_000;
 const HOLDS_UP: u64 = 8;
 /// An application that has nothing to send for so long beyond the pace pauses. Microseconds.
 const PAUSE_US: Micros = 1_000;
+
+/// How often the peer is told that our host does not keep up, where nothing was dropped. Microseconds.
+const STRAIN_EVERY_US: Micros = 20_000;
 
 /// Round trip from which on the last flight is coded: what is missed in shorter ones is soon sent
 /// again. Microseconds.
@@ -104,6 +107,9 @@ impl Stream {
             let skip = usize::from(self.probes_due);
             return Some(self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece));
         }
+        if self.strain_due(now) {
+            return Some(Load::Nothing);
+        }
         if first
             && self.handshake == Handshake::Done
             && let Some(size) = self.mtu.poll_probe(now)
@@ -163,6 +169,13 @@ impl Stream {
             return Some(Load::Ping);
         }
         self.receiving.ack_due().is_some_and(|due| now >= due).then_some(Load::Nothing)
+    }
+
+    /// Whether the peer is to be told of our host: of drops with the acknowledgement by which it finds out what was lost.
+    fn strain_due(&self, now: Micros) -> bool {
+        let Some(news) = self.ours.news.filter(|_| self.handshake == Handshake::Done) else { return false };
+        let drops = news.dropped != self.ours.told.dropped && self.wants_ack(now);
+        drops || now >= self.ours.told_at + STRAIN_EVERY_US
     }
 
     /// When the stream is to be asked for once more. Whoever grants it does so in each acknowledgement of that.
@@ -340,7 +353,11 @@ impl Stream {
         let checked = self.protection.is_checked();
         Packet::Numbered { header, number, ack_now, checked, body: 0 }.encode(out);
         let body = out.len();
+        let strain = matches!(load, Load::Nothing) && self.strain_due(now);
         self.put_acks(now, size, &load, start, out);
+        if strain {
+            self.put_strain(now, start + size, out);
+        }
         let carried = self.put_load(load, start, size, out);
         if let Header::Open { .. } = header {
             self.pad(start, out);
@@ -371,6 +388,14 @@ impl Stream {
         if self.wants_floor() && out.len() - start + FLOOR_BYTES <= left {
             self.floor_told = self.sent.floor();
             put_small(out, &Frame::Floor(self.floor_told));
+        }
+    }
+
+    fn put_strain(&mut self, now: Micros, end: usize, out: &mut Vec<u8>) {
+        let fits = out.len() + STRAIN_BYTES + self.protection.overhead() <= end;
+        if let Some(news) = self.ours.news.filter(|_| fits) {
+            put_small(out, &Frame::Strain(news));
+            (self.ours.told, self.ours.told_at) = (news, now);
         }
     }
 

@@ -14,6 +14,7 @@ mod hostile;
 mod latency;
 mod messages;
 mod net;
+mod overload;
 mod pieces;
 mod ramp;
 mod sealed;

@@ -1,7 +1,7 @@
 //! Ports joined by links of the lab's model, in virtual time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 
 use isthmus_lab::model::{Direction, DirectionSpec, Fate, Loss, wire_bytes};
@@ -79,6 +79,7 @@ impl PathSpec {
     }
 }
 
+#[derive(Debug)]
 struct Delivery {
     to: usize,
     from: SocketAddr,
@@ -88,6 +89,57 @@ struct Delivery {
 
 /// A packet that waits for a link that stands still: by which port it was sent, and whereto.
 type Waiting = (usize, SocketAddr, Vec<u8>);
+
+/// A host whose processor takes its time with each packet, and whose socket holds so much.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// Bytes/s (UDP payload); 0: as fast as they come.
+    pub(crate) rate: u64,
+    pub(crate) socket_bytes: usize,
+    /// It runs for so long of each such time; 0: always. Microseconds.
+    pub(crate) slot_us: (Micros, Micros),
+    socket: VecDeque<Delivery>,
+    held_bytes: usize,
+    /// When it is done with the packet before.
+    free_at: Micros,
+    /// Fractions of a microsecond that are left over.
+    rest: u64,
+    /// Packets that found no room, and of them those that the port was not told of.
+    pub(crate) dropped: u64,
+    untold: u64,
+}
+
+impl Reader {
+    /// When the next packet has been read.
+    fn due(&self) -> Option<Micros> {
+        self.socket.front().map(|_| self.free_at)
+    }
+
+    /// When it has worked for so long.
+    fn after(&self, mut now: Micros, mut work_us: Micros) -> Micros {
+        let (slot, every) = self.slot_us;
+        while let Some(into) = now.checked_rem(every).filter(|_| work_us > 0) {
+            let step = work_us.min(slot.saturating_sub(into));
+            (now, work_us) =
+                if step == 0 { (now + every - into, work_us) } else { (now + step, work_us - step) };
+        }
+        now + work_us
+    }
+
+    /// It is done with the packet at the head, however long that would have taken.
+    pub(crate) fn go_on(&mut self) {
+        self.free_at = 0;
+    }
+
+    /// Takes the time for the packet at the head.
+    fn begin(&mut self, from: Micros) {
+        if let Some(next) = self.socket.front() {
+            let work = next.bytes.len() as u64 * 1_000_000 + self.rest;
+            self.free_at = self.after(from, work.checked_div(self.rate).unwrap_or(0));
+            self.rest = work.checked_rem(self.rate).unwrap_or(0);
+        }
+    }
+}
 
 /// Ports; each packet takes the direction that belongs to its sender's side: all ports of
 /// even index share one, those of odd index the other.
@@ -100,6 +152,7 @@ pub(crate) struct Net {
     /// What has crossed a link that stands still.
     late: [Vec<Delivery>; 2],
     host_stalls: Vec<Stalls>,
+    pub(crate) readers: Vec<Reader>,
     /// What has come to hosts that stand still.
     inbox: Vec<Vec<Delivery>>,
     mtu: u32,
@@ -146,6 +199,7 @@ impl Net {
             waiting: Default::default(),
             late: Default::default(),
             host_stalls: (0..count).map(|i| Stalls::new(path.host_stalls, path.seed, 2 + i as u64)).collect(),
+            readers: (0..count).map(|_| Reader::default()).collect(),
             inbox: (0..count).map(|_| Vec::new()).collect(),
             mtu: path.mtu,
             flying: BinaryHeap::new(),
@@ -296,7 +350,8 @@ impl Net {
         let stalls = self.host_stalls.iter_mut().map(|stalls| stalls.until(now));
         let ports =
             self.ports.iter().zip(stalls).filter_map(|(port, stall)| stall.or(port.poll_timeout())).min();
-        [arrival, links, ports].into_iter().flatten().min()
+        let reads = self.readers.iter().filter_map(Reader::due).min();
+        [arrival, links, ports, reads].into_iter().flatten().min()
     }
 
     /// Lets go what was held by whatever stands still no longer.
@@ -318,9 +373,40 @@ impl Net {
 
     fn arrive(&mut self, mut delivery: Delivery) {
         delivery.arrived = self.now;
+        let reader = &mut self.readers[delivery.to];
+        if reader.rate > 0 || !reader.socket.is_empty() {
+            if reader.held_bytes + delivery.bytes.len() > reader.socket_bytes {
+                (reader.dropped, reader.untold) = (reader.dropped + 1, reader.untold + 1);
+                self.buffers.push(delivery.bytes);
+                return;
+            }
+            reader.held_bytes += delivery.bytes.len();
+            reader.socket.push_back(delivery);
+            if reader.socket.len() == 1 {
+                reader.begin(self.now);
+            }
+            return;
+        }
         match self.stands_still(delivery.to) {
             true => self.inbox[delivery.to].push(delivery),
             false => self.deliver(delivery),
+        }
+    }
+
+    /// Reads what hosts have had the time for.
+    fn read(&mut self) {
+        for at in 0..self.readers.len() {
+            while self.readers[at].due().is_some_and(|due| due <= self.now) {
+                let reader = &mut self.readers[at];
+                let Some(delivery) = reader.socket.pop_front() else { break };
+                reader.held_bytes -= delivery.bytes.len();
+                reader.begin(reader.free_at);
+                self.deliver(delivery);
+                let (port, reader) = (&mut self.ports[at], &mut self.readers[at]);
+                if port.take_lag() && reader.untold > 0 {
+                    port.note_dropped(self.now, std::mem::take(&mut reader.untold));
+                }
+            }
         }
     }
 
@@ -336,6 +422,7 @@ impl Net {
         self.flush();
         self.now = self.next_event().unwrap_or(until).max(self.now).min(until);
         self.release();
+        self.read();
         while let Some(Reverse((at, _, slot))) = self.flying.peek().copied() {
             if at.div_ceil(1_000) > self.now {
                 break;

@@ -18,6 +18,8 @@
 //! the pace, and of the window what the others leave, but at least its share. So who begins starts from that,
 //! who ends leaves it to the others at once, and one alone tries for more.
 //!
+//! Where the receiver's processor does not keep up, that is the bottleneck, and its socket the queue (`reader.rs`).
+//!
 //! Times are those of the pacer's quanta, which are shorter on a short path (`pacer.rs`): its queue holds little more
 //! than its bursts, and more than what goes ahead of them shows nothing. What is sent there first is what such
 //! a queue holds, and the window makes up for acknowledgements that wait behind what the other end sends.
@@ -30,6 +32,7 @@
 
 mod burst;
 mod group;
+mod reader;
 mod round;
 mod shared;
 mod start;
@@ -41,6 +44,7 @@ use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use burst::Bursts;
 use group::Role;
+use reader::Reader;
 use round::{Losses, Round};
 
 /// Least time over which a round is judged; on a short path so many quanta, and round trips. Microseconds.
@@ -193,6 +197,8 @@ pub struct Rate {
     round_at: Micros,
     /// Rounds that say nothing: what they bring left under other circumstances.
     skip: u32,
+    /// The receiver, while it does not read packets as fast as they come.
+    reader: Reader,
     /// A plan was taken over, and no round has been judged since.
     adopted: bool,
     role: Role,
@@ -231,6 +237,7 @@ impl Rate {
             doubts: 0,
             round_at: 0,
             skip: 0,
+            reader: Reader::default(),
             adopted: false,
             role: Role::Alone,
             group: None,
@@ -239,7 +246,7 @@ impl Rate {
 
     /// What all together may have under way. Bytes (wire).
     fn window_of_all(&self) -> f64 {
-        let round_us = self.rtt_least_us + self.slack_us() + self.back_us;
+        let round_us = self.rtt_least_us + self.slack_us() + self.back_us + self.reader.queue_us();
         match self.phase {
             Phase::Start => {
                 let hinted = self.hint * round_us as f64 / 1e6;
@@ -420,6 +427,9 @@ impl Rate {
     }
 
     fn cruise(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
+        if self.cruise_by_reader(round) {
+            return;
+        }
         let calm = round.calm();
         let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);
         let excess = calm.filter(|calm| calm.ratio() > above(*calm));
@@ -521,6 +531,10 @@ impl Rate {
         let near = !self.unsure && (near_line || self.capacity < NEAR * self.known);
         self.hold = self.patience();
         self.step = (self.step * 2.0).min(if near { self.step_near() } else { 1.0 });
+        if let Some(patience) = self.reader.patience(self.rtt_least_us) {
+            self.hold = self.hold.max(patience);
+            self.reset_step();
+        }
     }
 
     fn path_bytes(&self, us: Micros) -> f64 {
@@ -545,6 +559,7 @@ impl CongestionControl for Rate {
         if self.role == Role::Follows {
             return;
         }
+        self.hear_reader(sample);
         let sample = &AckSample { in_flight: sample.in_flight + self.others_in_flight(), ..*sample };
         self.round.note(sample, 3 * self.queue_us(), self.delivered());
         if sample.round_ended {

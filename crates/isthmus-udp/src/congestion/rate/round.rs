@@ -23,6 +23,8 @@ pub(super) struct Round {
     pub(super) lost: u64,
     /// Of these, those of which was heard while no long queue stood.
     pub(super) calm: Losses,
+    /// Packets that the receiver's host dropped, which do not count as lost here.
+    pub(super) refused: u64,
     /// The newest that arrived had waited long.
     pub(super) queued: bool,
     pub(super) queue_least_us: Option<Micros>,
@@ -67,7 +69,9 @@ impl Round {
             self.span_us += sample.span_us;
         }
         self.acked += sample.acked_packets;
-        self.lost += sample.lost_packets;
+        let lost = sample.lost_packets.saturating_sub(sample.refused_packets);
+        self.lost += lost;
+        self.refused += sample.refused_packets;
         self.app_limited |= sample.app_limited;
         self.is_train |= sample.is_train;
         if let Some(queue) = sample.queue_us {
@@ -79,8 +83,8 @@ impl Round {
             self.queued = queue >= long_us;
         }
         if !self.queued {
-            self.calm.all += sample.acked_packets + sample.lost_packets;
-            self.calm.lost += sample.lost_packets;
+            self.calm.all += sample.acked_packets + lost;
+            self.calm.lost += lost;
         }
     }
 
