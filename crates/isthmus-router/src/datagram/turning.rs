@@ -55,6 +55,18 @@ pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: 
 
 /// Takes in what has come; true where more may be there.
 fn take_in(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> bool {
+    let more = read(port, socket, waits);
+    let mut inner = port.inner.lock();
+    if inner.port.take_lag() {
+        let dropped = socket.take_dropped();
+        if dropped > 0 {
+            inner.port.note_dropped(now(), dropped);
+        }
+    }
+    more
+}
+
+fn read(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> bool {
     for _ in 0..READS {
         let receive = || {
             let came = socket.receive(|from, arrived, packet| {

@@ -1,10 +1,11 @@
 //! Whether bulk to a host that goes by UDP had better go by TCP, because the processor, and not the path, holds it up.
 //!
 //! Packets of our own cost more of the processor than the kernel's. Where whoever turns the lanes is busy with them
-//! nearly all the time, and so little is lost that TCP would do, TCP is tried. Whether it does is measured: if less
-//! arrives than did by UDP, or packets are lost without a queue, UDP carries again, and TCP is not tried again for long.
-//! Nothing of this happens in the first seconds of a transfer. While the system has others run, packets wait as well:
-//! that counts for busy, as it is too little processor all the same.
+//! nearly all the time, or packets wait most of the time until the peer reads them, as it tells, and so little is lost
+//! on the path that TCP would do, TCP is tried. Whether it does is measured: if less arrives than did by UDP, or packets
+//! are lost without a queue, UDP carries again, and TCP is not tried again for long. Nothing of this happens in the first
+//! seconds of a transfer. While the system has others run, packets wait as well: that counts for busy, as it is too
+//! little processor all the same.
 
 use std::fmt;
 
@@ -18,6 +19,9 @@ const PERIODS: u32 = 2;
 /// Share of the time that the processor is busy with packets, from which on it is what holds them up: what is left
 /// goes to the messages in them.
 const BUSY: f64 = 0.85;
+/// The same of the time in which packets wait for the peer: they do not always, where its system has others run or they
+/// are paced at what it reads.
+const FAR_BUSY: f64 = 0.7;
 /// Who carries less than this has other troubles. Bytes/s.
 const RATE_LEAST: f64 = 10e6;
 /// TCP does where so many streams of its older kinds, which take losses for a full queue, would carry so many times
@@ -44,6 +48,8 @@ pub(super) struct Work {
     pub(super) lost: u64,
     /// Time spent with the packets of these lanes, and of all others of the endpoint. Microseconds.
     pub(super) busy_us: Micros,
+    /// Time in which packets waited for the peer to read them, as it does not keep up. Microseconds.
+    pub(super) far_busy_us: Micros,
 }
 
 impl Work {
@@ -52,14 +58,15 @@ impl Work {
         self.packets += more.packets;
         self.lost += more.lost;
         self.busy_us += more.busy_us;
+        self.far_busy_us += more.far_busy_us;
     }
 }
 
 /// What bulk goes by from now on, and why, for people.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
-    /// By TCP: shares of the time, and of packets.
-    Tcp { busy: f64, lost: f64 },
+    /// By TCP, for this host's processor, or, if so, the peer's: shares of the time, and of packets.
+    Tcp { busy: f64, lost: f64, far: bool },
     /// By UDP again: what arrived by TCP, and by UDP before. Bytes/s.
     Slower { tcp: f64, udp: f64 },
     /// The same, as no lane by TCP has come up.
@@ -72,12 +79,11 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gbit = |bytes: &f64| bytes * 8.0 / 1e9;
         match self {
-            Self::Tcp { busy, lost } => write!(
-                f,
-                "the processor is busy with UDP for {:.0} % of the time, {:.2} % lost",
-                100.0 * busy,
-                100.0 * lost
-            ),
+            Self::Tcp { busy, lost, far } => {
+                let whose = if *far { "receiver's processor" } else { "processor" };
+                let (busy, lost) = (100.0 * busy, 100.0 * lost);
+                write!(f, "the {whose} is busy with UDP for {busy:.0} % of the time, {lost:.2} % lost")
+            }
             Self::Slower { tcp, udp } => {
                 write!(f, "TCP is slower, {:.2} Gb/s where UDP carried {:.2}", gbit(tcp), gbit(udp))
             }
@@ -120,9 +126,12 @@ impl Burden {
         self.rtt_us = rtt_us;
         let (done, took) = self.period(now, work)?;
         let rate = done.bytes as f64 * 1e6 / took as f64;
-        let busy = done.busy_us as f64 / took as f64;
+        let share = |us: Micros| us as f64 / took as f64;
+        let far = share(done.busy_us) < BUSY;
+        let (busy, least) =
+            if far { (share(done.far_busy_us), FAR_BUSY) } else { (share(done.busy_us), BUSY) };
         let lost = done.lost as f64 / done.packets.max(1) as f64;
-        if busy < BUSY || rate < RATE_LEAST || rate * AMPLE > tcp_rate(rtt_us, packet, lost) {
+        if busy < least || rate < RATE_LEAST || rate * AMPLE > tcp_rate(rtt_us, packet, lost) {
             (self.periods, self.rate) = (0, 0.0);
             return None;
         }
@@ -133,7 +142,7 @@ impl Burden {
         }
         *self = Self { by_tcp: true, rtt_us, rate: self.rate, ..Self::default() };
         self.from = now + self.start_us();
-        Some(Change::Tcp { busy: busy.min(1.0), lost })
+        Some(Change::Tcp { busy: busy.min(1.0), lost, far })
     }
 
     /// So many bytes have arrived by a lane by TCP since the last look at it; `idled`: meanwhile there was not always
@@ -218,7 +227,7 @@ mod tests {
                 *now,
                 RTT_US,
                 8_972,
-                Work { bytes, packets, lost: packets * lost / 1_000_000, busy_us },
+                Work { bytes, packets, lost: packets * lost / 1_000_000, busy_us, far_busy_us: 0 },
             )
         })
     }
@@ -237,7 +246,7 @@ mod tests {
     fn gone_over() -> (Burden, Micros) {
         let (mut burden, mut now) = (Burden::default(), 1_000);
         let change = udp(&mut burden, &mut now, 10_000_000, 16.0 * GBIT, 0.97, 0);
-        assert_eq!(change, Some(Change::Tcp { busy: 0.97, lost: 0.0 }));
+        assert_eq!(change, Some(Change::Tcp { busy: 0.97, lost: 0.0, far: false }));
         (burden, now)
     }
 
@@ -246,8 +255,25 @@ mod tests {
         let (burden, now) = gone_over();
         assert!(burden.is_by_tcp());
         assert!((4_000_000..5_000_000).contains(&now), "in the first seconds nothing changes: {now}");
-        let line = Change::Tcp { busy: 0.97, lost: 0.0 }.to_string();
+        let line = Change::Tcp { busy: 0.97, lost: 0.0, far: false }.to_string();
         assert_eq!(line, "the processor is busy with UDP for 97 % of the time, 0.00 % lost");
+    }
+
+    #[test]
+    fn the_receivers_processor_counts_as_much_as_ones_own() {
+        let (mut burden, mut now) = (Burden::default(), 0);
+        let work = |far_busy_us| Work { bytes: 50_000_000, packets: 6_000, far_busy_us, ..Work::default() };
+        let mut look = |far_us, count| {
+            (0..count).find_map(|_| {
+                now += LOOK_US;
+                burden.look(now, RTT_US, 8_972, work(far_us))
+            })
+        };
+        assert_eq!(look(LOOK_US / 2, 100), None);
+        let change = look(LOOK_US, 40).expect("it holds UDP up");
+        assert_eq!(change, Change::Tcp { busy: 1.0, lost: 0.0, far: true });
+        let line = "the receiver's processor is busy with UDP for 100 % of the time, 0.00 % lost";
+        assert_eq!(change.to_string(), line);
     }
 
     #[test]

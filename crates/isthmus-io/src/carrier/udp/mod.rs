@@ -316,13 +316,18 @@ impl Udp {
             let Some(known) = self.port.stream(*stream) else { continue };
             let status = known.status();
             let before = std::mem::replace(&mut seat.accounted, status.counters);
-            let lost = |counters: &Counters| counters.packets_lost.saturating_sub(counters.packets_late);
+            // What the peer's host has dropped, the path did not lose.
+            let lost = |counters: &Counters| {
+                counters.packets_lost.saturating_sub(counters.packets_late + counters.packets_refused)
+            };
             let host = hosts.entry(seat.peer.ip()).or_insert((0, 0, Work { busy_us, ..Work::default() }));
             host.0 = status.rtt_least_us.unwrap_or(0).max(host.0);
             host.1 = status.payload.max(host.1);
             host.2.bytes += status.counters.bytes_fresh - before.bytes_fresh;
             host.2.packets += status.counters.packets_sent - before.packets_sent;
             host.2.lost += lost(&status.counters).saturating_sub(lost(&before));
+            let far_us = status.counters.peer_busy_us - before.peer_busy_us;
+            host.2.far_busy_us = host.2.far_busy_us.max(far_us);
         }
         let mut changes = Vec::new();
         for (host, (rtt_us, packet, work)) in hosts {
@@ -534,6 +539,18 @@ impl Udp {
 
     /// True where something came.
     fn receive(&mut self) -> bool {
+        let came = self.read();
+        if came && self.port.take_lag() {
+            let dropped = self.socket.take_dropped();
+            if dropped > 0 {
+                self.port.note_dropped(self.now(), dropped);
+            }
+        }
+        came
+    }
+
+    /// Reads what has come; true where something had.
+    fn read(&mut self) -> bool {
         for read in 0..READS {
             let (port, epoch) = (&mut self.port, self.epoch);
             let since = |at: Instant| at.saturating_duration_since(epoch).as_micros() as Micros;
@@ -847,8 +864,13 @@ mod tests {
     }
     /// Accounts for bulk to `host` of which the processor was so busy, for 10 s from then on.
     fn account_for(udp: &mut Udp, from: Micros, host: IpAddr, busy: f64) {
-        let work =
-            Work { bytes: 400_000_000, packets: 50_000, lost: 0, busy_us: (busy * 250_000.0) as Micros };
+        let work = Work {
+            bytes: 400_000_000,
+            packets: 50_000,
+            lost: 0,
+            busy_us: (busy * 250_000.0) as Micros,
+            far_busy_us: 0,
+        };
         for look in 1..=40 {
             udp.reconsider(host, |burden, _| burden.look(from + look * 250_000, 24_000, 8_972, work));
         }
