@@ -107,7 +107,8 @@ impl Stream {
             let skip = usize::from(self.probes_due);
             return Some(self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece));
         }
-        if self.strain_due(now) {
+        // Beside a full acknowledgement it fits into a packet of the least length, and maybe into no shorter one.
+        if size >= PAYLOAD_BASE as usize && self.strain_due(now) {
             return Some(Load::Nothing);
         }
         if first
