@@ -8,32 +8,16 @@ runs in turn for each size of packets.
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
-NEAR, FAR = "10.99.4.1", "10.99.4.2"
+sys.path.insert(0, str(Path(__file__).resolve().parent / "measure"))
+from cable import hosts  # noqa: E402
+
 AS = "1"
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True)
-
-
-def hosts(mtu, stack):
-    """Two namespaces, `near` and `far`, that share a cable."""
-    names = [f"measure-{os.getpid()}-{end}" for end in ("near", "far")]
-    for name in names:
-        ip("netns", "add", name)
-        stack.callback(ip, "netns", "del", name)
-    near, far = names
-    ip("link", "add", "cable", "netns", near, "mtu", mtu, "type", "veth", "peer", "name", "cable", "netns", far, "mtu", mtu)
-    for name, address in zip(names, (NEAR, FAR)):
-        ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
-        for device in ("lo", "cable"):
-            ip("-n", name, "link", "set", device, "up")
-    return names
 
 
 def at(host, processor, keys, transport, tls):

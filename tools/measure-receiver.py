@@ -10,28 +10,13 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
+from pathlib import Path
 
-NEAR, FAR = "10.99.7.1", "10.99.7.2"
+sys.path.insert(0, str(Path(__file__).resolve().parent / "measure"))
+from cable import hosts, ip  # noqa: E402
+
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-
-
-def ip(*words, **more):
-    return subprocess.run(["ip", *words], check=True, **more)
-
-
-def hosts(mtu, stack):
-    """Two namespaces, `near` and `far`, that share a cable."""
-    names = [f"measure-{os.getpid()}-{end}" for end in ("near", "far")]
-    for name in names:
-        ip("netns", "add", name)
-        stack.callback(ip, "netns", "del", name)
-    near, far = names
-    ip("link", "add", "cable", "netns", near, "mtu", mtu, "type", "veth", "peer", "name", "cable", "netns", far, "mtu", mtu)
-    for name, address in zip(names, (NEAR, FAR)):
-        ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
-        for device in ("lo", "cable"):
-            ip("-n", name, "link", "set", device, "up")
-    return names
 
 
 def share_of_processor(run_us, period_us, stack):
