@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod cauchy;
 pub mod congestion;
 pub mod detection;
 mod intake;

@@ -3,23 +3,19 @@
 //!
 //! The flight is cut into *shards* of one packet each, and those into blocks. Of a block of
 //! `count` shards any `count` of its shards and its parity together give it back
-//! (Reed-Solomon), so that for each lost packet one more has to be sent and not a copy of all.
+//! ([`crate::cauchy`]), so that for each lost packet one more has to be sent and not a copy of all.
 //! What left a round trip before that, and was lost, is on its way again: the few that are lost
 //! again are made good in the same way, by less parity.
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Once;
-use std::thread;
-
-use reed_solomon_simd::ReedSolomonEncoder;
-use reed_solomon_simd::engine::{DefaultEngine, tables};
 
 use crate::Micros;
+use crate::cauchy::{self, SHARDS_MAX};
 use crate::sending::Sending;
 
-/// Most shards of a block, and most parity of one: each is numbered by a byte. Blocks are also so
-/// short in order that coding one takes about a millisecond.
+/// Most shards of a block; together with its parity they are at most [`SHARDS_MAX`]. Blocks are also so short in order
+/// that coding one takes about a millisecond.
 pub(crate) const BLOCK_MAX: u64 = 255;
 
 /// So many times in a round trip it is noted how far data has been sent, for more than two.
@@ -33,9 +29,8 @@ const PAUSE_PART: u64 = 4;
 pub(crate) struct Shard {
     /// Stream offset of the block.
     pub(crate) start: u64,
-    /// Shards of the block, and of its parity.
+    /// Shards of the block.
     pub(crate) count: u8,
-    pub(crate) parity: u8,
     pub(crate) index: u8,
     /// Bytes.
     pub(crate) len: u32,
@@ -48,19 +43,6 @@ struct Block {
     count: u8,
     parity: u8,
     sent: u8,
-}
-
-/// Has the tables made that coding and rebuilding take, once in a process: that takes 10 ms, which the first message
-/// that is coded would wait for. A thread of its own does it; where there can be none, they are made when needed.
-pub(crate) fn prepare() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let make = || {
-            DefaultEngine::new();
-            tables::get_log_walsh();
-        };
-        drop(thread::Builder::new().name("isthmus-parity".to_owned()).spawn(make));
-    });
 }
 
 /// See the module's text.
@@ -170,8 +152,8 @@ impl Parity {
             }
             block.sent += 1;
             self.block = Some(block);
-            let Block { start, shard, count, parity, sent } = block;
-            return Some(Shard { start, count, parity, index: sent - 1, len: shard as u32 });
+            let Block { start, shard, count, sent, .. } = block;
+            return Some(Shard { start, count, index: sent - 1, len: shard as u32 });
         }
         self.coded = Vec::new();
         None
@@ -185,17 +167,14 @@ impl Parity {
         let start = (range.start + gone).min(range.end);
         let repaired = start < self.repaired;
         let end = if repaired { self.repaired.min(range.end) } else { range.end };
-        // The rest in blocks of one length.
-        let shards = (end - start).div_ceil(shard);
-        let count = shards.div_ceil(shards.div_ceil(BLOCK_MAX).max(1)) as u8;
+        let (count, parity) = block_of((end - start).div_ceil(shard), |count| parity(count, repaired));
         self.next = (start + u64::from(count) * shard).min(range.end);
-        let parity = parity(count, repaired);
         self.coded.clear();
         if count == 0 || parity == 0 || !sending.is_missing(start..self.next) {
             return;
         }
-        let coded = encode(sending, start, (count, parity), shard as usize, &mut self.coded);
-        self.block = coded.ok().map(|()| Block { start, shard, count, parity, sent: 0 });
+        encode(sending, start, (count, parity), shard as usize, &mut self.coded);
+        self.block = Some(Block { start, shard, count, parity, sent: 0 });
     }
 
     /// Appends a shard's bytes, of the present block, to `out`.
@@ -205,20 +184,44 @@ impl Parity {
     }
 }
 
-fn encode(
-    sending: &Sending,
-    start: u64,
-    (count, parity): (u8, u8),
-    shard: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), reed_solomon_simd::Error> {
-    let mut encoder = ReedSolomonEncoder::new(count.into(), parity.into(), shard)?;
+/// How many of so many shards are the next block, where all blocks are to be of one length, and how much parity it has:
+/// no more than shards, where it cannot have what it would.
+fn block_of(shards: u64, parity: impl Fn(u8) -> u8) -> (u8, u8) {
+    let of = |most: usize| shards.div_ceil(shards.div_ceil(most as u64).max(1)) as u8;
+    let whole = of(BLOCK_MAX as usize);
+    let room = SHARDS_MAX - usize::from(parity(whole));
+    let count = if usize::from(whole) > room { of(room.max(SHARDS_MAX / 2)) } else { whole };
+    let most = (SHARDS_MAX - usize::from(count)).min(255) as u8;
+    (count, parity(count).min(most))
+}
+
+fn encode(sending: &Sending, start: u64, (count, parity): (u8, u8), shard: usize, out: &mut Vec<u8>) {
+    out.resize(usize::from(parity) * shard, 0);
     let mut bytes = Vec::with_capacity(shard);
-    for i in 0..u64::from(count) {
+    for number in 0..count {
         bytes.clear();
-        sending.copy_bytes(start + i * shard as u64, shard, &mut bytes);
-        encoder.add_original_shard(&bytes)?;
+        sending.copy_bytes(start + u64::from(number) * shard as u64, shard, &mut bytes);
+        for (index, sum) in (0..parity).zip(out.chunks_exact_mut(shard)) {
+            cauchy::add(number, &bytes, index, sum);
+        }
     }
-    encoder.encode()?.recovery_iter().for_each(|shard| out.extend_from_slice(shard));
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_and_its_parity_are_no_more_than_the_code_has() {
+        let part = |count: u8, percent: u64| (u64::from(count) * percent / 100).clamp(1, 255) as u8;
+        assert_eq!(block_of(109, |count| part(count, 25)), (109, 27));
+        assert_eq!(block_of(255, |count| part(count, 25)), (128, 32));
+        assert_eq!(block_of(255, |count| part(count, 400)), (128, 128));
+        assert_eq!(block_of(10, |count| part(count, 400)), (10, 40));
+        assert_eq!(block_of(0, |_| 0), (0, 0));
+        for (shards, percent) in (1..2_000).flat_map(|shards| [0, 10, 100, 400].map(|part| (shards, part))) {
+            let (count, parity) = block_of(shards, |count| part(count, percent));
+            assert!(count > 0 && usize::from(count) + usize::from(parity) <= SHARDS_MAX, "{shards}, {percent}");
+        }
+    }
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use reed_solomon_simd::{Error, ReedSolomonDecoder};
-
+use crate::cauchy;
 use crate::ranges::RangeSet;
 use crate::store::Store;
 use crate::wire::ParityShard;
@@ -15,7 +14,6 @@ const BLOCK_BYTES: usize = 256 + size_of::<Block>();
 #[derive(Debug)]
 struct Block {
     count: u8,
-    parity: u8,
     shard: usize,
     /// Which parity shards have come, and their bytes.
     indices: Vec<u8>,
@@ -55,12 +53,11 @@ impl Rebuild {
         }
         let block = self.blocks.entry(shard.start).or_insert_with(|| Block {
             count: shard.count,
-            parity: shard.parity,
             shard: len,
             indices: Vec::new(),
             bytes: Vec::new(),
         });
-        let same = (block.count, block.parity, block.shard) == (shard.count, shard.parity, len);
+        let same = (block.count, block.shard) == (shard.count, len);
         if same && !block.indices.contains(&shard.index) {
             block.indices.push(shard.index);
             block.bytes.extend_from_slice(shard.bytes);
@@ -92,7 +89,7 @@ impl Rebuild {
             return false;
         }
         let Some(missing) = missing(have, &range, block) else { return false };
-        let done = missing.is_empty() || decode(block, start, &missing, store, &mut put).unwrap_or_default();
+        let done = missing.is_empty() || decode(block, start, &missing, store, &mut put);
         if done && let Some(block) = self.blocks.remove(&start) {
             self.memory -= BLOCK_BYTES + block.bytes.len();
         }
@@ -123,33 +120,31 @@ fn decode(
     missing: &[u8],
     store: &Store,
     put: &mut impl FnMut(u64, &[u8]),
-) -> Result<bool, Error> {
-    let mut decoder = ReedSolomonDecoder::new(block.count.into(), block.parity.into(), block.shard)?;
-    let at = |index: u8| start + u64::from(index) * block.shard as u64;
-    let mut bytes = Vec::with_capacity(block.shard);
-    for index in (0..block.count).filter(|index| !missing.contains(index)) {
-        if !store.holds(at(index), block.shard) {
-            return Ok(false);
+) -> bool {
+    let len = block.shard;
+    let at = |shard: u8| start + u64::from(shard) * len as u64;
+    let there = || (0..block.count).filter(|shard| !missing.contains(shard));
+    if !there().all(|shard| store.holds(at(shard), len)) {
+        return false;
+    }
+    let parity = &block.indices[..missing.len()];
+    let mut sums = block.bytes[..missing.len() * len].to_vec();
+    for shard in there() {
+        let mut done = 0;
+        while done < len {
+            let piece = store.piece(at(shard) + done as u64, len - done);
+            for (index, sum) in parity.iter().zip(sums.chunks_exact_mut(len)) {
+                cauchy::add(shard, piece, *index, &mut sum[done..done + piece.len()]);
+            }
+            done += piece.len();
         }
-        bytes.clear();
-        store.copy(at(index), block.shard, &mut bytes);
-        decoder.add_original_shard(index.into(), &bytes)?;
     }
-    for (index, bytes) in block.indices.iter().zip(block.bytes.chunks_exact(block.shard)).take(missing.len())
-    {
-        decoder.add_recovery_shard((*index).into(), bytes)?;
-    }
-    let rebuilt = decoder.decode()?;
-    for (index, bytes) in rebuilt.restored_original_iter() {
-        put(at(index as u8), bytes);
-    }
-    Ok(true)
+    cauchy::solve(missing, parity, &sums, len, |shard, bytes| put(at(shard), bytes));
+    true
 }
 
 #[cfg(test)]
 mod tests {
-    use reed_solomon_simd::encode;
-
     use super::*;
 
     const SHARD: usize = 64;
@@ -159,13 +154,16 @@ mod tests {
     }
 
     fn parity(start: u64, index: u8, bytes: &[u8]) -> ParityShard<'_> {
-        ParityShard { start, count: 10, parity: 4, index, bytes }
+        ParityShard { start, count: 10, index, bytes }
     }
 
     #[test]
     fn any_of_a_block_and_its_parity_give_it_back() {
         let block = shards(10);
-        let coded = encode(10, 4, &block).expect("ten shards of one length");
+        let mut coded = vec![vec![0; SHARD]; 4];
+        for (parity, sum) in (0..).zip(&mut coded) {
+            (0..).zip(&block).for_each(|(shard, bytes)| cauchy::add(shard, bytes, parity, sum));
+        }
         for lost in [vec![0], vec![9, 3], vec![1, 2, 3, 8]] {
             let (mut store, mut have, mut rebuild) =
                 (Store::default(), RangeSet::default(), Rebuild::default());

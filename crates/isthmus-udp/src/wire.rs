@@ -24,9 +24,9 @@
 //! | 3 Ack | see [`Ack`] | what has arrived |
 //! | 4 Floor | number 6 | fates of numbers below are settled |
 //! | 5 Ping | | asks for an acknowledgement |
-//! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1: see [`Strain`] |
+//! | 6 Padding | anything up to the packet's end | none, unless it begins with a 1, see [`Strain`], or a 2, see [`ParityShard`] |
 //! | 7 Close | reason 1 | the connection ends at once |
-//! | 8 Parity | see [`ParityShard`], up to the packet's end | makes good what is lost of a block |
+//! | 8 | anything up to the packet's end | none: parity of another code, by builds before |
 
 /// Version of the packet format, 0..=7; packets of others are passed over.
 pub const VERSION: u8 = 1;
@@ -44,11 +44,12 @@ pub const STREAM_OVERHEAD: usize = 1 + 8 + 2;
 pub const ACK_FIXED: usize = 1 + 6 + 4 + 4 + 8 + 8 + 1 + 2 + 1;
 /// Room that a parity frame takes beside its shard: as much as a stream frame does, so that
 /// packets of both are of one length. Bytes.
-pub const PARITY_OVERHEAD: usize = 1 + 7 + 1 + 1 + 1;
+pub const PARITY_OVERHEAD: usize = 1 + 1 + 7 + 1 + 1;
 /// Room that what is told of a strain takes. Bytes.
 pub const STRAIN_BYTES: usize = 1 + 1 + 4 + 4;
-/// What padding begins with that tells of a strain; else it is all 0.
+/// What padding begins with that tells of a strain, and that is parity; else it is all 0.
 const STRAINED: u8 = 1;
+const PARITY: u8 = 2;
 /// Most words of one bitmap of an acknowledgement.
 pub const WORDS_MAX: usize = 64;
 /// Numbers and windows below this can be written.
@@ -261,19 +262,18 @@ pub struct Ack<'a> {
     pub sweep: Words<'a>,
 }
 
-/// Reed-Solomon parity of a block of the stream. Fields in this order: start 7, count 1, parity 1,
-/// index 1, the bytes of the shard.
+/// Parity of a block of the stream, which makes good what is lost of that. Fields in this order: 2, start 7, count 1,
+/// index 1, the bytes of the shard, by a code whose field and factors are part of the format (`cauchy.rs`). It is
+/// padding that says something, as [`Strain`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParityShard<'a> {
     /// Stream offset at which the block starts.
     pub start: u64,
     /// Shards of stream bytes in the block, each as long as this one. At least 1.
     pub count: u8,
-    /// Parity shards of the block.
-    pub parity: u8,
-    /// Which of them this is, from 0.
+    /// Which parity shard of the block this is, from 0; at most 255 - `count`.
     pub index: u8,
-    /// Its bytes, of an even number.
+    /// Its bytes.
     pub bytes: &'a [u8],
 }
 
@@ -323,12 +323,12 @@ impl<'a> Frames<'a> {
             3 => Ok(Frame::Ack(read_ack(from)?)),
             4 => Ok(Frame::Floor(from.uint(6)?)),
             5 => Ok(Frame::Ping),
-            6 => {
-                let bytes = std::mem::take(&mut from.0);
-                Ok(read_strain(bytes).map_or(Frame::Padding, Frame::Strain))
-            }
+            6 => Ok(read_padding(std::mem::take(&mut from.0)).unwrap_or(Frame::Padding)),
             7 => Ok(Frame::Close { reason: from.uint(1)? as u8 }),
-            8 => Ok(Frame::Parity(read_parity(from)?)),
+            8 => {
+                from.0 = &[];
+                Ok(Frame::Padding)
+            }
             other => Err(WireError::Frame(other)),
         }
     }
@@ -365,28 +365,29 @@ fn read_ack<'a>(from: &mut Reader<'a>) -> Result<Ack<'a>, WireError> {
 }
 
 /// What padding says, if anything.
-fn read_strain(bytes: &[u8]) -> Option<Strain> {
+fn read_padding(bytes: &[u8]) -> Option<Frame<'_>> {
     let mut from = Reader(bytes);
-    if from.uint(1).ok()? as u8 != STRAINED {
-        return None;
+    match from.uint(1).ok()? as u8 {
+        STRAINED => {
+            let (busy_us, dropped) = (from.uint(4).ok()? as u32, from.uint(4).ok()? as u32);
+            Some(Frame::Strain(Strain { busy_us, dropped }))
+        }
+        PARITY => {
+            let start = from.uint(7).ok()?;
+            let (count, index) = (from.uint(1).ok()? as u8, from.uint(1).ok()? as u8);
+            let sane = count > 0 && index <= u8::MAX - count && !from.0.is_empty();
+            sane.then_some(Frame::Parity(ParityShard { start, count, index, bytes: from.0 }))
+        }
+        _ => None,
     }
-    Some(Strain { busy_us: from.uint(4).ok()? as u32, dropped: from.uint(4).ok()? as u32 })
-}
-
-fn read_parity<'a>(from: &mut Reader<'a>) -> Result<ParityShard<'a>, WireError> {
-    let start = from.uint(7)?;
-    let (count, parity, index) = (from.uint(1)? as u8, from.uint(1)? as u8, from.uint(1)? as u8);
-    let bytes = from.take(from.0.len())?;
-    let sane = count > 0 && index < parity && bytes.len() >= 2 && bytes.len().is_multiple_of(2);
-    if sane { Ok(ParityShard { start, count, parity, index, bytes }) } else { Err(WireError::Truncated) }
 }
 
 /// Appends the head of a parity frame, the last of a packet; its shard follows. `start` is below
 /// 2^56.
-pub fn put_parity_head(out: &mut Vec<u8>, start: u64, count: u8, parity: u8, index: u8) {
-    out.push(8);
+pub fn put_parity_head(out: &mut Vec<u8>, start: u64, count: u8, index: u8) {
+    out.extend_from_slice(&[6, PARITY]);
     put(out, start, 7);
-    out.extend_from_slice(&[count, parity, index]);
+    out.extend_from_slice(&[count, index]);
 }
 
 /// Appends a stream frame's head; its data follows.
@@ -433,8 +434,8 @@ pub fn put_small(out: &mut Vec<u8>, frame: &Frame<'_>) {
             out.extend_from_slice(data);
         }
         Frame::Ack(ack) => put_ack(out, &ack),
-        Frame::Parity(ParityShard { start, count, parity, index, bytes }) => {
-            put_parity_head(out, start, count, parity, index);
+        Frame::Parity(ParityShard { start, count, index, bytes }) => {
+            put_parity_head(out, start, count, index);
             out.extend_from_slice(bytes);
         }
     }
@@ -518,19 +519,21 @@ mod tests {
     }
 
     #[test]
-    fn parity_looks_as_it_always_did_and_reaches_to_the_packets_end() {
-        let shard = ParityShard { start: 0x0102, count: 200, parity: 3, index: 2, bytes: b"abcd" };
+    fn parity_looks_like_padding_to_who_does_not_know_it_and_reaches_to_the_packets_end() {
+        let shard = ParityShard { start: 0x0102, count: 200, index: 2, bytes: b"abcd" };
         let mut out = Vec::new();
         put_small(&mut out, &Frame::Parity(shard));
-        assert_eq!(out, [8, 2, 1, 0, 0, 0, 0, 0, 200, 3, 2, b'a', b'b', b'c', b'd']);
+        assert_eq!(out, [6, 2, 2, 1, 0, 0, 0, 0, 0, 200, 2, b'a', b'b', b'c', b'd']);
         assert_eq!(out.len(), PARITY_OVERHEAD + 4);
         assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Parity(shard))]);
-        for (at, wrong) in [(8, 0), (9, 2), (10, 3)] {
+        for (at, wrong) in [(9, 0), (10, 56)] {
             let mut bytes = out.clone();
             bytes[at] = wrong;
-            assert_eq!(Frames::new(&bytes).next(), Some(Err(WireError::Truncated)), "byte {at}");
+            assert_eq!(Frames::new(&bytes).collect::<Vec<_>>(), [Ok(Frame::Padding)], "byte {at}");
         }
-        assert_eq!(Frames::new(&out[..14]).next(), Some(Err(WireError::Truncated)), "an odd length");
+        assert_eq!(Frames::new(&out[..11]).collect::<Vec<_>>(), [Ok(Frame::Padding)], "nothing of the shard");
+        let before = [8, 2, 1, 0, 0, 0, 0, 0, 200, 3, 2, b'a', b'b'];
+        assert_eq!(Frames::new(&before).collect::<Vec<_>>(), [Ok(Frame::Padding)], "of another code");
     }
 
     #[test]
@@ -542,7 +545,7 @@ mod tests {
         assert_eq!(out, [5, 6, 1, 2, 1, 0, 0, 4, 3, 0, 0]);
         assert_eq!(out.len(), 1 + STRAIN_BYTES);
         assert_eq!(Frames::new(&out).collect::<Vec<_>>(), [Ok(Frame::Ping), Ok(Frame::Strain(strain))]);
-        for padding in [&[6][..], &[6, 0, 0], &[6, 2, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
+        for padding in [&[6][..], &[6, 0, 0], &[6, 3, 1, 1, 1, 1, 1, 1, 1, 1], &out[1..10]] {
             assert_eq!(Frames::new(padding).collect::<Vec<_>>(), [Ok(Frame::Padding)]);
         }
     }

@@ -258,7 +258,6 @@ impl Stream {
         let waited = newest.map(|(_, newest)| {
             let rtt = now.saturating_sub(newest.sent_at).saturating_sub(u64::from(ack.delay_us));
             self.path.note_rtt(now, rtt.max(1));
-            self.prepare_parity();
             let queue_us = self.path.note_delay(now, newest.sent_at, arrived);
             (queue_us, rtt.saturating_sub(self.path.rtt_least_us().unwrap_or(rtt) + queue_us))
         });

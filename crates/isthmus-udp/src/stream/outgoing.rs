@@ -3,7 +3,7 @@
 use super::{Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::mtu::PAYLOAD_BASE;
-use crate::parity::{self, Shard};
+use crate::parity::Shard;
 use crate::redundancy::Matter;
 use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
@@ -214,18 +214,11 @@ impl Stream {
         self.path.rtt_us().is_some_and(|rtt| rtt >= CODED_RTT_US)
     }
 
-    /// Has made what coding takes, where it may come to that.
-    pub(super) fn prepare_parity(&self) {
-        if self.is_long() && self.redundancy.parity(1, 1.0, 1.0) > 0 {
-            parity::prepare();
-        }
-    }
-
     /// Bytes of the shards that bulk data is cut into, where its last flight is to be coded.
     fn shard(&self) -> Option<u64> {
         let coded = self.is_long() && self.redundancy.parity(1, self.path.loss_seldom(), 1.0) > 0;
         let room = self.payload().saturating_sub(self.beside_data());
-        (coded && self.handshake == Handshake::Done).then(|| room.max(2) as u64 & !1)
+        (coded && self.handshake == Handshake::Done).then(|| room.max(1) as u64)
     }
 
     /// What a packet takes beside the data of one piece. Bytes.
@@ -420,7 +413,7 @@ impl Stream {
                 return Some(Carried::Train);
             }
             Load::Parity(shard) => {
-                put_parity_head(out, shard.start, shard.count, shard.parity, shard.index);
+                put_parity_head(out, shard.start, shard.count, shard.index);
                 self.parity.copy(&shard, out);
             }
             Load::Piece(Piece { offset, len, fin, .. }) => {
