@@ -39,8 +39,10 @@ pub(crate) fn solve(missing: &[u8], parity: &[u8], sums: &[u8], len: usize, mut 
     for shard in missing {
         // and to its row.
         let over = product(&mut points.iter().map(|point| point ^ shard));
-        let row =
-            div(over, product(&mut missing.iter().filter(|other| *other != shard).map(|other| other ^ shard)));
+        let row = div(
+            over,
+            product(&mut missing.iter().filter(|other| *other != shard).map(|other| other ^ shard)),
+        );
         bytes.fill(0);
         for ((point, column), sum) in points.iter().zip(&columns).zip(sums.chunks_exact(len)) {
             mul_slice_xor(div(mul(row, *column), shard ^ point), sum, &mut bytes);
@@ -108,11 +110,13 @@ mod tests {
     /// Both ends need not be of one build: the code is part of the format, whichever instructions reckon it.
     #[test]
     fn parity_is_what_it_always_was() {
-        let block: Vec<Vec<u8>> = (0..5_u8).map(|shard| (0..100_u8).map(|i| i.wrapping_mul(5) ^ shard).collect()).collect();
+        let block: Vec<Vec<u8>> =
+            (0..5_u8).map(|shard| (0..100_u8).map(|i| i.wrapping_mul(5) ^ shard).collect()).collect();
         for (index, sum) in coded(&block, 4).iter().enumerate() {
             for (at, byte) in sum.iter().enumerate() {
                 let term = |shard: u8| {
-                    let inverse = (1..=255).find(|x| times(*x, shard ^ (255 - index as u8)) == 1).unwrap_or(0);
+                    let inverse =
+                        (1..=255).find(|x| times(*x, shard ^ (255 - index as u8)) == 1).unwrap_or(0);
                     times(inverse, block[usize::from(shard)][at])
                 };
                 assert_eq!(*byte, (0..5).map(term).fold(0, |sum, term| sum ^ term));

@@ -221,7 +221,10 @@ mod tests {
         assert_eq!(block_of(0, |_| 0), (0, 0));
         for (shards, percent) in (1..2_000).flat_map(|shards| [0, 10, 100, 400].map(|part| (shards, part))) {
             let (count, parity) = block_of(shards, |count| part(count, percent));
-            assert!(count > 0 && usize::from(count) + usize::from(parity) <= SHARDS_MAX, "{shards}, {percent}");
+            assert!(
+                count > 0 && usize::from(count) + usize::from(parity) <= SHARDS_MAX,
+                "{shards}, {percent}"
+            );
         }
     }
 }
