@@ -414,15 +414,15 @@ impl Port {
         }
     }
 
-    /// Whether something that came since the last call had waited to be read: whoever has the socket is to look then
-    /// whether packets were dropped there ([`Port::note_dropped`]).
-    pub fn take_lag(&mut self) -> bool {
-        self.intake.take_lag()
-    }
-
-    /// The system has dropped so many packets more for want of room in the socket.
-    pub fn note_dropped(&mut self, now: Micros, packets: u64) {
-        self.intake.note_dropped(now, packets);
+    /// Whoever has the socket has read it. Where something that came since the last call had waited to be read, `dropped`
+    /// is asked how many packets more the system has dropped there for want of room.
+    pub fn note_drops(&mut self, now: Micros, dropped: impl FnOnce() -> u64) {
+        if self.intake.take_lag() {
+            let packets = dropped();
+            if packets > 0 {
+                self.intake.note_dropped(now, packets);
+            }
+        }
     }
 
     fn tell(&mut self, now: Micros, from: SocketAddr, id: ConnectionId, what: impl FnOnce(&mut Stream)) {

@@ -56,13 +56,7 @@ pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: 
 /// Takes in what has come; true where more may be there.
 fn take_in(port: &DatagramPort, socket: &mut UdpSocket, waits: &net::UdpSocket) -> bool {
     let more = read(port, socket, waits);
-    let mut inner = port.inner.lock();
-    if inner.port.take_lag() {
-        let dropped = socket.take_dropped();
-        if dropped > 0 {
-            inner.port.note_dropped(now(), dropped);
-        }
-    }
+    port.inner.lock().port.note_drops(now(), || socket.take_dropped());
     more
 }
 

@@ -403,9 +403,7 @@ impl Net {
                 reader.begin(reader.free_at);
                 self.deliver(delivery);
                 let (port, reader) = (&mut self.ports[at], &mut self.readers[at]);
-                if port.take_lag() && reader.untold > 0 {
-                    port.note_dropped(self.now, std::mem::take(&mut reader.untold));
-                }
+                port.note_drops(self.now, || std::mem::take(&mut reader.untold));
             }
         }
     }

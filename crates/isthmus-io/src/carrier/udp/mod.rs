@@ -540,11 +540,9 @@ impl Udp {
     /// True where something came.
     fn receive(&mut self) -> bool {
         let came = self.read();
-        if came && self.port.take_lag() {
-            let dropped = self.socket.take_dropped();
-            if dropped > 0 {
-                self.port.note_dropped(self.now(), dropped);
-            }
+        if came {
+            let now = self.now();
+            self.port.note_drops(now, || self.socket.take_dropped());
         }
         came
     }
