@@ -257,6 +257,8 @@ struct Lane {
     staged: Vec<u8>,
     /// What the engine lent to be filled.
     lent: Option<Sink>,
+    /// Batches that were borrowed and given back.
+    returned: u64,
 }
 
 struct Victim {
@@ -279,7 +281,7 @@ impl Victim {
         match script.byte() % step::KINDS {
             step::ACCEPT if self.lanes.len() < LANES => {
                 let id = self.engine.lane_accepted();
-                self.lanes.push(Lane { id, staged: Vec::new(), lent: None });
+                self.lanes.push(Lane { id, staged: Vec::new(), lent: None, returned: 0 });
             }
             step::SAY => {
                 let (lane, len) = (script.byte(), usize::from(script.byte()));
@@ -384,7 +386,13 @@ impl Victim {
         let mut batch = Batch::default();
         while let Some(lane) = self.engine.next_ready() {
             batch.clear();
-            if self.engine.transmit(lane, &mut batch, &mut self.mem) {
+            if !self.engine.transmit(lane, &mut batch, &mut self.mem) {
+                continue;
+            }
+            // Every other lane sends from what it is lent until it is asked for it.
+            if lane.0 % 2 == 1 && self.lanes.iter().any(|known| known.id == lane) {
+                self.engine.borrowed(lane);
+            } else {
                 self.engine.written(lane, &mut self.mem);
             }
         }
@@ -396,10 +404,19 @@ impl Victim {
             match action {
                 Action::Dial { lane, .. } if self.lanes.len() < LANES => {
                     self.engine.lane_connected(self.now, lane);
-                    self.lanes.push(Lane { id: lane, staged: Vec::new(), lent: None });
+                    self.lanes.push(Lane { id: lane, staged: Vec::new(), lent: None, returned: 0 });
                 }
                 Action::Dial { lane, .. } => {
                     self.engine.lane_lost(self.now, lane, &LaneLoss::Refused, &mut self.mem);
+                }
+                Action::Recall { lane, batches } => {
+                    let known = self.lanes.iter_mut().find(|known| known.id == lane);
+                    let known = known.expect("what is recalled was borrowed by a lane that is there");
+                    assert!(batches > known.returned, "recalled twice");
+                    for _ in known.returned..batches {
+                        self.engine.returned(lane, &mut self.mem);
+                    }
+                    known.returned = batches;
                 }
                 Action::Abandon { lane } | Action::Close { lane } => {
                     self.write();

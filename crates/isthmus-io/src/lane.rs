@@ -115,6 +115,8 @@ impl Lane {
 pub(crate) struct Outgoing {
     batch: Batch,
     pieces: Vec<libc::iovec>,
+    /// Which of them are memory of the program's.
+    lent: Vec<bool>,
     /// Pieces written whole.
     written: usize,
 }
@@ -127,9 +129,9 @@ impl Outgoing {
         self.written < self.pieces.len()
     }
 
-    /// What is still to be written.
-    pub(crate) fn rest(&mut self) -> &mut [libc::iovec] {
-        &mut self.pieces[self.written..]
+    /// What is still to be written, and what of it is memory of the program's.
+    pub(crate) fn rest(&mut self) -> (&mut [libc::iovec], &[bool]) {
+        (&mut self.pieces[self.written..], &self.lent[self.written..])
     }
 
     /// Notes that `n` more bytes are written.
@@ -148,6 +150,7 @@ impl Outgoing {
     fn clear(&mut self) {
         self.batch.clear();
         self.pieces.clear();
+        self.lent.clear();
         self.written = 0;
     }
 }
@@ -203,7 +206,7 @@ impl Spares {
 /// Takes the lane's next batch from the engine.
 pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>) {
     let Core { engine, memory, .. } = &mut **core;
-    let Outgoing { batch, pieces, .. } = &mut **lane.outgoing.get_or_insert_default();
+    let Outgoing { batch, pieces, lent, .. } = &mut **lane.outgoing.get_or_insert_default();
     if !engine.transmit(id, batch, memory) {
         return;
     }
@@ -215,6 +218,7 @@ pub(crate) fn fill(lane: &mut Lane, id: LaneId, core: &mut MutexGuard<'_, Core>)
             }
             isthmus_proto::Segment::Lent { place, offset, len } => memory.iovecs(place, offset, len, pieces),
         }
+        lent.resize(pieces.len(), matches!(segment, isthmus_proto::Segment::Lent { .. }));
     }
 }
 

@@ -79,6 +79,8 @@ pub(crate) struct Shell {
     news: Vec<Ready>,
     /// Lanes that are read directly.
     busy: Vec<usize>,
+    /// Lanes that send from memory of the program's without a copy.
+    borrowing: Vec<usize>,
     /// Whether lanes may be read directly at all: with a single peer only. What one peer
     /// sent before it told another, and that one us, must not be read after the latter.
     direct: bool,
@@ -143,6 +145,7 @@ impl Shell {
             swept: Instant::now(),
             news: Vec::new(),
             busy: Vec::with_capacity(DIRECT_LANES),
+            borrowing: Vec::new(),
             direct: false,
             memory: Vec::new(),
             asleep: 0,
@@ -295,6 +298,7 @@ impl Shell {
     fn turn_carriers(&mut self, core: &Mutex<Core>) -> bool {
         let mut news = std::mem::take(&mut self.news);
         self.carriers.turn(&mut news);
+        self.give_back(core);
         let mut read = self.accept_turned(core);
         for ready in news.drain(..) {
             read |= self.attend(ready, core);
@@ -302,6 +306,21 @@ impl Shell {
         self.news = news;
         self.rest_lanes(core);
         read
+    }
+
+    /// Tells the engine of what lanes have borrowed and use no longer.
+    fn give_back(&mut self, core: &Mutex<Core>) {
+        let lanes = &mut self.lanes;
+        self.borrowing.retain(|index| {
+            let Some(lane) = lanes.get_mut(*index).and_then(Option::as_mut) else { return false };
+            let (returned, others) = lane.carrier.take_returned();
+            if returned > 0 {
+                let mut guard = core.lock();
+                let Core { engine, memory, .. } = &mut *guard;
+                (0..returned).for_each(|_| engine.returned(LaneId(*index as u32), memory));
+            }
+            others
+        });
     }
 
     /// Tells the engine which lanes leave bulk to others from now on, or take it up again.
@@ -430,6 +449,12 @@ impl Shell {
                 }
                 self.lose(lane.0 as usize, &LaneLoss::Broken(text), core);
             }
+            Action::Recall { lane, batches } => {
+                if let Some(lane) = self.lanes.get_mut(lane.0 as usize).and_then(Option::as_mut) {
+                    lane.carrier.recall(batches, &mut self.carriers);
+                }
+                self.give_back(core);
+            }
             Action::Close { lane } => self.flush(lane.0 as usize, core),
         }
     }
@@ -439,9 +464,10 @@ impl Shell {
         let mut more = true;
         let Some(lane) = self.lanes[index].as_mut() else { return more };
         if let Some(outgoing) = lane.outgoing.as_mut().filter(|outgoing| outgoing.is_unwritten()) {
+            let (pieces, lent) = outgoing.rest();
             // SAFETY: the pieces are the batch's own bytes and memory lent until the
-            // engine hears that the batch is written.
-            match unsafe { lane.carrier.write(outgoing.rest(), &mut self.carriers) } {
+            // engine hears that the batch is written, or was returned if it is borrowed.
+            match unsafe { lane.carrier.write(pieces, lent, &mut self.carriers) } {
                 Transfer::Bytes(n) => outgoing.advance(n),
                 Transfer::Blocked => {}
                 Transfer::Failed(error) => {
@@ -454,9 +480,17 @@ impl Shell {
                 self.wait_to_write(index, true);
                 return more;
             }
+            let borrows = lane.carrier.borrows(&self.carriers);
             let mut guard = core.lock();
             let Core { engine, memory, .. } = &mut *guard;
-            engine.written(LaneId(index as u32), memory);
+            if borrows {
+                engine.borrowed(LaneId(index as u32));
+                if !self.borrowing.contains(&index) {
+                    self.borrowing.push(index);
+                }
+            } else {
+                engine.written(LaneId(index as u32), memory);
+            }
             more = engine.has_output();
         }
         self.spares.take_outgoing(lane);

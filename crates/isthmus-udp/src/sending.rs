@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use bytes::Bytes;
+
 use crate::Micros;
 use crate::ranges::RangeSet;
 use crate::store::Store;
@@ -81,12 +83,38 @@ impl Sending {
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.store.write(self.written, bytes);
+        self.note_written(bytes.len());
+    }
+
+    /// As [`Sending::write`], of bytes that are not copied until they must be ([`Sending::own`]).
+    pub(crate) fn keep(&mut self, bytes: Bytes) {
+        let len = bytes.len();
+        self.store.keep(self.written, bytes);
+        self.note_written(len);
+    }
+
+    fn note_written(&mut self, len: usize) {
         debug_assert!(!self.ended, "the stream has ended");
         if self.is_drained() {
             self.begun = self.written;
         }
-        self.store.write(self.written, bytes);
-        self.written += bytes.len() as u64;
+        self.written += len as u64;
+    }
+
+    /// Bytes written so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Of what is kept, copies what begins below `upto`.
+    pub(crate) fn own(&mut self, upto: u64) {
+        self.store.own(upto);
+    }
+
+    /// Nothing goes any more: lets go what is kept.
+    pub(crate) fn let_go(&mut self) {
+        self.store.let_go();
     }
 
     pub(crate) fn end(&mut self) {

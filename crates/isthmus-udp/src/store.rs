@@ -1,6 +1,8 @@
-//! Bytes of a stream by their offsets, in chunks that are used again.
+//! Bytes of a stream by their offsets: copies in chunks that are used again, and what stays where it is.
 
 use std::collections::VecDeque;
+
+use bytes::Bytes;
 
 /// Bytes of a chunk.
 const CHUNK: usize = 64 << 10;
@@ -23,9 +25,34 @@ pub(crate) struct Store {
     /// Most that were in use of late, in parts of a chunk, [`FORGETS_AFTER`] each. What a long path holds comes and goes
     /// at once where a packet was lost: memory from the system for it would be cleared each time.
     most: usize,
+    /// What was not copied, in order, by offset: none of it is in chunks.
+    kept: VecDeque<(u64, Bytes)>,
 }
 
 impl Store {
+    /// Has `bytes` at `offset`, behind everything else, without a copy of them: they are let go once they are released,
+    /// or [owned](Store::own).
+    pub(crate) fn keep(&mut self, offset: u64, bytes: Bytes) {
+        debug_assert!(self.kept.back().is_none_or(|(at, last)| at + last.len() as u64 <= offset));
+        if !bytes.is_empty() {
+            self.kept.push_back((offset, bytes));
+        }
+    }
+
+    /// Copies what is kept and begins below `upto`, and lets it go.
+    pub(crate) fn own(&mut self, upto: u64) {
+        while self.kept.front().is_some_and(|(at, _)| *at < upto) {
+            let Some((at, bytes)) = self.kept.pop_front() else { return };
+            let released = (self.first * CHUNK as u64).saturating_sub(at) as usize;
+            self.write(at + released as u64, &bytes[released..]);
+        }
+    }
+
+    /// Lets go what is kept: nobody asks for it any more.
+    pub(crate) fn let_go(&mut self) {
+        self.kept.clear();
+    }
+
     /// Puts `bytes` at `offset`, which was not released yet.
     pub(crate) fn write(&mut self, mut offset: u64, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -52,6 +79,14 @@ impl Store {
     /// # Panics
     /// Where nothing was written at `offset`, or it was released.
     pub(crate) fn piece(&self, offset: u64, most: usize) -> &[u8] {
+        let behind = self.kept.partition_point(|(from, _)| *from <= offset);
+        if let Some((from, bytes)) = behind.checked_sub(1).map(|index| &self.kept[index])
+            && let Some(rest) = bytes.get((offset - from) as usize..)
+            && !rest.is_empty()
+        {
+            return &rest[..rest.len().min(most)];
+        }
+        let most = self.kept.get(behind).map_or(most, |(next, _)| most.min((next - offset) as usize));
         let at = offset as usize % CHUNK;
         let index = (offset / CHUNK as u64 - self.first) as usize;
         let chunk = self.chunks[index].as_ref().expect("only what was written is read");
@@ -69,6 +104,9 @@ impl Store {
 
     /// Forgets what is below `upto`.
     pub(crate) fn release(&mut self, upto: u64) {
+        while self.kept.front().is_some_and(|(at, bytes)| at + bytes.len() as u64 <= upto) {
+            self.kept.pop_front();
+        }
         let first = upto / CHUNK as u64;
         while self.first < first && !self.chunks.is_empty() {
             self.first += 1;
@@ -89,7 +127,7 @@ impl Store {
         self.free.shrink_to_fit();
     }
 
-    /// Bytes of memory in use and kept.
+    /// Bytes of memory of its own, in use and free.
     pub(crate) fn memory(&self) -> usize {
         (self.used + self.free.len()) * CHUNK
     }
@@ -111,6 +149,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -128,6 +168,58 @@ mod tests {
             assert!(store.memory() <= 7 * CHUNK, "{}", store.memory());
         }
     }
+    /// Tells when it is let go.
+    struct Lent(Vec<u8>, #[expect(dead_code, reason = "it is counted")] Arc<()>);
+
+    impl AsRef<[u8]> for Lent {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_as_if_it_were_copied_and_let_go_in_time() {
+        let bytes: Vec<u8> = (0..300_000_u32).map(|i| (i * 7 % 251) as u8).collect();
+        let lent = Arc::new(());
+        let keep = |store: &mut Store, at: usize, until: usize| {
+            let part = Lent(bytes[at..until].to_vec(), lent.clone());
+            store.keep(at as u64, Bytes::from_owner(part));
+        };
+        let uses = || Arc::strong_count(&lent) - 1;
+        let check = |store: &Store, from: usize, until: usize| {
+            let mut back = Vec::new();
+            store.copy(from as u64, until - from, &mut back);
+            assert!(back == bytes[from..until], "{from}..{until}");
+        };
+        let mut store = Store::default();
+        store.write(0, &bytes[..70_000]);
+        keep(&mut store, 70_000, 100_000);
+        keep(&mut store, 100_000, 200_000);
+        store.write(200_000, &bytes[200_000..200_010]);
+        keep(&mut store, 200_010, 250_000);
+        store.write(250_000, &bytes[250_000..]);
+        for (from, until) in
+            [(0, 300_000), (69_999, 70_001), (99_000, 201_000), (200_005, 200_020), (249_999, 250_001)]
+        {
+            check(&store, from, until);
+        }
+        assert_eq!(uses(), 3);
+        store.release(99_999);
+        assert_eq!(uses(), 3);
+        store.release(100_000);
+        assert_eq!(uses(), 2);
+        store.release(150_000);
+        store.own(200_000);
+        assert_eq!(uses(), 1, "what begins before that is copied");
+        check(&store, 150_000, 300_000);
+        store.own(u64::MAX);
+        assert_eq!(uses(), 0);
+        check(&store, 150_000, 300_000);
+        keep(&mut store, 0, 10);
+        store.let_go();
+        assert_eq!(uses(), 0);
+    }
+
     #[test]
     fn what_a_gap_held_is_kept_for_the_next_one_and_given_back_when_there_are_no_more() {
         let mut store = Store::default();

@@ -14,6 +14,7 @@ pub(crate) use incoming::Incoming;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use isthmus_ledger::Flow;
 
 use crate::Micros;
@@ -407,6 +408,26 @@ impl Stream {
         let len = self.room().min(bytes.len() as u64) as usize;
         self.sending.write(&bytes[..len]);
         len
+    }
+
+    /// As [`Stream::write`], of bytes that stay where they are: they are sent, and sent again, from there, and let go
+    /// when they have arrived, or been copied ([`Stream::own`]).
+    pub fn lend(&mut self, mut bytes: Bytes) -> usize {
+        let len = self.room().min(bytes.len() as u64) as usize;
+        bytes.truncate(len);
+        self.sending.keep(bytes);
+        len
+    }
+
+    /// Bytes written and lent so far.
+    pub fn written(&self) -> u64 {
+        self.sending.written()
+    }
+
+    /// Copies what was lent of the first `upto` bytes and has not arrived, which is let go by that; of a stream that has failed
+    /// nothing is copied.
+    pub fn own(&mut self, upto: u64) {
+        if self.failure.is_some() { self.sending.let_go() } else { self.sending.own(upto) }
     }
 
     /// How many bytes [`Stream::write`] takes now.

@@ -197,11 +197,17 @@ impl Carrier {
         }
     }
 
-    /// Writes from `pieces`, as much as there is room for.
+    /// Writes from `pieces`, of which some are `lent` by the program, as much as there is room for.
     ///
     /// # Safety
-    /// Every piece is valid for reading until it counts as written or the lane is dropped.
-    pub(crate) unsafe fn write(&mut self, pieces: &mut [libc::iovec], shared: &mut Carriers) -> Transfer {
+    /// Every piece is valid for reading until it counts as written or the lane is released. What is lent is so, and does not
+    /// change, until [`Carrier::take_returned`] has counted its batch where [`Carrier::borrows`] says that it is in use.
+    pub(crate) unsafe fn write(
+        &mut self,
+        pieces: &mut [libc::iovec],
+        lent: &[bool],
+        shared: &mut Carriers,
+    ) -> Transfer {
         match self {
             // SAFETY: the caller's promise.
             Self::Tcp(lane) => unsafe { lane.write(pieces) },
@@ -211,12 +217,36 @@ impl Carrier {
             Self::Memory(lane) => unsafe { lane.write(pieces) },
             Self::Udp(lane) => match shared.udp() {
                 // SAFETY: the caller's promise.
-                Ok(udp) => unsafe { lane.write(pieces, udp) },
+                Ok(udp) => unsafe { lane.write(pieces, lent, udp) },
                 Err(error) => Transfer::Failed(error),
             },
             // SAFETY: the caller's promise.
             Self::Tls(lane) => unsafe { lane.write(pieces) },
             Self::Race(_) | Self::Arrived(_) => Transfer::Blocked,
+        }
+    }
+
+    /// A batch was written whole. Whether what of it was lent is still in use.
+    pub(crate) fn borrows(&mut self, shared: &Carriers) -> bool {
+        match self {
+            Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.borrows(udp)),
+            _ => false,
+        }
+    }
+
+    /// How many batches of those that it [borrowed](Carrier::borrows), the oldest first, are of no more use since this was last
+    /// asked, and whether there are others.
+    pub(crate) fn take_returned(&mut self) -> (usize, bool) {
+        match self {
+            Self::Udp(lane) => lane.take_returned(),
+            _ => (0, false),
+        }
+    }
+
+    /// Of all batches that it ever borrowed the first so many are wanted back, at once.
+    pub(crate) fn recall(&mut self, batches: u64, shared: &mut Carriers) {
+        if let (Self::Udp(lane), Some(udp)) = (self, &mut shared.udp) {
+            lane.recall(batches, udp);
         }
     }
 

@@ -117,7 +117,7 @@ impl RaceLane {
             if let Base::Tls(mut lane) = base {
                 lane.finish();
             }
-            return self.udp.map(Carrier::Udp);
+            return self.udp.take().map(Carrier::Udp);
         }
         self.release(udp);
         Some(match base {

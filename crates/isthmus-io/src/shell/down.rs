@@ -65,6 +65,7 @@ impl Shell {
         self.count -= 1;
         self.changed = true;
         self.busy.retain(|busy| *busy != index);
+        self.borrowing.retain(|other| *other != index);
         self.memory.retain(|other| *other != index);
         self.asleep -= usize::from(lane.asleep);
         if lane.phase == Phase::Open {

@@ -16,10 +16,8 @@ impl Engine {
         let Some(peer) = record.peer else { return };
         let peer = self.resolve(peer);
         let was_dialing = self.unlist(peer, lane, record.state);
-        for operation in record.leases {
-            self.operations[operation].leases -= 1;
-            self.try_finish(operation, mem);
-        }
+        let borrowed = record.borrowed.into_iter().flat_map(|borrowed| borrowed.into_operations());
+        record.leases.into_iter().chain(borrowed).for_each(|operation| self.end_lease(operation, mem));
         // A fault that shows only now is the peer's, but of a lane that is gone.
         let _ = self.end_lingering(mem);
         if self.parted || self.connection(peer).trouble.failed.is_some() {

@@ -14,6 +14,7 @@ mod decisions;
 mod granted;
 mod lanes;
 mod late;
+mod leases;
 mod losses;
 mod messages;
 mod own;
@@ -134,6 +135,14 @@ pub enum Action {
     Abandon {
         /// Which lane.
         lane: LaneId,
+    },
+    /// Of what was ever [`Engine::borrowed`] by a lane, have the first `batches` back soon, and say [`Engine::returned`]: a copy
+    /// is made of what is still needed.
+    Recall {
+        /// Which lane.
+        lane: LaneId,
+        /// How many, those included that were returned before.
+        batches: u64,
     },
     /// Write what is queued, then close and report the lane as lost; within bounded time
     /// in any case, since operations that failed wait for buffers that a lane writes from.
@@ -440,14 +449,15 @@ impl Engine {
 
     /// Ends an operation whose time has come; does nothing while something is missing.
     fn try_finish(&mut self, index: usize, mem: &mut dyn Memory) {
-        let Some(operation) = self.operations.get(index) else { return };
-        let over = operation.first.is_some()
-            && operation.pieces == 0
-            && operation.leases == 0
-            && (operation.error.is_some() || operation.is_carried_out());
+        let Some(operation) = self.operations.get(index).filter(|operation| operation.is_over()) else {
+            return;
+        };
+        if operation.leases > 0 {
+            return self.recall(index);
+        }
         let (peer, answered) =
             (operation.peer, matches!(operation.kind, Kind::Read { .. } | Kind::Atomic { .. }));
-        if !over || (answered && self.lingers(Owner::Answer(index), peer)) {
+        if answered && self.lingers(Owner::Answer(index), peer) {
             return;
         }
         self.retire(index);

@@ -333,8 +333,9 @@ impl Engine {
                 && operation.options.context == context
                 && !operation.options.inject
         });
-        let Some((_, operation)) = found else { return true };
+        let Some((index, operation)) = found else { return true };
         if operation.leases > 0 {
+            self.recall(index);
             return false;
         }
         let mut owned = self.pool.take(operation.total as usize);

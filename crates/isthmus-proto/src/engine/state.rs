@@ -106,6 +106,11 @@ impl Operation {
         self.first.is_some() && self.pieces == 0 && sent && !self.awaiting
     }
 
+    /// Whether it has ended, but for lanes that still refer to its buffer.
+    pub(crate) fn is_over(&self) -> bool {
+        self.first.is_some() && self.pieces == 0 && (self.error.is_some() || self.is_carried_out())
+    }
+
     /// Whether its buffer is the program's until the operation ends.
     pub(crate) fn is_lent(&self) -> bool {
         let writes_back =
@@ -366,6 +371,8 @@ pub(crate) struct Lane {
     pub(crate) queued: bool,
     /// Operations whose buffers the unwritten batch refers to.
     pub(crate) leases: Vec<usize>,
+    /// Batches of which the shell still uses the buffers.
+    pub(super) borrowed: Option<Box<super::leases::Borrowed>>,
     pub(crate) pinged_at: Option<Micros>,
     /// We dialled it.
     pub(crate) dialled: bool,
@@ -406,6 +413,7 @@ impl Lane {
             writable: true,
             queued: false,
             leases: Vec::new(),
+            borrowed: None,
             pinged_at: None,
             dialled: state == LaneState::Dialing,
             rtt_us: None,

@@ -119,7 +119,8 @@ impl Engine {
     }
 
     /// Fills `batch` (empty when called) with what the lane is to write; the shell then
-    /// calls [`Engine::written`] when all of it is written. False if there is nothing.
+    /// calls [`Engine::written`] when all of it is written, or
+    /// [`Engine::borrowed`]. False if there is nothing.
     pub fn transmit(&mut self, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
         // Taken whole: a lane that is up keeps no room for its greeting.
@@ -149,29 +150,6 @@ impl Engine {
             (record.writable, record.filled_at) = (false, self.clock);
         }
         filled
-    }
-
-    /// The lane's batch was written whole: the buffers it referred to are free.
-    pub fn written(&mut self, lane: LaneId, mem: &mut dyn Memory) {
-        let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
-        record.writable = true;
-        let peer = record.peer;
-        let mut leases = std::mem::take(&mut record.leases);
-        for operation in leases.drain(..) {
-            self.operations[operation].leases -= 1;
-            self.try_finish(operation, mem);
-        }
-        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
-            record.leases = leases;
-            if !record.control.is_empty() {
-                self.make_ready(lane);
-            }
-        }
-        if let Some(peer) = peer
-            && self.connection(peer).has_output()
-        {
-            self.make_ready(lane);
-        }
     }
 
     pub(super) fn make_ready(&mut self, lane: LaneId) {

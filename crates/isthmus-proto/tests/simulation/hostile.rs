@@ -566,6 +566,7 @@ fn obey(victim: &mut Victim, rng: &mut Rng, action: isthmus_proto::Action) {
             let loss = if rng.chance(100) { LaneLoss::Refused } else { LaneLoss::Broken("no".into()) };
             victim.engine.lane_lost(victim.now, lane, &loss, &mut victim.mem);
         }
+        isthmus_proto::Action::Recall { .. } => panic!("nothing was borrowed"),
         isthmus_proto::Action::Abandon { lane } | isthmus_proto::Action::Close { lane } => {
             if rng.chance(500) {
                 victim.lanes.retain(|other| *other != lane);

@@ -11,6 +11,7 @@ mod arena;
 mod credit;
 mod hostile;
 mod late;
+mod leases;
 mod program;
 mod rng;
 mod scenarios;

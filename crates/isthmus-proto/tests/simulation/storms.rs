@@ -76,6 +76,7 @@ fn rough(rng: &mut Rng) -> Net {
         notice: rng.below(40 * delay.1),
         outdone: if far { rng.pick(&[0, 2, 20]) } else { 0 },
         lost: 0,
+        borrows: (rng.pick(&[0, 300, 1000]), delay.1 * rng.pick(&[0, 4, 1_000])),
         rate: 0,
     }
 }

@@ -9,15 +9,20 @@ use isthmus_wire::AsId;
 
 use super::super::{Settled, Transfer};
 use super::Udp;
+use super::loans::Loans;
+
+/// Shorter pieces are copied rather than lent. Bytes.
+const LEND_MIN: usize = 4 << 10;
 
 /// A lane that is a stream of the endpoint's UDP socket.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct UdpLane {
     stream: StreamId,
     peer: SocketAddr,
     dialled: bool,
     /// The round trip that the path is to have at least, where that is not known.
     trial: Option<Duration>,
+    loans: Loans,
 }
 
 impl UdpLane {
@@ -26,7 +31,7 @@ impl UdpLane {
     }
 
     pub(super) fn new(stream: StreamId, peer: SocketAddr, dialled: bool) -> Self {
-        Self { stream, peer, dialled, trial: None }
+        Self { stream, peer, dialled, trial: None, loans: Loans::default() }
     }
 
     pub(super) fn on_trial(self, long: Duration) -> Self {
@@ -73,23 +78,34 @@ impl UdpLane {
         self.or_gone(came, udp)
     }
 
-    /// As [`super::super::TcpLane::write`].
+    /// As [`super::super::TcpLane::write`], of pieces of which some are `lent`.
     ///
     /// # Safety
-    /// Every piece is valid for reading during the call.
-    pub(in super::super) unsafe fn write(&mut self, pieces: &mut [libc::iovec], udp: &mut Udp) -> Transfer {
-        let now = udp.now();
+    /// Every piece is valid for reading during the call, and those that are lent as [`super::super::Carrier::write`] says.
+    pub(in super::super) unsafe fn write(
+        &mut self,
+        pieces: &[libc::iovec],
+        lent: &[bool],
+        udp: &mut Udp,
+    ) -> Transfer {
+        let (now, loans) = (udp.now(), &mut self.loans);
         let went = udp.port.with(now, self.stream, |stream| {
             if let Some(why) = stream.failure() {
                 return Transfer::Failed(error_of(why));
             }
             let mut total = 0;
-            for piece in pieces {
-                // SAFETY: the caller's promise.
-                let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
-                let taken = stream.write(bytes);
+            for (piece, lent) in pieces.iter().zip(lent) {
+                let bytes =
+                    std::ptr::slice_from_raw_parts(piece.iov_base.cast::<u8>().cast_const(), piece.iov_len);
+                let taken = if *lent && piece.iov_len >= LEND_MIN {
+                    // SAFETY: the caller's promise, that of `Loans::lend` for what is lent.
+                    stream.lend(unsafe { loans.lend(bytes) })
+                } else {
+                    // SAFETY: the caller's promise.
+                    stream.write(unsafe { &*bytes })
+                };
                 total += taken;
-                if taken < bytes.len() {
+                if taken < piece.iov_len {
                     break;
                 }
             }
@@ -99,6 +115,25 @@ impl UdpLane {
             udp.note_busy(now);
         }
         self.or_gone(went, udp)
+    }
+
+    /// A batch was written whole. Whether its stream still uses what of it was lent.
+    pub(in super::super) fn borrows(&mut self, udp: &Udp) -> bool {
+        let upto = udp.port.stream(self.stream).map_or(0, Stream::written);
+        self.loans.close(upto)
+    }
+
+    /// How many batches that it borrowed are of no more use since this was last asked, and whether there are others.
+    pub(in super::super) fn take_returned(&mut self) -> (usize, bool) {
+        (self.loans.take_returned(), self.loans.any())
+    }
+
+    /// Of all that it ever borrowed the first so many batches are wanted back: what of them has not arrived is copied.
+    pub(in super::super) fn recall(&mut self, batches: u64, udp: &mut Udp) {
+        if let Some(upto) = self.loans.end_of(batches) {
+            let now = udp.now();
+            udp.port.with(now, self.stream, |stream| stream.own(upto));
+        }
     }
 
     pub(in super::super) fn finish(&mut self, udp: &mut Udp) {

@@ -7,6 +7,7 @@
 
 mod burden;
 mod lane;
+mod loans;
 mod question;
 mod silence;
 mod trial;
@@ -472,6 +473,8 @@ impl Udp {
                 self.port.with(now, stream, Stream::abort);
             }
         }
+        // What was lent goes back with the lane.
+        self.port.with(now, stream, |stream| stream.own(u64::MAX));
         self.port.release(now, stream);
         self.leaving.push(stream);
         self.is_settled();

@@ -1,6 +1,7 @@
 //! A network in virtual time: engines, the shells around them, and byte streams that
 //! are slow, cut anywhere, and break.
 
+mod borrowing;
 mod faults;
 mod lanes;
 mod shell;
@@ -8,7 +9,9 @@ mod shell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use isthmus_proto::{Batch, Completion, Config, Engine, LaneId, LaneLoss, Micros, PeerFault, PeerId, Sink};
+use isthmus_proto::{
+    Batch, Completion, Config, Engine, LaneId, LaneLoss, Micros, PeerFault, PeerId, Segment, Sink,
+};
 use isthmus_wire::{Address, AsId, SubnetId};
 
 use crate::arena::Arena;
@@ -39,6 +42,9 @@ pub(crate) struct Net {
     /// Writes, of a thousand, that come a round trip later, as what is lost and sent again does; those behind
     /// wait for them.
     pub(crate) lost: u64,
+    /// Batches, of a thousand, that are taken without a copy; and most time until they are given back, unless they are asked
+    /// back before.
+    pub(crate) borrows: (u64, u64),
     /// How fast each direction of a lane is. Bytes/s; 0: as fast as is written, with pauses.
     pub(crate) rate: u64,
 }
@@ -57,6 +63,7 @@ impl Net {
             notice: 1000,
             outdone: 0,
             lost: 0,
+            borrows: (0, 0),
             rate: 0,
         }
     }
@@ -92,6 +99,9 @@ struct Side {
     filling: Option<(Sink, Vec<u8>)>,
     closing: bool,
     over: bool,
+    /// What was taken without a copy, and how often such was given back.
+    borrowed: VecDeque<Vec<Segment>>,
+    returned: u64,
 }
 
 #[derive(Debug, Default)]
@@ -125,6 +135,7 @@ pub(crate) enum Health {
 enum Event {
     Deliver(usize, usize),
     Write(usize, usize),
+    Return(usize, usize),
     Fill(usize, usize),
     Lost(usize, usize, LaneLoss),
     Accept(usize),
@@ -164,6 +175,8 @@ pub(crate) struct World {
     /// Messages go the short way where they may, and how many did.
     pub(crate) shorts: bool,
     pub(crate) went_short: u64,
+    /// Batches that were given back as the engine asked for them.
+    pub(crate) recalled: u64,
     /// Messages are taken in by runs, and most that came in at one go.
     pub(crate) runs: bool,
     pub(crate) longest_run: u64,
@@ -232,6 +245,7 @@ impl World {
             routers: vec![Health::Up; routers],
             shorts: false,
             went_short: 0,
+            recalled: 0,
             runs: false,
             longest_run: 0,
             cut: [false; WAYS],
@@ -278,6 +292,10 @@ impl World {
         match event {
             Event::Deliver(wire, dir) => self.deliver(wire, dir),
             Event::Write(wire, side) => self.write(wire, side),
+            Event::Return(wire, side) => {
+                self.give_back(wire, side);
+                self.pump(self.wires[wire].sides[side].node);
+            }
             Event::Fill(wire, side) => self.fill(wire, side),
             Event::Lost(wire, side, loss) => self.lose(wire, side, &loss),
             Event::Accept(wire) => self.accept(wire),

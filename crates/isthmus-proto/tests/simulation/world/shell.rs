@@ -82,6 +82,7 @@ impl World {
                     }
                 }
             }
+            Action::Recall { lane, batches } => self.recall(node, lane, batches),
             Action::Close { lane } => {
                 if let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) {
                     self.wires[wire].sides[side].closing = true;
@@ -170,10 +171,10 @@ impl World {
             if *segment == batch.segments.len() {
                 *pending = false;
                 let (fills_path, outdone) = (self.wires[wire].fills_path, self.net.outdone);
+                self.taken(wire, side);
                 let Side { node, lane, .. } = &self.wires[wire].sides[side];
-                let Node { engine, mem, dials_filling, .. } = &mut self.nodes[*node];
+                let Node { engine, dials_filling, .. } = &mut self.nodes[*node];
                 let lane = lane.expect("a lane that writes");
-                engine.written(lane, mem);
                 if outdone > 0 && !fills_path && (*dials_filling || self.rng.chance(outdone)) {
                     *dials_filling = true;
                     engine.lane_is_outdone(lane);
