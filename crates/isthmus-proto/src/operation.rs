@@ -350,19 +350,22 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// To be filled in.
+    pub(crate) const NOTHING: Self = Self {
+        context: 0,
+        notify: false,
+        kind: CompletionKind::Read,
+        len: 0,
+        buffer: 0,
+        data: None,
+        tag: 0,
+        peer: None,
+        released: false,
+        error: None,
+    };
+
     /// The end of an operation of which nothing else is known: no bytes, and no failure.
     pub fn of(kind: CompletionKind, context: u64, notify: bool) -> Self {
-        Self {
-            context,
-            notify,
-            kind,
-            len: 0,
-            buffer: 0,
-            data: None,
-            tag: 0,
-            peer: None,
-            released: false,
-            error: None,
-        }
+        Self { context, notify, kind, ..Self::NOTHING }
     }
 }

@@ -190,18 +190,13 @@ impl Engine {
             mem.store(place, 0, payload);
         }
         mem.release(place);
-        self.completions.push_back(Completion {
-            context: posted.context,
-            notify: posted.notify,
-            kind: CompletionKind::Recv(channel),
-            len: summary.total,
-            buffer: place.token,
-            data: summary.data,
-            tag: summary.tag,
-            peer: Some(peer),
-            released: false,
-            error: None,
-        });
+        // Written where it stays: what is put together first and moved waits for its parts to be in memory.
+        let completion = self.completions.push_back_mut(Completion::NOTHING);
+        (completion.context, completion.notify) = (posted.context, posted.notify);
+        completion.kind = CompletionKind::Recv(channel);
+        (completion.len, completion.buffer) = (summary.total, place.token);
+        (completion.data, completion.tag) = (summary.data, summary.tag);
+        completion.peer = Some(peer);
         self.matcher.drop_first(channel);
         true
     }

@@ -22,9 +22,9 @@ const HEAD: u64 = 8;
 /// Records begin at multiples of this: what processors hand each other at a time.
 const LINE: u64 = 64;
 /// So far ahead lines are asked for by who writes short messages, and by who reads them. A transfer from one processor's
-/// cache to another's takes as long as a few short messages.
+/// cache to another's takes as long as a few short messages: who reads one line ahead waits for each.
 const WRITER_AHEAD: u64 = 5 * LINE;
-const READER_AHEAD: u64 = LINE;
+const READER_AHEAD: u64 = 4 * LINE;
 /// Room that only the last record may take: itself and the zero behind it.
 const LAST: u64 = 2 * LINE;
 /// The same, and room for what lends: other bytes leave that free.
