@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use isthmus_io::{Access, Endpoint, PostError, RegionTable, Settings, Transport};
 use isthmus_proto::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Completion, CompletionKind, OpError, PeekAction,
-    PeekRequest, RemoteRange, RmaRequest,
+    PeekRequest, PeerId, RemoteRange, RmaRequest,
 };
 use support::*;
 
 by_each_way! {
     messages_of_many_sizes_arrive_whole,
+    a_buffer_is_the_programs_again_once_its_message_is_complete,
     a_program_that_only_peeks_still_receives,
     an_endpoint_talks_to_itself,
     transfers_go_on_while_nobody_polls,
@@ -22,6 +23,71 @@ by_each_way! {
     a_peer_that_is_not_there_is_an_error_that_names_it,
     who_leaves_at_once_is_known_to_be_gone,
     a_sleeper_is_woken,
+}
+
+/// One end of a conversation in which both send as much as they can: some messages are under way each way at any time.
+struct Talker {
+    endpoint: Arc<Endpoint>,
+    peer: PeerId,
+    /// By tag; what is sent is by odd contexts, what is received by even ones.
+    sent: Vec<Vec<u8>>,
+    got: Vec<Vec<u8>>,
+    over: usize,
+}
+
+impl Talker {
+    const MESSAGES: usize = 200;
+    const AT_ONCE: usize = 16;
+
+    fn len(tag: usize) -> usize {
+        9_000 + tag * 7_919 % 400_000
+    }
+
+    fn post(&mut self) {
+        let tag = self.sent.len();
+        if tag == Self::MESSAGES {
+            return;
+        }
+        self.sent.push(pattern(Self::len(tag), tag as u8));
+        self.got.push(vec![0; Self::len(tag)]);
+        recv_as(&self.endpoint, tag as u64, 2 * tag as u64, &mut self.got[tag]);
+        send_as(&self.endpoint, self.peer, tag as u64, 2 * tag as u64 + 1, &mut self.sent[tag]);
+    }
+
+    fn turn(&mut self) {
+        let mut done = Vec::new();
+        self.endpoint.poll(&mut done);
+        for completion in done {
+            assert_eq!(completion.error, None);
+            let (tag, is_sent) = (completion.context as usize / 2, completion.context % 2 == 1);
+            if is_sent {
+                // Whatever is sent of it from now on is wrong.
+                self.sent[tag].fill(0xee);
+                self.post();
+            } else {
+                assert!(
+                    self.got[tag] == pattern(Self::len(tag), tag as u8),
+                    "message {tag} is not what was sent"
+                );
+            }
+            self.over += 1;
+        }
+    }
+}
+
+fn a_buffer_is_the_programs_again_once_its_message_is_complete(by: Transport) {
+    let endpoints = [open_by(by), open_by(by)];
+    let mut talkers = [0, 1].map(|own| {
+        let endpoint = endpoints[own].clone();
+        let peer = endpoint.peer(&endpoints[1 - own].address()).expect("same subnet");
+        Talker { endpoint, peer, sent: Vec::new(), got: Vec::new(), over: 0 }
+    });
+    (0..Talker::AT_ONCE).for_each(|_| talkers.iter_mut().for_each(Talker::post));
+    let start = Instant::now();
+    while talkers.iter().any(|talker| talker.over < 2 * Talker::MESSAGES) {
+        talkers.iter_mut().for_each(Talker::turn);
+        assert!(start.elapsed() < LIMIT, "only {:?} came", talkers.each_ref().map(|talker| talker.over));
+    }
 }
 
 fn messages_of_many_sizes_arrive_whole(by: Transport) {

@@ -61,14 +61,27 @@ pub fn options(context: u64) -> Options {
 }
 
 pub fn send(from: &Endpoint, to: PeerId, tag: u64, bytes: &mut [u8]) {
-    let request = SendRequest { peer: to, channel: Channel::Tagged, tag, data: None, options: options(tag) };
+    send_as(from, to, tag, tag, bytes);
+}
+
+pub fn send_as(from: &Endpoint, to: PeerId, tag: u64, context: u64, bytes: &mut [u8]) {
+    let options = options(context);
+    let request = SendRequest { peer: to, channel: Channel::Tagged, tag, data: None, options };
     // SAFETY: every test polls the completion before its buffers go.
     unsafe { from.send(&request, &[iovec(bytes)]) }.expect("posted");
 }
 
 pub fn recv(at: &Endpoint, source: Option<PeerId>, tag: u64, bytes: &mut [u8]) {
-    let request =
-        RecvRequest { source, channel: Channel::Tagged, tag, ignore: 0, multi: None, options: options(tag) };
+    post_recv(at, source, tag, tag, bytes);
+}
+
+pub fn recv_as(at: &Endpoint, tag: u64, context: u64, bytes: &mut [u8]) {
+    post_recv(at, None, tag, context, bytes);
+}
+
+fn post_recv(at: &Endpoint, source: Option<PeerId>, tag: u64, context: u64, bytes: &mut [u8]) {
+    let options = options(context);
+    let request = RecvRequest { source, channel: Channel::Tagged, tag, ignore: 0, multi: None, options };
     // SAFETY: as above.
     unsafe { at.recv(&request, &[iovec(bytes)]) }.expect("posted");
 }
