@@ -2,7 +2,8 @@
 """Measures MPI over Isthmus beside the same MPI over libfabric's shm and tcp;ofi_rxm, on this host.
 
 Two ranks, whose messages all go through the provider: latency, message rate, bandwidth, processor time
-for each byte, unexpected messages; and one endpoint with 64 others of one process, without MPI.
+for each byte, unexpected messages; one-sided communication; and one endpoint with 64 others of one process,
+without MPI.
 Each round measures every provider in turn; the table shows medians, and the medians of
 the ratios of each round. Where more processes run than processors, figures mean little.
 
@@ -34,7 +35,19 @@ UNITS = {
     "bandwidth": ("GB/s", 1e9, True),
     "cpu": ("ns/B", 1, False),
     "unexpected": ("us", 1, False),
+    "put": ("us", 1, False),
+    "get": ("us", 1, False),
+    "accumulate": ("us", 1, False),
+    "fetch": ("us", 1, False),
+    "putrate": ("M/s", 1e6, True),
+    "putting": ("GB/s", 1e9, True),
+    "getting": ("GB/s", 1e9, True),
     "peers": ("us", 1, False),
+}
+# The MPI programs, by the kinds of figures that each finds.
+PROGRAMS = {
+    "messages": ("latency", "rate", "bandwidth", "unexpected"),
+    "onesided": ("put", "get", "accumulate", "fetch", "putrate", "putting", "getting"),
 }
 
 
@@ -49,10 +62,11 @@ def order(name):
 def run(mpi, transport, figures, logs):
     """One round of one provider: figures by name. What fails is said, and counts as missing."""
     jobs = []
-    if not figures or any(not name.startswith("peers") for name in figures):
-        wanted = [name for name in figures if not name.startswith("peers")]
-        jobs.append(mpi.command(2, [str(mpi.programs / "messages"), *wanted], transport))
-    if not figures or any(name.startswith("peers") for name in figures):
+    for program, kinds in PROGRAMS.items():
+        wanted = [name for name in figures if kind(name) in kinds]
+        if wanted or not figures:
+            jobs.append(mpi.command(2, [str(mpi.programs / program), *wanted], transport))
+    if not figures or any(kind(name) == "peers" for name in figures):
         name = mpis.LIBFABRIC_NAME[transport]
         env = {**os.environ, "FI_PROVIDER_PATH": str(mpis.PROVIDER.parent), "FI_PROVIDER": name}
         jobs.append(([str(mpi.programs.parent / "peers"), name], env))
@@ -66,10 +80,11 @@ def run(mpi, transport, figures, logs):
 
 
 def compiled(mpi):
-    """Compiles the two programs. Returns the compiler's words on failure."""
+    """Compiles the programs. Returns the compiler's words on failure."""
     mpi.programs.mkdir(parents=True, exist_ok=True)
     peers = ["cc", *mpis.C_FLAGS, "-o", str(mpi.programs.parent / "peers"), str(SOURCES / "peers.c"), "-lfabric"]
-    for command in (mpi.compile_command(SOURCES / "messages.c", mpi.programs / "messages"), peers):
+    mpis_own = [mpi.compile_command(SOURCES / f"{name}.c", mpi.programs / name) for name in PROGRAMS]
+    for command in (*mpis_own, peers):
         ended = subprocess.run(command, env={**os.environ, **mpi.compile_env()}, capture_output=True, text=True)
         if ended.returncode != 0:
             return ended.stderr

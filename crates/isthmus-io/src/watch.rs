@@ -53,11 +53,22 @@ impl Watch {
     /// made ([`crate::Endpoint::poll`]), which is counted then.
     #[inline]
     pub fn is_poll_vain(&self) -> bool {
+        self.is_vain(Self::is_worth_waiting)
+    }
+
+    /// As [`Watch::is_poll_vain`], of a program that does not wait for anything in particular, or looks again at once.
+    #[inline]
+    pub fn is_glance_vain(&self) -> bool {
+        self.is_vain(|_| false)
+    }
+
+    #[inline]
+    fn is_vain(&self, waits: impl FnOnce(&Self) -> bool) -> bool {
         if !self.is_idle() {
             return false;
         }
         let polls = self.polls().wrapping_add(1);
-        if polls.is_multiple_of(POLLS_A_LOOK) || self.has_news() || self.is_worth_waiting() {
+        if polls.is_multiple_of(POLLS_A_LOOK) || self.has_news() || waits(self) {
             return false;
         }
         self.polls.store(polls, Ordering::Relaxed);
@@ -95,6 +106,11 @@ impl Watch {
     /// Something came: more may come soon.
     pub(crate) fn note_read(&self) {
         self.patience.store(PATIENT_POLLS, Ordering::Relaxed);
+    }
+
+    /// The program has read of what came that it was waiting for: no poll is patient until more comes.
+    pub fn note_answered(&self) {
+        self.patience.store(0, Ordering::Relaxed);
     }
 
     /// Counts a poll. That of two threads one is not counted is no harm.
@@ -167,5 +183,8 @@ mod tests {
             assert_eq!(watch.patience.load(Ordering::Relaxed), left);
         }
         assert!(watch.is_poll_vain());
+        watch.note_read();
+        watch.note_answered();
+        assert_eq!(watch.patience.load(Ordering::Relaxed), 0);
     }
 }

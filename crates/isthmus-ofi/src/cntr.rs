@@ -99,7 +99,11 @@ impl Counter {
     /// Notes that the program knows this state. Returns the value.
     fn read(&self) -> u64 {
         let (value, errors) = (self.value(), self.errors());
-        self.seen.store(value.wrapping_add(errors), Ordering::SeqCst);
+        let sum = value.wrapping_add(errors);
+        if self.seen.load(Ordering::Relaxed) != sum {
+            self.seen.store(sum, Ordering::SeqCst);
+            self.sources.note_answered();
+        }
         value
     }
 

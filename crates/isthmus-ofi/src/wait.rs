@@ -232,6 +232,13 @@ impl Sources {
         self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.is_poll_vain())
     }
 
+    /// The program has what it waited for, though not by its completion queue: what polls that has no reason to wait.
+    pub(crate) fn note_answered(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.note_answered();
+        }
+    }
+
     /// Whether something has come that turning the endpoints would bring; false also where that is not plain.
     pub(crate) fn has_come(&self) -> bool {
         self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.has_news())
@@ -239,7 +246,8 @@ impl Sources {
 
     /// Turns the endpoints, unless that is plainly in vain, and hands out what they finished.
     pub(crate) fn progress(&self) {
-        if !self.is_poll_vain() {
+        let watch = self.watch.get().filter(|_| self.watched.load(Ordering::Acquire));
+        if !watch.is_some_and(|watch| watch.is_glance_vain()) {
             self.turn(None);
         }
     }
