@@ -86,6 +86,11 @@ impl Engine {
         }
     }
 
+    /// The lane has ended, and gives nothing back any more.
+    pub(super) fn forget_recalls(&mut self, ended: LaneId) {
+        self.actions.retain(|action| !matches!(action, Action::Recall { lane, .. } if *lane == ended));
+    }
+
     /// The lane is to be given more, where there is more.
     fn go_on(&mut self, lane: LaneId) {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };

@@ -16,6 +16,9 @@ impl Engine {
         let Some(peer) = record.peer else { return };
         let peer = self.resolve(peer);
         let was_dialing = self.unlist(peer, lane, record.state);
+        if record.borrowed.is_some() {
+            self.forget_recalls(lane);
+        }
         let borrowed = record.borrowed.into_iter().flat_map(|borrowed| borrowed.into_operations());
         record.leases.into_iter().chain(borrowed).for_each(|operation| self.end_lease(operation, mem));
         // A fault that shows only now is the peer's, but of a lane that is gone.
