@@ -184,7 +184,12 @@ impl Shell {
             engine.handle_timeout(now, memory);
         }
         if !read && guard.engine.owes_acks() {
-            guard.engine.flush_acks();
+            if self.fully {
+                guard.engine.flush_acks();
+            } else {
+                let now = guard.now();
+                guard.engine.flush_old_acks(now);
+            }
         }
         let busy = guard.engine.has_output();
         let done = busy || guard.engine.has_completions();

@@ -1,7 +1,8 @@
 //! When what has arrived is acknowledged.
 //!
 //! Acknowledgements travel with other frames where there are any. Where somebody waits for
-//! one alone, it goes as soon as the shell finds nothing more to read. Most are awaited by
+//! one alone, it goes as soon as the shell finds nothing more to read, or, where a frame costs a system call and the program
+//! looks again at once, a few microseconds later: most programs go on by then with something that takes it along. Most are awaited by
 //! nobody: the answer to a write, a small message that was complete when it was sent. They
 //! have time to find company: a program that goes on with what it got sends one.
 
@@ -20,6 +21,8 @@ const AWAITED: u32 = 4;
 /// How long one that nobody waits for does: so long at least, and less than twice that.
 /// Microseconds.
 const PATIENCE_US: Micros = 200;
+/// The same of one that somebody waits for, of a program that polls on. Microseconds.
+const AWAITED_PATIENCE_US: Micros = 4;
 
 /// The peers that are owed acknowledgements, each at most once in either list.
 #[derive(Debug, Default)]
@@ -79,6 +82,17 @@ impl Engine {
                 connection.ack_due = true;
                 self.kick(peer);
             }
+        }
+    }
+
+    /// As [`Engine::flush_acks`], of those that have waited for company for a while, where the shell looks again soon.
+    pub fn flush_old_acks(&mut self, now: Micros) {
+        let is_young = |peer: &PeerId| {
+            let connection = self.peers[peer.0 as usize].connection.as_ref();
+            connection.is_some_and(|known| known.ack_owed && now < known.owed_since + AWAITED_PATIENCE_US)
+        };
+        if !self.owed.soon.iter().any(is_young) {
+            self.flush_acks();
         }
     }
 

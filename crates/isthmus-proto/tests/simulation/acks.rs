@@ -69,6 +69,23 @@ fn who_wants_to_hear_of_the_delivery_does_at_once() {
 }
 
 #[test]
+fn one_that_somebody_waits_for_has_a_moment_for_company() {
+    let mut program = two();
+    message(&mut program, 0, Level::Delivery);
+    // It has been received, and the shell is about to find that there is nothing more.
+    until_over(&mut program, 1);
+    let now = program.world.now;
+    let engine = &mut program.world.nodes[1].engine;
+    assert!(engine.owes_acks());
+    engine.flush_old_acks(now);
+    assert!(engine.owes_acks() && !engine.has_output(), "it is young");
+    engine.flush_old_acks(now + 10);
+    assert!(!engine.owes_acks() && engine.has_output());
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
 fn the_short_way_needs_few_acknowledgements() {
     let mut program = two();
     program.world.shorts = true;
