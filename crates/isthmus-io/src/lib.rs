@@ -2,7 +2,7 @@
 //!
 //! `unsafe` lives in `datagrams.rs`, `endpoint/post.rs`, `endpoint/sleep.rs`, `lane.rs`, `ledger.rs`, `lock.rs`, `memory.rs`,
 //! `shell.rs`, `shell/down.rs`, `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
-//! `carrier/udp/lane.rs` only.
+//! `carrier/udp/lane.rs` and `loans.rs` only.
 
 mod burst;
 mod carrier;

@@ -25,6 +25,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/carrier/tcp.rs",
     "isthmus-io/src/carrier/tls.rs",
     "isthmus-io/src/carrier/udp/lane.rs",
+    "isthmus-io/src/carrier/udp/loans.rs",
     "isthmus-io/src/datagrams.rs",
     "isthmus-io/src/endpoint/post.rs",
     "isthmus-io/src/endpoint/sleep.rs",
