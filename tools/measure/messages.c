@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "chosen.h"
 #include "median.h"
 
 enum { WINDOW = 64, BATCHES = 20, UNEXPECTED = 1000 };
@@ -23,14 +24,6 @@ static int rank;
 static char **chosen;
 static int choices;
 static unsigned char *buffer;
-
-static int wanted(const char *name)
-{
-    for (int i = 0; i < choices; i++)
-        if (strncmp(name, chosen[i], strlen(chosen[i])) == 0)
-            return 1;
-    return choices == 0;
-}
 
 static void tell(const char *name, double value)
 {
@@ -154,7 +147,7 @@ static void each(const char *kind, const size_t *sizes, size_t count, void (*mea
     for (size_t i = 0; i < count; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s-%zu", kind, sizes[i]);
-        if (wanted(name))
+        if (is_chosen(name, chosen, choices))
             measure(name, sizes[i]);
     }
 }
@@ -174,7 +167,7 @@ int main(int argc, char **argv)
     }
     memset(buffer, rank, LARGEST);
     each("latency", LATENCIES, sizeof LATENCIES / sizeof LATENCIES[0], latency);
-    if (wanted("rate-8"))
+    if (is_chosen("rate-8", chosen, choices))
         rate();
     each("bandwidth", BANDWIDTHS, sizeof BANDWIDTHS / sizeof BANDWIDTHS[0], bandwidth);
     each("unexpected", UNEXPECTEDS, sizeof UNEXPECTEDS / sizeof UNEXPECTEDS[0], unexpected);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chosen.h"
 #include "median.h"
 
 enum { BATCHES = 20, WINDOW = 64, LARGEST = 4 << 20 };
@@ -72,14 +73,6 @@ static double rate(Operation operation, size_t size, int count, int flushes)
     return (double)count * flushes / timed(operation, size, count, flushes);
 }
 
-static int wanted(const char *name, char **chosen, int choices)
-{
-    for (int i = 0; i < choices; i++)
-        if (strncmp(name, chosen[i], strlen(chosen[i])) == 0)
-            return 1;
-    return choices == 0;
-}
-
 static void measure(char **chosen, int choices)
 {
     static const struct {
@@ -103,7 +96,7 @@ static void measure(char **chosen, int choices)
         {"getting-4194304", get, 4 << 20, 8, 20, 1},
     };
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
-        if (!wanted(figures[i].name, chosen, choices))
+        if (!is_chosen(figures[i].name, chosen, choices))
             continue;
         double value = figures[i].count == 1
                            ? latency(figures[i].operation, figures[i].size)

@@ -50,7 +50,7 @@ impl Talker {
         }
         self.sent.push(pattern(Self::len(tag), tag as u8));
         self.got.push(vec![0; Self::len(tag)]);
-        recv_as(&self.endpoint, tag as u64, 2 * tag as u64, &mut self.got[tag]);
+        recv_as(&self.endpoint, None, tag as u64, 2 * tag as u64, &mut self.got[tag]);
         send_as(&self.endpoint, self.peer, tag as u64, 2 * tag as u64 + 1, &mut self.sent[tag]);
     }
 

@@ -226,10 +226,16 @@ impl Sources {
         self.waiter.get()
     }
 
+    /// The first endpoint's watch, where that endpoint is the only one.
+    #[inline]
+    fn only_watch(&self) -> Option<&Arc<Watch>> {
+        if self.watched.load(Ordering::Acquire) { self.watch.get() } else { None }
+    }
+
     /// A poll: whether turning the endpoints would plainly find nothing.
     #[inline]
     pub(crate) fn is_poll_vain(&self) -> bool {
-        self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.is_poll_vain())
+        self.only_watch().is_some_and(|watch| watch.is_poll_vain())
     }
 
     /// The program has what it waited for, though not by its completion queue: what polls that has no reason to wait.
@@ -241,13 +247,12 @@ impl Sources {
 
     /// Whether something has come that turning the endpoints would bring; false also where that is not plain.
     pub(crate) fn has_come(&self) -> bool {
-        self.watched.load(Ordering::Acquire) && self.watch.get().is_some_and(|watch| watch.has_news())
+        self.only_watch().is_some_and(|watch| watch.has_news())
     }
 
     /// Turns the endpoints, unless that is plainly in vain, and hands out what they finished.
     pub(crate) fn progress(&self) {
-        let watch = self.watch.get().filter(|_| self.watched.load(Ordering::Acquire));
-        if !watch.is_some_and(|watch| watch.is_glance_vain()) {
+        if !self.only_watch().is_some_and(|watch| watch.is_glance_vain()) {
             self.turn(None);
         }
     }

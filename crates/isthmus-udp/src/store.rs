@@ -168,6 +168,7 @@ mod tests {
             assert!(store.memory() <= 7 * CHUNK, "{}", store.memory());
         }
     }
+
     /// Tells when it is let go.
     struct Lent(Vec<u8>, #[expect(dead_code, reason = "it is counted")] Arc<()>);
 

@@ -72,14 +72,10 @@ pub fn send_as(from: &Endpoint, to: PeerId, tag: u64, context: u64, bytes: &mut 
 }
 
 pub fn recv(at: &Endpoint, source: Option<PeerId>, tag: u64, bytes: &mut [u8]) {
-    post_recv(at, source, tag, tag, bytes);
+    recv_as(at, source, tag, tag, bytes);
 }
 
-pub fn recv_as(at: &Endpoint, tag: u64, context: u64, bytes: &mut [u8]) {
-    post_recv(at, None, tag, context, bytes);
-}
-
-fn post_recv(at: &Endpoint, source: Option<PeerId>, tag: u64, context: u64, bytes: &mut [u8]) {
+pub fn recv_as(at: &Endpoint, source: Option<PeerId>, tag: u64, context: u64, bytes: &mut [u8]) {
     let options = options(context);
     let request = RecvRequest { source, channel: Channel::Tagged, tag, ignore: 0, multi: None, options };
     // SAFETY: as above.
