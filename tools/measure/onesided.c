@@ -84,14 +84,18 @@ static void measure(char **chosen, int choices)
         int bytes; // whether bytes are counted
     } figures[] = {
         {"put-8", put, 8, 1, 0, 0},
+        {"put-8192", put, 8 << 10, 1, 0, 0},
         {"put-65536", put, 64 << 10, 1, 0, 0},
         {"get-8", get, 8, 1, 0, 0},
+        {"get-8192", get, 8 << 10, 1, 0, 0},
         {"get-65536", get, 64 << 10, 1, 0, 0},
         {"accumulate-8", accumulate, 8, 1, 0, 0},
         {"fetch-8", fetch, 8, 1, 0, 0},
         {"putrate-8", put, 8, WINDOW, 2000, 0},
+        {"putting-8192", put, 8 << 10, WINDOW, 300, 1},
         {"putting-65536", put, 64 << 10, WINDOW, 100, 1},
         {"putting-4194304", put, 4 << 20, 8, 20, 1},
+        {"getting-8192", get, 8 << 10, WINDOW, 300, 1},
         {"getting-65536", get, 64 << 10, WINDOW, 100, 1},
         {"getting-4194304", get, 4 << 20, 8, 20, 1},
     };

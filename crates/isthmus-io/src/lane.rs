@@ -334,8 +334,23 @@ fn fault(fault: PeerFault) -> LaneLoss {
     LaneLoss::Broken(fault.to_string())
 }
 
-/// Gives the engine what is in the staging buffer, as far as frames are complete.
+/// Gives the engine what is in the staging buffer, as far as frames are complete. Regions that they name are shown to a
+/// neighbour that accesses them by itself from then on.
 fn understand(
+    lane: &mut Lane,
+    id: LaneId,
+    now: Micros,
+    engine: &mut Engine,
+    memory: &mut ProcessMemory,
+) -> Result<(), PeerFault> {
+    let understood = understand_frames(lane, id, now, engine, memory);
+    if let (Some(key), Some(link)) = (memory.take_named(), lane.carrier.memory()) {
+        link.show_region(key, memory.regions());
+    }
+    understood
+}
+
+fn understand_frames(
     lane: &mut Lane,
     id: LaneId,
     now: Micros,

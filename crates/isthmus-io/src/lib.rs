@@ -1,7 +1,7 @@
 //! Thin shells around the engine: tcp lanes, memory, the progress driver.
 //!
 //! `unsafe` lives in `datagrams.rs`, `endpoint/post.rs`, `endpoint/sleep.rs`, `lane.rs`, `ledger.rs`, `lock.rs`, `memory.rs`,
-//! `shell.rs`, `shell/down.rs`, `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
+//! `regions.rs`, `shell.rs`, `shell/down.rs`, `shell/reach.rs`, `shell/short.rs`, `signals.rs` and in `carrier/mod.rs`, `carrier/memory`, `carrier/tcp.rs`, `carrier/tls.rs` and
 //! `carrier/udp/lane.rs` and `loans.rs` only.
 
 mod burst;
@@ -19,6 +19,7 @@ pub mod lock;
 pub mod log;
 mod memory;
 mod poller;
+mod regions;
 mod settings;
 mod shell;
 mod signals;
@@ -31,7 +32,7 @@ pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::{Family, InterfaceError, interface_of, interface_trouble, network_bits_of};
 pub use isthmus_udp::{Composition, Dropped, SpecError};
 pub use isthmus_units::PerHost;
-pub use memory::{Access, RegionTable, RegisterError};
+pub use regions::{Access, RegionTable, RegisterError};
 pub use settings::{
     Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, Protocols, RateLimits, Routers, Settings,
     SettingsError, Streams, Summary, Switch, TcpCongestion, TlsMode, Transport, environment_name,

@@ -1,173 +1,25 @@
-//! Memory that programs lend: buffers of operations and registered regions.
+//! Memory that programs lend: buffers of operations, and what is registered (`regions.rs`).
 //!
 //! The engine names memory by [`Place`]; here a place is an address, or a list of
 //! pieces. Programs promise, in the safety sections of the calls, that the addresses stay
 //! valid; the engine promises to stop using a place before it reports its completion.
 
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::sync::Arc;
 
-use isthmus_proto::{Access as Wanted, Memory, Place, RemoteRange};
+use isthmus_proto::{Access, Memory, Place, RemoteRange};
 use isthmus_wire::frame::Status;
-use parking_lot::RwLock;
 use slab::Slab;
 
-/// What a peer may do with a region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// Peers may read it (`FI_REMOTE_READ`).
-    pub remote_read: bool,
-    /// Peers may write it (`FI_REMOTE_WRITE`).
-    pub remote_write: bool,
-}
-
-/// Why a region cannot be registered.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegisterError {
-    /// The key is taken.
-    #[error("memory key {0:#x} is already registered in this domain")]
-    KeyInUse(u64),
-    /// More than one piece.
-    #[error("a registration of {0} pieces; register each piece by itself")]
-    Pieces(usize),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Region {
-    base: u64,
-    len: u64,
-    access: Access,
-    virtual_addressing: bool,
-}
-
-impl Region {
-    /// Where a range that a peer names starts, if it lies inside.
-    fn offset(&self, range: RemoteRange) -> Option<u64> {
-        let offset = if self.virtual_addressing { range.addr.checked_sub(self.base)? } else { range.addr };
-        let end = offset.checked_add(range.len)?;
-        (end <= self.len && end < 1 << OFFSET_BITS).then_some(offset)
-    }
-}
-
-/// The registered regions of one domain.
-///
-/// A region's [`Place`] names a slot and its generation, not an address: every access looks
-/// the region up and holds the table meanwhile, so none outlives
-/// [`RegionTable::deregister`].
-#[derive(Debug, Default)]
-pub struct RegionTable {
-    table: RwLock<Table>,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    slots: Slab<(u16, Region)>,
-    by_key: HashMap<u64, usize>,
-    next_key: u64,
-    generation: u16,
-}
-
-/// Bits of a registered place's token that are the offset; the generation is above.
-const OFFSET_BITS: u32 = 48;
-
-impl RegionTable {
-    /// Registers `iov` (one piece, or none) under `key`, or under a key chosen here where
-    /// `key` is `None`; returns the key. With `virtual_addressing` peers name bytes by
-    /// virtual address, else by offset from the start.
-    ///
-    /// # Errors
-    /// [`RegisterError`] where the key is taken or there are several pieces.
-    ///
-    /// # Safety
-    /// The memory stays valid until [`RegionTable::deregister`] returns.
-    pub unsafe fn register(
-        &self,
-        iov: &[libc::iovec],
-        key: Option<u64>,
-        access: Access,
-        virtual_addressing: bool,
-    ) -> Result<u64, RegisterError> {
-        let (base, len) = match iov {
-            [] => (0, 0),
-            [piece] => (piece.iov_base as u64, piece.iov_len as u64),
-            pieces => return Err(RegisterError::Pieces(pieces.len())),
-        };
-        let mut table = self.table.write();
-        let key = match key {
-            Some(key) if table.by_key.contains_key(&key) => return Err(RegisterError::KeyInUse(key)),
-            Some(key) => key,
-            None => table.free_key(),
-        };
-        table.generation = table.generation.wrapping_add(1);
-        let generation = table.generation;
-        let slot = table.slots.insert((generation, Region { base, len, access, virtual_addressing }));
-        table.by_key.insert(key, slot);
-        Ok(key)
-    }
-
-    /// Takes a region back: no access touches it after this returns.
-    pub fn deregister(&self, key: u64) {
-        let mut table = self.table.write();
-        if let Some(slot) = table.by_key.remove(&key) {
-            table.slots.remove(slot);
-        }
-    }
-
-    /// Runs `with` while no peer's access touches any region.
-    pub fn exclusively<T>(&self, with: impl FnOnce() -> T) -> T {
-        let _table = self.table.write();
-        with()
-    }
-
-    fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<Place, Status> {
-        let table = self.table.read();
-        let slot = *table.by_key.get(&range.key).ok_or(Status::Key)?;
-        let (generation, region) = table.slots[slot];
-        let permitted = match wanted {
-            Wanted::Read => region.access.remote_read,
-            Wanted::Write | Wanted::Update => region.access.remote_write,
-        };
-        if !permitted {
-            return Err(Status::Access);
-        }
-        let offset = region.offset(range).ok_or(Status::Bounds)?;
-        Ok(Place {
-            token: u64::from(generation) << OFFSET_BITS | offset,
-            list: Place::REGISTERED | slot as u32,
-        })
-    }
-
-    /// Calls `with` with the address of `len` bytes from `offset` of a registered place, if
-    /// it is still registered, and keeps it so meanwhile.
-    fn access(&self, at: Place, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
-        let table = self.table.read();
-        let Some((generation, region)) = table.slots.get((at.list & !Place::REGISTERED) as usize) else {
-            return false;
-        };
-        let start = (at.token & ((1 << OFFSET_BITS) - 1)) + offset;
-        let valid = u64::from(*generation) == at.token >> OFFSET_BITS && start + len <= region.len;
-        if valid {
-            with(region.base + start);
-        }
-        valid
-    }
-}
-
-impl Table {
-    fn free_key(&mut self) -> u64 {
-        while self.by_key.contains_key(&self.next_key) {
-            self.next_key += 1;
-        }
-        self.next_key += 1;
-        self.next_key - 1
-    }
-}
+use crate::regions::RegionTable;
 
 /// The engine's view of this process's memory.
 #[derive(Debug)]
 pub(crate) struct ProcessMemory {
     lists: Slab<Vec<libc::iovec>>,
     regions: Arc<RegionTable>,
+    /// Key of the region that a peer has named last.
+    named: Cell<Option<u64>>,
 }
 
 // SAFETY: the raw pointers are addresses that programs lent for any thread to use.
@@ -178,7 +30,17 @@ type Piece = (u64, usize);
 
 impl ProcessMemory {
     pub(crate) fn new(regions: Arc<RegionTable>) -> Self {
-        Self { lists: Slab::new(), regions }
+        Self { lists: Slab::new(), regions, named: Cell::new(None) }
+    }
+
+    pub(crate) fn regions(&self) -> &Arc<RegionTable> {
+        &self.regions
+    }
+
+    /// Key of the region that a peer has named since this was asked last.
+    #[inline]
+    pub(crate) fn take_named(&self) -> Option<u64> {
+        self.named.take()
     }
 
     /// The place that stands for these pieces.
@@ -262,7 +124,8 @@ impl Memory for ProcessMemory {
         });
     }
 
-    fn locate(&self, range: RemoteRange, access: Wanted) -> Result<Place, Status> {
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status> {
+        self.named.set(Some(range.key));
         self.regions.locate(range, access)
     }
 
@@ -296,42 +159,14 @@ mod tests {
         assert!(memory.lists.is_empty());
     }
 
-    fn first_byte(table: &RegionTable, place: Place) -> Option<u64> {
-        let mut found = None;
-        table.access(place, 0, 1, |address| found = Some(address));
-        found
-    }
-
-    #[test]
-    fn peers_reach_only_what_was_registered_for_them() {
-        let mut bytes = [0u8; 16];
-        let table = RegionTable::default();
-        let read = Access { remote_read: true, remote_write: false };
-        // SAFETY: `bytes` outlives the table.
-        let key = unsafe { table.register(&[iovec(&mut bytes)], Some(7), read, false) }.expect("free");
-        let range = |key, addr, len| RemoteRange { key, addr, len };
-        let base = bytes.as_ptr() as u64;
-        let place = table.locate(range(key, 4, 12), Wanted::Read).expect("registered");
-        assert_eq!(first_byte(&table, place), Some(base + 4));
-        assert_eq!(table.locate(range(key, 5, 12), Wanted::Read), Err(Status::Bounds));
-        assert_eq!(table.locate(range(key, u64::MAX, 2), Wanted::Read), Err(Status::Bounds));
-        assert_eq!(table.locate(range(key, 0, 1), Wanted::Write), Err(Status::Access));
-        assert_eq!(table.locate(range(8, 0, 1), Wanted::Read), Err(Status::Key));
-        // SAFETY: as above.
-        let again = unsafe { table.register(&[], Some(7), read, false) };
-        assert_eq!(again, Err(RegisterError::KeyInUse(7)));
-        table.deregister(key);
-        assert_eq!(table.locate(range(key, 0, 1), Wanted::Read), Err(Status::Key));
-    }
-
     #[test]
     fn a_region_that_was_taken_back_is_out_of_reach_even_in_mid_access() {
         let (mut old, mut new) = ([1u8; 16], [2u8; 16]);
         let table = Arc::new(RegionTable::default());
-        let all = Access { remote_read: true, remote_write: true };
+        let all = crate::Access { remote_read: true, remote_write: true };
         // SAFETY: both outlive the table.
         let key = unsafe { table.register(&[iovec(&mut old)], None, all, false) }.expect("free");
-        let place = table.locate(RemoteRange { key, addr: 0, len: 16 }, Wanted::Write).expect("registered");
+        let place = table.locate(RemoteRange { key, addr: 0, len: 16 }, Access::Write).expect("registered");
         table.deregister(key);
         // SAFETY: as above; it takes the same slot.
         unsafe { table.register(&[iovec(&mut new)], None, all, false) }.expect("free");
@@ -340,19 +175,5 @@ mod tests {
         let mut read = Vec::new();
         memory.load(place, 0, 16, &mut read);
         assert_eq!((old, new, read), ([1; 16], [2; 16], vec![0; 16]));
-    }
-
-    #[test]
-    fn virtual_addresses_are_checked_too() {
-        let mut bytes = [0u8; 16];
-        let table = RegionTable::default();
-        let all = Access { remote_read: true, remote_write: true };
-        // SAFETY: `bytes` outlives the table.
-        let key = unsafe { table.register(&[iovec(&mut bytes)], None, all, true) }.expect("free");
-        let base = bytes.as_ptr() as u64;
-        let range = |addr, len| RemoteRange { key, addr, len };
-        let place = table.locate(range(base + 8, 8), Wanted::Write).expect("inside");
-        assert_eq!(first_byte(&table, place), Some(base + 8));
-        assert_eq!(table.locate(range(base - 1, 1), Wanted::Write), Err(Status::Bounds));
     }
 }

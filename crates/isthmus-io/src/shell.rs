@@ -6,6 +6,7 @@
 
 mod down;
 mod memory;
+mod reach;
 mod short;
 mod summary;
 mod up;

@@ -85,7 +85,7 @@ pub(crate) unsafe fn open(
     let state = DomainState {
         fabric,
         settings,
-        regions: Arc::default(),
+        regions: Arc::new(RegionTable::within_reach()),
         observers: Arc::default(),
         board: Arc::default(),
         addr_format: info.addr_format,

@@ -139,6 +139,11 @@ impl Live {
     /// Counts these events too from now on.
     pub(crate) fn bind_counter(self: &Arc<Self>, counter: Arc<Counter>, events: u64) -> Result<(), Error> {
         counter.add_source(self)?;
+        if events & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0
+            && let Engine::Reliable(engine) = &self.engine
+        {
+            engine.watch_accesses();
+        }
         self.counters.join(counter, events);
         Ok(())
     }

@@ -154,6 +154,7 @@ entries! {
             FI_CLASS_CNTR => {
                 // SAFETY: the class says what it is.
                 let counter = unsafe { &*other.cast::<Cntr>() }.counter.clone();
+                mr.domain.regions.watch();
                 mr.domain.observers.bind(mr.raw.key, counter, flags)?;
             }
             _ => return Err(Error::Unsupported("binding this kind of object to a memory region")),

@@ -41,7 +41,7 @@ use grounds::Grounds;
 use limit::Limit;
 use memory::Memory;
 pub use memory::try_shared_memory;
-pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Sleeper, Spot};
+pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Shown, Sleeper, Spot};
 use neighbours::Neighbours;
 use race::{RaceLane, Winner};
 use tcp::{Looked, Paths, Weakness};

@@ -1,7 +1,8 @@
 //! Posting: what a program gives an endpoint to do.
 
 use isthmus_proto::{
-    AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX, SendRequest,
+    Access, AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX,
+    SendRequest,
 };
 
 use super::{Endpoint, PostError, total};
@@ -139,6 +140,10 @@ impl Endpoint {
     /// # Safety
     /// As for [`Endpoint::send`].
     pub unsafe fn write(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
+        // SAFETY: the caller's promise.
+        if unsafe { self.reach(request, Access::Write, iov) } {
+            return Ok(());
+        }
         self.post(total(iov), |core| {
             let place = core.memory.lend(iov);
             Ok(core.engine.write(request, place, &mut core.memory)?)
@@ -153,10 +158,38 @@ impl Endpoint {
     /// # Safety
     /// As for [`Endpoint::recv`].
     pub unsafe fn read(&self, request: &RmaRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
+        // SAFETY: the caller's promise.
+        if unsafe { self.reach(request, Access::Read, iov) } {
+            return Ok(());
+        }
         self.post(0, |core| {
             let place = core.memory.lend(iov);
             Ok(core.engine.read(request, place, &mut core.memory)?)
         })
+    }
+
+    /// Accesses a peer's memory at once, if that may be done from here ([`Shell::reach`]).
+    ///
+    /// # Safety
+    /// The pieces are valid for reading, and for writing where this reads the peer's memory.
+    unsafe fn reach(&self, request: &RmaRequest, wanted: Access, iov: &[libc::iovec]) -> bool {
+        if self.is_closed() || total(iov) != request.remote.len {
+            return false;
+        }
+        let Some(mut shell) = self.shell.try_lock() else { return false };
+        // SAFETY: the caller's promise.
+        let done = unsafe { shell.reach(&self.core, &self.watch, request, wanted, iov) };
+        self.release(shell);
+        if done {
+            self.tell_sleepers();
+        }
+        done
+    }
+
+    /// From now on this process takes part in every access of peers to its memory ([`crate::RegionTable::watch`]).
+    pub fn watch_accesses(&self) {
+        let regions = self.core.lock().memory.regions().clone();
+        regions.watch();
     }
 
     /// An atomic operation on a peer's memory; `operand` and `compare` are copied before

@@ -41,7 +41,7 @@ enum Left {
 }
 
 /// The lane by shared memory, if this one is that, open, and in the middle of nothing.
-fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
+pub(super) fn plain(lane: &mut Option<Lane>) -> Option<&mut MemoryLane> {
     let lane = lane.as_mut()?;
     let plain = lane.phase == Phase::Open && !lane.has_unwritten();
     plain.then(|| lane.carrier.memory()).flatten()

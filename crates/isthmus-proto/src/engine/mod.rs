@@ -21,6 +21,7 @@ mod own;
 mod parting;
 mod post;
 mod probe;
+mod reach;
 mod receive;
 mod remote;
 mod routed;
@@ -165,6 +166,8 @@ pub struct Counters {
     pub duplicates: u64,
     /// Messages that went whole without waiting for their receivers.
     pub messages_eager: u64,
+    /// Reads and writes of a near peer's memory that took no message.
+    pub accesses_reached: u64,
     /// Messages of which the rest, or all, was asked for by their receivers.
     pub messages_asked: u64,
     /// Those of them of which a part went ahead.

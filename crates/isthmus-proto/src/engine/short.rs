@@ -7,7 +7,7 @@
 use isthmus_wire::frame::{self, flags};
 
 use super::acks::is_message_awaited;
-use super::state::{Connection, Few, Flight, LaneState, Load, Micros};
+use super::state::{Connection, Few, Flight, Lane, LaneState, Load, Micros};
 use super::{Engine, LaneId, PeerFault, Summary};
 use crate::matching::Match;
 use crate::memory::Memory;
@@ -29,19 +29,7 @@ impl Engine {
         {
             return None;
         }
-        let peer = self.resolve(request.peer);
-        let connection = self.peers.get(peer.0 as usize)?.connection.as_deref()?;
-        let lane = *connection.lanes.first()?;
-        let record = self.lanes.get(lane.0 as usize)?;
-        let plain = connection.warm
-            && !connection.goes_long
-            && connection.carriers() == 1
-            && connection.late.is_none()
-            && connection.ways.is_none()
-            && connection.trouble.failed.is_none()
-            && record.state == LaneState::Open
-            && record.router.is_none()
-            && !record.through_routers;
+        let (connection, lane, record) = self.plain_lane(self.resolve(request.peer))?;
         let free = record.writable
             && record.control.is_empty()
             && !connection.has_output()
@@ -49,7 +37,7 @@ impl Engine {
             && (connection.requests == 0 || options.fence == Fence::None)
             && connection.window.has_room()
             && connection.credit_left() >= total;
-        if !(plain && free) {
+        if !free {
             return None;
         }
         let with_data = if request.data.is_some() { flags::DATA } else { 0 };
@@ -65,6 +53,24 @@ impl Engine {
             payload: total as u32,
         };
         Some((lane, message))
+    }
+
+    /// The connection with a peer whose only lane is open, leads there without a router and carries all there is.
+    #[inline]
+    pub(super) fn plain_lane(&self, peer: PeerId) -> Option<(&Connection, LaneId, &Lane)> {
+        let connection = self.peers.get(peer.0 as usize)?.connection.as_deref()?;
+        let lane = *connection.lanes.first()?;
+        let record = self.lanes.get(lane.0 as usize)?;
+        let plain = connection.warm
+            && !connection.goes_long
+            && connection.carriers() == 1
+            && connection.late.is_none()
+            && connection.ways.is_none()
+            && connection.trouble.failed.is_none()
+            && record.state == LaneState::Open
+            && record.router.is_none()
+            && !record.through_routers;
+        plain.then_some((connection, lane, record))
     }
 
     /// A message has gone, or goes before anything else, by the lane and with the header that [`Engine::short_lane`]

@@ -10,12 +10,15 @@ use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
+use isthmus_proto::{Access as Wanted, RemoteRange};
 use isthmus_wire::frame::Message;
 
 use super::reach::Process;
 use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
 use super::segment::{Segment, Sleeper};
 use crate::carrier::Transfer;
+use crate::log::debug_log;
+use crate::regions::RegionTable;
 
 /// Pieces from this length on are lent where there is no room for them. Bytes.
 const LEND_MIN: usize = 12 << 10;
@@ -25,6 +28,10 @@ const GATHER: usize = 16;
 const FAIR: usize = 4 << 10;
 /// What is lent is left to its writer for so long, which does the quicker thing with it where it is there.
 const PATIENCE: Duration = Duration::from_micros(20);
+/// What the neighbour shows is accessed by so much at a time: it waits for the end of that where it hides it. Bytes.
+const PORTION: u64 = 1 << 20;
+/// For so long a process that was there is taken to be still there: another cannot have its number so soon.
+const LIFETIME: Duration = Duration::from_millis(1);
 
 /// A piece that is lent.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +55,9 @@ pub(crate) struct Link {
     neighbour: Process,
     /// Whether we read the neighbour's memory.
     reaches: bool,
+    /// Whether we access what it shows, and when it was last seen to be there.
+    accesses: bool,
+    seen: Instant,
     /// Bytes of those to be written that are in the ring and were not reported yet.
     pushed: usize,
     /// What is lent and was not read yet.
@@ -84,6 +94,8 @@ impl Link {
             segment,
             neighbour,
             reaches,
+            accesses: reaches,
+            seen: Instant::now(),
             pushed: 0,
             lent: None,
             offered: None,
@@ -408,6 +420,51 @@ impl Link {
         // SAFETY: the caller's promise; there is room for as much.
         unsafe { self.writer.push_bytes(&gathered[..used]) };
         Ok(true)
+    }
+
+    /// Lets the neighbour access the region with this key by itself, if either end reaches the other.
+    pub(super) fn show_region(&mut self, key: u64, regions: &RegionTable) {
+        if self.reaches && self.segment.is_reached() && !self.segment.shows(key) {
+            regions.show(key, |region| self.segment.show(key, region, self.neighbour));
+        }
+    }
+
+    /// Reads or writes memory that the neighbour shows, to or from these pieces; false where it cannot be done, or not all of
+    /// it: then whatever was done may be done again.
+    ///
+    /// # Safety
+    /// The pieces are as long as the range, and valid for writing where this reads.
+    pub(super) unsafe fn access(
+        &mut self,
+        range: RemoteRange,
+        wanted: Wanted,
+        pieces: &[libc::iovec],
+    ) -> bool {
+        if !self.accesses || self.parted {
+            return false;
+        }
+        let Some(there) = self.segment.find(range, wanted) else { return false };
+        if self.seen.elapsed() > LIFETIME {
+            self.accesses = self.neighbour.is_within_reach();
+            self.seen = Instant::now();
+        }
+        let mut done = 0;
+        while done < range.len && self.accesses {
+            let portion = (range.len - done).min(PORTION);
+            if !self.segment.begin(&there) {
+                return false;
+            }
+            let place = (there.address + done, portion as usize);
+            // SAFETY: the caller's promise.
+            let moved = unsafe { self.neighbour.access(wanted, place, pieces, done as usize) };
+            self.segment.end();
+            if let Err(error) = moved {
+                debug_log!("memory that process {} shows cannot be accessed: {error}", self.neighbour.pid);
+                self.accesses = false;
+            }
+            done += portion;
+        }
+        self.accesses
     }
 
     /// Ends our bytes, after those that were written.

@@ -6,29 +6,35 @@
 //! bell: who is about to sleep says so in the memory, and who writes to somebody asleep
 //! sends one byte on the connection.
 //!
-//! `unsafe` lives in `ring.rs` (records), `segment.rs` (mapping), `reach.rs` (reading another process) and
+//! Registered memory either end accesses by itself where the other shows it (`shown.rs`).
+//!
+//! `unsafe` lives in `ring.rs` (records), `segment.rs` (mapping), `reach.rs` (another process's memory) and
 //! `link.rs` (a lane's pieces).
 
 mod link;
 mod reach;
 mod ring;
 mod segment;
+mod shown;
 
 use std::fmt::Arguments;
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use isthmus_fabric::Way;
+use isthmus_proto::{Access as Wanted, RemoteRange};
 use isthmus_wire::frame::Message;
 use slab::Slab;
 
 use super::Transfer;
 use super::tcp::TcpLane;
 use crate::log::{debug_log, info_log};
+use crate::regions::RegionTable;
 use link::Link;
 pub(crate) use ring::Spot;
 pub(crate) use segment::Sleeper;
 use segment::{Name, Segment};
+pub(crate) use shown::Shown;
 
 /// Longest record of a ring, and so longest short message. Bytes.
 pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
@@ -212,6 +218,25 @@ impl MemoryLane {
     #[inline]
     pub(crate) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
         self.link.write_short(message, payload)
+    }
+
+    /// See [`Link::show_region`].
+    pub(crate) fn show_region(&mut self, key: u64, regions: &RegionTable) {
+        self.link.show_region(key, regions);
+    }
+
+    /// See [`Link::access`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn access(
+        &mut self,
+        range: RemoteRange,
+        wanted: Wanted,
+        pieces: &[libc::iovec],
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.link.access(range, wanted, pieces) }
     }
 
     /// Wakes the other end if it sleeps.

@@ -1,16 +1,18 @@
-//! Reading another process's memory, where the system permits it: one copy instead of two, without its help.
+//! Reading and writing another process's memory, where the system permits it: one copy instead of two, without its help.
 
 use std::io;
 use std::sync::LazyLock;
+
+use isthmus_proto::Access as Wanted;
 
 /// A number that only this process has at this address. It is read along with whatever is
 /// read here, so that nobody takes another process for this one.
 static TOKEN: LazyLock<Box<u64>> = LazyLock::new(|| Box::new(getrandom::u64().unwrap_or_default() | 1));
 
-/// Most pieces of one read.
+/// Most pieces of one transfer.
 const PIECES: usize = 64;
 
-/// Whose memory may be read, and how to know it.
+/// Whose memory may be accessed, and how to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u64,
@@ -29,11 +31,9 @@ impl Process {
     /// Whether its memory can be read.
     pub(super) fn is_within_reach(&self) -> bool {
         let mut own = 0u64;
-        let mut piece = [libc::iovec { iov_base: (&raw mut own).cast(), iov_len: 8 }];
+        let piece = [libc::iovec { iov_base: (&raw mut own).cast(), iov_len: 8 }];
         // SAFETY: the piece is `own`.
-        self.token != 0
-            && matches!(unsafe { self.read(self.address, 8, &mut piece) }, Ok(8))
-            && own == self.token
+        self.token != 0 && matches!(unsafe { self.read(self.address, 8, &piece) }, Ok(8)) && own == self.token
     }
 
     /// Reads up to `len` bytes from `address` on into `pieces`, as far as they reach.
@@ -43,48 +43,90 @@ impl Process {
     ///
     /// # Safety
     /// The pieces are valid for writing.
-    pub(super) unsafe fn read(
-        &self,
-        address: u64,
-        len: u64,
-        pieces: &mut [libc::iovec],
-    ) -> io::Result<usize> {
+    pub(super) unsafe fn read(&self, address: u64, len: u64, pieces: &[libc::iovec]) -> io::Result<usize> {
         let mut found = 0u64;
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut local = [none; PIECES + 1];
-        let (mut count, mut left) = (0, usize::try_from(len).unwrap_or(usize::MAX));
-        for piece in pieces.iter().take(PIECES).filter(|piece| piece.iov_len > 0) {
-            if left == 0 {
-                break;
-            }
-            let n = piece.iov_len.min(left);
-            local[count] = libc::iovec { iov_base: piece.iov_base, iov_len: n };
-            (count, left) = (count + 1, left - n);
-        }
-        let wanted = usize::try_from(len).unwrap_or(usize::MAX) - left;
-        local[count] = libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 };
-        let remote = [
-            libc::iovec { iov_base: address as *mut libc::c_void, iov_len: wanted },
-            libc::iovec { iov_base: self.address as *mut libc::c_void, iov_len: 8 },
-        ];
-        // SAFETY: the local pieces are the caller's and `found`; the kernel checks the rest.
-        let n = unsafe {
-            libc::process_vm_readv(
-                self.pid as libc::pid_t,
-                local.as_ptr(),
-                count as libc::c_ulong + 1,
-                remote.as_ptr(),
-                2,
-                0,
-            )
-        };
-        if n < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if n as usize != wanted + 8 || found != self.token {
+        let mut local = Local::of(pieces, 0, usize::try_from(len).unwrap_or(usize::MAX));
+        let wanted = local.len;
+        local.push(libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 });
+        let remote = [remote(address, wanted), remote(self.address, 8)];
+        // SAFETY: the caller's promise, and `found`.
+        let n = unsafe { self.transfer(Wanted::Read, &local, &remote) }?;
+        if n != wanted + 8 || found != self.token {
             return Err(io::Error::other("its memory is not what it said"));
         }
         Ok(wanted)
+    }
+
+    /// Reads or writes `len` bytes from `address` on, to or from `pieces` from their byte `skip` on. Whether it is that
+    /// process whoever calls has asked lately ([`Process::is_within_reach`]).
+    ///
+    /// # Errors
+    /// The system's; that not all was read or written.
+    ///
+    /// # Safety
+    /// The pieces are as long, and valid for writing where this reads.
+    pub(super) unsafe fn access(
+        &self,
+        wanted: Wanted,
+        (address, len): (u64, usize),
+        pieces: &[libc::iovec],
+        skip: usize,
+    ) -> io::Result<()> {
+        let local = Local::of(pieces, skip, len);
+        // SAFETY: the caller's promise.
+        match unsafe { self.transfer(wanted, &local, &[remote(address, len)]) }? {
+            n if n == len => Ok(()),
+            n => Err(io::Error::other(format!("{n} of {len} bytes are there"))),
+        }
+    }
+
+    /// # Safety
+    /// The local pieces are valid for writing where this reads.
+    unsafe fn transfer(&self, wanted: Wanted, local: &Local, remote: &[libc::iovec]) -> io::Result<usize> {
+        let call = match wanted {
+            Wanted::Read => libc::process_vm_readv,
+            Wanted::Write | Wanted::Update => libc::process_vm_writev,
+        };
+        let (from, count) = (local.pieces.as_ptr(), local.count as libc::c_ulong);
+        // SAFETY: the caller's promise; the kernel checks the rest.
+        let n = unsafe {
+            call(self.pid as libc::pid_t, from, count, remote.as_ptr(), remote.len() as libc::c_ulong, 0)
+        };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+fn remote(address: u64, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }
+}
+
+/// Our own pieces of a transfer, and their length together.
+struct Local {
+    pieces: [libc::iovec; PIECES + 1],
+    count: usize,
+    len: usize,
+}
+
+impl Local {
+    /// Up to `most` bytes of these pieces, from byte `skip` on.
+    fn of(pieces: &[libc::iovec], mut skip: usize, most: usize) -> Self {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut local = Self { pieces: [none; PIECES + 1], count: 0, len: 0 };
+        for piece in pieces {
+            let skipped = skip.min(piece.iov_len);
+            skip -= skipped;
+            let n = (piece.iov_len - skipped).min(most - local.len);
+            if n > 0 && local.count < PIECES {
+                local.push(libc::iovec { iov_base: piece.iov_base.wrapping_byte_add(skipped), iov_len: n });
+            }
+        }
+        local
+    }
+
+    fn push(&mut self, piece: libc::iovec) {
+        self.pieces[self.count] = piece;
+        self.count += 1;
+        self.len += piece.iov_len;
     }
 }
 
@@ -99,20 +141,40 @@ mod tests {
         let (mut a, mut b) = ([0u8; 2], [0u8; 9]);
         let iovec =
             |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut pieces = [iovec(&mut a), iovec(&mut b)];
+        let pieces = [iovec(&mut a), iovec(&mut b)];
         let other = Process { token: own.token ^ 2, ..own };
         // SAFETY: the pieces are `a` and `b`.
         let read =
-            |who: Process, pieces: &mut [libc::iovec]| unsafe { who.read(from.as_ptr() as u64, 5, pieces) };
+            |who: Process, pieces: &[libc::iovec]| unsafe { who.read(from.as_ptr() as u64, 5, pieces) };
         if !own.is_within_reach() {
             eprintln!("skipped: the system does not permit to read processes' memory");
             return;
         }
         assert!(!other.is_within_reach());
-        assert!(read(other, &mut pieces).is_err());
-        assert_eq!(read(own, &mut pieces).ok(), Some(5));
+        assert!(read(other, &pieces).is_err());
+        assert_eq!(read(own, &pieces).ok(), Some(5));
         // SAFETY: as above; nothing can be read at 0.
-        assert!(unsafe { own.read(0, 5, &mut pieces) }.is_err());
+        assert!(unsafe { own.read(0, 5, &pieces) }.is_err());
         assert_eq!((a, b), ([1, 2], [3, 4, 5, 0, 0, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn a_part_of_pieces_goes_to_another_process_and_comes_back() {
+        let own = Process::own();
+        if !own.is_within_reach() {
+            eprintln!("skipped: the system does not permit to read processes' memory");
+            return;
+        }
+        let (mut a, mut b, mut there, mut back) = ([1u8, 2, 3], [4u8, 5], [0u8; 6], [0u8; 6]);
+        let iovec =
+            |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let (pieces, whole) = ([iovec(&mut a), iovec(&mut []), iovec(&mut b)], [iovec(&mut back)]);
+        let at = there.as_mut_ptr() as u64;
+        // SAFETY: all of them are arrays of this test.
+        let access = |wanted, range, pieces: &[_], skip| unsafe { own.access(wanted, range, pieces, skip) };
+        access(Wanted::Write, (at + 1, 3), &pieces, 1).expect("within reach");
+        access(Wanted::Read, (at, 4), &whole, 2).expect("within reach");
+        assert!(access(Wanted::Write, (0, 3), &pieces, 0).is_err(), "nothing is there");
+        assert_eq!((there, back), ([0, 2, 3, 4, 0, 0], [0, 0, 0, 2, 3, 4]));
     }
 }

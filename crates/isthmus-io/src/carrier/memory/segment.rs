@@ -2,7 +2,8 @@
 //! process that made it.
 //!
 //! First page: what the ends tell each other; each writes only its own half, so that nothing in
-//! it goes to and fro without need. Then a ring for each direction. All of it is memory only
+//! it goes to and fro without need. Then a page for each end of what memory it shows (`shown.rs`), and a ring for each
+//! direction. All of it is memory only
 //! once it is written to. Its addresses stay mapped once it is given up, to nothing, and are those of the next: who
 //! looks at a ring without a lock (`watch.rs`) finds memory there whatever became of the lane. Where both ends are of one process it is mapped once, so that what looks for
 //! races between threads sees how the ends follow each other.
@@ -24,12 +25,15 @@ use super::ring::{Place, Reader, Writer};
 /// Bytes of each ring: a power of two. Both ends copy at once where it holds more than either takes in one go, and
 /// what they copy stays in the processors' caches where it holds no more than a part of those.
 const RING: usize = 128 << 10;
-const PAGE: usize = 4096;
-const LEN: usize = PAGE + 2 * RING;
+pub(super) const PAGE: usize = 4096;
+/// Where the ends show memory, a page each, and where the rings are.
+pub(super) const AT_SHOWN: usize = PAGE;
+const AT_RINGS: usize = 3 * PAGE;
+const LEN: usize = AT_RINGS + 2 * RING;
 /// What the file is called by those who list a process's files.
 const NAME: &str = "isthmus-lane";
 /// Changes with what the memory looks like.
-const VERSION: u64 = 0x6973_7468_6d75_0004;
+const VERSION: u64 = 0x6973_7468_6d75_0005;
 
 /// Where in the first page: for both ends.
 const AT_VERSION: usize = 0;
@@ -43,9 +47,11 @@ const AT_REACHES: usize = 32;
 const AT_HEAD: usize = 128;
 const AT_ASLEEP: usize = 256;
 const AT_WAITS: usize = 384;
+/// Which slot of what the other end shows is used, counted from 1.
+pub(super) const AT_USES: usize = 512;
 
 /// Which end: 0 has made it.
-fn half(end: usize) -> usize {
+pub(super) fn half(end: usize) -> usize {
     1024 + end * 1024
 }
 
@@ -86,9 +92,11 @@ impl Sleeper {
 /// One end's view of it.
 #[derive(Debug)]
 pub(super) struct Segment {
-    memory: Arc<Mapping>,
+    pub(super) memory: Arc<Mapping>,
     /// Which end this is.
-    end: usize,
+    pub(super) end: usize,
+    /// Regions that it has shown so far.
+    pub(super) shown: u64,
 }
 
 /// What this process has made and nobody has opened yet, by nonce.
@@ -101,7 +109,7 @@ impl Segment {
         let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, LEN as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let segment = Self { memory: Arc::new(Mapping::new(&file)?), end: 0 };
+        let segment = Self { memory: Arc::new(Mapping::new(&file)?), end: 0, shown: 0 };
         segment.word(AT_NONCE).store(nonce, Release);
         segment.word(AT_VERSION).store(VERSION, Release);
         segment.introduce();
@@ -139,7 +147,7 @@ impl Segment {
             Some(memory) => memory,
             None => Arc::new(Mapping::new(&file)?),
         };
-        let segment = Self { memory, end: 1 };
+        let segment = Self { memory, end: 1, shown: 0 };
         if segment.word(AT_VERSION).load(Acquire) != VERSION
             || segment.word(AT_NONCE).load(Acquire) != name.nonce
         {
@@ -151,9 +159,7 @@ impl Segment {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset + 8 <= PAGE && offset.is_multiple_of(8));
-        // SAFETY: aligned, and within the mapping, which lives as long as this.
-        unsafe { self.memory.base.byte_add(offset).cast().as_ref() }
+        self.memory.word(offset)
     }
 
     fn own(&self, offset: usize) -> &AtomicU64 {
@@ -232,7 +238,10 @@ impl Segment {
     fn ring(&self, end: usize) -> Place {
         // SAFETY: within the mapping.
         let (data, head) = unsafe {
-            (self.memory.base.byte_add(PAGE + end * RING), self.memory.base.byte_add(half(1 - end) + AT_HEAD))
+            (
+                self.memory.base.byte_add(AT_RINGS + end * RING),
+                self.memory.base.byte_add(half(1 - end) + AT_HEAD),
+            )
         };
         Place { data, capacity: RING as u64, head: head.cast() }
     }
@@ -242,11 +251,17 @@ impl Segment {
         // SAFETY: only this end writes there, and the pages are zero when they are next read.
         unsafe {
             libc::madvise(
-                self.memory.base.as_ptr().wrapping_add(PAGE + self.end * RING).cast(),
+                self.memory.base.as_ptr().wrapping_add(AT_RINGS + self.end * RING).cast(),
                 RING,
                 libc::MADV_REMOVE,
             )
         };
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.hide_all();
     }
 }
 
@@ -261,7 +276,7 @@ fn own(name: Name) -> Option<Arc<Mapping>> {
 }
 
 #[derive(Debug)]
-struct Mapping {
+pub(super) struct Mapping {
     base: NonNull<u8>,
 }
 
@@ -281,6 +296,13 @@ impl Mapping {
             SPARE.lock().push(at);
         }
         Ok(Self { base: made? })
+    }
+
+    /// A word of what is before the rings.
+    pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset < AT_RINGS && offset.is_multiple_of(8));
+        // SAFETY: aligned, and within the mapping, which lives as long as this.
+        unsafe { self.base.byte_add(offset).cast().as_ref() }
     }
 }
 

@@ -1,0 +1,271 @@
+//! Regions of registered memory that one end of a lane shows the other, which accesses them by itself.
+//!
+//! Each end has a page of slots. Whoever accesses a region that it finds in the other's says first which slot it uses, and
+//! looks then whether that is still what it was. Whoever hides a region empties its slot, and waits then while
+//! the other uses it. Both by operations in one order for all (`SeqCst`): either the one sees that the slot is empty, or the
+//! other that it is used.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use isthmus_proto::{Access as Wanted, RemoteRange};
+
+use super::reach::Process;
+use super::segment::{AT_SHOWN, AT_USES, Mapping, PAGE, Segment, half};
+use crate::Access;
+use crate::regions::Region;
+
+/// Bytes of a slot: a line that goes from one processor to the other.
+const SLOT: usize = 64;
+const SLOTS: usize = PAGE / SLOT;
+/// A region lies in one of so many slots, from that on which its key names.
+const PROBES: usize = 8;
+
+/// Of a slot: a number that is another each time, 0 where it shows nothing; and what it shows.
+const AT_STATE: usize = 0;
+const AT_KEY: usize = 8;
+const AT_BASE: usize = 16;
+const AT_LEN: usize = 24;
+const AT_KIND: usize = 32;
+
+const READABLE: u64 = 1;
+const WRITABLE: u64 = 2;
+const BY_ADDRESS: u64 = 4;
+
+/// How often whoever waits for another process asks whether that lives.
+const LIFE_SIGNS: Duration = Duration::from_millis(1);
+
+/// Where in the memory a slot of an end has a word.
+fn at(end: usize, slot: usize, word: usize) -> usize {
+    AT_SHOWN + end * PAGE + slot * SLOT + word
+}
+
+/// Slots that may hold a region with this key.
+fn probes(key: u64) -> impl Iterator<Item = usize> {
+    let first = key as usize % SLOTS;
+    (first..first + PROBES).map(|slot| slot % SLOTS)
+}
+
+/// A region that the other end may access by itself.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    memory: Weak<Mapping>,
+    end: usize,
+    slot: usize,
+    state: u64,
+    neighbour: Process,
+}
+
+impl Shown {
+    /// Whether the lane is.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.memory.strong_count() == 0
+    }
+
+    /// Hides it: the other end accesses it no more once this returns.
+    pub(crate) fn hide(&self) {
+        let Some(memory) = self.memory.upgrade() else { return };
+        let state = memory.word(at(self.end, self.slot, AT_STATE));
+        // Nothing else empties it but the end of the lane, which waits as well.
+        let _ = state.compare_exchange(self.state, 0, SeqCst, SeqCst);
+        wait(&memory, self.end, self.neighbour, |used| used == self.slot as u64 + 1);
+    }
+}
+
+/// Waits while the other end uses what `is_meant` says, and lives.
+fn wait(memory: &Mapping, end: usize, neighbour: Process, is_meant: impl Fn(u64) -> bool) {
+    let used = memory.word(half(1 - end) + AT_USES);
+    let mut asked = Instant::now();
+    while is_meant(used.load(SeqCst)) {
+        if asked.elapsed() > LIFE_SIGNS {
+            if !neighbour.is_within_reach() {
+                return;
+            }
+            asked = Instant::now();
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A range of a region that the other end shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    slot: usize,
+    state: u64,
+    /// Where it begins, in the other process.
+    pub(super) address: u64,
+}
+
+impl Segment {
+    /// Whether we show a region with this key.
+    pub(super) fn shows(&self, key: u64) -> bool {
+        self.shown > 0
+            && probes(key).any(|slot| {
+                let word = |word| self.memory.word(at(self.end, slot, word)).load(Relaxed);
+                word(AT_STATE) != 0 && word(AT_KEY) == key
+            })
+    }
+
+    /// Shows a region, if there is a slot for it.
+    pub(super) fn show(&mut self, key: u64, region: &Region, neighbour: Process) -> Option<Shown> {
+        let is_free = |slot: &usize| self.memory.word(at(self.end, *slot, AT_STATE)).load(SeqCst) == 0;
+        let slot = probes(key).find(is_free)?;
+        let bit = |set, bit| if set { bit } else { 0 };
+        let kind = bit(region.access.remote_read, READABLE)
+            | bit(region.access.remote_write, WRITABLE)
+            | bit(region.virtual_addressing, BY_ADDRESS);
+        for (word, value) in [(AT_KEY, key), (AT_BASE, region.base), (AT_LEN, region.len), (AT_KIND, kind)] {
+            self.memory.word(at(self.end, slot, word)).store(value, Relaxed);
+        }
+        self.shown += 1;
+        self.memory.word(at(self.end, slot, AT_STATE)).store(self.shown, Release);
+        let (memory, end, state) = (Arc::downgrade(&self.memory), self.end, self.shown);
+        Some(Shown { memory, end, slot, state, neighbour })
+    }
+
+    /// Hides whatever we show.
+    pub(super) fn hide_all(&self) {
+        if self.shown > 0 {
+            (0..SLOTS).for_each(|slot| self.memory.word(at(self.end, slot, AT_STATE)).store(0, SeqCst));
+            wait(&self.memory, self.end, self.neighbour(), |used| used != 0);
+        }
+    }
+
+    /// The range, if the other end shows a region of which it may be accessed so.
+    pub(super) fn find(&self, range: RemoteRange, wanted: Wanted) -> Option<Seen> {
+        probes(range.key).find_map(|slot| {
+            let word = |word| self.memory.word(at(1 - self.end, slot, word));
+            let state = word(AT_STATE).load(Acquire);
+            let [key, base, len, kind] =
+                [AT_KEY, AT_BASE, AT_LEN, AT_KIND].map(|field| word(field).load(Relaxed));
+            if state == 0 || key != range.key {
+                return None;
+            }
+            let region = Region {
+                base,
+                len,
+                access: Access { remote_read: kind & READABLE != 0, remote_write: kind & WRITABLE != 0 },
+                virtual_addressing: kind & BY_ADDRESS != 0,
+            };
+            let address = base.checked_add(region.find(range, wanted).ok()?)?;
+            Some(Seen { slot, state, address })
+        })
+    }
+
+    /// Begins to use it; false where it is not shown any more.
+    pub(super) fn begin(&self, seen: &Seen) -> bool {
+        self.memory.word(half(self.end) + AT_USES).swap(seen.slot as u64 + 1, SeqCst);
+        let shown = self.memory.word(at(1 - self.end, seen.slot, AT_STATE)).load(SeqCst) == seen.state;
+        if !shown {
+            self.end();
+        }
+        shown
+    }
+
+    /// Uses nothing any more.
+    pub(super) fn end(&self) {
+        self.memory.word(half(self.end) + AT_USES).store(0, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const ALL: Access = Access { remote_read: true, remote_write: true };
+
+    /// Both ends of a lane, of one process.
+    fn ends() -> (Segment, Segment) {
+        let (a, _file, name) = Segment::create().expect("shared memory");
+        (a, Segment::open(name).expect("just made"))
+    }
+
+    fn region(base: u64, len: u64) -> Region {
+        Region { base, len, access: ALL, virtual_addressing: false }
+    }
+
+    fn range(key: u64, addr: u64, len: u64) -> RemoteRange {
+        RemoteRange { key, addr, len }
+    }
+
+    #[test]
+    fn what_is_shown_is_found_until_it_is_hidden() {
+        let (mut a, b) = ends();
+        let shown = a.show(7, &region(1000, 100), a.neighbour()).expect("a slot");
+        assert!(a.shows(7) && !a.shows(8) && !b.shows(7));
+        let seen = b.find(range(7, 40, 60), Wanted::Write).expect("shown");
+        assert_eq!(seen.address, 1040);
+        assert_eq!(b.find(range(7, 41, 60), Wanted::Write), None);
+        assert_eq!(b.find(range(7, u64::MAX, 2), Wanted::Read), None);
+        assert_eq!(b.find(range(8, 0, 1), Wanted::Read), None);
+        assert!(b.begin(&seen));
+        b.end();
+        shown.hide();
+        assert!(!b.begin(&seen) && !a.shows(7));
+        // The slot may be used again, and is not taken for what it was.
+        a.show(7, &region(5000, 100), a.neighbour()).expect("a slot");
+        assert!(!b.begin(&seen));
+        assert_eq!(b.find(range(7, 0, 1), Wanted::Read).expect("shown").address, 5000);
+        // What was hidden before stays so.
+        shown.hide();
+        assert!(a.shows(7));
+    }
+
+    #[test]
+    fn a_region_is_found_only_for_what_it_may_be_used() {
+        let (mut a, b) = ends();
+        let access = Access { remote_read: true, remote_write: false };
+        let by_address = Region { base: 1000, len: 100, access, virtual_addressing: true };
+        a.show(3, &by_address, a.neighbour()).expect("a slot");
+        assert_eq!(b.find(range(3, 1010, 8), Wanted::Read).expect("shown").address, 1010);
+        assert_eq!(b.find(range(3, 1010, 8), Wanted::Write), None);
+        assert_eq!(b.find(range(3, 999, 8), Wanted::Read), None);
+    }
+
+    #[test]
+    fn regions_beyond_the_slots_are_not_shown() {
+        let (mut a, b) = ends();
+        let keys = || (0..PROBES as u64 + 1).map(|n| 5 + n * SLOTS as u64);
+        let shown: Vec<_> = keys().filter_map(|key| a.show(key, &region(key, 8), a.neighbour())).collect();
+        assert_eq!(shown.len(), PROBES);
+        assert_eq!(keys().filter(|key| b.find(range(*key, 0, 8), Wanted::Read).is_some()).count(), PROBES);
+        shown[0].hide();
+        let last = keys().next_back().expect("some");
+        assert!(a.show(last, &region(last, 8), a.neighbour()).is_some());
+    }
+
+    #[test]
+    fn whoever_hides_a_region_waits_for_who_uses_it() {
+        let (mut a, b) = ends();
+        let shown = a.show(1, &region(0, 8), a.neighbour()).expect("a slot");
+        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        assert!(b.begin(&seen));
+        thread::scope(|scope| {
+            let hiding = scope.spawn(|| shown.hide());
+            while a.shows(1) {
+                thread::yield_now();
+            }
+            if a.neighbour().is_within_reach() {
+                assert!(!hiding.is_finished(), "it is used");
+            }
+            b.end();
+            hiding.join().expect("hidden");
+        });
+        assert!(!b.begin(&seen));
+    }
+
+    #[test]
+    fn whoever_gives_up_a_lane_hides_what_it_shows() {
+        let (mut a, b) = ends();
+        let shown = a.show(1, &region(0, 8), a.neighbour()).expect("a slot");
+        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        drop(a);
+        assert!(!b.begin(&seen));
+        drop(b);
+        assert!(shown.is_gone());
+        shown.hide();
+    }
+}

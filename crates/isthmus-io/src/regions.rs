@@ -1,0 +1,260 @@
+//! Registered memory: what peers may access, through this process or, on the same host, by themselves.
+//!
+//! A process of this host that may write our memory (`process_vm_writev(2)`) is shown the regions that it uses, on the
+//! lane between us (`carrier/memory/shown.rs`): it looks there for each access, and we take no part in it. A region is
+//! shown once it was accessed the usual way, and hidden, which waits for who is at it, before it is taken back.
+
+use std::collections::HashMap;
+
+use isthmus_proto::{Access as Wanted, Place, RemoteRange};
+use isthmus_wire::frame::Status;
+use parking_lot::RwLock;
+use slab::Slab;
+
+use crate::carrier::Shown;
+
+/// What a peer may do with a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Peers may read it (`FI_REMOTE_READ`).
+    pub remote_read: bool,
+    /// Peers may write it (`FI_REMOTE_WRITE`).
+    pub remote_write: bool,
+}
+
+/// Why a region cannot be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// The key is taken.
+    #[error("memory key {0:#x} is already registered in this domain")]
+    KeyInUse(u64),
+    /// More than one piece.
+    #[error("a registration of {0} pieces; register each piece by itself")]
+    Pieces(usize),
+}
+
+/// A piece of registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    /// Address and bytes.
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+    /// Peers name bytes by address, else by offset.
+    pub(crate) virtual_addressing: bool,
+}
+
+impl Region {
+    /// Where a range that a peer names starts, counted from the region's beginning, if it may be accessed so.
+    pub(crate) fn find(&self, range: RemoteRange, wanted: Wanted) -> Result<u64, Status> {
+        let permitted = match wanted {
+            Wanted::Read => self.access.remote_read,
+            Wanted::Write | Wanted::Update => self.access.remote_write,
+        };
+        if !permitted {
+            return Err(Status::Access);
+        }
+        self.offset(range).ok_or(Status::Bounds)
+    }
+
+    fn offset(&self, range: RemoteRange) -> Option<u64> {
+        let offset = if self.virtual_addressing { range.addr.checked_sub(self.base)? } else { range.addr };
+        let end = offset.checked_add(range.len)?;
+        (end <= self.len && end < 1 << OFFSET_BITS).then_some(offset)
+    }
+}
+
+/// The registered regions of one domain.
+///
+/// A region's [`Place`] names a slot and its generation, not an address: every access looks
+/// the region up and holds the table meanwhile, so none outlives
+/// [`RegionTable::deregister`]. By [`Default`] this process takes part in all of them.
+#[derive(Debug, Default)]
+pub struct RegionTable {
+    table: RwLock<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    slots: Slab<(u16, Region)>,
+    by_key: HashMap<u64, usize>,
+    next_key: u64,
+    generation: u16,
+    /// Processes of this host may access regions by themselves.
+    shows: bool,
+    /// Where they are shown, by key.
+    shown: Vec<(u64, Shown)>,
+}
+
+/// Bits of a registered place's token that are the offset; the generation is above.
+const OFFSET_BITS: u32 = 48;
+
+impl RegionTable {
+    /// One whose regions processes of this host access by themselves, where the system permits it: this process neither
+    /// takes part in that nor learns of it, until it asks to ([`RegionTable::watch`]).
+    #[must_use]
+    pub fn within_reach() -> Self {
+        Self { table: RwLock::new(Table { shows: true, ..Table::default() }) }
+    }
+
+    /// From now on this process takes part in every access, which its endpoints tell of
+    /// ([`isthmus_proto::CompletionKind::RemoteAccess`]).
+    pub fn watch(&self) {
+        let mut table = self.table.write();
+        table.shows = false;
+        let shown = std::mem::take(&mut table.shown);
+        drop(table);
+        shown.iter().for_each(|(_, shown)| shown.hide());
+    }
+
+    /// Has `with` show the region with this key, if regions are shown.
+    pub(crate) fn show(&self, key: u64, with: impl FnOnce(&Region) -> Option<Shown>) {
+        let mut table = self.table.write();
+        let Table { slots, by_key, shows: true, shown, .. } = &mut *table else { return };
+        let Some(slot) = by_key.get(&key) else { return };
+        if let Some(made) = with(&slots[*slot].1) {
+            // Of lanes that are gone, whatever they showed was hidden.
+            shown.retain(|(_, shown)| !shown.is_gone());
+            shown.push((key, made));
+        }
+    }
+
+    /// Registers `iov` (one piece, or none) under `key`, or under a key chosen here where
+    /// `key` is `None`; returns the key. With `virtual_addressing` peers name bytes by
+    /// virtual address, else by offset from the start.
+    ///
+    /// # Errors
+    /// [`RegisterError`] where the key is taken or there are several pieces.
+    ///
+    /// # Safety
+    /// The memory stays valid until [`RegionTable::deregister`] returns.
+    pub unsafe fn register(
+        &self,
+        iov: &[libc::iovec],
+        key: Option<u64>,
+        access: Access,
+        virtual_addressing: bool,
+    ) -> Result<u64, RegisterError> {
+        let (base, len) = match iov {
+            [] => (0, 0),
+            [piece] => (piece.iov_base as u64, piece.iov_len as u64),
+            pieces => return Err(RegisterError::Pieces(pieces.len())),
+        };
+        let mut table = self.table.write();
+        let key = match key {
+            Some(key) if table.by_key.contains_key(&key) => return Err(RegisterError::KeyInUse(key)),
+            Some(key) => key,
+            None => table.free_key(),
+        };
+        table.generation = table.generation.wrapping_add(1);
+        let generation = table.generation;
+        let slot = table.slots.insert((generation, Region { base, len, access, virtual_addressing }));
+        table.by_key.insert(key, slot);
+        Ok(key)
+    }
+
+    /// Takes a region back: no access touches it after this returns. Waits for a process of this host that is in the middle
+    /// of one, up to 1 MiB at a time, as long as that lives.
+    pub fn deregister(&self, key: u64) {
+        let mut table = self.table.write();
+        if let Some(slot) = table.by_key.remove(&key) {
+            table.slots.remove(slot);
+        }
+        let hidden: Vec<_> = table.shown.extract_if(.., |(shown, _)| *shown == key).collect();
+        drop(table);
+        hidden.iter().for_each(|(_, shown)| shown.hide());
+    }
+
+    /// Runs `with` while no access through this process touches any region: by [`Default`], there are no others.
+    pub fn exclusively<T>(&self, with: impl FnOnce() -> T) -> T {
+        let _table = self.table.write();
+        with()
+    }
+
+    pub(crate) fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<Place, Status> {
+        let table = self.table.read();
+        let slot = *table.by_key.get(&range.key).ok_or(Status::Key)?;
+        let (generation, region) = table.slots[slot];
+        let offset = region.find(range, wanted)?;
+        Ok(Place {
+            token: u64::from(generation) << OFFSET_BITS | offset,
+            list: Place::REGISTERED | slot as u32,
+        })
+    }
+
+    /// Calls `with` with the address of `len` bytes from `offset` of a registered place, if
+    /// it is still registered, and keeps it so meanwhile.
+    pub(crate) fn access(&self, at: Place, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
+        let table = self.table.read();
+        let Some((generation, region)) = table.slots.get((at.list & !Place::REGISTERED) as usize) else {
+            return false;
+        };
+        let start = (at.token & ((1 << OFFSET_BITS) - 1)) + offset;
+        let valid = u64::from(*generation) == at.token >> OFFSET_BITS && start + len <= region.len;
+        if valid {
+            with(region.base + start);
+        }
+        valid
+    }
+}
+
+impl Table {
+    fn free_key(&mut self) -> u64 {
+        while self.by_key.contains_key(&self.next_key) {
+            self.next_key += 1;
+        }
+        self.next_key += 1;
+        self.next_key - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iovec(bytes: &mut [u8]) -> libc::iovec {
+        libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
+    fn first_byte(table: &RegionTable, place: Place) -> Option<u64> {
+        let mut found = None;
+        table.access(place, 0, 1, |address| found = Some(address));
+        found
+    }
+
+    #[test]
+    fn peers_reach_only_what_was_registered_for_them() {
+        let mut bytes = [0u8; 16];
+        let table = RegionTable::default();
+        let read = Access { remote_read: true, remote_write: false };
+        // SAFETY: `bytes` outlives the table.
+        let key = unsafe { table.register(&[iovec(&mut bytes)], Some(7), read, false) }.expect("free");
+        let range = |key, addr, len| RemoteRange { key, addr, len };
+        let base = bytes.as_ptr() as u64;
+        let place = table.locate(range(key, 4, 12), Wanted::Read).expect("registered");
+        assert_eq!(first_byte(&table, place), Some(base + 4));
+        assert_eq!(table.locate(range(key, 5, 12), Wanted::Read), Err(Status::Bounds));
+        assert_eq!(table.locate(range(key, u64::MAX, 2), Wanted::Read), Err(Status::Bounds));
+        assert_eq!(table.locate(range(key, 0, 1), Wanted::Write), Err(Status::Access));
+        assert_eq!(table.locate(range(8, 0, 1), Wanted::Read), Err(Status::Key));
+        // SAFETY: as above.
+        let again = unsafe { table.register(&[], Some(7), read, false) };
+        assert_eq!(again, Err(RegisterError::KeyInUse(7)));
+        table.deregister(key);
+        assert_eq!(table.locate(range(key, 0, 1), Wanted::Read), Err(Status::Key));
+    }
+
+    #[test]
+    fn virtual_addresses_are_checked_too() {
+        let mut bytes = [0u8; 16];
+        let table = RegionTable::default();
+        let all = Access { remote_read: true, remote_write: true };
+        // SAFETY: `bytes` outlives the table.
+        let key = unsafe { table.register(&[iovec(&mut bytes)], None, all, true) }.expect("free");
+        let base = bytes.as_ptr() as u64;
+        let range = |addr, len| RemoteRange { key, addr, len };
+        let place = table.locate(range(base + 8, 8), Wanted::Write).expect("inside");
+        assert_eq!(first_byte(&table, place), Some(base + 8));
+        assert_eq!(table.locate(range(base - 1, 1), Wanted::Write), Err(Status::Bounds));
+    }
+}
