@@ -7,7 +7,6 @@ runs in turn for each size of packets.
 """
 import argparse
 import contextlib
-import json
 import statistics
 import subprocess
 import sys
@@ -15,33 +14,19 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "measure"))
-from cable import hosts  # noqa: E402
+from cable import at, hosts, stream  # noqa: E402
 
 AS = "1"
 
 
-def at(host, processor, keys, transport, tls):
-    """What a command on a host begins with."""
-    settings = {
-        "INTERFACE": "cable", "AS_ID": AS, "SUBNET": "1", "TRANSPORT": transport, "TLS": tls,
-        "TLS_CERTIFICATE": f"{keys}/router.pem", "TLS_KEY": f"{keys}/router.key",
-        "TLS_AUTHORITIES": f"{keys}/as{AS}.pem",
-    }
-    words = [f"FI_ISTHMUS_{name}={value}" for name, value in settings.items()]
-    return ["ip", "netns", "exec", host, "taskset", "-c", str(processor), "env", *words]
-
-
 def goodput_gbps(args, names, keys, transport, tls):
-    near, far = names
-    serve = [*at(far, args.processors[1], keys, transport, tls), args.isthmus, "bench", "serve", "--until-eof"]
-    with subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        to = server.stdout.readline().strip()
-        stream = ["bench", "stream", "--alone", "--level", "ro", "--size", "1MiB", "--count", str(args.count), "--to", to, "--json"]
-        command = [*at(near, args.processors[0], keys, transport, tls), args.isthmus, *stream]
-        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
-        server.stdin.close()
-    figures = json.loads(ran.stdout.splitlines()[-1])["figures"]
-    return figures["bytes"] * 8 / figures["seconds"] / 1e9
+    settings = {
+        "TRANSPORT": transport, "TLS": tls, "TLS_CERTIFICATE": f"{keys}/router.pem",
+        "TLS_KEY": f"{keys}/router.key", "TLS_AUTHORITIES": f"{keys}/as{AS}.pem",
+    }
+    ends = [at(host, processor, settings) for host, processor in zip(names, args.processors)]
+    carried, seconds = stream(args.isthmus, *ends, args.count)
+    return carried * 8 / seconds / 1e9
 
 
 def main():

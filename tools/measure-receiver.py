@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "measure"))
-from cable import hosts, ip  # noqa: E402
+from cable import at, hosts, ip, stream  # noqa: E402
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
@@ -30,13 +30,6 @@ def share_of_processor(run_us, period_us, stack):
         with open(f"{folder}/{name}", "w") as file:
             file.write(str(value))
     return f"{folder}/cgroup.procs"
-
-
-def at(host, processor, transport):
-    """What a command on a host begins with."""
-    settings = {"INTERFACE": "cable", "AS_ID": "1", "SUBNET": "1", "TRANSPORT": transport, "TLS": "off"}
-    words = [f"FI_ISTHMUS_{name}={value}" for name, value in settings.items()]
-    return ["ip", "netns", "exec", host, "taskset", "-c", str(processor), *NOBODY, "env", *words]
 
 
 def counts(near, far):
@@ -56,17 +49,12 @@ def measure(args, names, transport, procs):
             with open(procs, "w") as file:
                 file.write(str(os.getpid()))
 
-    serve = [*at(far, args.processors[1], transport), args.isthmus, "bench", "serve", "--until-eof"]
-    with subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=limit) as server:
-        to = server.stdout.readline().strip()
-        before = counts(near, far)
-        stream = ["bench", "stream", "--alone", "--level", "ro", "--size", "1MiB", "--count", str(args.count), "--to", to, "--json"]
-        command = [*at(near, args.processors[0], transport), args.isthmus, *stream]
-        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
-        sent, taken, dropped = (after - was for after, was in zip(counts(near, far), before))
-        server.stdin.close()
-    figures = json.loads(ran.stdout.splitlines()[-1])["figures"]
-    print(f"{transport}: {figures['bytes'] * 8 / figures['seconds'] / 1e9:.2f} Gb/s; {sent / figures['bytes']:.2f} bytes "
+    ends = [at(host, processor, {"TRANSPORT": transport, "TLS": "off"}, NOBODY)
+            for host, processor in zip(names, args.processors)]
+    before = counts(near, far)
+    carried, seconds = stream(args.isthmus, *ends, args.count, preexec_fn=limit)
+    sent, taken, dropped = (after - was for after, was in zip(counts(near, far), before))
+    print(f"{transport}: {carried * 8 / seconds / 1e9:.2f} Gb/s; {sent / carried:.2f} bytes "
           f"on the wire for each; {100 * dropped / max(1, taken + dropped):.1f} % of messages dropped", flush=True)
 
 

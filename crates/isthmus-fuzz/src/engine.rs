@@ -40,20 +40,20 @@ fn address(process: u8) -> Address {
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let message = |total: u64, payload: u32| {
-        let flags = frame::flags::TAGGED;
-        frame::Message {
-            flags,
-            connection: 0,
-            seq: 0,
-            order: 0,
-            tag: 1,
-            data: 0,
-            total,
-            eager: total,
-            payload,
-        }
-    };
+    [transfers(), announcements()].concat()
+}
+
+fn message(total: u64, payload: u32) -> frame::Message {
+    let flags = frame::flags::TAGGED;
+    frame::Message { flags, connection: 0, seq: 0, order: 0, tag: 1, data: 0, total, eager: total, payload }
+}
+
+fn welcome() -> frame::Welcome {
+    frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source: address(1), credit: 1 << 16 }
+}
+
+/// Messages, and accesses to memory.
+fn transfers() -> Vec<Vec<u8>> {
     let more = frame::More { connection: 0, seq: 1, message: 0, offset: 300, payload: 200 };
     let write = frame::Write {
         flags: frame::flags::DATA,
@@ -86,6 +86,19 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let reply = frame::Reply { connection: 0, seq: 0, token: 0, offset: 0, status: 0, payload: 100 };
     let done = frame::Done { connection: 0, seq: 0, token: 0, status: 0 };
     let bye = frame::Bye { connection: 0 };
+    vec![
+        Script::greeted().say(message(500, 300)).flood(300).say(more).flood(200).post(2, 500).write().0,
+        Script::default().post(2, 600).accept().hello().say(message(600, 600)).lend(300).flood(300).write().0,
+        Script::greeted().say(write).flood(5000).say(read).write().say(atomic).flood(8).write().0,
+        Script::default().post(0, 60_000).say(welcome()).write().say(ack).say(accept).write().write().0,
+        Script::default().post(4, 100).say(welcome()).write().say(reply).lend(60).flood(40).wait(20).0,
+        Script::default().post(3, 100).say(welcome()).write().say(done).wait(24).broken().wait(24).wait(24).0,
+        Script::greeted().say(frame::Ping { id: 1 }).write().say(bye).wait(20).0,
+    ]
+}
+
+/// Receives that are announced: to a peer that asks, and by one that was asked.
+fn announcements() -> Vec<Vec<u8>> {
     let asking =
         frame::Message { flags: frame::flags::TAGGED | frame::flags::ANNOUNCE, eager: 0, ..message(500, 0) };
     let long = frame::Message { seq: 1, order: 1, total: 20_000, ..asking };
@@ -106,17 +119,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let withdraw = frame::Withdraw { connection: 0, seq: 2, number: 2 };
     let resume = frame::Resume { connection: 0, seq: 3, message: 3, from: 100, wanted: 60_000 };
     let pong = frame::Pong { id: 0 };
-    let welcome =
-        frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source: address(1), credit: 1 << 16 };
     vec![
-        Script::greeted().say(message(500, 300)).flood(300).say(more).flood(200).post(2, 500).write().0,
-        Script::default().post(2, 600).accept().hello().say(message(600, 600)).lend(300).flood(300).write().0,
-        Script::greeted().say(write).flood(5000).say(read).write().say(atomic).flood(8).write().0,
-        Script::default().post(0, 60_000).say(welcome).write().say(ack).say(accept).write().write().0,
-        Script::default().post(4, 100).say(welcome).write().say(reply).lend(60).flood(40).wait(20).0,
-        Script::default().post(3, 100).say(welcome).write().say(done).wait(24).broken().wait(24).wait(24).0,
-        Script::greeted().say(frame::Ping { id: 1 }).write().say(bye).wait(20).0,
-        // Receives that are announced: to a peer that asks, and by one that was asked.
         Script::greeted()
             .wait(12)
             .say(pong)
@@ -136,7 +139,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         Script::default()
             .post(0, 60_000)
             .wait(12)
-            .say(welcome)
+            .say(welcome())
             .write()
             .say(frame::Ack { connection: 0, upto: 1, credit: 1 << 17 })
             .post(0, 60_000)

@@ -26,6 +26,7 @@ use crate::log::{info_log, warn_log};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
+pub(crate) use reach::REACHED;
 pub(crate) use short::Brief;
 
 /// The engine and the memory that it refers to.

@@ -6,7 +6,7 @@ use isthmus_proto::{
 };
 
 use super::{Endpoint, PostError, total};
-use crate::shell::Core;
+use crate::shell::{Core, REACHED};
 
 impl Endpoint {
     /// Posts something of so many bytes that are to go.
@@ -173,7 +173,8 @@ impl Endpoint {
     /// # Safety
     /// The pieces are valid for reading, and for writing where this reads the peer's memory.
     unsafe fn reach(&self, request: &RmaRequest, wanted: Access, iov: &[libc::iovec]) -> bool {
-        if self.is_closed() || total(iov) != request.remote.len {
+        let len = request.remote.len;
+        if !REACHED.contains(&len) || total(iov) != len || self.is_closed() {
             return false;
         }
         let Some(mut shell) = self.shell.try_lock() else { return false };

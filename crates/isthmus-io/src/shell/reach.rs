@@ -1,5 +1,7 @@
 //! Accesses to the memory of processes of this host that the shell carries out by itself, where they show it.
 
+use std::ops::RangeInclusive;
+
 use isthmus_proto::{Access, CompletionKind, RmaRequest};
 
 use super::short::plain;
@@ -7,14 +9,13 @@ use super::{Core, Shell};
 use crate::lock::Mutex;
 use crate::watch::Watch;
 
-/// Shorter accesses are quicker by messages: the system takes as long to permit one as two messages need. Bytes.
-const REACH_MIN: u64 = 12 << 10;
-/// Longest access that is made at once: nothing else is seen to meanwhile. Bytes.
-const REACH_MAX: u64 = 16 << 20;
+/// How long accesses are that are made so. Shorter ones are quicker by messages: the system takes as long to permit one as
+/// several messages need. During longer ones too little else would be seen to. Bytes.
+pub(crate) const REACHED: RangeInclusive<u64> = 12 << 10..=16 << 20;
 
 impl Shell {
-    /// Reads or writes a peer's memory at once, if that may be done from here now, and has the engine say that it is
-    /// done; false where it has to be posted.
+    /// Reads or writes so much of a peer's memory ([`REACHED`]) at once, if that may be done from here now, and has the engine
+    /// say that it is done; false where it has to be posted.
     ///
     /// # Safety
     /// The pieces are as long as the range, and valid for writing where this reads.
@@ -26,9 +27,6 @@ impl Shell {
         wanted: Access,
         iov: &[libc::iovec],
     ) -> bool {
-        if self.memory.is_empty() || !(REACH_MIN..=REACH_MAX).contains(&request.remote.len) {
-            return false;
-        }
         let Some(id) = core.lock().engine.near_lane(request) else { return false };
         let Some(lane) = self.lanes.get_mut(id.0 as usize).and_then(plain) else { return false };
         // SAFETY: the caller's promise.

@@ -95,17 +95,10 @@ impl Stream {
         // What goes again fits where it was; nothing that may wait is to take room from it.
         let shard = self.shard();
         self.sending.cut(shard);
-        let bulk = !self.sending.has_lost() && self.sending.unsent() > size as u64;
         let floor = !self.sending.has_lost() && !self.sending.is_drained() && shard.is_none();
         let room = self.data_room(now, size, floor);
         if self.probes_due > 0 {
-            self.probes_due -= 1;
-            // The last is small, lest large ones have ceased to get through.
-            let last = self.probes_due == 0;
-            let small = size.min(PAYLOAD_BASE as usize);
-            let room = if last && self.probes > 2 { self.data_room(now, small, false) } else { room };
-            let skip = usize::from(self.probes_due);
-            return Some(self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece));
+            return Some(self.next_probe(now, size, room));
         }
         // Beside a full acknowledgement it fits into a packet of the least length, and maybe into no shorter one.
         if size >= PAYLOAD_BASE as usize && self.strain_due(now) {
@@ -117,59 +110,81 @@ impl Stream {
         {
             return Some(Load::Probe(size));
         }
-        if self.window_is_open() && self.pacer.is_open(now, self.quantum_us()) {
-            let whole = self.data_room(now, size, false);
-            if let Some(piece) = self.sending.next_copy(now, whole, self.copy_space_us(), true) {
-                return Some(Load::Piece(piece));
-            }
-            // Shards are as long as packets: what else there is to tell goes by itself.
-            if shard.is_some() && bulk && self.has_news(now) {
-                return Some(Load::Nothing);
-            }
-            if let Some(piece) = self.sending.next_piece(room) {
-                (self.ping, self.greetings) = (false, 0);
-                if piece.attempt == 0 {
-                    self.drained_at = self.sending.is_drained().then_some(now);
-                    self.parity.cancel();
-                    if shard.is_some() {
-                        self.parity.mark(now, self.path.rtt_us().unwrap_or(0), piece.offset);
-                    }
-                }
-                self.resumed = self.dry && now > self.pacer.opens_at() + PAUSE_US;
-                self.dry = !self.sending.has_work();
-                return Some(Load::Piece(piece));
-            }
-            self.sent.note_idle();
-            self.see_to_parity(now);
-            if let Some(piece) = self.sending.next_copy(now, room, self.copy_space_us(), false) {
-                return Some(Load::Piece(piece));
-            }
-            if let Some(shard) = self.next_parity(size) {
-                return Some(Load::Parity(shard));
-            }
-            if let Some(piece) = self.next_repeat(now, room) {
-                return Some(Load::Piece(piece));
-            }
-            if self.wants_train() {
-                return Some(Load::Train);
-            }
+        let load = if self.window_is_open() && self.pacer.is_open(now, self.quantum_us()) {
+            self.next_of_stream(now, size, room, shard)
         } else if self.window_is_open_for_parity() && self.pacer.is_open(now, self.quantum_us()) {
             self.see_to_parity(now);
-            if let Some(shard) = self.next_parity(size) {
-                return Some(Load::Parity(shard));
-            }
+            self.next_parity(size).map(Load::Parity)
+        } else {
+            None
+        };
+        load.or_else(|| self.next_ping(now)).or_else(|| {
+            let ack_due = self.receiving.ack_due().is_some_and(|due| now >= due);
+            ack_due.then_some(Load::Nothing)
+        })
+    }
+
+    /// What goes to find out whether the path still carries.
+    fn next_probe(&mut self, now: Micros, size: usize, room: u32) -> Load {
+        self.probes_due -= 1;
+        // The last is small, lest large ones have ceased to get through.
+        let last = self.probes_due == 0;
+        let small = size.min(PAYLOAD_BASE as usize);
+        let room = if last && self.probes > 2 { self.data_room(now, small, false) } else { room };
+        let skip = usize::from(self.probes_due);
+        self.sending.probe_piece(room, skip).map_or(Load::Ping, Load::Piece)
+    }
+
+    /// What the stream has to send, for the first time or again, and what makes good what may be lost of it. The path
+    /// takes a packet now.
+    fn next_of_stream(&mut self, now: Micros, size: usize, room: u32, shard: Option<u64>) -> Option<Load> {
+        let whole = self.data_room(now, size, false);
+        if let Some(piece) = self.sending.next_copy(now, whole, self.copy_space_us(), true) {
+            return Some(Load::Piece(piece));
         }
+        // Shards are as long as packets: what else there is to tell goes by itself.
+        let bulk = !self.sending.has_lost() && self.sending.unsent() > size as u64;
+        if shard.is_some() && bulk && self.has_news(now) {
+            return Some(Load::Nothing);
+        }
+        if let Some(piece) = self.sending.next_piece(room) {
+            (self.ping, self.greetings) = (false, 0);
+            if piece.attempt == 0 {
+                self.drained_at = self.sending.is_drained().then_some(now);
+                self.parity.cancel();
+                if shard.is_some() {
+                    self.parity.mark(now, self.path.rtt_us().unwrap_or(0), piece.offset);
+                }
+            }
+            self.resumed = self.dry && now > self.pacer.opens_at() + PAUSE_US;
+            self.dry = !self.sending.has_work();
+            return Some(Load::Piece(piece));
+        }
+        self.sent.note_idle();
+        self.see_to_parity(now);
+        if let Some(piece) = self.sending.next_copy(now, room, self.copy_space_us(), false) {
+            return Some(Load::Piece(piece));
+        }
+        if let Some(shard) = self.next_parity(size) {
+            return Some(Load::Parity(shard));
+        }
+        if let Some(piece) = self.next_repeat(now, room) {
+            return Some(Load::Piece(piece));
+        }
+        self.wants_train().then_some(Load::Train)
+    }
+
+    /// A packet without anything, where one is wanted or the stream is to be asked for again.
+    fn next_ping(&mut self, now: Micros) -> Option<Load> {
         if std::mem::take(&mut self.ping) {
             self.greetings = self.redundancy.packets(Matter::Tail, self.path.loss_supposed()) - 1;
-            self.greeting_at = now + self.copy_space_us();
-            return Some(Load::Ping);
-        }
-        if self.greeting_due().is_some_and(|due| now >= due) {
+        } else if self.greeting_due().is_some_and(|due| now >= due) {
             self.greetings -= 1;
-            self.greeting_at = now + self.copy_space_us();
-            return Some(Load::Ping);
+        } else {
+            return None;
         }
-        self.receiving.ack_due().is_some_and(|due| now >= due).then_some(Load::Nothing)
+        self.greeting_at = now + self.copy_space_us();
+        Some(Load::Ping)
     }
 
     /// Whether the peer is to be told of our host: of drops with the acknowledgement by which it finds out what was lost.

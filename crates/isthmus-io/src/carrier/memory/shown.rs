@@ -258,6 +258,17 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_has_ended_is_not_waited_for() {
+        let (mut a, b) = ends();
+        let ended = Process { token: a.neighbour().token ^ 2, ..a.neighbour() };
+        let shown = a.show(1, &region(0, 8), ended).expect("a slot");
+        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        assert!(b.begin(&seen));
+        shown.hide();
+        b.end();
+    }
+
+    #[test]
     fn whoever_gives_up_a_lane_hides_what_it_shows() {
         let (mut a, b) = ends();
         let shown = a.show(1, &region(0, 8), a.neighbour()).expect("a slot");
