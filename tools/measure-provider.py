@@ -59,13 +59,18 @@ def order(name):
     return list(UNITS).index(kind(name)), int(name.split("-")[1])
 
 
+def programs(mpi):
+    """Where they are compiled: not among the tests' programs, of which one has the same name."""
+    return mpi.programs / "measure"
+
+
 def run(mpi, transport, figures, logs):
     """One round of one provider: figures by name. What fails is said, and counts as missing."""
     jobs = []
     for program, kinds in PROGRAMS.items():
         wanted = [name for name in figures if kind(name) in kinds]
         if wanted or not figures:
-            jobs.append(mpi.command(2, [str(mpi.programs / program), *wanted], transport))
+            jobs.append(mpi.command(2, [str(programs(mpi) / program), *wanted], transport))
     if not figures or any(kind(name) == "peers" for name in figures):
         name = mpis.LIBFABRIC_NAME[transport]
         env = {**os.environ, "FI_PROVIDER_PATH": str(mpis.PROVIDER.parent), "FI_PROVIDER": name}
@@ -81,9 +86,9 @@ def run(mpi, transport, figures, logs):
 
 def compiled(mpi):
     """Compiles the programs. Returns the compiler's words on failure."""
-    mpi.programs.mkdir(parents=True, exist_ok=True)
+    programs(mpi).mkdir(parents=True, exist_ok=True)
     peers = ["cc", *mpis.C_FLAGS, "-o", str(mpi.programs.parent / "peers"), str(SOURCES / "peers.c"), "-lfabric"]
-    mpis_own = [mpi.compile_command(SOURCES / f"{name}.c", mpi.programs / name) for name in PROGRAMS]
+    mpis_own = [mpi.compile_command(SOURCES / f"{name}.c", programs(mpi) / name) for name in PROGRAMS]
     for command in (*mpis_own, peers):
         ended = subprocess.run(command, env={**os.environ, **mpi.compile_env()}, capture_output=True, text=True)
         if ended.returncode != 0:
