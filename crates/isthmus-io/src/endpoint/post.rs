@@ -181,9 +181,6 @@ impl Endpoint {
         // SAFETY: the caller's promise.
         let done = unsafe { shell.reach(&self.core, &self.watch, request, wanted, iov) };
         self.release(shell);
-        if done {
-            self.tell_sleepers();
-        }
         done
     }
 

@@ -422,7 +422,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Lets the neighbour access the region with this key by itself, if either end reaches the other.
+    /// Lets the neighbour access the region with this key by itself, if each end reaches the other.
     pub(super) fn show_region(&mut self, key: u64, regions: &RegionTable) {
         if self.reaches && self.segment.is_reached() && !self.segment.shows(key) {
             regions.show(key, |region| self.segment.show(key, region, self.neighbour));

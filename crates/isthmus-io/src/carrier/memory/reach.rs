@@ -134,13 +134,15 @@ impl Local {
 mod tests {
     use super::*;
 
+    fn iovec(bytes: &mut [u8]) -> libc::iovec {
+        libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
     #[test]
     fn a_process_is_read_only_if_it_is_the_one() {
         let own = Process::own();
         let from = [1u8, 2, 3, 4, 5];
         let (mut a, mut b) = ([0u8; 2], [0u8; 9]);
-        let iovec =
-            |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let pieces = [iovec(&mut a), iovec(&mut b)];
         let other = Process { token: own.token ^ 2, ..own };
         // SAFETY: the pieces are `a` and `b`.
@@ -166,8 +168,6 @@ mod tests {
             return;
         }
         let (mut a, mut b, mut there, mut back) = ([1u8, 2, 3], [4u8, 5], [0u8; 6], [0u8; 6]);
-        let iovec =
-            |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let (pieces, whole) = ([iovec(&mut a), iovec(&mut []), iovec(&mut b)], [iovec(&mut back)]);
         let at = there.as_mut_ptr() as u64;
         // SAFETY: all of them are arrays of this test.
