@@ -124,8 +124,9 @@ impl Sharing {
         at_once: bool,
         congestion: &mut dyn CongestionControl,
     ) {
-        let Some(rtt_us) = load.rtt_us.filter(|rtt| *rtt >= FAR_US) else { return };
-        if !self.is_busy(now, load) {
+        let Some(rtt_us) = load.rtt_us else { return };
+        // One that was long at first may turn out to be short: whose plan counted then says nothing more.
+        if rtt_us < FAR_US || !self.is_busy(now, load) {
             return self.rest(now, congestion);
         }
         if self.busy && !at_once && now < self.looked_at + LOOK_US {
@@ -196,4 +197,36 @@ impl Sharing {
 /// How long a flow has nothing more to send until it counts as ended.
 fn dry_us(rtt_us: Micros) -> Micros {
     (rtt_us / 8).max(DRY_LEAST_US)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use isthmus_ledger::{Heap, Kind, Ledger, Owner, PathKey};
+
+    use super::*;
+    use crate::congestion::{Limits, Rate};
+
+    /// The first answer waited, and so a short path was taken for a long one: who followed another's plan for that goes
+    /// by itself once it is known to be short, and stays no longer at what that plan allowed.
+    #[test]
+    fn a_path_that_turns_out_short_is_not_shared() {
+        let key = PathKey::new(None, [10, 0, 0, 1].into());
+        let heap = Arc::new(Heap::default());
+        let flow = |pid| {
+            let owner = Owner { pid, started: 1 };
+            Ledger::new(heap.clone(), owner, pid.into(), |_| true).expect("a ledger").flow(key, Kind::Paced)
+        };
+        let load = |rtt_us| Load { waiting: 1 << 20, in_flight: 0, rtt_us: Some(rtt_us), loss: None };
+        let mut pair = [1, 2].map(|pid| (Sharing::new(flow(pid)), Rate::new(Limits::default())));
+        let [window, other] = pair.each_ref().map(|(_, rate)| rate.window_bytes());
+        assert_eq!(window, other);
+        for (now, rtt_us) in [(0, 1_780), (1_000, 1_780), (2_000, 260)] {
+            pair.iter_mut().for_each(|(sharing, rate)| sharing.look(now, load(rtt_us), true, rate));
+            let grouped = pair.each_ref().map(|(sharing, _)| sharing.group.is_some());
+            assert_eq!(grouped, [rtt_us >= FAR_US; 2]);
+        }
+        assert_eq!(pair.each_ref().map(|(_, rate)| rate.window_bytes()), [window; 2]);
+    }
 }

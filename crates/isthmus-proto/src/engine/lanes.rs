@@ -91,8 +91,17 @@ impl Engine {
         self.list(peer, lane);
     }
 
+    /// Near peers use only the first lane: one that uses all that the path has goes before others, whoever dialled it.
+    fn rank_lanes(&mut self, peer: PeerId) {
+        let connection = self.peers[peer.0 as usize].connection.as_mut();
+        if let Some(connection) = connection.filter(|connection| !connection.is_far()) {
+            let fills = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path);
+            connection.lanes.sort_by_key(|lane| !fills(lane));
+        }
+    }
+
     /// Adds a lane to its connection. Where both sides have dialled at once, both put the
-    /// lane of the lower address first: near peers use only that one.
+    /// lane of the lower address first.
     fn list(&mut self, peer: PeerId, lane: LaneId) {
         let own = self.config.address;
         let theirs = self.peers[peer.0 as usize].address;
@@ -112,6 +121,7 @@ impl Engine {
             len => len,
         };
         connection.lanes.insert(at, lane);
+        self.rank_lanes(peer);
         self.count_lane(peer, lane);
         if let Some(rtt_us) = rtt_us {
             self.note_rtt(peer, rtt_us);
@@ -163,6 +173,7 @@ impl Engine {
         record.fills_path = !rests;
         self.counters.lanes_rested += u64::from(rests);
         let Some(peer) = record.peer else { return };
+        self.rank_lanes(peer);
         if !rests {
             let connection = self.connection(peer);
             (connection.streams, connection.late) = (None, None);

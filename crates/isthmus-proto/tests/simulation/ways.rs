@@ -140,6 +140,25 @@ fn where_lanes_are_outdone_one_that_fills_the_path_takes_the_bulk() {
 }
 
 #[test]
+fn near_peers_too_leave_bulk_to_one_that_fills_the_path_whoever_dialled_it() {
+    for (seed, from) in (0..50).flat_map(|seed| [(seed, 0), (seed, 1)]) {
+        let mut program =
+            Program::new(World::new(seed, 2, Net { outdone: 200, ..Net::calm() }, |config| config));
+        for message in 0..4 {
+            program.recv(1 - from, Some(from), TAGGED, Some(message), MUCH);
+            program.send(from, 1 - from, TAGGED, message, MUCH, at(Level::Delivery));
+        }
+        until(&mut program, 60_000_000, |program| program.completed == 8);
+        let (carried, lanes) = program.world.filling();
+        // Either end may have found that.
+        assert!((1..=2).contains(&lanes), "seed {seed}: {lanes} lanes");
+        assert!(carried > 2 * MUCH, "seed {seed}, from {from}: it carried {carried} bytes of {}", 4 * MUCH);
+        program.settle();
+        program.expect_rest();
+    }
+}
+
+#[test]
 fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
     for (seed, ways) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {
         let mut program = apart(seed, [ways; 2]);
