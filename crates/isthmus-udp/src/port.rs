@@ -366,6 +366,17 @@ impl Port {
         self.learned.get(&host).filter(fresh).copied()
     }
 
+    /// Others have found the path to a host to carry so much, in bytes/s, by such a round trip, in microseconds: streams
+    /// begin with that unless one has found out more lately.
+    pub fn suppose(&mut self, now: Micros, host: IpAddr, capacity: u64, rtt_us: Micros) {
+        let before = self.learned(now, host);
+        if before.is_none_or(|learned| learned.capacity == 0) {
+            let token = Token::default();
+            let nothing = Learned { at: now, capacity, rtt_us, loss: None, mtu: 0, token, peer_window: 0 };
+            self.remember(host, Learned { capacity, ..before.unwrap_or(nothing) });
+        }
+    }
+
     /// Streams that exist.
     pub fn len(&self) -> usize {
         self.streams.len()

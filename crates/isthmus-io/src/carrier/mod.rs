@@ -610,13 +610,13 @@ impl Carriers {
         }
         let (host, why) = match weakness {
             Weakness::Lossy(host) => (host, "packets are lost without a queue"),
-            Weakness::Overflows(host) => (host, "bursts by TCP overflow the queue of a short path"),
+            Weakness::Overflows { host, .. } => (host, "bursts by TCP overflow the queue of a short path"),
         };
         match weakness {
             Weakness::Lossy(host) => udp.hear_lossy(host),
             // Where the processor holds UDP up, TCP still does better.
-            Weakness::Overflows(host) if udp.rests(host) => return false,
-            Weakness::Overflows(_) => {}
+            Weakness::Overflows { host, .. } if udp.rests(host) => return false,
+            Weakness::Overflows { host, rate, rtt_us } => udp.suppose(host, rate, rtt_us),
         }
         match udp.known(host) {
             Some(Known::Blocked) => return false,

@@ -58,10 +58,11 @@ pub(super) fn is_short(look: &Look) -> bool {
 
 impl Pacing {
     /// Whether UDP would do better: something was sent again, a queue stands, and the path that it stands at is so slow
-    /// that packets of our own cost little of the processor.
-    pub(super) fn is_outdone(&self, look: &Look) -> bool {
+    /// that packets of our own cost little of the processor. If so, what it has delivered. Bytes/s.
+    pub(super) fn is_outdone(&self, look: &Look) -> Option<u64> {
         let queue_us = look.path.rtt_us.saturating_sub(look.least_rtt_us);
-        look.path.retransmissions > 0 && queue_us >= QUEUE_US && (1..SLOW).contains(&self.best)
+        let overflows = look.path.retransmissions > 0 && queue_us >= QUEUE_US;
+        (overflows && (1..SLOW).contains(&self.best)).then_some(self.best)
     }
 
     /// Takes note of a look at the lane; `None` while nothing is to hold it.
@@ -112,7 +113,7 @@ mod tests {
         let outdone = |lost, rate| {
             let (mut pacing, look) = (Pacing::default(), look(200, lost, rate));
             pacing.hear(&look);
-            pacing.is_outdone(&look)
+            pacing.is_outdone(&look).is_some()
         };
         assert_eq!([outdone(1, 120_000_000), outdone(1, 1_100_000_000)], [true, false]);
         assert!(!outdone(0, 120_000_000) && !outdone(1, 0));
@@ -120,7 +121,7 @@ mod tests {
         let (mut pacing, mut little) = (Pacing::default(), look(200, 1, 1_000_000));
         little.path.rtt_us = 200;
         pacing.hear(&little);
-        assert!(!pacing.is_outdone(&little));
+        assert_eq!(pacing.is_outdone(&little), None);
     }
 
     #[test]

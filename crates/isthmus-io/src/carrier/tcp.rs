@@ -265,7 +265,8 @@ impl TcpLane {
         if let Some(held) = self.pacing.hear(&look) {
             self.keep_pace(held);
         }
-        peer_ip(&self.socket).filter(|_| self.pacing.is_outdone(&look)).map(Weakness::Overflows)
+        let (rate, host) = (self.pacing.is_outdone(&look)?, peer_ip(&self.socket)?);
+        Some(Weakness::Overflows { host, rate, rtt_us: look.least_rtt_us })
     }
 
     /// Sends no faster than a short path takes it.
@@ -419,8 +420,9 @@ impl TcpLane {
 pub(super) enum Weakness {
     /// The path loses packets by itself, and is long enough for that to matter.
     Lossy(IpAddr),
-    /// It is a short and slow one, whose queue the kernel's bursts overflow.
-    Overflows(IpAddr),
+    /// It is a short and slow one, whose queue the kernel's bursts overflow. What it delivers, in bytes/s, and its
+    /// round trip without a queue, in microseconds.
+    Overflows { host: IpAddr, rate: u64, rtt_us: u64 },
 }
 
 /// What a look at a lane shows.

@@ -103,6 +103,26 @@ fn a_second_transfer_starts_from_what_the_first_learned() {
     assert!(warm < 1.1 * path.floor_s(100_000_000), "{warm} s");
 }
 
+/// Others, such as TCP, may have found out how much a path carries, or thought so.
+#[test]
+fn a_transfer_starts_from_what_others_have_found_and_finds_more() {
+    for (supposed, bytes) in [(115_000_000, 1_000_000), (40_000_000, 20_000_000)] {
+        let path = PathSpec { rtt_us: 100, queue_us: 1_200, ..Default::default() };
+        let mut net = Net::pair(&path);
+        let now = net.now;
+        net.ports[0].suppose(now, address(1).ip(), supposed, 100);
+        let took = transfer(&mut net, bytes, false, 10.0).expect("it ends");
+        let counters = net.ports[0].stream(net.opened[0].1).expect("it lives").status().counters;
+        println!(
+            "{supposed} B/s: {:.3} of the floor, {} lost",
+            path.floor_s(bytes) / took,
+            counters.packets_lost
+        );
+        assert!(took < 1.15 * path.floor_s(bytes), "{supposed} B/s: {took} s");
+        assert_eq!(counters.packets_lost, 0, "{supposed} B/s");
+    }
+}
+
 /// The few packets of a short stream do not show what the path loses, those of a long one do.
 #[test]
 fn a_later_stream_knows_the_losses_of_the_path_only_if_enough_packets_have_shown_them() {

@@ -282,6 +282,11 @@ impl Udp {
         self.reconsider(host, |burden, now| burden.hear_tcp(now, arrived, idled));
     }
 
+    /// The path to this host delivers so much by TCP. Bytes/s, and its least round trip in microseconds.
+    pub(super) fn suppose(&mut self, host: IpAddr, rate: u64, rtt_us: Micros) {
+        self.port.suppose(self.now(), host, rate, rtt_us);
+    }
+
     /// The path to this host loses packets by itself.
     pub(super) fn hear_lossy(&mut self, host: IpAddr) {
         self.reconsider(host, Burden::hear_lossy);
