@@ -343,6 +343,8 @@ fn understand(
     engine: &mut Engine,
     memory: &mut ProcessMemory,
 ) -> Result<(), PeerFault> {
+    // What we have named ourselves is nobody else's.
+    memory.take_named();
     let understood = understand_frames(lane, id, now, engine, memory);
     if let (Some(key), Some(link)) = (memory.take_named(), lane.carrier.memory()) {
         link.show_region(key, memory.regions());
