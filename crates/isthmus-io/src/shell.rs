@@ -316,7 +316,7 @@ impl Shell {
     }
 
     /// Tells the engine of what lanes have borrowed and use no longer.
-    fn give_back(&mut self, core: &Mutex<Core>) {
+    pub(super) fn give_back(&mut self, core: &Mutex<Core>) {
         let lanes = &mut self.lanes;
         self.borrowing.retain(|index| {
             let Some(lane) = lanes.get_mut(*index).and_then(Option::as_mut) else { return false };
@@ -509,7 +509,7 @@ impl Shell {
     }
 
     /// Reads from a lane; true where something came.
-    fn receive(&mut self, index: usize, core: &Mutex<Core>) -> bool {
+    pub(super) fn receive(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let mut any = false;
         for _ in 0..READS_PER_TURN {
             let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return any };

@@ -16,6 +16,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/carrier/fabric.rs",
     "isthmus-io/src/carrier/memory/link.rs",
     "isthmus-io/src/carrier/memory/link_tests.rs",
+    "isthmus-io/src/carrier/memory/loans.rs",
     "isthmus-io/src/carrier/memory/mod.rs",
     "isthmus-io/src/carrier/memory/reach.rs",
     "isthmus-io/src/carrier/memory/ring.rs",

@@ -214,7 +214,7 @@ impl Carrier {
             // SAFETY: the caller's promise.
             Self::Fabric(lane) => unsafe { lane.write(pieces, &mut shared.hubs) },
             // SAFETY: the caller's promise.
-            Self::Memory(lane) => unsafe { lane.write(pieces) },
+            Self::Memory(lane) => unsafe { lane.write(pieces, lent) },
             Self::Udp(lane) => match shared.udp() {
                 // SAFETY: the caller's promise.
                 Ok(udp) => unsafe { lane.write(pieces, lent, udp) },
@@ -230,6 +230,7 @@ impl Carrier {
     pub(crate) fn borrows(&mut self, shared: &Carriers) -> bool {
         match self {
             Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.borrows(udp)),
+            Self::Memory(lane) => lane.borrows(),
             _ => false,
         }
     }
@@ -239,14 +240,17 @@ impl Carrier {
     pub(crate) fn take_returned(&mut self) -> (usize, bool) {
         match self {
             Self::Udp(lane) => lane.take_returned(),
+            Self::Memory(lane) => lane.take_returned(),
             _ => (0, false),
         }
     }
 
     /// Of all batches that it ever borrowed the first so many are wanted back, at once.
     pub(crate) fn recall(&mut self, batches: u64, shared: &mut Carriers) {
-        if let (Self::Udp(lane), Some(udp)) = (self, &mut shared.udp) {
-            lane.recall(batches, udp);
+        match self {
+            Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.recall(batches, udp)),
+            Self::Memory(lane) => lane.recall(batches),
+            _ => {}
         }
     }
 
@@ -275,7 +279,8 @@ impl Carrier {
     /// Gives back what it has of what lanes share; to be called before it is dropped.
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {
-            Self::Tcp(_) | Self::Memory(_) | Self::Tls(_) | Self::Arrived(_) => {}
+            Self::Tcp(_) | Self::Tls(_) | Self::Arrived(_) => {}
+            Self::Memory(lane) => lane.withdraw(),
             Self::Fabric(lane) => lane.release(shared.grounds()),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
             Self::Race(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),

@@ -20,6 +20,9 @@ const REST_TURNS: u32 = 1 << 16;
 impl Shell {
     /// Looks after lanes by shared memory; true where something came.
     pub(super) fn take_in_by_memory(&mut self, core: &Mutex<Core>) -> bool {
+        if !self.borrowing.is_empty() {
+            self.give_back(core);
+        }
         let read = self.look_through(core);
         if read && self.memory.len() > 1 {
             // What one peer had sent before it told another, and that one us, is there by now.

@@ -36,6 +36,8 @@ pub(crate) enum Brief {
 enum Left {
     /// The rest is a whole turn's.
     Whole,
+    /// A long payload comes by this lane, the only one.
+    Long(usize),
     /// This lane is over.
     Lost(usize, LaneLoss),
 }
@@ -135,7 +137,7 @@ impl Shell {
         out: &mut Vec<Completion>,
     ) -> Brief {
         let vain = watch.is_idle() && !watch.has_news();
-        if !self.all_memory || self.changed || self.is_whole_turn_due(vain) {
+        if !self.all_memory || self.changed || !self.borrowing.is_empty() || self.is_whole_turn_due(vain) {
             return Brief::No;
         }
         self.turns = self.turns.wrapping_add(1);
@@ -147,6 +149,12 @@ impl Shell {
         let read = match self.read_all_briefly(&mut guard, watch, room) {
             Ok(read) => read,
             Err(Left::Whole) => return Brief::Partly,
+            Err(Left::Long(index)) => {
+                drop(guard);
+                let read = self.receive(index, core);
+                guard = core.lock();
+                read
+            }
             Err(Left::Lost(index, loss)) => {
                 drop(guard);
                 self.lose(index, &loss, core);
@@ -218,6 +226,7 @@ impl Shell {
         }
         match came {
             Ok(true) => Ok(true),
+            Ok(false) if lane.streaming && self.memory.len() == 1 => Err(Left::Long(index)),
             Ok(false) => Err(Left::Whole),
             Err(loss) => Err(Left::Lost(index, loss)),
         }

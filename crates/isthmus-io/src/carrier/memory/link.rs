@@ -4,7 +4,9 @@
 //! What goes through a ring both ends copy, at the same time; and no system call is made. What is lent only the reader
 //! copies, by a call that takes longer for each page than both of them need, but for which the writer need not be there.
 //! So bytes go by the ring, and what it has no room for is lent as long as the writer is away: it takes it back when it
-//! comes again and finds room, if the reader has not begun with it.
+//! comes again and finds room, if the reader has not begun with it. But where processors are far from each other, as on
+//! different sockets, what one has written comes to the other so slowly that the call is the quicker one by far. So the
+//! reader tries both on long pieces, and says how it wants them (`copies.rs`).
 
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 use isthmus_proto::{Access as Wanted, RemoteRange};
 use isthmus_wire::frame::Message;
 
+use super::copies::{Copies, Trial};
+use super::loans::Loans;
 use super::reach::Process;
 use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
 use super::segment::{Segment, Sleeper};
@@ -22,6 +26,10 @@ use crate::regions::RegionTable;
 
 /// Pieces from this length on are lent where there is no room for them. Bytes.
 const LEND_MIN: usize = 12 << 10;
+/// Pieces from this length on are lent for good where the reader wants that. Bytes.
+const LONG_MIN: usize = 32 << 10;
+/// How often a neighbour that is waited for is asked for a sign of life.
+const LIFE_SIGNS: Duration = Duration::from_millis(10);
 /// Most pieces of one record of bytes.
 const GATHER: usize = 16;
 /// With less room than this nothing is written that is longer. Bytes.
@@ -62,6 +70,10 @@ pub(crate) struct Link {
     pushed: usize,
     /// What is lent and was not read yet.
     lent: Option<Lent>,
+    /// What is lent for good, once anything was, and how long pieces are copied quickest, once any came: most lanes
+    /// carry none.
+    loans: Option<Box<Loans>>,
+    trial: Option<Box<Trial>>,
     /// Since when the neighbour offers what it lends, and how long it is waited for to come itself.
     offered: Option<Instant>,
     patience: Duration,
@@ -98,6 +110,8 @@ impl Link {
             seen: Instant::now(),
             pushed: 0,
             lent: None,
+            loans: None,
+            trial: None,
             offered: None,
             patience: PATIENCE,
             waits: false,
@@ -226,6 +240,9 @@ impl Link {
                     unsafe { self.reader.copy(to, n) };
                     (filled, total) = (filled + n, total + n);
                     self.offered = None;
+                    if self.reader.is_long() {
+                        self.note(Copies::Both, n);
+                    }
                     if n >= FAIR {
                         // The other end goes on meanwhile.
                         self.tell();
@@ -251,15 +268,19 @@ impl Link {
                     break;
                 }
                 // It goes to its place by itself.
-                Record::Offered | Record::Lent { .. } if total > 0 => break,
-                Record::Offered => match self.take_lent() {
+                Record::Offered { .. } | Record::Lent { .. } if total > 0 => break,
+                Record::Offered { for_good } => match self.take_lent(for_good) {
                     Ok(true) => continue,
                     Ok(false) => break,
                     Err(Broken) => return broken(),
                 },
                 Record::Lent { address, len } => {
                     // SAFETY: the caller's promise.
-                    return unsafe { self.reach(address, len, &mut pieces[at..]) };
+                    let came = unsafe { self.reach(address, len, &mut pieces[at..]) };
+                    if let (Transfer::Bytes(n), LONG_MIN..) = (&came, len as usize) {
+                        self.note(Copies::Reader, *n);
+                    }
+                    return came;
                 }
             }
         }
@@ -272,13 +293,27 @@ impl Link {
         }
     }
 
-    /// Takes what is offered once its writer was away for a while; false where it is not ours.
-    fn take_lent(&mut self) -> Result<bool, Broken> {
+    /// Takes what is offered, at once if that is for good, else once its writer was away for a while; false where it is not
+    /// ours.
+    fn take_lent(&mut self, for_good: bool) -> Result<bool, Broken> {
+        if for_good {
+            return self.reader.take_lent(true);
+        }
         if self.offered.get_or_insert_with(Instant::now).elapsed() < self.patience {
             return Ok(false);
         }
         self.offered = None;
-        self.reader.take_lent()
+        self.reader.take_lent(false)
+    }
+
+    /// So much of long pieces came by this way.
+    fn note(&mut self, way: Copies, bytes: usize) {
+        if self.reaches {
+            let trial = self.trial.get_or_insert_default();
+            if trial.note(way, bytes) {
+                self.segment.ask_to_copy_alone(trial.way() == Copies::Reader);
+            }
+        }
     }
 
     /// # Safety
@@ -287,8 +322,16 @@ impl Link {
         if !self.reaches {
             return broken();
         }
-        // SAFETY: the caller's promise.
-        match unsafe { self.neighbour.read(address, len, pieces) } {
+        let room = pieces.iter().map(|piece| piece.iov_len as u64).sum::<u64>().min(len) as usize;
+        let read = if self.seen.elapsed() < LIFETIME {
+            // SAFETY: the caller's promise.
+            unsafe { self.neighbour.access(Wanted::Read, (address, room), pieces, 0) }.map(|()| room)
+        } else {
+            self.seen = Instant::now();
+            // SAFETY: the caller's promise.
+            unsafe { self.neighbour.read(address, len, pieces) }
+        };
+        match read {
             Ok(n) => {
                 self.reader.took(n as u64);
                 Transfer::Bytes(n)
@@ -305,16 +348,16 @@ impl Link {
     ///
     /// # Safety
     /// As for `Carrier::write`.
-    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec]) -> Transfer {
+    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Transfer {
         let total = pieces.iter().map(|piece| piece.iov_len).sum();
         // SAFETY: the caller's promise.
-        let mut done = unsafe { self.put(pieces, total) };
+        let mut done = unsafe { self.put(pieces, lent, total) };
         self.waits = done.is_ok_and(|done| done < total);
         if self.waits {
             self.segment.own_wait().swap(1, SeqCst);
             if self.is_writable() {
                 // SAFETY: the caller's promise.
-                done = unsafe { self.put(pieces, total) };
+                done = unsafe { self.put(pieces, lent, total) };
                 self.waits = done.is_ok_and(|done| done < total);
             }
         }
@@ -330,12 +373,12 @@ impl Link {
     ///
     /// # Safety
     /// As for [`Link::write`].
-    unsafe fn put(&mut self, pieces: &[libc::iovec], total: usize) -> Result<usize, Broken> {
+    unsafe fn put(&mut self, pieces: &[libc::iovec], lent: &[bool], total: usize) -> Result<usize, Broken> {
         self.look_after_lent()?;
         let before = self.writer.tail();
         if self.lent.is_none_or(|lent| lent.taken) {
             // SAFETY: the caller's promise.
-            while self.pushed < total && unsafe { self.push(pieces) }? {}
+            while self.pushed < total && (self.give(pieces, lent)? || unsafe { self.push(pieces, lent) }?) {}
             if self.pushed < total && self.lent.is_none() && self.segment.is_reached() {
                 self.lend(pieces)?;
             }
@@ -364,6 +407,96 @@ impl Link {
         Ok(())
     }
 
+    /// Whether a piece, `lent` by the program, may be lent for good.
+    fn is_long(&self, piece: &libc::iovec, lent: Option<&bool>) -> bool {
+        lent == Some(&true) && piece.iov_len >= LONG_MIN && self.segment.is_reached()
+    }
+
+    /// Lends the piece that comes next for good, if the neighbour wants that and there is room to say so.
+    fn give(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Result<bool, Broken> {
+        if !self.segment.other_copies_alone() {
+            return Ok(false);
+        }
+        let mut before = 0;
+        let next = pieces.iter().zip(lent).find(|(piece, _)| {
+            let found = before >= self.pushed;
+            before += if found { 0 } else { piece.iov_len };
+            found
+        });
+        let Some((piece, lent)) = next.filter(|_| before == self.pushed) else { return Ok(false) };
+        if !self.is_long(piece, Some(lent)) {
+            return Ok(false);
+        }
+        let at = self.writer.tail();
+        let has_room = self.writer.push_lent(piece.iov_base as u64, piece.iov_len as u64, true)?;
+        if has_room {
+            self.loans.get_or_insert_default().add(at, self.writer.tail(), piece);
+            self.pushed += piece.iov_len;
+        }
+        Ok(has_room)
+    }
+
+    /// A batch was written whole: whether what of it was lent for good is in use. Then it is until
+    /// [`Link::take_returned`] has counted it.
+    pub(super) fn borrows(&mut self) -> bool {
+        let Some(loans) = &mut self.loans else { return false };
+        self.writer.read_to().is_ok_and(|read| loans.close_batch(read))
+    }
+
+    /// How many batches, the oldest first, are of no more use since this was last asked, and whether there are others.
+    pub(super) fn take_returned(&mut self) -> (usize, bool) {
+        let Some(loans) = &mut self.loans else { return (0, false) };
+        // From a neighbour that makes no sense nothing comes back: the lane ends.
+        loans.take_returned(self.writer.read_to().unwrap_or(0))
+    }
+
+    /// Of all batches that ever were in use the first so many are wanted back: what was not read of them is copied, and
+    /// what the neighbour reads at the moment waited for.
+    pub(super) fn recall(&mut self, batches: u64) {
+        let (Some(mut loans), Ok(read)) = (self.loans.take(), self.writer.read_to()) else { return };
+        for loan in loans.recall(batches, read) {
+            if self.writer.hold_back(loan.at) {
+                // SAFETY: the promise of `write`: it was not counted as returned.
+                let address = unsafe { loan.copy() };
+                self.writer.move_lent(loan.at, address);
+            } else {
+                self.wait_for_read(loan.behind);
+            }
+        }
+        self.loans = Some(loans);
+        self.ring_if_asleep();
+    }
+
+    /// The lane is over: what is lent goes another way from now on, or its program's buffer changes. Nothing of it is read
+    /// once this returns.
+    pub(super) fn withdraw(&mut self) {
+        if let Some(lent) = self.lent.take()
+            && !lent.taken
+        {
+            self.writer.take_back(lent.at);
+        }
+        let (Some(mut loans), Ok(read)) = (self.loans.take(), self.writer.read_to()) else { return };
+        for loan in loans.unread(read) {
+            if !self.writer.hold_back(loan.at) {
+                self.wait_for_read(loan.behind);
+            }
+        }
+    }
+
+    /// Waits while the neighbour, which has begun to, reads what is before this position, and lives.
+    fn wait_for_read(&mut self, behind: u64) {
+        let mut asked = Instant::now();
+        while self.writer.read_to().is_ok_and(|read| read < behind) {
+            if asked.elapsed() > LIFE_SIGNS {
+                if self.parted || !self.neighbour.is_within_reach() {
+                    return;
+                }
+                asked = Instant::now();
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Lends what is left of the piece that comes next, if that is long enough and there is room to say so.
     fn lend(&mut self, pieces: &[libc::iovec]) -> Result<(), Broken> {
         let mut skip = self.pushed;
@@ -374,7 +507,7 @@ impl Link {
             }
             let (from, len) = (piece.iov_base.wrapping_byte_add(skip), piece.iov_len - skip);
             let (at, before) = (self.writer.tail(), self.pushed);
-            if len >= LEND_MIN && self.writer.push_lent(from as u64, len as u64)? {
+            if len >= LEND_MIN && self.writer.push_lent(from as u64, len as u64, false)? {
                 self.lent = Some(Lent { at, behind: self.writer.tail(), before, taken: false });
                 self.pushed += len;
             }
@@ -387,10 +520,10 @@ impl Link {
     ///
     /// # Safety
     /// As for [`Link::write`].
-    unsafe fn push(&mut self, pieces: &[libc::iovec]) -> Result<bool, Broken> {
-        let (mut skip, mut wanted, mut count) = (self.pushed, 0, 0);
+    unsafe fn push(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Result<bool, Broken> {
+        let (mut skip, mut wanted, mut count, mut long) = (self.pushed, 0, 0, false);
         let mut gathered = [(std::ptr::null(), 0); GATHER];
-        for piece in pieces {
+        for (index, piece) in pieces.iter().enumerate() {
             if skip >= piece.iov_len {
                 skip -= piece.iov_len;
                 continue;
@@ -398,6 +531,13 @@ impl Link {
             let (from, len) =
                 (piece.iov_base.cast::<u8>().cast_const().wrapping_add(skip), piece.iov_len - skip);
             skip = 0;
+            // All of a record are, or none.
+            if self.is_long(piece, lent.get(index)) != long {
+                if count > 0 {
+                    break;
+                }
+                long = true;
+            }
             gathered[count] = (from, len);
             (count, wanted) = (count + 1, wanted + len);
             if count == GATHER || wanted >= RECORD_MAX as usize {
@@ -418,7 +558,7 @@ impl Link {
             used += 1;
         }
         // SAFETY: the caller's promise; there is room for as much.
-        unsafe { self.writer.push_bytes(&gathered[..used]) };
+        unsafe { self.writer.push_bytes(&gathered[..used], long) };
         Ok(true)
     }
 
@@ -482,11 +622,17 @@ impl Link {
 
     /// This end is about to sleep until the neighbour wakes it; false where there is something to do first.
     pub(super) fn doze(&mut self) -> bool {
-        if self.waits {
+        if self.waits || self.loans.as_ref().is_some_and(|loans| loans.any()) {
             self.segment.own_wait().swap(1, SeqCst);
         }
         self.segment.own_sleep().swap(1, SeqCst);
-        !self.is_readable() && !self.is_writable()
+        !self.is_readable() && !self.is_writable() && !self.has_returned()
+    }
+
+    /// Whether something that was lent for good is of no more use, and was not told of.
+    fn has_returned(&mut self) -> bool {
+        let Some(loans) = &self.loans else { return false };
+        self.writer.read_to().is_ok_and(|read| loans.any_read(read))
     }
 
     /// This end looks by itself whether something has come.
@@ -514,6 +660,12 @@ impl Link {
             sleep.store(0, Relaxed);
             self.rings = true;
         }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.withdraw();
     }
 }
 

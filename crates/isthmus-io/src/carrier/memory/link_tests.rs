@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::super::segment::RING;
 use super::*;
 
 fn pair(reach: bool) -> (Link, Link) {
@@ -32,9 +33,11 @@ fn read(link: &mut Link, to: &mut [u8], cut: usize) -> Transfer {
 }
 
 /// Sends pieces and reads them at the other end, in one thread; who writes comes only every so many reads.
-fn cross(reach: bool, lens: &[usize], seldom: usize) {
+fn cross(reach: bool, lens: &[usize], seldom: usize, alone: bool) {
     let (mut a, mut b) = pair(reach);
     b.patience = Duration::ZERO;
+    b.segment.ask_to_copy_alone(alone);
+    let lent = vec![true; lens.len()];
     let bytes: Vec<Vec<u8>> = lens.iter().map(|len| pattern(*len)).collect();
     let mut pieces: Vec<libc::iovec> = bytes.iter().map(|bytes| iovec(bytes)).collect();
     let wanted = bytes.concat();
@@ -44,7 +47,7 @@ fn cross(reach: bool, lens: &[usize], seldom: usize) {
         if round % seldom > 0 {
         } else if first < pieces.len() {
             // SAFETY: `bytes` lasts.
-            match unsafe { a.write(&pieces[first..]) } {
+            match unsafe { a.write(&pieces[first..], &lent[first..]) } {
                 Transfer::Bytes(mut n) => {
                     while n > 0 {
                         let piece = &mut pieces[first];
@@ -75,17 +78,20 @@ fn cross(reach: bool, lens: &[usize], seldom: usize) {
 #[test]
 fn what_is_written_is_read_whether_its_writer_is_there_or_not() {
     for (reach, seldom) in [(true, 1), (true, 9), (true, 100), (false, 1), (false, 100)] {
-        cross(reach, &[60, 8, 100_000, 40, LEND_MIN, LEND_MIN - 1, 200_000, 20_000, 7], seldom);
-        cross(reach, &[3 << 20, 2 << 20, 1], seldom);
-        cross(reach, &[20; 40], seldom);
-        cross(reach, &[], seldom);
+        for alone in [false, true] {
+            cross(reach, &[60, 8, 100_000, 40, LEND_MIN, LEND_MIN - 1, 200_000, 20_000, 7], seldom, alone);
+            cross(reach, &[3 << 20, 2 << 20, 1], seldom, alone);
+            cross(reach, &[20; 40], seldom, alone);
+            cross(reach, &[LONG_MIN; 3_000], seldom, alone);
+            cross(reach, &[], seldom, alone);
+        }
     }
 }
 
 /// Writes what the ring has no room for: how much of it went there.
 fn fill(link: &mut Link, bytes: &[u8]) -> usize {
     // SAFETY: the caller keeps the bytes.
-    let Transfer::Bytes(in_ring) = (unsafe { link.write(&[iovec(bytes)]) }) else { panic!("no room") };
+    let Transfer::Bytes(in_ring) = (unsafe { link.write(&[iovec(bytes)], &[]) }) else { panic!("no room") };
     assert!(in_ring < bytes.len() - LEND_MIN);
     in_ring
 }
@@ -108,7 +114,7 @@ fn what_is_lent_counts_as_written_only_when_it_was_read() {
     );
     assert!(got[..bytes.len()] == bytes && a.is_writable());
     // SAFETY: `bytes` is kept.
-    let done = unsafe { a.write(&[iovec(&bytes[in_ring..])]) };
+    let done = unsafe { a.write(&[iovec(&bytes[in_ring..])], &[]) };
     assert!(matches!(done, Transfer::Bytes(n) if n == bytes.len() - in_ring), "{done:?}");
     assert!(matches!(read(&mut b, &mut got, 10), Transfer::Blocked));
 }
@@ -125,7 +131,9 @@ fn what_is_lent_is_its_writers_for_a_while() {
         assert!(matches!(read(&mut b, &mut got[came..], 10), Transfer::Blocked));
         assert!(a.is_writable(), "there is room again");
         // SAFETY: `bytes` is kept.
-        let Transfer::Bytes(n) = (unsafe { a.write(&[iovec(&bytes[done..])]) }) else { panic!("no room") };
+        let Transfer::Bytes(n) = (unsafe { a.write(&[iovec(&bytes[done..])], &[]) }) else {
+            panic!("no room")
+        };
         done += n;
         let Transfer::Bytes(n) = read(&mut b, &mut got[came..], 10) else { panic!("nothing came") };
         came += n;
@@ -156,7 +164,7 @@ fn who_sleeps_is_woken() {
             let mut done = 0;
             while done < len {
                 // SAFETY: `sent` lasts.
-                match unsafe { a.write(&[iovec(&sent[done..len])]) } {
+                match unsafe { a.write(&[iovec(&sent[done..len])], &[]) } {
                     Transfer::Bytes(n) => done += n,
                     Transfer::Blocked => wait(&mut a, &a_wakes),
                     Transfer::Failed(error) => panic!("{error}"),
@@ -195,7 +203,7 @@ fn memory_that_was_given_back_is_used_again() {
     let mut got = vec![0; 10_000];
     for _ in 0..30 {
         // SAFETY: `bytes` lasts.
-        assert!(matches!(unsafe { a.write(&[iovec(&bytes)]) }, Transfer::Bytes(10_000)));
+        assert!(matches!(unsafe { a.write(&[iovec(&bytes)], &[]) }, Transfer::Bytes(10_000)));
         a.rest(); // nothing was read yet: nothing happens
         assert!(matches!(read(&mut b, &mut got, 1), Transfer::Bytes(10_000)));
         assert!(got == bytes);
@@ -209,7 +217,7 @@ fn a_neighbour_that_is_gone_is_an_error_after_what_it_wrote() {
     let (mut a, mut b) = pair(false);
     let mut got = [0; 100];
     // SAFETY: a constant.
-    assert!(matches!(unsafe { a.write(&[iovec(b"last words")]) }, Transfer::Bytes(10)));
+    assert!(matches!(unsafe { a.write(&[iovec(b"last words")], &[]) }, Transfer::Bytes(10)));
     b.part();
     assert!(b.is_readable());
     assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(10)));
@@ -220,12 +228,123 @@ fn a_neighbour_that_is_gone_is_an_error_after_what_it_wrote() {
 fn what_is_lent_by_somebody_out_of_reach_breaks_the_lane() {
     let (mut a, mut b) = pair(false);
     b.patience = Duration::ZERO;
-    a.writer.push_lent(4096, 100_000).expect("room");
+    a.writer.push_lent(4096, 100_000, false).expect("room");
     assert!(matches!(read(&mut b, &mut [0; 100], 0), Transfer::Failed(_)));
     let (mut a, mut b) = pair(true);
     b.patience = Duration::ZERO;
-    a.writer.push_lent(8, 100_000).expect("room");
+    a.writer.push_lent(8, 100_000, false).expect("room");
     assert!(matches!(read(&mut b, &mut [0; 100], 0), Transfer::Failed(_)), "nothing is at that address");
+}
+
+/// Two ends of which one lends pieces for good, as the other wants to copy them alone; `None` where the system does not
+/// permit it.
+fn lending() -> Option<(Link, Link)> {
+    let (a, b) = pair(true);
+    b.segment.ask_to_copy_alone(true);
+    if a.segment.is_reached() {
+        return Some((a, b));
+    }
+    eprintln!("skipped: the system does not permit to read processes' memory");
+    None
+}
+
+/// Writes a batch whole, of which all is lent; whether it is in use.
+fn lend(link: &mut Link, bytes: &[u8]) -> bool {
+    // SAFETY: the tests keep the bytes until they are returned.
+    let written = unsafe { link.write(&[iovec(bytes)], &[true]) };
+    assert!(matches!(written, Transfer::Bytes(n) if n == bytes.len()), "{written:?}");
+    link.borrows()
+}
+
+#[test]
+fn what_is_lent_for_good_is_written_at_once_and_returned_in_order_once_it_was_read() {
+    let Some((mut a, mut b)) = lending() else { return };
+    let (long, little) = (pattern(LONG_MIN), pattern(100));
+    let mut got = vec![0; LONG_MIN + 1];
+    assert!(!lend(&mut a, &little), "it is in the ring");
+    assert!(lend(&mut a, &long) && lend(&mut a, &long) && !lend(&mut a, &little));
+    assert_eq!((a.take_returned(), a.doze()), ((0, true), true));
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(100)));
+    assert!(b.take_ring() && a.doze(), "whoever waits looks whether it was what it waits for");
+    for left in [true, false] {
+        assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(LONG_MIN)));
+        assert!(got[..LONG_MIN] == long);
+        assert!(b.take_ring() && !a.doze(), "who lends and sleeps is woken");
+        assert_eq!(a.take_returned(), (1, left));
+        assert!(a.doze());
+    }
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(100)));
+}
+
+#[test]
+fn what_is_wanted_back_is_read_as_it_was_lent() {
+    let Some((mut a, mut b)) = lending() else { return };
+    let mut sent: Vec<Vec<u8>> = (1..5).map(|times| pattern(times * LONG_MIN)).collect();
+    let wanted = sent.concat();
+    assert!(sent.iter().all(|bytes| lend(&mut a, bytes)));
+    let mut got = vec![0; wanted.len() + 1];
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(LONG_MIN)));
+    assert_eq!(a.take_returned(), (1, true));
+    a.recall(3);
+    assert_eq!(a.take_returned(), (2, true), "the program has them back");
+    sent[1..3].iter_mut().for_each(|bytes| bytes.fill(0));
+    let mut came = LONG_MIN;
+    while let Transfer::Bytes(n) = read(&mut b, &mut got[came..], 0) {
+        came += n;
+    }
+    assert!(came == wanted.len() && got[..came] == wanted);
+    assert_eq!(a.take_returned(), (1, false));
+    a.recall(4);
+}
+
+#[test]
+fn what_was_read_is_not_taken_for_what_lies_in_its_place_by_now() {
+    let Some((mut a, mut b)) = lending() else { return };
+    let (long, last, mut got) = (pattern(LONG_MIN), vec![5; LONG_MIN], vec![0; LONG_MIN]);
+    let mut count = 0;
+    while count == 0 || !a.writer.tail().is_multiple_of(RING as u64) {
+        assert!(lend(&mut a, &long));
+        assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(LONG_MIN)));
+        count += 1;
+    }
+    assert!(lend(&mut a, &last));
+    a.recall(count);
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(LONG_MIN)));
+    assert!(got.iter().all(|byte| *byte == 5));
+    assert_eq!(a.take_returned(), (count as usize + 1, false));
+}
+
+#[test]
+fn of_a_lane_that_ends_nothing_is_read_that_was_lent() {
+    let Some((mut a, mut b)) = lending() else { return };
+    let long = pattern(LONG_MIN);
+    assert!(lend(&mut a, &long));
+    drop(a);
+    assert!(matches!(read(&mut b, &mut vec![0; LONG_MIN], 0), Transfer::Blocked));
+}
+
+#[test]
+fn both_ways_are_tried_on_what_comes() {
+    let (mut a, mut b) = pair(true);
+    if !a.segment.is_reached() {
+        eprintln!("skipped: the system does not permit to read processes' memory");
+        return;
+    }
+    let (long, mut got) = (pattern(LONG_MIN), vec![0; LONG_MIN]);
+    // What takes so long that it was a pause does not count, however busy the host is.
+    for way in [false, true] {
+        let mut pieces = 0;
+        while a.segment.other_copies_alone() == way {
+            assert_eq!(lend(&mut a, &long), way);
+            while !matches!(read(&mut b, &mut got, 0), Transfer::Blocked) {}
+            a.take_returned();
+            pieces += 1;
+            if way && pieces == 1_000 {
+                return; // it is the quicker one here
+            }
+            assert!(pieces < 100_000);
+        }
+    }
 }
 
 #[test]
@@ -284,7 +403,7 @@ fn short_messages_are_read_in_order_with_the_rest_one_way_or_the_other() {
             if i % 3 == 0 {
                 sent.extend_from_slice(part);
                 // SAFETY: `bytes` lasts.
-                let written = unsafe { a.write(&[iovec(part)]) };
+                let written = unsafe { a.write(&[iovec(part)], &[]) };
                 assert!(matches!(written, Transfer::Bytes(n) if n == part.len()));
             } else {
                 write_short(&mut a, i as u64, part, &mut sent);
@@ -334,7 +453,7 @@ fn a_spot_shows_what_comes() {
         assert!(b.take_short(&mut to).is_some());
     }
     // SAFETY: a constant.
-    unsafe { a.write(&[iovec(b"a part")]) };
+    unsafe { a.write(&[iovec(b"a part")], &[]) };
     assert_eq!(b.read_short(&mut to[..2]).expect("sound"), 2);
     assert!(!b.show(&spot), "the rest of it does not show");
 }

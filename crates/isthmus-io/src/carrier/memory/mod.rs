@@ -8,10 +8,12 @@
 //!
 //! Registered memory either end accesses by itself where the other shows it (`shown.rs`).
 //!
-//! `unsafe` lives in `ring.rs` (records), `segment.rs` (mapping), `reach.rs` (another process's memory) and
-//! `link.rs` (a lane's pieces).
+//! `unsafe` lives in `ring.rs` (records), `segment.rs` (mapping), `reach.rs` (another process's memory), `link.rs` (a
+//! lane's pieces) and `loans.rs` (those that are lent).
 
+mod copies;
 mod link;
+mod loans;
 mod reach;
 mod ring;
 mod segment;
@@ -201,11 +203,32 @@ impl MemoryLane {
     ///
     /// # Safety
     /// As for `Carrier::write`.
-    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec]) -> Transfer {
+    pub(super) unsafe fn write(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Transfer {
         // SAFETY: the caller's promise.
-        let done = unsafe { self.link.write(pieces) };
+        let done = unsafe { self.link.write(pieces, lent) };
         self.ring();
         done
+    }
+
+    /// See [`Link::borrows`].
+    pub(super) fn borrows(&mut self) -> bool {
+        self.link.borrows()
+    }
+
+    /// See [`Link::take_returned`].
+    pub(super) fn take_returned(&mut self) -> (usize, bool) {
+        self.link.take_returned()
+    }
+
+    /// See [`Link::recall`].
+    pub(super) fn recall(&mut self, batches: u64) {
+        self.link.recall(batches);
+        self.ring();
+    }
+
+    /// See [`Link::withdraw`].
+    pub(super) fn withdraw(&mut self) {
+        self.link.withdraw();
     }
 
     /// See [`Link::has_room`].

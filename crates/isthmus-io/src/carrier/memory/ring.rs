@@ -6,7 +6,8 @@
 //! positions count bytes from the beginning and never wrap; the reader tells the writer how far it has read.
 //!
 //! What is lent is the reader's from the moment it takes its record; until then, and while nothing was written behind it,
-//! the writer may take it back.
+//! the writer may take it back. What is lent for good is there to be taken whatever is written behind it; until it is, the
+//! writer may say that it lies elsewhere.
 //!
 //! Lines are asked for before they are needed: by the writer some records ahead, so that it does not wait until the
 //! reader's processor has let go of them, by the reader the next one but one, as it takes one.
@@ -43,8 +44,8 @@ pub(super) enum Record {
     Bytes(u64),
     /// A message in a few words ([`Words`]), and so many bytes of it.
     Short(u64),
-    /// Something is lent, and may be taken ([`Reader::take_lent`]).
-    Offered,
+    /// Something is lent, perhaps for good, and may be taken ([`Reader::take_lent`]).
+    Offered { for_good: bool },
     /// So many bytes lie at this address of the process that writes: they are ours to read.
     Lent { address: u64, len: u64 },
     /// Nothing will follow.
@@ -55,8 +56,12 @@ const BYTES: u64 = 1;
 const LENT: u64 = 2;
 const END: u64 = 3;
 const SHORT: u64 = 4;
-/// What [`LENT`] becomes when the reader takes it.
+/// What [`LENT`] and [`GIVEN`] become when the reader takes them.
 const TAKEN: u64 = 5;
+/// As [`LENT`], for good.
+const GIVEN: u64 = 6;
+/// As [`BYTES`], of what might have been lent for good.
+const LONG: u64 = 7;
 /// What a record of [`SHORT`] says before its bytes: eight bits in the head, and so many words.
 pub(super) const WORDS: usize = 4;
 const WORDS_LEN: u64 = 8 * WORDS as u64;
@@ -118,6 +123,11 @@ fn short_bits(head: u64) -> Option<u8> {
     (kind & 0xff == SHORT && kind >> 16 == 0 && len <= RECORD_MAX - WORDS_LEN).then_some((kind >> 8) as u8)
 }
 
+/// Head of a record that lends.
+fn lent(for_good: bool) -> u64 {
+    (if for_good { GIVEN } else { LENT }) << 32 | LENT_LEN
+}
+
 /// Bytes from a record with so much payload to the next.
 fn span(len: u64) -> u64 {
     (HEAD + len).next_multiple_of(LINE)
@@ -177,18 +187,18 @@ impl Writer {
         (self.place.capacity - (self.tail - self.head)) & !(LINE - 1)
     }
 
-    /// Writes a record of bytes; there is room for them.
+    /// Writes a record of bytes, `long` where they might have been lent for good; there is room for them.
     ///
     /// # Safety
     /// The pieces are valid for reading.
-    pub(super) unsafe fn push_bytes(&mut self, pieces: &[(*const u8, usize)]) {
+    pub(super) unsafe fn push_bytes(&mut self, pieces: &[(*const u8, usize)], long: bool) {
         let mut position = self.tail + HEAD;
         for &(from, len) in pieces {
             // SAFETY: the caller's promise.
             unsafe { self.put(position, from, len) };
             position += len as u64;
         }
-        self.publish(BYTES, position - self.tail - HEAD);
+        self.publish(if long { LONG } else { BYTES }, position - self.tail - HEAD);
     }
 
     /// Writes a message in a few words, and its bytes; there is room for all of it. Whoever looks afterwards whether the
@@ -222,8 +232,8 @@ impl Writer {
         }
     }
 
-    /// Writes a record that lends memory; false where there is no room.
-    pub(super) fn push_lent(&mut self, address: u64, len: u64) -> Result<bool, Broken> {
+    /// Writes a record that lends memory, perhaps for good; false where there is no room.
+    pub(super) fn push_lent(&mut self, address: u64, len: u64, for_good: bool) -> Result<bool, Broken> {
         const { assert!(HEAD + LENT_LEN <= LINE) };
         if self.known_free() < LINE + LAST {
             self.read_to()?;
@@ -233,15 +243,26 @@ impl Writer {
         }
         self.place.word(self.tail + HEAD).store(address, Ordering::Relaxed);
         self.place.word(self.tail + 2 * HEAD).store(len, Ordering::Relaxed);
-        self.publish(LENT, LENT_LEN);
+        self.publish(if for_good { GIVEN } else { LENT }, LENT_LEN);
         Ok(true)
+    }
+
+    /// What the record that begins `at` this position lends for good is not to be taken before [`Writer::move_lent`] has
+    /// said where it lies now; false where the reader has taken it.
+    pub(super) fn hold_back(&mut self, at: u64) -> bool {
+        self.place.word(at).compare_exchange(lent(true), 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// See [`Writer::hold_back`].
+    pub(super) fn move_lent(&mut self, at: u64, address: u64) {
+        self.place.word(at + HEAD).store(address, Ordering::Relaxed);
+        self.place.word(at).swap(lent(true), Ordering::SeqCst);
     }
 
     /// Takes back what was lent by the last record, which begins `at` this position; false where the reader has taken it.
     pub(super) fn take_back(&mut self, at: u64) -> bool {
-        let lent = LENT << 32 | LENT_LEN;
         let word = self.place.word(at);
-        let back = word.compare_exchange(lent, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let back = word.compare_exchange(lent(false), 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if back {
             self.tail = at;
         }
@@ -314,6 +335,8 @@ pub(super) struct Reader {
     current: Option<(Record, u64)>,
     /// Position of the bytes that are next of it.
     from: u64,
+    /// They might have been lent for good.
+    long: bool,
     /// What it says, if it is a short message.
     bits: u8,
     words: [u64; WORDS],
@@ -326,7 +349,7 @@ impl Reader {
     /// # Safety
     /// As for [`Writer::new`], of readers.
     pub(super) unsafe fn new(place: Place) -> Self {
-        Self { place, at: 0, told: 0, current: None, from: 0, bits: 0, words: [0; WORDS] }
+        Self { place, at: 0, told: 0, current: None, from: 0, long: false, bits: 0, words: [0; WORDS] }
     }
 
     /// Whether there is anything to read.
@@ -357,26 +380,29 @@ impl Reader {
             return Ok(Some(record));
         }
         let record = match kind {
-            BYTES if (1..=RECORD_MAX).contains(&len) => Record::Bytes(len),
-            LENT if len == LENT_LEN => return Ok(Some(Record::Offered)),
+            BYTES | LONG if (1..=RECORD_MAX).contains(&len) => Record::Bytes(len),
+            LENT | GIVEN if len == LENT_LEN => {
+                return Ok(Some(Record::Offered { for_good: kind == GIVEN }));
+            }
             END if len == 0 => Record::End,
             _ => return Err(Broken),
         };
         self.from = self.at + HEAD;
+        self.long = kind == LONG;
         self.current = Some((record, self.at + span(len)));
         Ok(Some(record))
     }
 
+    /// Whether the present record, of bytes, might have been lent for good.
+    pub(super) fn is_long(&self) -> bool {
+        self.long
+    }
+
     /// Takes what is offered, which the writer cannot take back then: the record is one of [`Record::Lent`] until it is
     /// read. False where the writer was first.
-    pub(super) fn take_lent(&mut self) -> Result<bool, Broken> {
-        let [offered, taken] = [LENT, TAKEN].map(|kind| kind << 32 | LENT_LEN);
-        if self
-            .place
-            .word(self.at)
-            .compare_exchange(offered, taken, Ordering::SeqCst, Ordering::SeqCst)
-            .is_err()
-        {
+    pub(super) fn take_lent(&mut self, for_good: bool) -> Result<bool, Broken> {
+        let (word, taken) = (self.place.word(self.at), TAKEN << 32 | LENT_LEN);
+        if word.compare_exchange(lent(for_good), taken, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Ok(false);
         }
         let address = self.place.word(self.at + HEAD).load(Ordering::Relaxed);
@@ -458,7 +484,7 @@ impl Reader {
                 *len = len.saturating_sub(n);
                 *len
             }
-            Record::End | Record::Short(_) | Record::Offered => 0,
+            Record::End | Record::Short(_) | Record::Offered { .. } => 0,
         };
         if left == 0 {
             self.at = *next;

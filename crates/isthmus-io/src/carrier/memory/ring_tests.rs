@@ -41,7 +41,7 @@ fn push(writer: &mut Writer, from: u64, len: usize, cut: usize) {
     let bytes: Vec<u8> = (from..from + len as u64).map(byte_at).collect();
     let (a, b) = bytes.split_at(cut.min(len));
     // SAFETY: both are parts of `bytes`.
-    unsafe { writer.push_bytes(&[(a.as_ptr(), a.len()), (b.as_ptr(), b.len())]) };
+    unsafe { writer.push_bytes(&[(a.as_ptr(), a.len()), (b.as_ptr(), b.len())], cut.is_multiple_of(2)) };
 }
 
 /// What a short record of so many bytes at this position says.
@@ -77,7 +77,7 @@ fn pull(reader: &mut Reader, from: u64, most: u64) -> u64 {
             assert!((from..).zip(&bytes).all(|(position, byte)| *byte == byte_at(position)), "at {from}");
             len
         }
-        Some(Record::Offered) => match reader.take_lent().expect("sound") {
+        Some(Record::Offered { for_good }) => match reader.take_lent(for_good).expect("sound") {
             true => pull(reader, from, most),
             // The writer was first.
             false => 0,
@@ -100,10 +100,22 @@ fn whatever_the_steps_the_stream_is_the_same() {
         let area = Area::new(capacity);
         let (mut writer, mut reader) = area.ends();
         let (mut sent, mut got) = (0, 0);
-        let mut lent = None;
+        let (mut lent, mut given) = (None, Vec::new());
         for _ in 0..2000 {
             let tail = writer.tail();
-            match dice.below(6) {
+            match dice.below(7) {
+                6 => {
+                    let read = writer.read_to().expect("sound");
+                    given.retain(|(_, _, behind)| *behind > read);
+                    if let Some(&(at, from, _)) = given.get(dice.below(4) as usize)
+                        && writer.hold_back(at)
+                    {
+                        // Until it is said where it lies nothing comes of it, nor of what is behind it.
+                        got += pull(&mut reader, got, 1 + dice.below(capacity));
+                        assert!(got <= from, "seed {seed}");
+                        writer.move_lent(at, from);
+                    }
+                }
                 5 => {
                     if let Some((at, from, behind)) = lent.take()
                         && behind == tail
@@ -131,8 +143,14 @@ fn whatever_the_steps_the_stream_is_the_same() {
                 }
                 1 => {
                     let len = 1 + dice.below(100_000);
-                    if writer.push_lent(sent, len).expect("sound") {
-                        lent = Some((tail, sent, writer.tail()));
+                    let for_good = dice.below(2) == 0;
+                    if writer.push_lent(sent, len, for_good).expect("sound") {
+                        let place = (tail, sent, writer.tail());
+                        if for_good {
+                            given.push(place);
+                        } else {
+                            lent = Some(place);
+                        }
                         sent += len;
                     }
                 }
@@ -192,10 +210,12 @@ fn two_threads_agree_on_every_byte() {
             match dice.below(3) {
                 0 => push(&mut writer, sent, wanted as usize, 3),
                 1 => {
-                    let at = writer.tail();
-                    assert!(writer.push_lent(sent, wanted).expect("sound"));
+                    let (at, for_good) = (writer.tail(), dice.below(2) == 0);
+                    assert!(writer.push_lent(sent, wanted, for_good).expect("sound"));
                     std::hint::spin_loop();
-                    if writer.take_back(at) {
+                    if for_good && writer.hold_back(at) {
+                        writer.move_lent(at, sent);
+                    } else if !for_good && writer.take_back(at) {
                         continue;
                     }
                 }
@@ -233,7 +253,7 @@ fn nonsense_is_noticed_and_read_within_the_ring() {
         let mut dice = Dice(seed);
         let area = Area::new(256);
         for word in &area.words {
-            let (bits, kind, len) = (dice.below(2), dice.below(6), dice.below(400));
+            let (bits, kind, len) = (dice.below(2), dice.below(9), dice.below(400));
             word.store(
                 if dice.below(8) == 0 { dice.below(u64::MAX) } else { bits << 40 | kind << 32 | len },
                 Ordering::Relaxed,
@@ -242,9 +262,9 @@ fn nonsense_is_noticed_and_read_within_the_ring() {
         let (mut writer, mut reader) = area.ends();
         for _ in 0..50 {
             let Ok(Some(record)) = reader.record() else { break };
-            if record == Record::Offered {
+            if let Record::Offered { for_good } = record {
                 // Nonsense may be lent too, which taking it finds out.
-                if reader.take_lent().is_err() {
+                if reader.take_lent(for_good).is_err() {
                     break;
                 }
             } else if let Record::Bytes(len) | Record::Short(len) = record {

@@ -24,7 +24,7 @@ use super::ring::{Place, Reader, Writer};
 
 /// Bytes of each ring: a power of two. Both ends copy at once where it holds more than either takes in one go, and
 /// what they copy stays in the processors' caches where it holds no more than a part of those.
-const RING: usize = 128 << 10;
+pub(super) const RING: usize = 128 << 10;
 pub(super) const PAGE: usize = 4096;
 /// Where the ends show memory, a page each, and where the rings are.
 pub(super) const AT_SHOWN: usize = PAGE;
@@ -33,7 +33,7 @@ const LEN: usize = AT_RINGS + 2 * RING;
 /// What the file is called by those who list a process's files.
 const NAME: &str = "isthmus-lane";
 /// Changes with what the memory looks like.
-const VERSION: u64 = 0x6973_7468_6d75_0005;
+const VERSION: u64 = 0x6973_7468_6d75_0006;
 
 /// Where in the first page: for both ends.
 const AT_VERSION: usize = 0;
@@ -47,6 +47,8 @@ const AT_REACHES: usize = 32;
 const AT_HEAD: usize = 128;
 const AT_ASLEEP: usize = 256;
 const AT_WAITS: usize = 384;
+/// How this end wants long pieces to come.
+const AT_COPIES: usize = 640;
 /// Which slot of what the other end shows is used, counted from 1.
 pub(super) const AT_USES: usize = 512;
 
@@ -223,6 +225,16 @@ impl Segment {
 
     pub(super) fn other_wait(&self) -> &AtomicU64 {
         self.other(AT_WAITS)
+    }
+
+    /// This end wants to copy long pieces alone, or not.
+    pub(super) fn ask_to_copy_alone(&self, alone: bool) {
+        self.own(AT_COPIES).store(u64::from(alone), Release);
+    }
+
+    /// Whether the other end wants that.
+    pub(super) fn other_copies_alone(&self) -> bool {
+        self.other(AT_COPIES).load(Acquire) == 1
     }
 
     /// The ends of the rings that are ours.

@@ -1,0 +1,174 @@
+//! Who copies long pieces: both ends, by way of the ring, or the reader alone, from the writer's memory.
+//!
+//! What is quicker depends on the host, and on where on it the two run: on some the system takes long for each page of
+//! another process, on some a line that one processor has written comes to the other slowly. So the reader tries both on
+//! what it is sent, keeps to the quicker one, and tries the other again now and then, less and less often.
+
+use std::time::{Duration, Instant};
+
+/// A pause in which less came than by the slowest of ways is none of its doing: so long, and for each byte.
+const PAUSE: Duration = Duration::from_micros(50);
+const PAUSE_A_BYTE: Duration = Duration::from_nanos(4);
+/// Bytes by which a way is judged.
+const TRIAL: u64 = 4 << 20;
+/// Bytes for which the quicker one is kept to before the other is tried again: at first, and at most.
+const STAY: u64 = 256 << 20;
+const STAY_MOST: u64 = 16 * STAY;
+
+/// A way for long pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// Both ends copy, at once.
+    Both,
+    /// The reader alone does.
+    Reader,
+}
+
+impl Copies {
+    fn other(self) -> Self {
+        match self {
+            Self::Both => Self::Reader,
+            Self::Reader => Self::Both,
+        }
+    }
+}
+
+/// What the reader has found out.
+#[derive(Debug)]
+pub(super) struct Trial {
+    way: Copies,
+    /// Whether it was chosen, and is not only tried.
+    chosen: bool,
+    /// Bytes since it was taken up, and for which it is kept to.
+    spent: u64,
+    stay: u64,
+    /// Bytes that are measured, and how long they took.
+    bytes: u64,
+    busy: Duration,
+    /// Bytes a second by the other way, when it was last measured.
+    other: Option<f64>,
+    /// When something came last, if that matters.
+    noted: Option<Instant>,
+}
+
+impl Default for Trial {
+    /// Both copy at first.
+    fn default() -> Self {
+        Self {
+            way: Copies::Both,
+            chosen: false,
+            spent: 0,
+            stay: STAY,
+            bytes: 0,
+            busy: Duration::ZERO,
+            other: None,
+            noted: None,
+        }
+    }
+}
+
+impl Trial {
+    pub(super) fn way(&self) -> Copies {
+        self.way
+    }
+
+    /// So much of a long piece came by this way just now. True where the way changes.
+    pub(super) fn note(&mut self, way: Copies, bytes: usize) -> bool {
+        let now = self.is_measuring().then(Instant::now);
+        let before = std::mem::replace(&mut self.noted, now);
+        let busy = now.zip(before).map(|(now, before)| now - before);
+        self.judge(way, bytes as u64, busy.filter(|busy| *busy < PAUSE + PAUSE_A_BYTE * bytes as u32))
+    }
+
+    /// Whether it matters how long what comes takes.
+    fn is_measuring(&self) -> bool {
+        !self.chosen || self.spent >= self.stay
+    }
+
+    /// The same of what took so long, if that is known.
+    fn judge(&mut self, way: Copies, bytes: u64, busy: Option<Duration>) -> bool {
+        // What was under way when it changed says nothing.
+        if way != self.way {
+            return false;
+        }
+        let measured = busy.filter(|_| self.is_measuring());
+        self.spent += bytes;
+        if let Some(busy) = measured {
+            self.bytes += bytes;
+            self.busy += busy;
+        }
+        if self.bytes < TRIAL {
+            return false;
+        }
+        let rate = self.bytes as f64 / self.busy.as_secs_f64().max(1e-9);
+        (self.spent, self.bytes, self.busy) = (0, 0, Duration::ZERO);
+        let tried = !self.chosen;
+        match self.other.filter(|_| tried) {
+            Some(other) if other <= rate => {
+                // It is the quicker one, and was not before.
+                (self.chosen, self.stay) = (true, STAY);
+                return false;
+            }
+            Some(_) => self.stay = (2 * self.stay).min(STAY_MOST),
+            None => {}
+        }
+        (self.way, self.chosen, self.other) = (self.way.other(), tried && self.other.is_some(), Some(rate));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends so much, each way at its own speed (bytes a second); how much went by each.
+    fn send(trial: &mut Trial, total: u64, both: f64, reader: f64) -> (u64, u64) {
+        const PIECE: u64 = 64 << 10;
+        let (mut by_both, mut by_reader) = (0, 0);
+        for _ in 0..total / PIECE {
+            let way = trial.way();
+            let (speed, by) = match way {
+                Copies::Both => (both, &mut by_both),
+                Copies::Reader => (reader, &mut by_reader),
+            };
+            *by += PIECE;
+            let busy = trial.is_measuring().then(|| Duration::from_secs_f64(PIECE as f64 / speed));
+            let before = trial.way();
+            assert_eq!(trial.judge(way, PIECE, busy), trial.way() != before);
+        }
+        (by_both, by_reader)
+    }
+
+    #[test]
+    fn the_quicker_way_is_kept_to_and_the_other_one_tried_less_and_less_often() {
+        for (both, reader) in [(7e9, 9e9), (9e9, 7e9), (3e9, 12e9)] {
+            let mut trial = Trial::default();
+            let of = |(by_both, by_reader)| {
+                if reader > both { (by_reader, by_both) } else { (by_both, by_reader) }
+            };
+            let (well, badly) = of(send(&mut trial, 4 << 30, both, reader));
+            assert!(badly < well / 100, "{both} {reader}: {well} {badly}");
+            let (well, badly) = of(send(&mut trial, 64 << 30, both, reader));
+            assert!(badly < well / 800, "{both} {reader}: {well} {badly}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_changes_is_followed() {
+        let mut trial = Trial::default();
+        send(&mut trial, 16 << 30, 7e9, 2e9);
+        let (by_both, by_reader) = send(&mut trial, 16 << 30, 2e9, 7e9);
+        assert!(by_both <= STAY_MOST + 3 * TRIAL && by_reader > by_both, "{by_both} {by_reader}");
+        let (by_both, by_reader) = send(&mut trial, 16 << 30, 9e9, 5e9);
+        assert!(by_reader <= STAY_MOST + 3 * TRIAL && by_both > by_reader, "{by_both} {by_reader}");
+    }
+
+    #[test]
+    fn what_comes_by_the_other_way_is_not_counted() {
+        let mut trial = Trial::default();
+        for _ in 0..1000 {
+            assert!(!trial.judge(Copies::Reader, TRIAL, Some(Duration::from_secs(1))));
+        }
+        assert!(trial.is_measuring() && trial.way() == Copies::Both);
+    }
+}
