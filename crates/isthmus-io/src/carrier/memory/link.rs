@@ -28,8 +28,6 @@ use crate::regions::RegionTable;
 const LEND_MIN: usize = 12 << 10;
 /// Pieces from this length on are lent for good where the reader wants that. Bytes.
 const LONG_MIN: usize = 32 << 10;
-/// How often a neighbour that is waited for is asked for a sign of life.
-const LIFE_SIGNS: Duration = Duration::from_millis(10);
 /// Most pieces of one record of bytes.
 const GATHER: usize = 16;
 /// With less room than this nothing is written that is longer. Bytes.
@@ -274,9 +272,9 @@ impl Link {
                     Ok(false) => break,
                     Err(Broken) => return broken(),
                 },
-                Record::Lent { address, len } => {
+                Record::Lent { len, .. } => {
                     // SAFETY: the caller's promise.
-                    let came = unsafe { self.reach(address, len, &mut pieces[at..]) };
+                    let came = unsafe { self.reach(&mut pieces[at..]) };
                     if let (Transfer::Bytes(n), LONG_MIN..) = (&came, len as usize) {
                         self.note(Copies::Reader, *n);
                     }
@@ -316,31 +314,37 @@ impl Link {
         }
     }
 
+    /// Reads what the present record lends, as much as the pieces hold.
+    ///
     /// # Safety
     /// As for [`Link::read`].
-    unsafe fn reach(&mut self, address: u64, len: u64, pieces: &mut [libc::iovec]) -> Transfer {
-        if !self.reaches {
-            return broken();
-        }
-        let room = pieces.iter().map(|piece| piece.iov_len as u64).sum::<u64>().min(len) as usize;
-        let read = if self.seen.elapsed() < LIFETIME {
-            // SAFETY: the caller's promise.
-            unsafe { self.neighbour.access(Wanted::Read, (address, room), pieces, 0) }.map(|()| room)
-        } else {
-            self.seen = Instant::now();
-            // SAFETY: the caller's promise.
-            unsafe { self.neighbour.read(address, len, pieces) }
-        };
-        match read {
-            Ok(n) => {
-                self.reader.took(n as u64);
-                Transfer::Bytes(n)
+    unsafe fn reach(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
+        let room = pieces.iter().map(|piece| piece.iov_len as u64).sum::<u64>();
+        while let (true, Ok(Some(Record::Lent { address, len }))) = (self.reaches, self.reader.record()) {
+            let n = room.min(len) as usize;
+            // Whoever was there just now is not asked who it is.
+            let read = if self.seen.elapsed() < LIFETIME {
+                // SAFETY: the caller's promise.
+                unsafe { self.neighbour.access(Wanted::Read, (address, n), pieces, 0) }.map(|()| n)
+            } else {
+                self.seen = Instant::now();
+                // SAFETY: the caller's promise.
+                unsafe { self.neighbour.read(address, len, pieces) }
+            };
+            match (self.reader.is_in_place(), read) {
+                (Ok(false), _) => {}
+                (Ok(true), Ok(n)) => {
+                    self.reader.took(n as u64);
+                    return Transfer::Bytes(n);
+                }
+                (Ok(true), Err(error)) => {
+                    self.unreachable = Some(self.neighbour.pid);
+                    return Transfer::Failed(error);
+                }
+                (Err(Broken), _) => break,
             }
-            Err(error) => {
-                self.unreachable = Some(self.neighbour.pid);
-                Transfer::Failed(error)
-            }
         }
+        broken()
     }
 
     /// Writes from `pieces`, as much as there is room for, and lends what comes next; what is lent counts as written once
@@ -450,50 +454,29 @@ impl Link {
         loans.take_returned(self.writer.read_to().unwrap_or(0))
     }
 
-    /// Of all batches that ever were in use the first so many are wanted back: what was not read of them is copied, and
-    /// what the neighbour reads at the moment waited for.
+    /// Of all batches that ever were in use the first so many are wanted back: what was not read of them is copied.
     pub(super) fn recall(&mut self, batches: u64) {
         let (Some(mut loans), Ok(read)) = (self.loans.take(), self.writer.read_to()) else { return };
         for loan in loans.recall(batches, read) {
-            if self.writer.hold_back(loan.at) {
-                // SAFETY: the promise of `write`: it was not counted as returned.
-                let address = unsafe { loan.copy() };
-                self.writer.move_lent(loan.at, address);
-            } else {
-                self.wait_for_read(loan.behind);
-            }
+            // SAFETY: the promise of `write`: it was not counted as returned.
+            let address = unsafe { loan.copy() };
+            self.writer.move_lent(loan.at, address);
         }
         self.loans = Some(loans);
-        self.ring_if_asleep();
     }
 
-    /// The lane is over: what is lent goes another way from now on, or its program's buffer changes. Nothing of it is read
-    /// once this returns.
+    /// The lane is over: what is lent goes another way from now on, or its program's buffer changes. What the neighbour
+    /// reads of it counts for nothing once this returns.
     pub(super) fn withdraw(&mut self) {
+        let Ok(read) = self.writer.read_to() else { return };
         if let Some(lent) = self.lent.take()
-            && !lent.taken
+            && lent.behind > read
+            && !self.writer.take_back(lent.at)
         {
-            self.writer.take_back(lent.at);
+            self.writer.revoke(lent.at);
         }
-        let (Some(mut loans), Ok(read)) = (self.loans.take(), self.writer.read_to()) else { return };
-        for loan in loans.unread(read) {
-            if !self.writer.hold_back(loan.at) {
-                self.wait_for_read(loan.behind);
-            }
-        }
-    }
-
-    /// Waits while the neighbour, which has begun to, reads what is before this position, and lives.
-    fn wait_for_read(&mut self, behind: u64) {
-        let mut asked = Instant::now();
-        while self.writer.read_to().is_ok_and(|read| read < behind) {
-            if asked.elapsed() > LIFE_SIGNS {
-                if self.parted || !self.neighbour.is_within_reach() {
-                    return;
-                }
-                asked = Instant::now();
-            }
-            std::thread::yield_now();
+        if let Some(mut loans) = self.loans.take() {
+            loans.unread(read).for_each(|loan| self.writer.revoke(loan.at));
         }
     }
 

@@ -285,10 +285,12 @@ fn what_is_wanted_back_is_read_as_it_was_lent() {
     let mut got = vec![0; wanted.len() + 1];
     assert!(matches!(read(&mut b, &mut got, 0), Transfer::Bytes(LONG_MIN)));
     assert_eq!(a.take_returned(), (1, true));
+    // The neighbour is in the middle of one.
+    assert!(matches!(read(&mut b, &mut got[LONG_MIN..][..100], 0), Transfer::Bytes(100)));
     a.recall(3);
     assert_eq!(a.take_returned(), (2, true), "the program has them back");
     sent[1..3].iter_mut().for_each(|bytes| bytes.fill(0));
-    let mut came = LONG_MIN;
+    let mut came = LONG_MIN + 100;
     while let Transfer::Bytes(n) = read(&mut b, &mut got[came..], 0) {
         came += n;
     }
@@ -317,10 +319,15 @@ fn what_was_read_is_not_taken_for_what_lies_in_its_place_by_now() {
 #[test]
 fn of_a_lane_that_ends_nothing_is_read_that_was_lent() {
     let Some((mut a, mut b)) = lending() else { return };
-    let long = pattern(LONG_MIN);
+    let (long, mut got) = (pattern(LONG_MIN), vec![0; LONG_MIN]);
     assert!(lend(&mut a, &long));
     drop(a);
-    assert!(matches!(read(&mut b, &mut vec![0; LONG_MIN], 0), Transfer::Blocked));
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Blocked));
+    let Some((mut a, mut b)) = lending() else { return };
+    assert!(lend(&mut a, &long));
+    assert!(matches!(read(&mut b, &mut got[..100], 0), Transfer::Bytes(100)));
+    drop(a);
+    assert!(matches!(read(&mut b, &mut got, 0), Transfer::Failed(_)));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub(super) struct Loan {
     /// Position of its record, and behind it.
     pub(super) at: u64,
-    pub(super) behind: u64,
+    behind: u64,
     address: u64,
     len: usize,
     /// Where it lies since it was wanted back.

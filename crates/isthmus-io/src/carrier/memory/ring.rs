@@ -6,8 +6,8 @@
 //! positions count bytes from the beginning and never wrap; the reader tells the writer how far it has read.
 //!
 //! What is lent is the reader's from the moment it takes its record; until then, and while nothing was written behind it,
-//! the writer may take it back. What is lent for good is there to be taken whatever is written behind it; until it is, the
-//! writer may say that it lies elsewhere.
+//! the writer may take it back. What is lent for good is there to be taken whatever is written behind it; until it was read
+//! the writer may say that it lies elsewhere, or nowhere: who reads looks for that afterwards.
 //!
 //! Lines are asked for before they are needed: by the writer some records ahead, so that it does not wait until the
 //! reader's processor has let go of them, by the reader the next one but one, as it takes one.
@@ -62,6 +62,9 @@ const TAKEN: u64 = 5;
 const GIVEN: u64 = 6;
 /// As [`BYTES`], of what might have been lent for good.
 const LONG: u64 = 7;
+/// What [`TAKEN`] becomes when it lies elsewhere, and when it is not lent any more.
+const MOVED: u64 = 8;
+const REVOKED: u64 = 9;
 /// What a record of [`SHORT`] says before its bytes: eight bits in the head, and so many words.
 pub(super) const WORDS: usize = 4;
 const WORDS_LEN: u64 = 8 * WORDS as u64;
@@ -124,8 +127,8 @@ fn short_bits(head: u64) -> Option<u8> {
 }
 
 /// Head of a record that lends.
-fn lent(for_good: bool) -> u64 {
-    (if for_good { GIVEN } else { LENT }) << 32 | LENT_LEN
+fn lending(kind: u64) -> u64 {
+    kind << 32 | LENT_LEN
 }
 
 /// Bytes from a record with so much payload to the next.
@@ -247,22 +250,29 @@ impl Writer {
         Ok(true)
     }
 
-    /// What the record that begins `at` this position lends for good is not to be taken before [`Writer::move_lent`] has
-    /// said where it lies now; false where the reader has taken it.
-    pub(super) fn hold_back(&mut self, at: u64) -> bool {
-        self.place.word(at).compare_exchange(lent(true), 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    /// What the record that begins `at` this position lends for good, and was not read, lies at another address from now
+    /// on: what the reader is reading at the moment it reads again.
+    pub(super) fn move_lent(&mut self, at: u64, address: u64) {
+        self.place.word(at + HEAD).store(address, Ordering::SeqCst);
+        self.change(at, TAKEN, MOVED);
     }
 
-    /// See [`Writer::hold_back`].
-    pub(super) fn move_lent(&mut self, at: u64, address: u64) {
-        self.place.word(at + HEAD).store(address, Ordering::Relaxed);
-        self.place.word(at).swap(lent(true), Ordering::SeqCst);
+    /// The same is not lent any more: what the reader is reading at the moment counts for nothing.
+    pub(super) fn revoke(&mut self, at: u64) {
+        if !self.change(at, GIVEN, 0) {
+            self.change(at, TAKEN, REVOKED);
+        }
+    }
+
+    /// Makes a record that lends one of another kind, if it is of this one.
+    fn change(&self, at: u64, from: u64, to: u64) -> bool {
+        let [from, to] = [from, to].map(|kind| if kind == 0 { 0 } else { lending(kind) });
+        self.place.word(at).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Takes back what was lent by the last record, which begins `at` this position; false where the reader has taken it.
     pub(super) fn take_back(&mut self, at: u64) -> bool {
-        let word = self.place.word(at);
-        let back = word.compare_exchange(lent(false), 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let back = self.change(at, LENT, 0);
         if back {
             self.tail = at;
         }
@@ -401,17 +411,34 @@ impl Reader {
     /// Takes what is offered, which the writer cannot take back then: the record is one of [`Record::Lent`] until it is
     /// read. False where the writer was first.
     pub(super) fn take_lent(&mut self, for_good: bool) -> Result<bool, Broken> {
-        let (word, taken) = (self.place.word(self.at), TAKEN << 32 | LENT_LEN);
-        if word.compare_exchange(lent(for_good), taken, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        let (word, lent) = (self.place.word(self.at), lending(if for_good { GIVEN } else { LENT }));
+        if word.compare_exchange(lent, lending(TAKEN), Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Ok(false);
         }
-        let address = self.place.word(self.at + HEAD).load(Ordering::Relaxed);
+        let address = self.place.word(self.at + HEAD).load(Ordering::SeqCst);
         let len = self.place.word(self.at + 2 * HEAD).load(Ordering::Relaxed);
         if len == 0 || address.checked_add(len).is_none() {
             return Err(Broken);
         }
         self.current = Some((Record::Lent { address, len }, self.at + span(LENT_LEN)));
         Ok(true)
+    }
+
+    /// Whether what is lent by the present record still lies where it was read. False where it lies elsewhere by now, and
+    /// what was just read of it has to be read again; [`Broken`] where it is not lent any more.
+    pub(super) fn is_in_place(&mut self) -> Result<bool, Broken> {
+        let Some((Record::Lent { address, len: left }, _)) = &mut self.current else { return Err(Broken) };
+        let word = |i: u64| self.place.word(self.at + i * HEAD);
+        match word(0).compare_exchange(lending(MOVED), lending(TAKEN), Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => {
+                let (at, len) = (word(1).load(Ordering::SeqCst), word(2).load(Ordering::Relaxed));
+                *address = len.checked_sub(*left).and_then(|done| at.checked_add(done)).ok_or(Broken)?;
+                address.checked_add(*left).ok_or(Broken)?;
+                Ok(false)
+            }
+            Err(head) if head == lending(TAKEN) => Ok(true),
+            Err(_) => Err(Broken),
+        }
     }
 
     /// The words of the record of [`SHORT`] that begins where we are.
