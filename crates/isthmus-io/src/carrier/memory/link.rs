@@ -411,6 +411,17 @@ impl Link {
         Ok(())
     }
 
+    /// Which of the pieces comes next, and how much of it is in the ring.
+    fn next_piece(&self, pieces: &[libc::iovec]) -> Option<(usize, usize)> {
+        let mut skip = self.pushed;
+        let next = pieces.iter().position(|piece| {
+            let comes = skip < piece.iov_len;
+            skip -= if comes { 0 } else { piece.iov_len };
+            comes
+        });
+        next.map(|next| (next, skip))
+    }
+
     /// Whether a piece, `lent` by the program, may be lent for good.
     fn is_long(&self, piece: &libc::iovec, lent: Option<&bool>) -> bool {
         lent == Some(&true) && piece.iov_len >= LONG_MIN && self.segment.is_reached()
@@ -421,14 +432,9 @@ impl Link {
         if !self.segment.other_copies_alone() {
             return Ok(false);
         }
-        let mut before = 0;
-        let next = pieces.iter().zip(lent).find(|(piece, _)| {
-            let found = before >= self.pushed;
-            before += if found { 0 } else { piece.iov_len };
-            found
-        });
-        let Some((piece, lent)) = next.filter(|_| before == self.pushed) else { return Ok(false) };
-        if !self.is_long(piece, Some(lent)) {
+        let Some((next, 0)) = self.next_piece(pieces) else { return Ok(false) };
+        let piece = &pieces[next];
+        if !self.is_long(piece, lent.get(next)) {
             return Ok(false);
         }
         let at = self.writer.tail();
@@ -482,19 +488,12 @@ impl Link {
 
     /// Lends what is left of the piece that comes next, if that is long enough and there is room to say so.
     fn lend(&mut self, pieces: &[libc::iovec]) -> Result<(), Broken> {
-        let mut skip = self.pushed;
-        for piece in pieces {
-            if skip >= piece.iov_len {
-                skip -= piece.iov_len;
-                continue;
-            }
-            let (from, len) = (piece.iov_base.wrapping_byte_add(skip), piece.iov_len - skip);
-            let (at, before) = (self.writer.tail(), self.pushed);
-            if len >= LEND_MIN && self.writer.push_lent(from as u64, len as u64, false)? {
-                self.lent = Some(Lent { at, behind: self.writer.tail(), before, taken: false });
-                self.pushed += len;
-            }
-            break;
+        let Some((next, skip)) = self.next_piece(pieces) else { return Ok(()) };
+        let (from, len) = (pieces[next].iov_base.wrapping_byte_add(skip), pieces[next].iov_len - skip);
+        let (at, before) = (self.writer.tail(), self.pushed);
+        if len >= LEND_MIN && self.writer.push_lent(from as u64, len as u64, false)? {
+            self.lent = Some(Lent { at, behind: self.writer.tail(), before, taken: false });
+            self.pushed += len;
         }
         Ok(())
     }
@@ -504,16 +503,12 @@ impl Link {
     /// # Safety
     /// As for [`Link::write`].
     unsafe fn push(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Result<bool, Broken> {
-        let (mut skip, mut wanted, mut count, mut long) = (self.pushed, 0, 0, false);
+        let Some((next, mut skip)) = self.next_piece(pieces) else { return Ok(false) };
+        let (mut wanted, mut count, mut long) = (0, 0, false);
         let mut gathered = [(std::ptr::null(), 0); GATHER];
-        for (index, piece) in pieces.iter().enumerate() {
-            if skip >= piece.iov_len {
-                skip -= piece.iov_len;
-                continue;
-            }
-            let (from, len) =
-                (piece.iov_base.cast::<u8>().cast_const().wrapping_add(skip), piece.iov_len - skip);
-            skip = 0;
+        for (index, piece) in pieces.iter().enumerate().skip(next).filter(|(_, piece)| piece.iov_len > 0) {
+            let from = piece.iov_base.cast::<u8>().cast_const().wrapping_add(skip);
+            let len = piece.iov_len - std::mem::take(&mut skip);
             // All of a record are, or none.
             if self.is_long(piece, lent.get(index)) != long {
                 if count > 0 {
