@@ -48,6 +48,10 @@ impl Rate {
         } else {
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
+        // Who has less to send than might go is not held up by the queue, which others may have made.
+        if self.train.app_limited && self.train.bytes < self.first_window() && !self.train.is_train {
+            self.train = Round::default();
+        }
         let long = self.tells_of_all(sample, &self.train);
         if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
             let own = per_second(self.train.bytes, self.train.span_us);

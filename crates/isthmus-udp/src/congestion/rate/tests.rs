@@ -149,6 +149,29 @@ fn a_pause_for_want_of_window_is_not_the_path() {
     assert!(arrive(868, 4_500).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
+/// Little at a time, behind a queue of what another flow sends.
+#[test]
+fn who_sends_little_behind_others_knows_nothing_of_the_path() {
+    let mut rate = Rate::new(Limits::default());
+    for round in 1..=100 {
+        rate.on_ack(&AckSample {
+            now: round * 900,
+            acked_bytes: 9_038,
+            acked_packets: 1,
+            loss_run: 1.0,
+            rtt_us: 1_200,
+            rtt_least_us: 200,
+            queue_us: Some(900),
+            span_us: 900,
+            round_ended: true,
+            app_limited: true,
+            packet_bytes: 9_038,
+            ..AckSample::default()
+        });
+    }
+    assert_eq!((rate.phase(), rate.capacity()), ("start", None));
+}
+
 /// A round trip over a long path without a queue: so many packets that arrive, and that are lost.
 fn long_round(rate: &mut Rate, now: &mut Micros, acked: u64, lost: u64) {
     let rtt_us = 366_000;
