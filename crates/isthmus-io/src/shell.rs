@@ -19,7 +19,7 @@ use isthmus_proto::{Action, Engine, LaneId, LaneLoss, Micros};
 use isthmus_udp::{Composition, Dropped};
 use socket2::Socket;
 
-use crate::carrier::{Carriers, Outdone, Transfer, Untrusted};
+use crate::carrier::{Carriers, Outdone, PathNews, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::lock::Mutex;
 use crate::log::{info_log, warn_log};
@@ -381,16 +381,19 @@ impl Shell {
                 return;
             }
         } else {
-            let (sample, outdone) = lane.carrier.look(&mut self.carriers);
+            let news = lane.carrier.look(&mut self.carriers);
             self.rest_lanes(core);
-            if outdone || sample.is_some() {
+            if news != PathNews::default() {
                 let mut guard = core.lock();
                 let (now, id) = (guard.now(), LaneId(index as u32));
-                if let Some(sample) = sample {
+                if let Some(sample) = news.sample {
                     guard.engine.lane_sample(now, id, sample);
                 }
-                if outdone {
+                if news.outdone {
                     guard.engine.lane_is_outdone(id);
+                }
+                if let Some(rtt_us) = news.rtt_us {
+                    guard.engine.path_rtt(id, rtt_us);
                 }
             }
         }

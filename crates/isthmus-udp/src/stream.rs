@@ -619,6 +619,11 @@ impl Stream {
         })
     }
 
+    /// The least round trip that was measured on it. Microseconds.
+    pub fn rtt_least_us(&self) -> Option<Micros> {
+        self.path.rtt_least_us()
+    }
+
     /// What is known of it.
     pub fn status(&self) -> Status {
         Status {

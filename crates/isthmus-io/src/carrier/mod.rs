@@ -61,6 +61,17 @@ pub(crate) enum Transfer {
     Failed(io::Error),
 }
 
+/// What a look at a lane's path shows that is new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PathNews {
+    /// What the kernel says of a lane by TCP, now and then.
+    pub(crate) sample: Option<LaneSample>,
+    /// Another lane to there would go by UDP and do better.
+    pub(crate) outdone: bool,
+    /// The least round trip, where it is less than before. Microseconds.
+    pub(crate) rtt_us: Option<u64>,
+}
+
 /// Whether a carrier can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
@@ -347,13 +358,16 @@ impl Carrier {
         }
     }
 
-    /// Looks at the path of a lane that is kept busy, and suits the lane to it. What the kernel says of
-    /// it, now and then, and true where another lane to there would go by UDP and do better.
-    pub(crate) fn look(&mut self, shared: &mut Carriers) -> (Option<LaneSample>, bool) {
+    /// Looks at the path of a lane that is kept busy, and suits the lane to it.
+    pub(crate) fn look(&mut self, shared: &mut Carriers) -> PathNews {
         let looked = match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
             Self::Tls(lane) => lane.look(&mut shared.paths),
-            Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => None,
+            Self::Udp(lane) => {
+                let rtt_us = shared.udp.as_ref().and_then(|udp| lane.take_nearer_us(udp));
+                return PathNews { rtt_us, ..PathNews::default() };
+            }
+            Self::Fabric(_) | Self::Memory(_) | Self::Race(_) | Self::Arrived(_) => None,
         };
         if let (Some(Looked { host: Some(host), arrived, idled, .. }), Some(udp)) = (&looked, &mut shared.udp)
         {
@@ -361,7 +375,8 @@ impl Carrier {
         }
         let weakness = looked.as_ref().and_then(|looked| looked.weakness);
         let sample = looked.and_then(|looked| looked.lane);
-        (sample, weakness.is_some_and(|weakness| shared.prefer_udp(weakness)))
+        let outdone = weakness.is_some_and(|weakness| shared.prefer_udp(weakness));
+        PathNews { sample, outdone, rtt_us: None }
     }
 
     /// Becomes a lane by shared memory where that is agreed upon, and a plain TCP lane where

@@ -128,10 +128,11 @@ impl Engine {
         }
     }
 
-    /// The shell knows the round trip of a lane (`tcpi_rtt` of `tcp(7)`). Microseconds.
+    /// The shell knows the round trip of a lane (`tcpi_rtt` of `tcp(7)`), or that it is less than it said before.
+    /// Microseconds.
     pub fn path_rtt(&mut self, lane: LaneId, rtt_us: u64) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
-        if record.router.is_some() {
+        if record.router.is_some() || record.through_routers {
             return; // it is the router's
         }
         record.rtt_us = Some(rtt_us);
@@ -210,9 +211,16 @@ impl Engine {
 
     fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {
         let connection = self.connection(peer);
+        let was_far = connection.is_far();
         connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
-        if !connection.is_far() && connection.announces.is_some() {
+        if connection.is_far() {
+            return;
+        }
+        if connection.announces.is_some() {
             self.forget_announcements(peer);
+        }
+        if was_far {
+            self.rank_lanes(peer);
         }
     }
 

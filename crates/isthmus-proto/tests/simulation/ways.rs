@@ -158,6 +158,26 @@ fn near_peers_too_leave_bulk_to_one_that_fills_the_path_whoever_dialled_it() {
     }
 }
 
+/// The first answers came late, and so a near peer was taken for a far one.
+#[test]
+fn a_peer_that_turns_out_near_has_one_lane_for_bulk() {
+    for seed in 0..20 {
+        let mut program = apart(seed, [1, 1]);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 2);
+        let before = program.world.carried_each();
+        assert!(before.iter().filter(|carried| **carried > MUCH / 50).count() > 1, "seed {seed}: {before:?}");
+        program.world.find_nearer(0, 200);
+        begin(&mut program);
+        until(&mut program, 60_000_000, |program| program.completed == 4);
+        let carried = program.world.carried_each();
+        let more = carried.iter().zip(&before).map(|(carried, before)| carried - before);
+        assert!(more.clone().any(|more| more > MUCH), "seed {seed}: {:?}", more.collect::<Vec<_>>());
+        program.settle();
+        program.expect_rest();
+    }
+}
+
 #[test]
 fn a_lane_that_rests_leaves_bulk_to_others_and_takes_it_up_again() {
     for (seed, ways) in (0..50).flat_map(|seed| [(seed, 1), (seed, 2)]) {

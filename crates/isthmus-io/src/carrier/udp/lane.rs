@@ -23,6 +23,8 @@ pub(crate) struct UdpLane {
     /// The round trip that the path is to have at least, where that is not known.
     trial: Option<Duration>,
     loans: Loans,
+    /// The least round trip that was told of. Microseconds.
+    told_rtt_us: u64,
 }
 
 impl UdpLane {
@@ -31,7 +33,7 @@ impl UdpLane {
     }
 
     pub(super) fn new(stream: StreamId, peer: SocketAddr, dialled: bool) -> Self {
-        Self { stream, peer, dialled, trial: None, loans: Loans::default() }
+        Self { stream, peer, dialled, trial: None, loans: Loans::default(), told_rtt_us: u64::MAX }
     }
 
     pub(super) fn on_trial(self, long: Duration) -> Self {
@@ -162,7 +164,14 @@ impl UdpLane {
 
     /// The least that was measured on this lane, which [`UdpLane::rtt_us`] need not be. Microseconds.
     pub(in super::super) fn measured_rtt_us(&self, udp: &Udp) -> Option<u64> {
-        udp.port.stream(self.stream).and_then(|stream| stream.status().rtt_least_us)
+        udp.port.stream(self.stream).and_then(Stream::rtt_least_us)
+    }
+
+    /// The same, where it is less than when this last said so.
+    pub(in super::super) fn take_nearer_us(&mut self, udp: &Udp) -> Option<u64> {
+        let rtt_us = self.measured_rtt_us(udp).filter(|rtt| *rtt < self.told_rtt_us)?;
+        self.told_rtt_us = rtt_us;
+        Some(rtt_us)
     }
 
     fn or_gone(&self, transfer: Option<Transfer>, udp: &Udp) -> Transfer {

@@ -1,8 +1,8 @@
 //! What goes wrong, and is mended: lanes, routers, ways and processes.
 
-use isthmus_proto::LaneLoss;
+use isthmus_proto::{LaneId, LaneLoss};
 
-use super::{Event, Health, Net, World};
+use super::{Event, Health, Net, Wire, World};
 
 impl World {
     pub(super) fn break_some(&mut self) {
@@ -90,12 +90,28 @@ impl World {
         self.wires.iter().filter(|wire| wire.way == way).map(|wire| wire.carried).sum()
     }
 
+    /// Bytes that each lane has carried.
+    pub(crate) fn carried_each(&self) -> Vec<u64> {
+        self.wires.iter().map(|wire| wire.carried).collect()
+    }
+
+    /// A process's lanes of those wires.
+    fn lanes_among(&self, node: usize, wires: impl Fn(&Wire) -> bool) -> Vec<LaneId> {
+        let sides = self.wires.iter().filter(|wire| wires(wire)).flat_map(|wire| &wire.sides);
+        sides.filter(|side| side.node == node && !side.over).filter_map(|side| side.lane).collect()
+    }
+
+    /// A process finds that the round trip of all its lanes is less than it was held for. Microseconds.
+    pub(crate) fn find_nearer(&mut self, node: usize, rtt_us: u64) {
+        let lanes = self.lanes_among(node, |_| true);
+        lanes.into_iter().for_each(|lane| self.nodes[node].engine.path_rtt(lane, rtt_us));
+        self.pump(node);
+    }
+
     /// A process finds that its lanes which use all of their path had better rest, or carry again.
     pub(crate) fn rest(&mut self, node: usize, rests: bool) {
         self.nodes[node].dials_filling = !rests;
-        let sides = self.wires.iter().filter(|wire| wire.fills_path).flat_map(|wire| &wire.sides);
-        let lanes: Vec<_> =
-            sides.filter(|side| side.node == node && !side.over).filter_map(|side| side.lane).collect();
+        let lanes = self.lanes_among(node, |wire| wire.fills_path);
         lanes.into_iter().for_each(|lane| self.nodes[node].engine.lane_rests(lane, rests));
         self.pump(node);
     }
