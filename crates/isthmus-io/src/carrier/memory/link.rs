@@ -309,6 +309,7 @@ impl Link {
         if self.reaches {
             let trial = self.trial.get_or_insert_default();
             if trial.note(way, bytes) {
+                debug_log!("long pieces of process {}: {trial:?}", self.neighbour.pid);
                 self.segment.ask_to_copy_alone(trial.way() == Copies::Reader);
             }
         }
