@@ -22,6 +22,7 @@ const UNSAFE: &[&str] = &[
     "isthmus-io/src/carrier/memory/ring.rs",
     "isthmus-io/src/carrier/memory/ring_tests.rs",
     "isthmus-io/src/carrier/memory/segment.rs",
+    "isthmus-io/src/carrier/memory/streaming.rs",
     "isthmus-io/src/carrier/mod.rs",
     "isthmus-io/src/carrier/tcp.rs",
     "isthmus-io/src/carrier/tls.rs",

@@ -8,8 +8,8 @@
 //!
 //! Registered memory either end accesses by itself where the other shows it (`shown.rs`).
 //!
-//! `unsafe` lives in `ring.rs` (records), `segment.rs` (mapping), `reach.rs` (another process's memory), `link.rs` (a
-//! lane's pieces) and `loans.rs` (those that are lent).
+//! `unsafe` lives in `ring.rs` (records), `streaming.rs` (copies of what they hold), `segment.rs` (mapping), `reach.rs`
+//! (another process's memory), `link.rs` (a lane's pieces) and `loans.rs` (those that are lent).
 
 mod copies;
 mod link;
@@ -18,6 +18,7 @@ mod reach;
 mod ring;
 mod segment;
 mod shown;
+mod streaming;
 
 use std::fmt::Arguments;
 use std::io::{self, IoSlice};

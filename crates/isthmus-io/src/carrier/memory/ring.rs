@@ -18,6 +18,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use super::streaming;
+
 /// Bytes before a record's payload.
 const HEAD: u64 = 8;
 /// Records begin at multiples of this: what processors hand each other at a time.
@@ -228,10 +230,10 @@ impl Writer {
         let [(first, n), (second, m)] = self.place.stretches(position, len);
         // SAFETY: the caller's promise, and `stretches` lie within the ring; what the
         // other end does there meanwhile changes only what it gets.
-        unsafe { std::ptr::copy_nonoverlapping(from, first, n) };
+        unsafe { streaming::copy(from, first, n) };
         if m > 0 {
             // SAFETY: as above.
-            unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(n), second, m) };
+            unsafe { streaming::copy(from.wrapping_add(n), second, m) };
         }
     }
 
