@@ -147,8 +147,8 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// What trying the other way, and then this one again, takes.
-    const ONE: u64 = 2 * SETTLED + 4 * TRIALS as u64 * TRIAL;
+    /// What one way takes until it is known how quick it is.
+    const KNOWN: u64 = SETTLED + TRIALS as u64 * TRIAL;
 
     /// Sends so much, each way at its own speed (bytes a second); how much went by each.
     fn send(trial: &mut Trial, total: u64, both: f64, reader: f64) -> (u64, u64) {
@@ -176,9 +176,9 @@ mod tests {
                 if WORTH * reader > both { (by_reader, by_both) } else { (by_both, by_reader) }
             };
             let (well, badly) = of(send(&mut trial, 4 << 30, both, reader));
-            assert!(badly < well / 20, "{both} {reader}: {well} {badly}");
+            assert!(badly <= 3 * KNOWN && badly < well / 20, "{both} {reader}: {well} {badly}");
             let (well, badly) = of(send(&mut trial, 64 << 30, both, reader));
-            assert!(badly < well / 150, "{both} {reader}: {well} {badly}");
+            assert!(badly <= 5 * KNOWN && badly < well / 300, "{both} {reader}: {well} {badly}");
         }
     }
 
@@ -187,9 +187,9 @@ mod tests {
         let mut trial = Trial::default();
         send(&mut trial, 40 << 30, 7e9, 2e9);
         let (by_both, by_reader) = send(&mut trial, 40 << 30, 2e9, 7e9);
-        assert!(by_both <= STAY_MOST + ONE && by_reader > by_both, "{by_both} {by_reader}");
+        assert!(by_both <= STAY_MOST + 2 * KNOWN && by_reader > by_both, "{by_both} {by_reader}");
         let (by_both, by_reader) = send(&mut trial, 40 << 30, 9e9, 5e9);
-        assert!(by_reader <= STAY_MOST + ONE && by_both > by_reader, "{by_both} {by_reader}");
+        assert!(by_reader <= STAY_MOST + 2 * KNOWN && by_both > by_reader, "{by_both} {by_reader}");
     }
 
     #[test]

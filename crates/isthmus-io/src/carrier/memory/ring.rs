@@ -23,7 +23,7 @@ use super::streaming;
 /// Bytes before a record's payload.
 const HEAD: u64 = 8;
 /// Records begin at multiples of this: what processors hand each other at a time.
-const LINE: u64 = 64;
+pub(super) const LINE: u64 = 64;
 /// So far ahead lines are asked for by who writes short messages, and by who reads them. A transfer from one processor's
 /// cache to another's takes as long as a few short messages: who reads one line ahead waits for each.
 const WRITER_AHEAD: u64 = 5 * LINE;

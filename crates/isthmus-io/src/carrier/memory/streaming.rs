@@ -9,9 +9,8 @@
 /// From this length on that is the quicker way. Bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STREAMED_MIN: usize = 2 << 10;
-/// What processors hand each other at a time.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const LINE: usize = 64;
+const LINE: usize = super::ring::LINE as usize;
 
 /// Copies `len` bytes to memory that another processor read last. Whoever sees what is written afterwards, by a store that
 /// releases, sees these as well.

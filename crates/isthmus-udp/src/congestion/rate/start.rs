@@ -48,60 +48,17 @@ impl Rate {
         } else {
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
-        // Who has less to send than might go is not held up by the queue, which others may have made.
-        if self.train.app_limited && self.train.bytes < self.first_window() && !self.train.is_train {
+        // Who is not held up by the queue tells nothing of it: others may have made it.
+        if !self.had_enough(&self.train) && !self.train.is_train {
             self.train = Round::default();
         }
         let long = self.tells_of_all(sample, &self.train);
         if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
-            let own = per_second(self.train.bytes, self.train.span_us);
-            let rate = if self.train.is_train { own } else { self.of_all(sample.now, &self.train, own) };
-            let starved = self.train.loss() > LOST_START;
-            self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
-            if self.train.is_train {
-                self.hint = self.hint.max(rate);
-                self.train = Round::default();
-                self.queued = 0;
-                return;
-            }
-            if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MOST {
-                self.doubts += 1;
-                self.train = Round::default();
-                return;
-            }
-            // Who comes while another's queue overflows sees next to nothing arrive.
-            let flight = per_second(self.first_window() / 4, sample.rtt_us);
-            let loss = self.train.loss().min(LOST_START);
-            // What the first flight lost it may have lost for being fast; what follows is not. If
-            // that loses as much, the path was capable of what arrived and what was lost.
-            let whole = rate / (1.0 - loss);
-            self.capacity = match self.train.loss() > LOST_START {
-                true => rate.max(flight),
-                false if loss < CHANCE_MOST && self.lost_evenly() => whole,
-                false => rate,
-            };
-            self.known = self.capacity;
-            self.rates = [rate, 0.0, 0.0];
-            let packets = (self.train.acked + self.train.lost).max(1) as f64;
-            let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
-            let excess = (loss - 2.0 * variance.sqrt()).max(0.0);
-            self.trial = Some(Trial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_LEAST);
-            self.reset_step();
-            self.unsure = self.hint == 0.0 && self.group.is_some_and(|group| group.count > 1);
-            if self.unsure {
-                self.step = STEP_FULL;
-            }
-            self.round = Round::default();
-            // Of a round that has just begun nothing left in start-up.
-            let began = sample.now - self.round_at < sample.rtt_us / 8;
-            self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
-            self.enter(sample.now, Phase::Cruise);
+            self.take_train(sample);
         } else if sample.round_ended && (self.round.span_us >= TRAIN_US || !is_short(sample.rtt_least_us)) {
             let round = std::mem::take(&mut self.round);
             let rate = per_second(round.bytes, round.span_us);
-            // Of who had less to send than might have gone, the rate says nothing.
-            let had_enough = !round.app_limited || round.bytes >= self.first_window();
-            if round.tells_rate() && rate > self.capacity && had_enough && !round.is_train {
+            if round.tells_rate() && rate > self.capacity && self.had_enough(&round) && !round.is_train {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
             }
@@ -110,6 +67,57 @@ impl Rate {
                 self.fill(sample.now, most);
             }
         }
+    }
+
+    /// What arrived behind a queue tells the bottleneck's rate; start-up ends with it, unless there is reason to doubt it.
+    fn take_train(&mut self, sample: &AckSample) {
+        let own = per_second(self.train.bytes, self.train.span_us);
+        let rate = if self.train.is_train { own } else { self.of_all(sample.now, &self.train, own) };
+        let starved = self.train.loss() > LOST_START;
+        self.line = self.line.max(if starved { LINE_UNKNOWN } else { rate });
+        if self.train.is_train {
+            self.hint = self.hint.max(rate);
+            self.train = Round::default();
+            self.queued = 0;
+            return;
+        }
+        if !starved && 2.0 * rate < self.hint && self.doubts < DOUBTS_MOST {
+            self.doubts += 1;
+            self.train = Round::default();
+            return;
+        }
+        // Who comes while another's queue overflows sees next to nothing arrive.
+        let flight = per_second(self.first_window() / 4, sample.rtt_us);
+        let loss = self.train.loss().min(LOST_START);
+        // What the first flight lost it may have lost for being fast; what follows is not. If
+        // that loses as much, the path was capable of what arrived and what was lost.
+        let whole = rate / (1.0 - loss);
+        self.capacity = match self.train.loss() > LOST_START {
+            true => rate.max(flight),
+            false if loss < CHANCE_MOST && self.lost_evenly() => whole,
+            false => rate,
+        };
+        self.known = self.capacity;
+        self.rates = [rate, 0.0, 0.0];
+        let packets = (self.train.acked + self.train.lost).max(1) as f64;
+        let variance = loss * (1.0 - loss) / packets * runs(sample.loss_run);
+        let excess = (loss - 2.0 * variance.sqrt()).max(0.0);
+        self.trial = Some(Trial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_LEAST);
+        self.reset_step();
+        self.unsure = self.hint == 0.0 && self.group.is_some_and(|group| group.count > 1);
+        if self.unsure {
+            self.step = STEP_FULL;
+        }
+        self.round = Round::default();
+        // Of a round that has just begun nothing left in start-up.
+        let began = sample.now - self.round_at < sample.rtt_us / 8;
+        self.skip = if began { FLIGHT_ROUNDS - 1 } else { FLIGHT_ROUNDS };
+        self.enter(sample.now, Phase::Cruise);
+    }
+
+    /// Whether as much was there to be sent as might have gone: of less the rate says nothing.
+    fn had_enough(&self, round: &Round) -> bool {
+        !round.app_limited || round.bytes >= self.first_window()
     }
 
     /// The path is as full as bursts have shown that it can be, or as it may be, and no queue stands: what more it
