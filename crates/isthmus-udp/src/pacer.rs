@@ -10,6 +10,8 @@ pub(crate) const QUANTUM_US: Micros = 1_000;
 /// The part of a short round trip that it is, and the least: the queue of such a path holds little more. Microseconds.
 const QUANTUM_PART: Micros = 16;
 const QUANTUM_LEAST_US: Micros = 250;
+/// Quanta that a queue is to have room for beside what is caught up on after a rest: the next one, and what stands there.
+const ROOM_QUANTA: Micros = 2;
 /// Most whole quanta that a caller who came late may catch up on.
 const LATE: Micros = 4;
 
@@ -73,6 +75,8 @@ impl Cap {
 pub(crate) struct Pacer {
     own: Spread,
     cap: Option<Cap>,
+    /// Since when there is nothing to send, and what may be caught up on then. Microseconds.
+    rests: Option<(Micros, Micros)>,
 }
 
 impl Pacer {
@@ -88,10 +92,22 @@ impl Pacer {
 
     /// Notes that so many bytes went at `pace` bytes/s.
     pub(crate) fn note(&mut self, now: Micros, bytes: u64, pace: u64, quantum_us: Micros) {
+        if let Some((since, most_us)) = self.rests.take()
+            && now >= since + QUANTUM_US
+        {
+            self.own.forget(now.saturating_sub(most_us));
+        }
         self.own.note(now, bytes, pace, quantum_us);
         if let Some(cap) = &self.cap {
             cap.note(now, bytes);
         }
+    }
+
+    /// There is nothing to send, on a path whose queue was seen to hold `queue_us`. Where that lasts, of what might have
+    /// gone meanwhile no more is caught up on than such a queue has room for.
+    pub(crate) fn rest(&mut self, now: Micros, queue_us: Micros) {
+        let since = self.rests.map_or(now, |(since, _)| since);
+        self.rests = Some((since, queue_us.saturating_sub(ROOM_QUANTA * QUANTUM_US)));
     }
 
     /// When the next quantum may go.
@@ -120,6 +136,11 @@ impl Spread {
         self.paid_ns = self.paid_ns.max((now * 1_000).saturating_sub(late_us(quantum_us) * 1_000)) + takes;
     }
 
+    /// What might have gone until then is not caught up on.
+    fn forget(&mut self, until: Micros) {
+        self.paid_ns = self.paid_ns.max(until * 1_000);
+    }
+
     fn opens_at(&self) -> Micros {
         self.paid_ns.div_ceil(1_000)
     }
@@ -143,6 +164,33 @@ mod tests {
             }
             assert!(bytes <= 125 * 2 * 250 + 1_250, "{bytes} after {late} us");
         }
+    }
+
+    #[test]
+    fn what_goes_at_once_after_a_rest_fits_the_queue() {
+        let bytes_after = |pause_us: Micros, queue_us: Micros| {
+            let mut pacer = Pacer::default();
+            let mut quantum = |now: Micros| {
+                let mut bytes = 0;
+                while pacer.is_open(now, QUANTUM_US) {
+                    pacer.note(now, 1_250, 125_000_000, QUANTUM_US);
+                    bytes += 1_250;
+                }
+                pacer.rest(now, queue_us);
+                bytes
+            };
+            quantum(1_000_000);
+            quantum(1_001_000 + pause_us)
+        };
+        assert_eq!(
+            [0, 1_160, 3_000, 50_000].map(|queue| bytes_after(100_000, queue) / 125),
+            [1_000, 1_000, 2_000, 5_000]
+        );
+        assert_eq!(
+            [0, 50_000].map(|queue| bytes_after(500, queue) / 125),
+            [1_000, 1_500],
+            "no rest to speak of"
+        );
     }
 
     #[test]

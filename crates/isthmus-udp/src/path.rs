@@ -43,6 +43,8 @@ pub(crate) struct Path {
     least: WindowedLeast,
     /// One-way delay plus whatever the two clocks differ by.
     delay: WindowedLeast,
+    /// The longest queue that was seen. Microseconds.
+    queue_most_us: Micros,
     /// The receiver's clock, unwrapped.
     clock: Option<u64>,
     losses: Losses,
@@ -242,7 +244,14 @@ impl Path {
     pub(crate) fn note_delay(&mut self, now: Micros, sent_at: Micros, arrived: u64) -> Micros {
         let delay = arrived.wrapping_sub(sent_at) as i64;
         self.delay.note(now, delay);
-        (delay - self.delay.get().unwrap_or(delay)).max(0) as Micros
+        let queue_us = (delay - self.delay.get().unwrap_or(delay)).max(0) as Micros;
+        self.queue_most_us = self.queue_most_us.max(queue_us);
+        queue_us
+    }
+
+    /// The longest queue that was seen: its bottleneck has room for as much. Microseconds.
+    pub(crate) fn queue_most_us(&self) -> Micros {
+        self.queue_most_us
     }
 
     /// Takes in fates. What came late is taken back from the losses.

@@ -34,7 +34,7 @@ const STRAIN_EVERY_US: Micros = 20_000;
 
 /// Round trip from which on the last flight is coded: what is missed in shorter ones is soon sent
 /// again. Microseconds.
-const CODED_RTT_US: Micros = 20_000;
+const CODED_RTT_US: Micros = 4_000;
 /// Time without new data after which what is under way counts as the last flight: a sixteenth of
 /// the round trip, for whoever sends may itself have been kept waiting, and coding takes time of its
 /// processor. Microseconds.
@@ -111,7 +111,11 @@ impl Stream {
             return Some(Load::Probe(size));
         }
         let load = if self.window_is_open() && self.pacer.is_open(now, self.quantum_us()) {
-            self.next_of_stream(now, size, room, shard)
+            let load = self.next_of_stream(now, size, room, shard);
+            if load.is_none() {
+                self.pacer.rest(now, self.path.queue_most_us());
+            }
+            load
         } else if self.window_is_open_for_parity() && self.pacer.is_open(now, self.quantum_us()) {
             self.see_to_parity(now);
             self.next_parity(size).map(Load::Parity)
