@@ -10,6 +10,8 @@ pub(crate) const QUANTUM_US: Micros = 1_000;
 /// The part of a short round trip that it is, and the least: the queue of such a path holds little more. Microseconds.
 const QUANTUM_PART: Micros = 16;
 const QUANTUM_LEAST_US: Micros = 250;
+/// The part of a round trip for which there is nothing to send in a rest.
+const REST_PART: Micros = 4;
 /// Quanta that a queue is to have room for beside what is caught up on after a rest: the next one, and what stands there.
 const ROOM_QUANTA: Micros = 2;
 /// Most whole quanta that a caller who came late may catch up on.
@@ -75,7 +77,7 @@ impl Cap {
 pub(crate) struct Pacer {
     own: Spread,
     cap: Option<Cap>,
-    /// Since when there is nothing to send, and what may be caught up on then. Microseconds.
+    /// From when on there will have been nothing to send for long, and what may be caught up on then. Microseconds.
     rests: Option<(Micros, Micros)>,
 }
 
@@ -92,8 +94,8 @@ impl Pacer {
 
     /// Notes that so many bytes went at `pace` bytes/s.
     pub(crate) fn note(&mut self, now: Micros, bytes: u64, pace: u64, quantum_us: Micros) {
-        if let Some((since, most_us)) = self.rests.take()
-            && now >= since + QUANTUM_US
+        if let Some((from, most_us)) = self.rests.take()
+            && now >= from
         {
             self.own.forget(now.saturating_sub(most_us));
         }
@@ -103,11 +105,12 @@ impl Pacer {
         }
     }
 
-    /// There is nothing to send, on a path whose queue was seen to hold `queue_us`. Where that lasts, of what might have
-    /// gone meanwhile no more is caught up on than such a queue has room for.
-    pub(crate) fn rest(&mut self, now: Micros, queue_us: Micros) {
-        let since = self.rests.map_or(now, |(since, _)| since);
-        self.rests = Some((since, queue_us.saturating_sub(ROOM_QUANTA * QUANTUM_US)));
+    /// There is nothing to send, on a path of that round trip whose queue was seen to hold `queue_us`. Where that lasts for
+    /// a good part of a round trip, of what might have gone meanwhile no more is caught up on than such a queue has room
+    /// for. Whoever writes a stream may pause for less.
+    pub(crate) fn rest(&mut self, now: Micros, rtt_us: Micros, queue_us: Micros) {
+        let from = self.rests.map_or(now + (rtt_us / REST_PART).max(QUANTUM_US), |(from, _)| from);
+        self.rests = Some((from, queue_us.saturating_sub(ROOM_QUANTA * QUANTUM_US)));
     }
 
     /// When the next quantum may go.
@@ -176,7 +179,7 @@ mod tests {
                     pacer.note(now, 1_250, 125_000_000, QUANTUM_US);
                     bytes += 1_250;
                 }
-                pacer.rest(now, queue_us);
+                pacer.rest(now, 24_000, queue_us);
                 bytes
             };
             quantum(1_000_000);
@@ -186,11 +189,7 @@ mod tests {
             [0, 1_160, 3_000, 50_000].map(|queue| bytes_after(100_000, queue) / 125),
             [1_000, 1_000, 2_000, 5_000]
         );
-        assert_eq!(
-            [0, 50_000].map(|queue| bytes_after(500, queue) / 125),
-            [1_000, 1_500],
-            "no rest to speak of"
-        );
+        assert_eq!([0, 50_000].map(|queue| bytes_after(3_000, queue) / 125), [4_000; 2], "no rest");
     }
 
     #[test]

@@ -32,6 +32,8 @@ const PAUSE_US: Micros = 1_000;
 /// How often the peer is told that our host does not keep up, where nothing was dropped. Microseconds.
 const STRAIN_EVERY_US: Micros = 20_000;
 
+/// Loss beyond which it is rather a short queue that overflows than chance.
+const OVERFLOW_LOSS: f64 = 0.2;
 /// Round trip from which on the last flight is coded: what is missed in shorter ones is soon sent
 /// again. Microseconds.
 const CODED_RTT_US: Micros = 4_000;
@@ -112,8 +114,11 @@ impl Stream {
         }
         let load = if self.window_is_open() && self.pacer.is_open(now, self.quantum_us()) {
             let load = self.next_of_stream(now, size, room, shard);
-            if load.is_none() {
-                self.pacer.rest(now, self.path.queue_most_us());
+            // As long as nothing is known of the path, a queue is what tells of it, unless it overflows.
+            let is_known = self.congestion.capacity().is_some() || self.path.loss() > OVERFLOW_LOSS;
+            if load.is_none() && is_known {
+                let rtt_us = self.path.rtt_least_us().unwrap_or(0);
+                self.pacer.rest(now, rtt_us, self.path.queue_most_us());
             }
             load
         } else if self.window_is_open_for_parity() && self.pacer.is_open(now, self.quantum_us()) {
