@@ -115,8 +115,7 @@ impl Stream {
         let load = if self.window_is_open() && self.pacer.is_open(now, self.quantum_us()) {
             let load = self.next_of_stream(now, size, room, shard);
             // As long as nothing is known of the path, a queue is what tells of it, unless it overflows.
-            let is_known = self.congestion.capacity().is_some() || self.path.loss() > OVERFLOW_LOSS;
-            if load.is_none() && is_known {
+            if load.is_none() && (self.congestion.capacity().is_some() || self.path.loss() > OVERFLOW_LOSS) {
                 let rtt_us = self.path.rtt_least_us().unwrap_or(0);
                 self.pacer.rest(now, rtt_us, self.path.queue_most_us());
             }

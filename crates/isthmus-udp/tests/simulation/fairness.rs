@@ -48,7 +48,7 @@ impl Pair<'_> {
 /// Mean shares between 10 s and 40 s of a slow link, the second having begun 2 s and a little after
 /// the first: who has how much depends on that little, too.
 fn shares(first: &str, second: &str, rtt_us: u64) -> [f64; 2] {
-    const STARTS: u64 = 4;
+    const STARTS: u64 = 12;
     let path = PathSpec { rate_bps: 100_000_000, rtt_us, queue_us: rtt_us, mtu: 1_500, ..Default::default() };
     let from = |later_us| Pair {
         path: path.clone(),
@@ -56,7 +56,7 @@ fn shares(first: &str, second: &str, rtt_us: u64) -> [f64; 2] {
         later_us,
         counts_us: 10_000_000..40_000_000,
     };
-    let each = (0..STARTS).map(|i| from(2_000_000 + 13_000 * i).shares());
+    let each = (0..STARTS).map(|i| from(2_000_000 + 7_000 * i).shares());
     each.fold([0.0; 2], |sum, one| [0, 1].map(|i| sum[i] + one[i] / STARTS as f64))
 }
 
@@ -67,8 +67,7 @@ fn a_cubic_flow_keeps_two_fifths_whoever_was_first() {
             let shares = shares(first, second, rtt_us);
             println!("{rtt_us} us: {first} {:.2}, {second} {:.2}", shares[0], shares[1]);
             assert!(shares[cubic] >= 0.4, "{rtt_us} us: cubic has {shares:?}");
-            // From 0.18 to 0.32, by when the second begins.
-            assert!(shares[1 - cubic] >= 0.15, "{rtt_us} us: and does not starve it: {shares:?}");
+            assert!(shares[1 - cubic] >= 0.2, "{rtt_us} us: and does not starve it: {shares:?}");
             assert!(shares.iter().sum::<f64>() > 0.85, "{rtt_us} us: {shares:?}");
         }
     }

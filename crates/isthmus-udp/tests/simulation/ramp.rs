@@ -64,16 +64,15 @@ fn start_measured(path: &PathSpec, train: u32, bytes: u64) -> f64 {
 /// Who has to wait for an answer before bulk data may go uses that time.
 #[test]
 fn a_path_is_measured_while_the_stream_opens() {
-    // With losses the first rounds of a very long path may take them for its own queue's, which costs a round trip.
-    for (mbps, rtt_us, bytes, least, least_lossy) in [
-        (100, 24_000, 20_000_000, 0.95, 0.95),
-        (1_000, 24_000, 50_000_000, 0.985, 0.98),
-        (1_000, 100_000, 50_000_000, 0.97, 0.95),
-        (1_000, 366_000, 100_000_000, 0.97, 0.8),
-        (5_000, 24_000, 250_000_000, 0.95, 0.95),
-        (10_000, 24_000, 500_000_000, 0.95, 0.95),
+    for (mbps, rtt_us, bytes, least) in [
+        (100, 24_000, 20_000_000, 0.95),
+        (1_000, 24_000, 50_000_000, 0.985),
+        (1_000, 100_000, 50_000_000, 0.97),
+        (1_000, 366_000, 100_000_000, 0.9),
+        (5_000, 24_000, 250_000_000, 0.95),
+        (10_000, 24_000, 500_000_000, 0.95),
     ] {
-        for (loss, least) in [(0.0, least), (0.01, least_lossy)] {
+        for loss in [0.0, 0.01] {
             let path = PathSpec {
                 rate_bps: mbps * 1_000_000,
                 rtt_us,
@@ -81,13 +80,7 @@ fn a_path_is_measured_while_the_stream_opens() {
                 loss: Loss::Independent(loss),
                 ..Default::default()
             };
-            let median = |train: u32| {
-                let mut shares =
-                    [1, 2, 3].map(|seed| start_measured(&PathSpec { seed, ..path.clone() }, train, bytes));
-                shares.sort_by(f64::total_cmp);
-                shares[1]
-            };
-            let (cold, measured) = (median(0), median(1 << 20));
+            let (cold, measured) = (start_measured(&path, 0, bytes), start_measured(&path, 1 << 20, bytes));
             let what =
                 format!("{mbps} Mb/s, {rtt_us} us, loss {loss}: {measured:.3} of the floor, else {cold:.3}");
             println!("{what}");
