@@ -2,20 +2,18 @@
 
 use isthmus_lab::model::Loss;
 
-use crate::net::{Net, PathSpec, transfer_after};
+use crate::net::{Net, PathSpec, median, transfer_after};
 
 const BYTES: u64 = 200_000_000;
 
 /// Bytes/s of a transfer between programs that have started, the median of three seeds.
 fn goodput(path: &PathSpec) -> f64 {
-    let mut each: [f64; 3] = [1, 2, 3].map(|seed| {
+    median([1, 2, 3].map(|seed| {
         let path = PathSpec { seed, ..path.clone() };
         let mut net = Net::pair(&path);
         let took = transfer_after(&mut net, 2 * path.rtt_us + 10_000, BYTES, 60.0);
         BYTES as f64 / took.unwrap_or_else(|carried| panic!("{path:?}: {carried} bytes in a minute"))
-    });
-    each.sort_by(f64::total_cmp);
-    each[1]
+    }))
 }
 
 const RTTS_US: [u64; 4] = [1_000, 24_000, 100_000, 366_000];

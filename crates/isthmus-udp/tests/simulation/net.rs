@@ -644,6 +644,13 @@ fn run(net: &mut Net, mut flow: Flow, limit_s: f64) -> Result<f64, u64> {
     }
 }
 
+/// The one in the middle, of an odd number of runs.
+pub(crate) fn median(runs: impl IntoIterator<Item = f64>) -> f64 {
+    let mut runs: Vec<f64> = runs.into_iter().collect();
+    runs.sort_by(f64::total_cmp);
+    runs[runs.len() / 2]
+}
+
 /// Seeds of a test that runs many: those, or the one that is asked for.
 pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
     match std::env::var("ISTHMUS_SEED").ok().and_then(|text| text.parse().ok()) {

@@ -9,7 +9,7 @@ use isthmus_lab::model::Loss;
 use isthmus_lab::rng::Rng;
 
 use crate::golden::compare;
-use crate::net::{Flow, Net, PathSpec};
+use crate::net::{Flow, Net, PathSpec, median};
 use crate::stalls::StallSpec;
 use crate::together::sites;
 
@@ -103,9 +103,7 @@ fn table() -> (String, f64) {
         for rtt_us in [24_000, 100_000, 366_000] {
             let mut path = PathSpec { rtt_us, loss: Loss::Independent(loss), ..Default::default() };
             path.host_stalls = if stall { stalls } else { path.host_stalls };
-            let mut runs = SEEDS.map(|seed| fraction(&PathSpec { seed, ..path.clone() }, &pieces));
-            runs.sort_by(f64::total_cmp);
-            let fraction = runs[runs.len() / 2];
+            let fraction = median(SEEDS.map(|seed| fraction(&PathSpec { seed, ..path.clone() }, &pieces)));
             worst = worst.min(fraction);
             let _ = write!(text, "{fraction:>8.3}");
         }
