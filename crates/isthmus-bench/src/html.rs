@@ -270,6 +270,7 @@ impl Section<'_> {
         let on_link = || self.group.samples.iter().filter(|sample| sample.link == link);
         let of_one = |sample: &Sample| match sample.work.as_str() {
             "late" => sample.floor_s / link.rtt_s(),
+            "exchange" => sample.floor_s / sample.round_trips_us.len().max(1) as f64 / link.rtt_s(),
             _ => 1.0,
         };
         let floor = on_link().next().map(|sample| vec![(0.0, of_one(sample)), (1.0, of_one(sample))]);

@@ -1,5 +1,5 @@
 /* Two ranks at two sites. Says BEGAN with the time when that begins to count, and at the end RESULT with one
- * line of JSON; or NOT ENDED, if it takes longer than LIMIT_S seconds.
+ * line of JSON, with how long each took where that is measured; or NOT ENDED, if it takes longer than LIMIT_S seconds.
  *   program LIMIT_S stream BYTES        messages of 16 MB one way, acknowledged at the end
  *   program LIMIT_S share BYTES         the same, and the second rank tells as it goes what has come until when
  *   program LIMIT_S outage BYTES        the same with messages of 256 KiB
@@ -119,20 +119,22 @@ static double stream(int64_t bytes, int64_t block, int under_way, int tells)
     return MPI_Wtime() - start;
 }
 
-static double exchange(int64_t times)
+static double exchange(double *each, int64_t times)
 {
     unsigned char *out = room(MEGABYTE), *in = room(MEGABYTE);
     double start = begin();
     for (int64_t n = 0; n < times; n++) {
+        double before = MPI_Wtime();
         mark(out, MEGABYTE, (unsigned char)n);
         MPI_Sendrecv(out, MEGABYTE, MPI_BYTE, 1 - rank, 3, in, MEGABYTE, MPI_BYTE, 1 - rank, 3, MPI_COMM_WORLD,
                      MPI_STATUS_IGNORE);
+        each[n] = MPI_Wtime() - before;
         check(in, MEGABYTE, (unsigned char)n);
     }
     return MPI_Wtime() - start;
 }
 
-static double once(int64_t bytes, double *trips, int64_t times, useconds_t wait)
+static double once(int64_t bytes, double *each, int64_t times, useconds_t wait)
 {
     unsigned char *at = room((size_t)bytes), token = 0;
     double start = begin();
@@ -151,7 +153,7 @@ static double once(int64_t bytes, double *trips, int64_t times, useconds_t wait)
             MPI_Recv(at, (int)bytes, MPI_BYTE, 0, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             MPI_Send(&token, 1, MPI_BYTE, 0, 6, MPI_COMM_WORLD);
         }
-        trips[n] = MPI_Wtime() - before;
+        each[n] = MPI_Wtime() - before;
     }
     return MPI_Wtime() - start;
 }
@@ -219,33 +221,34 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     limit_s = argc > 3 ? strtod(argv[1], NULL) : 0;
     const char *work = argc > 3 ? argv[2] : "";
-    int64_t amount = argc > 3 ? strtoll(argv[3], NULL, 10) : 0, trips = 0;
+    int64_t amount = argc > 3 ? strtoll(argv[3], NULL, 10) : 0, times = 0;
     double seconds = 0, *each = NULL;
     if (!strcmp(work, "stream") || !strcmp(work, "share")) {
         seconds = stream(amount, 16 * MEGABYTE, 16, !strcmp(work, "share"));
     } else if (!strcmp(work, "outage")) {
         seconds = stream(amount, 256 << 10, UNDER_WAY_MOST, 1);
     } else if (!strcmp(work, "exchange")) {
-        seconds = exchange(amount);
+        times = amount;
+        each = (double *)room((size_t)times * sizeof *each);
+        seconds = exchange(each, times);
     } else if (!strcmp(work, "preposted") && argc > 7) {
         seconds = preposted(amount, strtoll(argv[4], NULL, 10), atoi(argv[5]), strtoull(argv[6], NULL, 10),
                             strtoull(argv[7], NULL, 10));
     } else if (!strcmp(work, "pingpong") || !strcmp(work, "late")) {
         int late = !strcmp(work, "late");
-        trips = late ? 5 : amount;
-        each = malloc((size_t)trips * sizeof *each);
-        if (!each)
-            MPI_Abort(MPI_COMM_WORLD, 1);
-        seconds = once(late ? amount : 8, each, trips, late ? (useconds_t)strtoul(argv[4], NULL, 10) : 0);
-        qsort(each, (size_t)trips, sizeof *each, ascending);
-        if (late) /* the median is what counts: the first has the lanes' opening in it */
-            seconds = each[trips / 2];
+        times = late ? 5 : amount;
+        each = (double *)room((size_t)times * sizeof *each);
+        seconds = once(late ? amount : 8, each, times, late ? (useconds_t)strtoul(argv[4], NULL, 10) : 0);
+        if (late) { /* the median is what counts: the first has the lanes' opening in it */
+            qsort(each, (size_t)times, sizeof *each, ascending);
+            seconds = each[times / 2];
+        }
     } else {
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     if (rank == 0) {
         printf("RESULT {\"seconds\": %.6f, \"round_trips_us\": [", seconds);
-        for (int64_t n = 0; n < trips; n++)
+        for (int64_t n = 0; n < times; n++)
             printf("%s%.1f", n ? ", " : "", each[n] * 1e6);
         printf("]}\n");
         fflush(stdout);

@@ -57,7 +57,7 @@ pub struct Sample {
     /// From when a link was back until data came again. Seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_s: Option<f64>,
-    /// Round trips, ascending, where they were measured. Microseconds.
+    /// What each round trip or exchange took, where that was measured; of late receives ascending. Microseconds.
     pub round_trips_us: Vec<f64>,
     /// What two that used the link at once reached of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
