@@ -46,6 +46,9 @@ impl Rate {
             self.beginning = self.round.losses();
             self.bursts.note(sample, self.queued == 0, self.first_window() / 4);
         } else {
+            // Whatever was lost, no queue of ours stood for so long before the first of it.
+            let pauses = self.train.since.is_none() && was_held_up(sample);
+            let sample = &AckSample { resumed: sample.resumed || pauses, ..*sample };
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
         // Who is not held up by the queue tells nothing of it: others may have made it.

@@ -149,6 +149,35 @@ fn a_pause_for_want_of_window_is_not_the_path() {
     assert!(arrive(868, 4_500).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
+/// A message's beginning goes while another flow measures the path, and makes it wait behind what that sends; the
+/// rest of it, of which something is lost, when the path is known.
+#[test]
+fn a_pause_before_a_queue_is_not_the_path() {
+    let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
+    let mut arrive = |packets: u64, lost_packets, span_us, queue_us| {
+        now += span_us;
+        rate.on_ack(&AckSample {
+            now,
+            acked_bytes: packets * 9_038,
+            acked_packets: packets,
+            lost_packets,
+            loss_run: 1.0,
+            in_flight: 1 << 20,
+            rtt_us: 100_000,
+            rtt_least_us: 100_000,
+            queue_us: Some(queue_us),
+            span_us,
+            packet_bytes: 9_038,
+            ..AckSample::default()
+        });
+        rate.capacity()
+    };
+    arrive(3, 0, 4_500, 3_900);
+    arrive(13, 1, 42_500, 1_100);
+    (0..3).for_each(|i| _ = arrive(13, 0, 940, 2_200 + 1_000 * i));
+    assert!(arrive(13, 0, 940, 5_200).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
+}
+
 /// Little at a time, behind a queue of what another flow sends.
 #[test]
 fn who_sends_little_behind_others_knows_nothing_of_the_path() {
