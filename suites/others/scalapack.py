@@ -6,21 +6,18 @@ process grids, communicators made and freed. Those for MPICH run on the MPICH of
 
 import re
 import shutil
+from pathlib import Path
 
 from harness import mpis, process
 
 from . import abi, debian
-from .table import FAIL, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Suite, wanted
+from .table import FAIL, PASS, TIMEOUT, TRANSPORT, Case, Outcome, Plan, Suite
 
+PLAN = Path(__file__).resolve().parent.parent / "scalapack.txt"
 SECONDS, RANKS = 900, 4
 MPIS = {"mpich": "mpich", "debian-openmpi": "openmpi"}
 # Of the four kinds of numbers that each is built for, the longer two.
 PROGRAMS = ("x[dz]*", "PBLAS/[dz]pb?tst", "BLACS/x?btest")
-# What is not run, whatever the provider, and why.
-SKIPPED = {
-    "xdllt": "hangs in two of three runs, over tcp;ofi_rxm too: each rank decides by its own sum whether the estimate of a"
-    " condition goes on, and sums taken in the order of arrival differ",
-}
 # Linked for MPICH, the tests of BLACS want its Fortran names too, which the wheel of PyPI has not.
 FORTRAN = "libmpich12"
 CLEAN = re.compile(r"^\s*0 tests completed and failed", re.M)
@@ -31,19 +28,16 @@ FAILURES = re.compile(r"^\s*\|\s+\w+\s+\d+\s+\d+\s+(\d+)|PASSED,\s+\d+ SKIPPED,\
 
 
 def prepare(options):
-    cases, skipped = [], {}
+    cases = []
     for name, flavour in MPIS.items():
         mpi = mpis.MPIS[name]
         if mpi.missing():
             continue
         tests = libraries("scalapack-mpi-test") / "scalapack" / f"{flavour}-tests"
         for program in (path for pattern in PROGRAMS for path in sorted(tests.glob(pattern))):
-            case = Case(f"ScaLAPACK {name} {program.name}", (mpi, program), alone=True)
-            if program.name in SKIPPED:
-                skipped.setdefault(SKIPPED[program.name], []).append(case.name)
-            elif wanted(case.name, options):
-                cases.append(case)
-    return Suite("ScaLAPACK's tests", cases, lambda case, provider: perform(case, provider, options), skipped)
+            cases.append(Case(f"ScaLAPACK {name} {program.name}", (mpi, program), alone=True))
+    chosen, skipped = Plan(PLAN).chosen(cases, options)
+    return Suite("ScaLAPACK's tests", chosen, lambda case, provider: perform(case, provider, options), skipped)
 
 
 def libraries(package):
