@@ -375,13 +375,15 @@ mod tests {
     }
 
     #[test]
-    fn late_receives_have_percentiles_as_well() {
-        let late = Sample {
-            work: "late".into(),
-            round_trips_us: vec![24_000.0; 5],
-            ..sample("isthmus", 0.0, Some(0.03))
-        };
-        assert!(page(&[late]).contains("round trips of the link"));
+    fn late_receives_and_exchanges_have_percentiles_as_well() {
+        for work in ["late", "exchange"] {
+            let sample = Sample {
+                work: work.into(),
+                round_trips_us: vec![24_000.0; 5],
+                ..sample("isthmus", 0.0, Some(0.03))
+            };
+            assert!(page(&[sample]).contains("round trips of the link"), "{work}");
+        }
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct AckSample {
     pub round_ended: bool,
     /// The newest packet left when there was nothing more to send.
     pub app_limited: bool,
+    /// One that left then, or after a pause, was lost: neither shows in what arrives.
+    pub app_limited_lost: bool,
     /// Bytes of a full packet.
     pub packet_bytes: u64,
     /// What arrived, or some of it, went only to see how it would arrive.

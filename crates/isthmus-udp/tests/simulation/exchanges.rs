@@ -253,6 +253,17 @@ fn shallow(rtt_us: u64, loss: f64, host_stalls: StallSpec, seed: u64) -> PathSpe
     PathSpec { rtt_us, queue_us: rtt_us.max(1_157), seed, loss, host_stalls, ..Default::default() }
 }
 
+/// The lane that carries little of each message loses ends of that, and with them what says that nothing followed.
+#[test]
+fn a_lane_that_carries_little_is_not_slow_for_what_it_loses() {
+    for seed in 1..=10 {
+        let path = shallow(100_000, 0.1, BUSY, seed);
+        let (_, each) = Pair::new(&path, DEFAULT, 1_000_000).run();
+        let share = path.floor_s(1_000_000) / median(each);
+        assert!(share > 0.95, "{share} of the floor, seed {seed}");
+    }
+}
+
 /// A path whose round trip is shorter than what a host sends at a time, and than it takes to run again, is filled
 /// without overflowing its queue.
 #[test]

@@ -31,6 +31,8 @@ pub(super) struct Round {
     /// The same of its second half.
     pub(super) late_least_us: Option<Micros>,
     pub(super) app_limited: bool,
+    /// It was, but what would have told of it was lost.
+    pub(super) app_limited_lost: bool,
     /// Packets without data were among it: beside others' of the kind they tell of a part of the path alone.
     pub(super) is_train: bool,
 }
@@ -73,6 +75,7 @@ impl Round {
         self.lost += lost;
         self.refused += sample.refused_packets;
         self.app_limited |= sample.app_limited;
+        self.app_limited_lost |= sample.app_limited_lost;
         self.is_train |= sample.is_train;
         if let Some(queue) = sample.queue_us {
             let least = |before: Option<Micros>| Some(before.map_or(queue, |least| least.min(queue)));

@@ -118,9 +118,12 @@ impl Rate {
         self.enter(sample.now, Phase::Cruise);
     }
 
-    /// Whether as much was there to be sent as might have gone: of less the rate says nothing.
+    /// Whether as much was there to be sent as might have gone: of less the rate says nothing. Where the end of much
+    /// was lost, it was rather a short queue that dropped it.
     fn had_enough(&self, round: &Round) -> bool {
-        !round.app_limited || round.bytes >= self.first_window()
+        let little = 4 * round.bytes < self.first_window();
+        let limited = round.app_limited || round.app_limited_lost && little;
+        !limited || round.bytes >= self.first_window()
     }
 
     /// The path is as full as bursts have shown that it can be, or as it may be, and no queue stands: what more it

@@ -29,6 +29,7 @@ fn a_guess_does_not_run_away_from_what_arrives() {
             resumed: false,
             round_ended: ms % 24 == 0,
             app_limited: false,
+            app_limited_lost: false,
             packet_bytes: 9_038,
             is_train: false,
         });
@@ -199,6 +200,32 @@ fn who_sends_little_behind_others_knows_nothing_of_the_path() {
         });
     }
     assert_eq!((rate.phase(), rate.capacity()), ("start", None));
+}
+
+/// Messages of a few packets, of which now and then the last is lost.
+#[test]
+fn a_pause_whose_marks_are_lost_is_not_the_path() {
+    let mut rate = Rate::new(Limits::default());
+    let pace = rate.pace();
+    for round in 1..=100 {
+        rate.on_ack(&AckSample {
+            now: round * 100_000,
+            acked_bytes: 9 * 9_038,
+            acked_packets: 9,
+            lost_packets: 1,
+            loss_run: 1.0,
+            rtt_us: 100_000,
+            rtt_least_us: 100_000,
+            queue_us: Some(0),
+            span_us: 100_000,
+            round_ended: true,
+            app_limited: round % 2 == 0,
+            app_limited_lost: round % 2 == 1,
+            packet_bytes: 9_038,
+            ..AckSample::default()
+        });
+    }
+    assert_eq!((rate.phase(), rate.pace()), ("start", pace));
 }
 
 /// A round trip over a long path without a queue: so many packets that arrive, and that are lost.
