@@ -644,7 +644,7 @@ fn run(net: &mut Net, mut flow: Flow, limit_s: f64) -> Result<f64, u64> {
     }
 }
 
-/// The one in the middle, of an odd number of runs.
+/// The one in the middle of some runs, of an even number the greater of two.
 pub(crate) fn median(runs: impl IntoIterator<Item = f64>) -> f64 {
     let mut runs: Vec<f64> = runs.into_iter().collect();
     runs.sort_by(f64::total_cmp);
