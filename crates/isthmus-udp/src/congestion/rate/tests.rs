@@ -122,27 +122,37 @@ fn a_pause_in_the_first_flight_is_not_the_path() {
     assert!(rate.capacity().is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
+/// Packets that arrive in `span_us` over a path of 100 ms, behind a queue, while some are lost; and what is known then.
+fn learn(
+    rate: &mut Rate,
+    now: &mut Micros,
+    (packets, lost_packets): (u64, u64),
+    span_us: Micros,
+    queue_us: Micros,
+) -> Option<u64> {
+    *now += span_us;
+    rate.on_ack(&AckSample {
+        now: *now,
+        acked_bytes: packets * 9_038,
+        acked_packets: packets,
+        lost_packets,
+        loss_run: 1.0,
+        in_flight: 1 << 20,
+        rtt_us: 100_000,
+        rtt_least_us: 100_000,
+        queue_us: Some(queue_us),
+        span_us,
+        packet_bytes: 9_038,
+        ..AckSample::default()
+    });
+    rate.capacity()
+}
+
 /// Two messages, each of which fills the window of start-up: between them nothing is sent.
 #[test]
 fn a_pause_for_want_of_window_is_not_the_path() {
     let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
-    let mut arrive = |span_us, queue_us| {
-        now += span_us;
-        rate.on_ack(&AckSample {
-            now,
-            acked_bytes: 12 * 9_038,
-            acked_packets: 12,
-            loss_run: 1.0,
-            in_flight: 1 << 20,
-            rtt_us: 100_000,
-            rtt_least_us: 100_000,
-            queue_us: Some(queue_us),
-            span_us,
-            packet_bytes: 9_038,
-            ..AckSample::default()
-        });
-        rate.capacity()
-    };
+    let mut arrive = |span_us, queue_us| learn(&mut rate, &mut now, (12, 0), span_us, queue_us);
     arrive(500, 1_500);
     arrive(400, 2_000);
     assert_eq!(arrive(43_000, 2_300), None);
@@ -155,28 +165,11 @@ fn a_pause_for_want_of_window_is_not_the_path() {
 #[test]
 fn a_pause_before_a_queue_is_not_the_path() {
     let (mut rate, mut now) = (Rate::new(Limits::default()), 0);
-    let mut arrive = |packets: u64, lost_packets, span_us, queue_us| {
-        now += span_us;
-        rate.on_ack(&AckSample {
-            now,
-            acked_bytes: packets * 9_038,
-            acked_packets: packets,
-            lost_packets,
-            loss_run: 1.0,
-            in_flight: 1 << 20,
-            rtt_us: 100_000,
-            rtt_least_us: 100_000,
-            queue_us: Some(queue_us),
-            span_us,
-            packet_bytes: 9_038,
-            ..AckSample::default()
-        });
-        rate.capacity()
-    };
-    arrive(3, 0, 4_500, 3_900);
-    arrive(13, 1, 42_500, 1_100);
-    (0..3).for_each(|i| _ = arrive(13, 0, 940, 2_200 + 1_000 * i));
-    assert!(arrive(13, 0, 940, 5_200).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
+    let mut arrive = |packets, span_us, queue_us| learn(&mut rate, &mut now, packets, span_us, queue_us);
+    arrive((3, 0), 4_500, 3_900);
+    arrive((13, 1), 42_500, 1_100);
+    (0..3).for_each(|i| _ = arrive((13, 0), 940, 2_200 + 1_000 * i));
+    assert!(arrive((13, 0), 940, 5_200).is_some_and(|it| it > 100_000_000), "{:?}", rate.capacity());
 }
 
 /// Little at a time, behind a queue of what another flow sends.
