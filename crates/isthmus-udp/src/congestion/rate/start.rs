@@ -37,8 +37,9 @@ impl Rate {
         // The bottleneck's rate shows in what arrives while the queue stands; what came before
         // it stood may have left with pauses.
         let empty = self.bursts.rate(&self.limits).is_some() && was_empty(sample);
+        let held_up = was_held_up(sample);
         // Where a queue overflows others may be what kept it back.
-        if empty || self.round.lost == 0 && was_held_up(sample) {
+        if empty || self.round.lost == 0 && held_up {
             self.queued = self.queued.min(1);
         }
         if self.queued < 2 {
@@ -47,7 +48,7 @@ impl Rate {
             self.bursts.note(sample, self.queued == 0, self.first_window() / 4);
         } else {
             // Whatever was lost, no queue of ours stood for so long before the first of it.
-            let pauses = self.train.since.is_none() && was_held_up(sample);
+            let pauses = held_up && self.train.since.is_none();
             let sample = &AckSample { resumed: sample.resumed || pauses, ..*sample };
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
