@@ -129,6 +129,25 @@ impl Memory for ProcessMemory {
         self.regions.locate(range, access)
     }
 
+    /// As one move where both ends are contiguous: they may overlap there.
+    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+        let contiguous = |place: Place| place.list == 0 || place.is_registered();
+        if !contiguous(from.0) || !contiguous(to.0) || (from.0.is_registered() && to.0.is_registered()) {
+            return self.copy_by_pieces(from, to, len);
+        }
+        let address = |(place, offset): (Place, u64)| place.token + offset;
+        // SAFETY: each end is lent by the program until the completion, or registered, and then the table is held.
+        let copy = |from, to| unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len as usize) };
+        // What is no longer registered is neither read nor written.
+        if from.0.is_registered() {
+            self.regions.access(from.0, from.1, len, |from| copy(from, address(to)));
+        } else if to.0.is_registered() {
+            self.regions.access(to.0, to.1, len, |to| copy(address(from), to));
+        } else {
+            copy(address(from), address(to));
+        }
+    }
+
     #[inline]
     fn release(&mut self, at: Place) {
         if at.list != 0 && !at.is_registered() {

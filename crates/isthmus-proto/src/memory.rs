@@ -48,9 +48,31 @@ pub trait Memory {
     /// Finds a range of registered memory that a peer names.
     fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status>;
 
+    /// Copies `len` bytes within the process, each end given as a buffer and an offset in it. Default:
+    /// [`Memory::copy_by_pieces`].
+    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+        self.copy_by_pieces(from, to, len);
+    }
+
+    /// As [`Memory::copy`], through a buffer of at most `COPY_MAX` bytes; the two must not overlap.
+    fn copy_by_pieces(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+        let mut bytes = Vec::with_capacity(len.min(COPY_MAX) as usize);
+        let mut done = 0;
+        while done < len {
+            let piece = (len - done).min(COPY_MAX);
+            bytes.clear();
+            self.load(from.0, from.1 + done, piece as usize, &mut bytes);
+            self.store(to.0, to.1 + done, &bytes);
+            done += piece;
+        }
+    }
+
     /// The operation that lent this buffer is over.
     fn release(&mut self, at: Place);
 }
+
+/// Most bytes that [`Memory::copy`] takes through a buffer of its own at once: it stays in the processor's cache.
+const COPY_MAX: u64 = 64 << 10;
 
 impl<M: Memory + ?Sized> Memory for &mut M {
     fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
@@ -63,6 +85,10 @@ impl<M: Memory + ?Sized> Memory for &mut M {
 
     fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status> {
         (**self).locate(range, access)
+    }
+
+    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+        (**self).copy(from, to, len);
     }
 
     fn release(&mut self, at: Place) {

@@ -193,7 +193,7 @@ impl Engine {
     /// of later ones.
     pub(super) fn on_ask(&mut self, peer: PeerId) {
         let connection = self.connection(peer);
-        if !connection.is_far() || connection.is_own {
+        if !connection.is_far() {
             return;
         }
         let until = connection.expected_order + ASKED_FOR;
@@ -258,7 +258,7 @@ impl Engine {
     pub(super) fn forget_announcements(&mut self, peer: PeerId) {
         let connection = self.connection(peer);
         connection.announces = None;
-        connection.goes_long = connection.is_own;
+        connection.goes_long = false;
     }
 
     /// Asks the peer for announcements, by this message and the next ones.

@@ -4,7 +4,7 @@ use isthmus_wire::frame::{self, MAGIC, PROTOCOL_VERSION, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError};
 
 use super::state::{Kind, Lane, LaneState, Micros, Proof, Trouble};
-use super::{Action, Config, Engine, LaneId};
+use super::{Action, Engine, LaneId};
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
@@ -244,6 +244,12 @@ impl Engine {
             self.close_lane(lane);
             return Ok(());
         }
+        if hello.source == self.config.address {
+            // This endpoint has dialled itself by another locator. It learns that from the answer (`on_welcome`).
+            self.welcome(lane, 0);
+            self.close_lane(lane);
+            return Ok(());
+        }
         let peer = self.enter_peer(hello.source);
         let peer = self.resolve(peer);
         // A peer that is owed something while we close may come back for it.
@@ -263,8 +269,6 @@ impl Engine {
             self.note_rtt(peer, rtt_us);
         }
         let credit = self.grant(peer);
-        let source = self.config.address;
-        let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit };
         let way = self.way_of(&hello.target);
         let record = &mut self.lanes[lane.0 as usize];
         record.peer = Some(peer);
@@ -273,14 +277,21 @@ impl Engine {
             record.rtt_us = None; // it is the router's
             record.through_routers = true;
         }
-        record.control.push_back(welcome.into());
+        record.way = way;
+        self.welcome(lane, credit);
+        let record = &mut self.lanes[lane.0 as usize];
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
-        record.way = way;
         self.tell_ways(lane);
         self.list(peer, lane);
         self.lane_is_up(peer, lane, hello.credit);
         Ok(())
+    }
+
+    fn welcome(&mut self, lane: LaneId, credit: u64) {
+        let source = self.config.address;
+        let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit };
+        self.lanes[lane.0 as usize].control.push_back(welcome.into());
     }
 
     fn objection(&self, hello: &frame::Hello, proof: Proof) -> Option<RefuseReason> {
@@ -338,6 +349,10 @@ impl Engine {
             return Err(PeerFault::Frame("an answer in another's name"));
         }
         check_name(self.lanes[lane.0 as usize].proof, &welcome.source)?;
+        if welcome.source == self.config.address {
+            self.meet_self(peer, lane, mem);
+            return Ok(());
+        }
         if target.is_wildcard() {
             peer = self.identify(peer, welcome.source, mem);
             self.lanes[lane.0 as usize].peer = Some(peer);
@@ -390,6 +405,19 @@ impl Engine {
             self.fail_receives(known, &error, mem);
         }
         known
+    }
+
+    /// The peer behind this lane is this endpoint, reached by another locator than its own. What waits for the lane
+    /// takes none.
+    fn meet_self(&mut self, peer: PeerId, lane: LaneId, mem: &mut dyn Memory) {
+        let own = self.identify(peer, self.config.address, mem);
+        self.unlist(own, lane, LaneState::Greeting);
+        self.close_lane(lane);
+        let connection = self.connection(own);
+        *connection.trouble = Trouble::default();
+        for index in std::mem::take(&mut connection.traffic.fresh) {
+            self.loop_back(index, mem);
+        }
     }
 
     fn lane_is_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
@@ -456,8 +484,4 @@ pub(super) fn other_version(address: &Address, theirs: u16) -> OpError {
         "{address} speaks protocol version {theirs}, this library version {PROTOCOL_VERSION}; install the same \
          isthmus release on both sides"
     ))
-}
-
-pub(super) fn peer_is_self(config: &Config, address: &Address) -> bool {
-    config.address == *address
 }

@@ -23,7 +23,7 @@ impl Engine {
         record.leases.into_iter().chain(borrowed).for_each(|operation| self.end_lease(operation, mem));
         // A fault that shows only now is the peer's, but of a lane that is gone.
         let _ = self.end_lingering(mem);
-        if self.parted || self.connection(peer).trouble.failed.is_some() {
+        if self.parted || self.is_own(peer) || self.connection(peer).trouble.failed.is_some() {
             return;
         }
         self.requeue(peer, lane);

@@ -4,7 +4,7 @@ use isthmus_wire::frame::{self, flags};
 
 use super::Engine;
 use super::lanes::PeerFault;
-use super::state::{Connection, Early, Inbound, Owner, Stage, Target};
+use super::state::{Connection, Early, Inbound, Owner, Sender, Stage, Target};
 use crate::matching::Posted;
 use crate::memory::Memory;
 use crate::window::{Receipt, WINDOW};
@@ -126,6 +126,7 @@ impl Engine {
             parts: Vec::new(),
             granted: None,
             error: None,
+            sender: Sender::Peer,
         })
     }
 
@@ -203,6 +204,9 @@ impl Engine {
         }
         self.note_taken(&posted);
         self.leave_unexpected(index);
+        if let Sender::Own { operation } = self.inbounds[index].sender {
+            return self.match_own(index, operation, &posted, last, mem);
+        }
         let inbound = &mut self.inbounds[index];
         inbound.stage = Stage::Matched { posted, last };
         for (offset, bytes) in inbound.parts.iter().chain(inbound.granted_parts()) {

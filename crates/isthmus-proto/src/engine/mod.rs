@@ -15,9 +15,9 @@ mod granted;
 mod lanes;
 mod late;
 mod leases;
+mod loopback;
 mod losses;
 mod messages;
-mod own;
 mod parting;
 mod post;
 mod probe;
@@ -313,6 +313,7 @@ impl Engine {
     }
 
     fn enter_peer(&mut self, address: Address) -> PeerId {
+        let address = if self.names_self(&address) { self.config.address } else { address };
         if let Some(&peer) = self.by_address.get(&address) {
             return peer;
         }

@@ -2,7 +2,6 @@
 
 use isthmus_wire::frame;
 
-use super::lanes::peer_is_self;
 use super::state::{Early, LaneState, Stage};
 use super::{Engine, LaneId};
 use crate::memory::Memory;
@@ -13,9 +12,6 @@ impl Engine {
     pub(super) fn on_bye(&mut self, peer: PeerId, lane: LaneId, mem: &mut dyn Memory) {
         let address = self.peers[peer.0 as usize].address;
         self.close_lane(lane);
-        if peer_is_self(&self.config, &address) {
-            return;
-        }
         self.part(
             peer,
             OpError::PeerGone(format!("the endpoint at {address} was closed by its program")),

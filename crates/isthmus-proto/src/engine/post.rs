@@ -2,7 +2,7 @@
 
 use isthmus_wire::frame::flags;
 
-use super::state::{Inbound, Kind, Operation, Stage};
+use super::state::{Inbound, Kind, Operation, Sender, Stage};
 use super::{Engine, MultiBuffer};
 use crate::matching::{Multi, Posted, Wanted};
 use crate::memory::{Memory, Place};
@@ -31,25 +31,22 @@ impl Engine {
         total: u64,
         mem: &mut dyn Memory,
     ) -> Result<(), Refusal> {
-        if self.message_here(request, place, total, mem) {
-            return Ok(());
-        }
         let kind = Kind::Message { channel: request.channel, tag: request.tag, data: request.data };
         let awaiting = request.options.level == Level::Match;
-        self.start(request.peer, kind, request.options, place, total, awaiting, mem)
+        self.start(request.peer, kind, request.options, (place, None), total, awaiting, mem)
     }
 
     /// Writes `request.remote.len` bytes at `place` to a peer's memory.
     pub fn write(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
         let kind = Kind::Write { key: request.remote.key, addr: request.remote.addr, data: request.data };
-        self.start(request.peer, kind, request.options, place, request.remote.len, true, mem)
+        self.start(request.peer, kind, request.options, (place, None), request.remote.len, true, mem)
     }
 
     /// Reads `request.remote.len` bytes of a peer's memory to `place`.
     pub fn read(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
         let kind = Kind::Read { key: request.remote.key, addr: request.remote.addr };
         let options = Options { inject: false, ..request.options };
-        self.start(request.peer, kind, options, place, request.remote.len, true, mem)
+        self.start(request.peer, kind, options, (place, None), request.remote.len, true, mem)
     }
 
     /// An atomic operation; `operands` are the operand and the compare operand, one
@@ -72,19 +69,10 @@ impl Engine {
             datatype: request.datatype,
         };
         let place = if request.kind == AtomicKind::Update { Place::default() } else { result };
-        if self.atomic_here(request, operands, place, mem) {
-            return Ok(());
-        }
         let options = Options { inject: false, ..request.options };
         let mut owned = self.pool.take(operands.len());
         owned.extend_from_slice(operands);
-        self.start(request.peer, kind, options, place, request.remote.len, true, mem)?;
-        // `start` put it last in line and cannot have sent it yet.
-        let peer = self.resolve(request.peer);
-        if let Some(&index) = self.connection(peer).traffic.fresh.back() {
-            self.operations[index].owned = Some(owned);
-        }
-        Ok(())
+        self.start(request.peer, kind, options, (place, Some(owned)), request.remote.len, true, mem)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one record's fields, from four callers")]
@@ -93,7 +81,7 @@ impl Engine {
         peer: PeerId,
         kind: Kind,
         options: Options,
-        place: Place,
+        (place, mut owned): (Place, Option<Vec<u8>>),
         total: u64,
         awaiting: bool,
         mem: &mut dyn Memory,
@@ -102,7 +90,6 @@ impl Engine {
         if self.peers.get(peer.0 as usize).is_none() {
             return Err(Refusal::Invalid("no such peer"));
         }
-        let mut owned = None;
         if options.inject {
             let mut bytes = self.pool.take(total as usize);
             mem.load(place, 0, total as usize, &mut bytes);
@@ -114,6 +101,10 @@ impl Engine {
         operation.place = if options.inject { Place::default() } else { place };
         operation.owned = owned;
         operation.awaiting = awaiting;
+        if self.is_own(peer) {
+            self.loop_back(index, mem);
+            return Ok(());
+        }
         let connection = self.connection(peer);
         match connection.trouble.failed.clone() {
             Some(error) => {
@@ -365,6 +356,9 @@ impl Engine {
     /// Nobody will receive this message: its data is dropped and its sender released.
     fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
         self.leave_unexpected(index);
+        if let Sender::Own { operation } = self.inbounds[index].sender {
+            return self.end_own(index, operation, mem);
+        }
         self.inbounds[index].stage = Stage::Dropped;
         self.settle(index, 0, mem);
     }

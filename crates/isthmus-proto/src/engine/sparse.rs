@@ -73,8 +73,8 @@ impl Engine {
     pub(super) fn warm_up(&mut self, peer: PeerId) {
         let record = &mut self.peers[peer.0 as usize];
         let connection = record.connection.get_or_insert_with(Connection::fresh);
-        (connection.warm, connection.is_own) = (true, record.address == self.config.address);
-        connection.goes_long = connection.is_own || connection.announces.is_some();
+        connection.warm = true;
+        connection.goes_long = connection.announces.is_some();
         self.warm.0.push_back(peer);
         if self.warm.0.len() <= WARM_MAX {
             return;

@@ -246,6 +246,18 @@ pub(crate) struct Inbound {
     pub(crate) granted: Option<Box<super::granted::Granted>>,
     /// Why it will never be whole.
     pub(crate) error: Option<OpError>,
+    /// Whether it comes by a lane.
+    pub(crate) sender: Sender,
+}
+
+/// Who sent a message that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A peer, by a lane.
+    Peer,
+    /// This endpoint (`loopback.rs`), by an operation that is not complete until a receive takes the message; `None` where
+    /// the data was copied.
+    Own { operation: Option<usize> },
 }
 
 /// How far a message has got.
@@ -583,9 +595,7 @@ pub(crate) struct Connection {
     pub(crate) dialing: u32,
     /// It is among those that keep their memory (`sparse.rs`).
     pub(crate) warm: bool,
-    /// It is the endpoint's to itself (`own.rs`).
-    pub(crate) is_own: bool,
-    /// So it is, or its messages are compared with announcements: none goes the short way (`short.rs`).
+    /// Its messages are compared with announcements: none goes the short way (`short.rs`).
     pub(crate) goes_long: bool,
     pub(crate) traffic: Sparse<Traffic>,
     pub(crate) trouble: Sparse<Trouble>,

@@ -7,7 +7,7 @@ use isthmus_wire::frame::Status;
 use isthmus_wire::{Address, SubnetId};
 
 use crate::program::{How, Program};
-use crate::world::{Net, Node, World, address};
+use crate::world::{Net, Node, World, address, locator};
 
 pub(crate) const TAGGED: Channel = Channel::Tagged;
 const UNTAGGED: Channel = Channel::Untagged;
@@ -510,30 +510,89 @@ fn atomics_and_messages_keep_their_order() {
     program.expect_rest();
 }
 
+/// mpi4py's MCS lock hung where an atomic on the rank's own memory was later than what the rank did next.
 #[test]
-fn atomics_on_own_memory_are_done_when_they_are_posted() {
-    let mut program = calm(1);
-    for round in 0..20u64 {
-        program.atomic(
-            0,
-            0,
-            AtomicKind::Fetch,
-            AtomicOp::Sum,
-            &[round, 1, 2],
-            &[],
-            [Fence::None, Fence::Remote, Fence::All][round as usize % 3],
-        );
-        program.atomic(0, 0, AtomicKind::Compare, AtomicOp::Cswap, &[7], &[round], Fence::None);
-        program.count(0, 0);
+fn operations_to_oneself_are_over_when_they_are_posted_and_take_no_lane() {
+    let mut program = program(2, far(), |config| Config { credit: 256 << 10, ..config });
+    // Something is under way on every path that an operation could take: messages that wait for receives, within the
+    // credit and beyond it, and bulk to another peer.
+    for len in [0, 100, 200 << 10, 1 << 20] {
+        program.send(0, 0, TAGGED, 1, len, How::default());
     }
+    program.send(0, 0, UNTAGGED, 0, 70_000, at(Level::Match));
+    program.send(0, 1, TAGGED, 1, 4 << 20, How::default());
+    for round in 0..20u64 {
+        let fence = [Fence::None, Fence::Remote, Fence::All][round as usize % 3];
+        let how = How { fence, data: round % 2 == 0, inject: round % 5 == 0, ..How::default() };
+        let len = [8, 4096, 5000, 1 << 20][round as usize % 4];
+        assert!(program.write(0, 0, 0, len, how), "the write before it is over");
+        assert!(program.is_over(program.newest()));
+        assert!(program.read(0, 0, 0, How { fence, ..How::default() }));
+        assert!(program.is_over(program.newest()));
+        program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[round, 1, 2], &[], fence);
+        assert!(program.is_over(program.newest()));
+        program.atomic(0, 0, AtomicKind::Update, AtomicOp::AtomicWrite, &[7], &[], Fence::None);
+        assert!(program.is_over(program.newest()));
+        program.count(0, 0);
+        program.trespass(0, 0, round % 2 == 0, 100, Status::Key);
+        let receive = program.recv(0, Some(0), TAGGED, Some(2), len);
+        program.send(0, 0, TAGGED, 2, len, how);
+        assert!(program.is_over(receive) && program.is_over(program.newest()));
+    }
+    assert_eq!((program.world.now, program.world.dials), (0, 1), "one lane, to the other process");
+    for (len, class) in [(0, 1), (100, 1), (200 << 10, 1), (1 << 20, 1)] {
+        let receive = program.recv(0, None, TAGGED, Some(class), len);
+        assert!(program.is_over(receive));
+    }
+    program.recv(0, None, UNTAGGED, None, 100);
+    program.recv(1, None, TAGGED, Some(1), 4 << 20);
     program.settle();
-    assert_eq!((program.world.now, program.world.dials), (0, 0));
-    // What was posted to oneself before, and is on its way, goes first.
+    program.expect_rest();
+}
+
+/// Beyond the credit the data of a message to oneself stays with its sender: memory is bounded.
+#[test]
+fn messages_to_oneself_that_wait_are_copied_within_the_credit_only() {
+    let mut program = program(1, Net::calm(), |config| Config { credit: 100_000, ..config });
+    for _ in 0..3 {
+        program.send(0, 0, TAGGED, 1, 40_000, How::default());
+    }
+    assert!(!program.is_over(program.newest()) && program.completed == 2);
+    assert!(program.world.nodes[0].engine.held().iter().all(|(held, _)| *held <= 100_000));
+    assert!(program.peek(0, Some(0), Some(1), PeekAction::Claim));
+    assert!(program.claim(None));
+    assert!(program.peek(0, None, Some(1), PeekAction::Discard));
+    program.recv(0, Some(0), TAGGED, Some(1), 10);
+    program.settle();
+    program.expect_rest();
+}
+
+#[test]
+fn an_endpoint_that_is_told_its_own_locator_knows_that_it_is_meant() {
+    let mut program = calm(1);
+    let typed = Address::from(address(0).locator);
+    let own = program.world.nodes[0].engine.peer(&typed).unwrap();
+    assert_eq!(own, program.world.peer(0, 0));
+    program.recv(0, Some(0), TAGGED, Some(1), 1 << 20);
+    program.send_to(0, 0, own, TAGGED, 1, 1 << 20, How::default());
+    assert_eq!((program.completed, program.world.dials), (2, 0));
+    program.expect_rest();
+}
+
+/// Behind a port forward nothing but the answer tells that the endpoint has dialled itself.
+#[test]
+fn an_endpoint_that_dials_itself_by_another_locator_takes_what_waits_for_the_lane() {
+    let mut program = calm(2);
+    let elsewhere = Address::from(locator(0, 1));
+    let own = program.world.nodes[0].engine.peer(&elsewhere).unwrap();
     program.recv(0, None, TAGGED, Some(1), 1 << 20);
-    program.send(0, 0, TAGGED, 1, 1 << 20, How::default());
-    program.atomic(0, 0, AtomicKind::Fetch, AtomicOp::Sum, &[1, 1, 2], &[], Fence::None);
+    program.send_to(0, 0, own, TAGGED, 1, 1 << 20, How::default());
+    program.send_to(0, 0, own, TAGGED, 1, 100, How::default());
     program.settle();
-    assert!(program.world.dials > 0);
+    assert_eq!(program.world.nodes[0].engine.peer_address(own), Some(address(0)));
+    program.recv(0, Some(0), TAGGED, Some(1), 100);
+    program.settle();
+    assert_eq!((program.completed, program.world.nodes[0].engine.lanes()), (4, 0));
     program.expect_rest();
 }
 

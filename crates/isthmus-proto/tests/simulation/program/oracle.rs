@@ -125,7 +125,8 @@ impl Program {
             return;
         }
         let pending = self.pending.get_mut(&(op.node, op.peer)).expect("posted");
-        if succeeded && op.fence != Fence::None {
+        // A message to oneself that waits for its receive has passed matching: a fence is about what comes after that.
+        if succeeded && op.fence != Fence::None && op.node != op.peer {
             let counts =
                 |number: &&u64| op.fence == Fence::All || self.ops.get(*number).is_some_and(Op::is_remote);
             let earlier = pending.range(..op.number).find(counts);
