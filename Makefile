@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak sanitize lint suites versions bootstrap clean distclean
+.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -45,7 +45,10 @@ help:
   'make install' \
   '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
   '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
-  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
+  'make soak-live' \
+	  '             what has hung before, in loops beside load, over Isthmus and stock in turn' \
+	  '             (ARGS: tools/soak-live.py --help)' \
+	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
 	  'make fuzz    looks for inputs that break a reader (FUZZ_SECONDS=60 for each target)' \
 	  'make sanitize' \
 	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer, and the library' \
@@ -92,6 +95,11 @@ soak:
 	@tools/bootstrap.sh base rust mpich
 	@tools/build.sh
 	@tests/run.py --placement soak --only soak $(ARGS)
+
+soak-live:
+	@tools/bootstrap.sh base rust mpich mpi4py-tests
+	@tools/build.sh
+	@tools/soak-live.py $(ARGS)
 
 fuzz:
 	@tools/bootstrap.sh rust fuzz

@@ -9,9 +9,11 @@ three networks or five.
     tests/run.py --transport tcp --placement host the control
     tests/run.py --list                           all of them, nothing run
 
-A few tests that failed are run once more: what passes then is named at the end as unsteady.
-Exit status 0 when none failed twice. Logs: build/logs/MPI.TRANSPORT.PLACE.TEST.log, of a first
-attempt that failed in build/logs/first.
+A test in which a command did not end in its time has failed: stacks of all its threads and the state
+of its endpoints are kept in build/logs/*.stacks. Of the other failures a few are run once more. What
+passes then is named at the end as unsteady, with its count over the last runs; from the second time on
+the run fails. Exit status 0 when nothing failed. Logs: build/logs/MPI.TRANSPORT.PLACE.TEST.log, of a
+first attempt that failed in build/logs/first.
 """
 
 import argparse
@@ -24,7 +26,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from harness import cases, demo, five_cases, mover_cases, mpis, routed, routed_cases, soak_cases, suite  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+import unsteady  # noqa: E402
+from harness import cases, demo, five_cases, mover_cases, mpis, process, routed, routed_cases, soak_cases, suite  # noqa: E402
 from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
 
 PLACEMENTS = ("host", "sites", "lossy", "routed", "five", "soak", "demo")
@@ -97,19 +101,26 @@ class Table:
         self.again = MOST_AGAIN
 
     def may_try_again(self, outcome):
-        self.again -= outcome.verdict == FAILED
-        return outcome.verdict == FAILED and self.again >= 0
+        if outcome.verdict != FAILED or outcome.hung:
+            return False
+        self.again -= 1
+        return self.again >= 0
 
     def add(self, row, outcome, seconds):
         mpi, transport, placement, name = row
         self.rows.append({"mpi": mpi, "transport": transport, "placement": placement, "test": name,
-                          "verdict": outcome.verdict, "seconds": round(seconds, 2), "detail": outcome.detail})
+                          "verdict": outcome.verdict, "seconds": round(seconds, 2), "detail": outcome.detail,
+                          "hung": outcome.hung})
         print(f"{outcome.verdict:8}{seconds:7.1f} s  {mpi:15}{transport:8}{placement:7}{name:19}{outcome.detail}", flush=True)
 
     def count(self, verdict):
         return sum(row["verdict"] == verdict for row in self.rows)
 
     def close(self):
+        """Says what failed and what was unsteady; whether the run has failed."""
+        shaky = {f"{row['mpi']} {row['transport']} {row['placement']} {row['test']}" for row in self.rows
+                 if row["detail"].startswith(UNSTEADY)}
+        counts = unsteady.note("MPI tests", shaky)
         for verdict in (FAILED, SKIPPED, "unsteady"):
             reasons = {}
             for row in self.rows:
@@ -118,7 +129,10 @@ class Table:
                     reasons.setdefault(row["detail"], []).append(where)
             for reason, where in reasons.items():
                 print(f"{verdict}: {where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''}: {reason}")
+        for name, count in counts.items():
+            print(f"{'FAILED' if count > unsteady.TOLERATED else 'unsteady'}: {name}: {unsteady.words(count)}")
         print(f"{self.count(PASSED)} passed, {self.count(FAILED)} failed, {self.count(SKIPPED)} skipped", flush=True)
+        return self.count(FAILED) > 0 or any(count > unsteady.TOLERATED for count in counts.values())
 
 
 def prepare(names, logs):
@@ -153,12 +167,17 @@ def perform(row, logs):
 
 
 def attempt(row, logs):
+    hangs = process.hangs
     try:
-        return perform(row, logs)
+        outcome = perform(row, logs)
     except KeyboardInterrupt:
         raise
     except Exception as error:  # a fault of this driver must not hide the other tests
-        return Outcome(FAILED, f"the driver failed: {type(error).__name__}: {error}")
+        outcome = Outcome(FAILED, f"the driver failed: {type(error).__name__}: {error}")
+    if outcome.verdict == FAILED and process.hangs > hangs:
+        where = ", ".join(str(path) for path in sorted(logs.glob(f"{'.'.join(row)}*.stacks")))
+        outcome = Outcome(FAILED, f"{outcome.detail}; stacks: {where}", hung=True)
+    return outcome
 
 
 def keep_first(row, logs):
@@ -187,7 +206,7 @@ def second(first, outcome):
 
 
 def outcome_of(kept):
-    return Outcome(kept["verdict"], kept["detail"])
+    return Outcome(kept["verdict"], kept["detail"], kept["hung"])
 
 
 def run_in_lab(rows, lab, table, options):
@@ -252,10 +271,10 @@ def main():
         return 3
     if options.json:
         options.json.write_text(json.dumps(table.rows, indent=1))
-    if not inside:
-        print(f"MPI tests: {time.monotonic() - began:.0f} s")
-        table.close()
-    return 1 if table.count(FAILED) else 0
+    if inside:
+        return int(table.count(FAILED) > 0)
+    print(f"MPI tests: {time.monotonic() - began:.0f} s")
+    return int(table.close())
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ apt_install() {
 }
 
 want_base() {
-    apt_install gcc libc6-dev make pkg-config iproute2 libfabric-bin iperf3 procps
+    apt_install gcc libc6-dev make pkg-config iproute2 libfabric-bin iperf3 procps gdb util-linux
     if ! python3 -c 'import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
         apt_install python3 python3-venv python3-pip
     fi

@@ -138,6 +138,8 @@ def confirm(suite, results, options, width):
     options.logs.mkdir(exist_ok=True)
     for case in suite.cases:
         outcomes = results[case.name]
+        if OURS in outcomes and outcomes[OURS].verdict == TIMEOUT:
+            continue  # it has hung, whatever a second run does
         if differs(outcomes) or (options.lazy and outcomes[OURS].verdict != PASS):
             results[case.name] = {p: suite.perform(case, p) for p in (OURS, THEIRS)}
             show(width, case.name, results[case.name], "again: ")

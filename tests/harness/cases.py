@@ -23,6 +23,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 class Outcome:
     verdict: str
     detail: str = ""
+    hung: bool = False  # a command did not end in its time
 
 
 class Failure(Exception):
@@ -165,6 +166,15 @@ def collectives(c):
 
 def onesided(c):
     return c.run(4, "onesided", "1M", 16 if c.place.many else 64, seconds=180)
+
+
+def litmus(c):
+    """The orders on which one-sided programs rely (docs/ordering.md), by each kind of lane that this place has."""
+    rounds = 10 if c.place.many else 60
+    kinds = {"": {}} if c.place.many else {"memory": {}, "tcp": {"FI_ISTHMUS_FABRIC": "off"},
+                                         "udp": {"FI_ISTHMUS_FABRIC": "off", "FI_ISTHMUS_TRANSPORT": "udp-everywhere"}}
+    said = [c.run(4, "litmus", rounds, suffix=f".{kind}", env=env, seconds=120) for kind, env in kinds.items()]
+    return f"{said[0]}, by {', '.join(kinds) or 'the lanes of this place'}"
 
 
 def overlap(c):
@@ -484,6 +494,7 @@ CASES = {
         Case("wildcard", wildcard),
         Case("collectives", collectives, places=EVERYWHERE),
         Case("onesided", onesided),
+        Case("litmus", litmus, mpis=("mpich", "openmpi", "intel")),
         Case("churn", churn),
         Case("overlap", overlap),
         Case("goodbye", goodbye, places=EVERYWHERE),

@@ -10,6 +10,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import stacks
+
+# How many commands ran out of their time until now: a test in which one did has hung, whatever else it says.
+hangs = 0
+
 # Every process of a test carries this variable. Launchers' daemons leave their
 # process group, so after a test the stragglers are found by it; nobody else's
 # process has our value. A command that uses this module itself adds its own
@@ -53,6 +58,7 @@ class Running:
             env={
                 **os.environ,
                 **dict.fromkeys(SESSIONS, self.folder),
+                "PYTHONFAULTHANDLER": "1",
                 **env,
                 MARK: f"{os.environ.get(MARK, '')},{self.mark}",
             },
@@ -80,9 +86,16 @@ class Running:
             status = self.process.wait(left)
         except subprocess.TimeoutExpired:
             status = None
+            self.keep_stacks()
         took = time.monotonic() - self.began
         self.end()
         return Ended(status, self.output(), took)
+
+    def keep_stacks(self):
+        """Time is up: keeps where all its processes stand, beside its log."""
+        global hangs
+        hangs += 1
+        stacks.keep(self.pids(), self.log.with_suffix(".stacks"))
 
     def end(self):
         """Ends the command's process group and what left it."""

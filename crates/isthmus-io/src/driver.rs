@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::diagnosis::StateDoor;
 use crate::log::warn_log;
 use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
@@ -31,9 +32,12 @@ const REST: Duration = Duration::from_secs(1);
 
 /// How often the alarm is put off at most.
 const PUT_OFF_EVERY: Duration = Duration::from_millis(1);
+/// How often endpoints are asked for operations that stand still. The alarm is put off no longer.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const BELL: u64 = u64::MAX;
 const ALARM: u64 = u64::MAX - 1;
+const STATE: u64 = u64::MAX - 2;
 
 /// The process's I/O thread.
 #[derive(Debug)]
@@ -45,6 +49,10 @@ pub(crate) struct Driver {
     patient: AtomicBool,
     /// When that was last done. Microseconds since `epoch`.
     put_off_us: AtomicU64,
+    /// When the thread last looked for operations that stand still. Microseconds since `epoch`.
+    looked_us: AtomicU64,
+    /// Where the state of the endpoints is asked for; `None` where the system refused it.
+    state: Option<StateDoor>,
     epoch: Instant,
     newcomers: Mutex<Vec<Weak<Endpoint>>>,
 }
@@ -77,11 +85,16 @@ impl Driver {
             alarm: Alarm::new()?,
             patient: AtomicBool::new(false),
             put_off_us: AtomicU64::new(0),
+            looked_us: AtomicU64::new(0),
+            state: StateDoor::open(std::process::id()).ok(),
             epoch: Instant::now(),
             newcomers: Mutex::default(),
         });
         driver.poller.add(&driver.bell, BELL, false)?;
         driver.poller.add(&driver.alarm, ALARM, false)?;
+        if let Some(state) = &driver.state {
+            driver.poller.add(state, STATE, false)?;
+        }
         start(driver.clone())?;
         *slot = Some((process, driver.clone()));
         Ok(driver)
@@ -106,7 +119,10 @@ impl Driver {
         }
         let now_us = self.epoch.elapsed().as_micros() as u64;
         let last_us = self.put_off_us.load(Ordering::Relaxed);
-        if now_us.saturating_sub(last_us) >= PUT_OFF_EVERY.as_micros() as u64 {
+        let looked_us = self.looked_us.load(Ordering::Relaxed);
+        if now_us.saturating_sub(last_us) >= PUT_OFF_EVERY.as_micros() as u64
+            && now_us.saturating_sub(looked_us) < LOOK_EVERY.as_micros() as u64
+        {
             self.put_off_us.store(now_us, Ordering::Relaxed);
             // What fails leaves the thread to wake as it was going to.
             let _ = self.alarm.set(TICK_MAX);
@@ -135,6 +151,7 @@ impl Driver {
                 match ready.key {
                     BELL => self.bell.silence(),
                     ALARM => self.alarm.silence(),
+                    STATE => self.tell_state(&charges),
                     _ => {}
                 }
             }
@@ -143,7 +160,28 @@ impl Driver {
                 next_key += 1;
             }
             charges.retain_mut(|charge| self.look_after(charge));
+            self.look_for_stalls(&charges);
             timeout = self.plan(&charges);
+        }
+    }
+
+    fn look_for_stalls(&self, charges: &[Charge]) {
+        let now_us = self.epoch.elapsed().as_micros() as u64;
+        let looked_us = self.looked_us.load(Ordering::Relaxed);
+        if now_us.saturating_sub(looked_us) < LOOK_EVERY.as_micros() as u64 {
+            return;
+        }
+        self.looked_us.store(now_us, Ordering::Relaxed);
+        charges
+            .iter()
+            .filter_map(|charge| charge.endpoint.upgrade())
+            .for_each(|endpoint| endpoint.warn_of_stalls());
+    }
+
+    fn tell_state(&self, charges: &[Charge]) {
+        let endpoints = charges.iter().filter_map(|charge| charge.endpoint.upgrade());
+        if let Some(state) = &self.state {
+            state.answer(|| endpoints.map(|endpoint| endpoint.state()).collect());
         }
     }
 

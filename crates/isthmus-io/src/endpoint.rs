@@ -27,6 +27,7 @@ use crate::signals;
 use crate::watch::Watch;
 use crate::{Credit, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
 
+pub(crate) mod diagnosis;
 mod post;
 mod sleep;
 mod turn;
@@ -115,6 +116,7 @@ pub struct Endpoint {
     process: u32,
     linger: Duration,
     summary: Summary,
+    stalls: diagnosis::Stalls,
 }
 
 /// Sleep of a closing endpoint between its turns.
@@ -191,6 +193,7 @@ impl Endpoint {
             process: signals::process_number(),
             linger: settings.linger.to_duration(),
             summary: settings.summary.clone(),
+            stalls: diagnosis::Stalls::new(settings.stall_warning.0 / 1_000),
         });
         endpoint.driver.adopt(&endpoint);
         courtesy::prepare();

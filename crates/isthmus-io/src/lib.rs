@@ -28,6 +28,7 @@ mod watch;
 pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
+pub use endpoint::diagnosis::state_of;
 pub use endpoint::{Endpoint, OpenError, PostError};
 pub use interface::{Family, InterfaceError, interface_of, interface_trouble, network_bits_of};
 pub use isthmus_udp::{Composition, Dropped, SpecError};

@@ -324,3 +324,28 @@ fn a_sleeper_is_woken(by: Transport) {
     a.close();
     b.close();
 }
+
+/// A program whose message nobody receives is told so, and shows what is under way to who asks.
+#[test]
+fn a_process_tells_what_it_waits_for() {
+    let (a, b) = (open_by(Transport::Tcp), open_by(Transport::Tcp));
+    let to_b = a.peer(&b.address()).expect("same subnet");
+    let mut data = vec![1; 32 << 20];
+    send(&a, to_b, 1, &mut data);
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let state = isthmus_io::state_of(std::process::id()).expect("the I/O thread answers");
+        assert!(state.contains(&a.address().to_string()), "{state}");
+        if state.contains("the peer has not posted its receive") {
+            break;
+        }
+        assert!(Instant::now() < until, "{state}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut got = vec![0; 32 << 20];
+    recv(&b, None, 1, &mut got);
+    complete(&[&a, &b], 2);
+    assert!(got == data);
+    a.close();
+    b.close();
+}

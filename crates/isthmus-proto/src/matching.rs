@@ -103,6 +103,12 @@ impl Matcher {
         !self.channels[channel as usize].unexpected.is_empty()
     }
 
+    /// How many receives wait, by channel; of those that have any.
+    pub(crate) fn posted(&mut self) -> Vec<(Channel, usize)> {
+        let counts = Channel::ALL.map(|channel| (channel, self.queues(channel).posted.len()));
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
     #[inline]
     pub(crate) fn post(&mut self, channel: Channel, posted: Posted) {
         self.queues(channel).posted.push_back(posted);

@@ -11,6 +11,7 @@ mod man;
 mod router;
 mod routes;
 mod serve;
+mod state;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ enum Command {
     Routes(routes::Args),
     Cp(cp::Args),
     Serve(serve::Args),
+    State(state::Args),
     Man(man::Args),
 }
 
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Cp(args) if shares => cp::main_shared(args),
         Command::Cp(args) => cp::main(args),
         Command::Serve(args) => serve::main(args),
+        Command::State(args) => state::main(&args),
         Command::Man(args) => man::main::<Cli>(&args),
     }
 }

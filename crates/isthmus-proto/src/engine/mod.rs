@@ -27,6 +27,7 @@ mod remote;
 mod routed;
 mod short;
 mod sparse;
+mod stalls;
 mod state;
 mod streams;
 mod transfer;

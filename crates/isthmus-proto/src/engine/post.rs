@@ -153,6 +153,7 @@ impl Engine {
             heard: None,
             generation: self.generation,
             slot: index as u32,
+            posted_at: self.clock,
         });
         index
     }

@@ -97,6 +97,8 @@ pub(crate) struct Operation {
     pub(crate) generation: u32,
     /// Its index, as part of its token.
     pub(crate) slot: u32,
+    /// When it was posted, by the latest time that the shell had told.
+    pub(crate) posted_at: Micros,
 }
 
 impl Operation {

@@ -774,3 +774,28 @@ fn a_process_that_ended_behind_a_router_is_known_to_be_gone() {
         matches!(&program.failures[..], [(0, OpError::PeerGone(text))] if text.contains("nobody listens"))
     );
 }
+
+#[test]
+fn what_stands_still_says_what_it_waits_for() {
+    let mut program = program(2, Net::calm(), |config| Config { credit: 100_000, ..config });
+    program.send(0, 1, TAGGED, 1, 4 << 20, How::default());
+    program.send(0, 0, TAGGED, 2, 200_000, at(Level::Match));
+    program.run_until(40_000_000);
+    let now = program.world.now;
+    let engine = &mut program.world.nodes[0].engine;
+    assert_eq!(engine.stall(now, 50_000_000), None);
+    let (age, text) = engine.stall(now, 30_000_000).expect("nobody receives");
+    assert!(age > 30_000_000 && text.contains("the peer has not posted its receive"), "{text}");
+    let state = engine.state(now);
+    assert!(
+        state.contains("to this endpoint itself")
+            && state.contains("shared memory") | state.contains("TCP, open"),
+        "{state}"
+    );
+    program.recv(0, None, TAGGED, Some(2), 200_000);
+    program.recv(1, None, TAGGED, Some(1), 4 << 20);
+    program.settle();
+    let now = program.world.now + 60_000_000;
+    assert_eq!(program.world.nodes[0].engine.stall(now, 1), None);
+    program.expect_rest();
+}

@@ -1,0 +1,145 @@
+//! What an endpoint waits for: a line in the log where something stands still, and the whole state for who asks.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Endpoint;
+use crate::lock::MutexGuard;
+use crate::log::warn_log;
+use crate::shell::Core;
+
+/// How long the I/O thread waits for an endpoint's lock, and for who asks to read. Seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Drivers of one process: the provider's, `libisthmus.so`'s, and room for two more.
+const DOORS: u32 = 4;
+
+/// When an endpoint last said that something stands still.
+#[derive(Debug)]
+pub(super) struct Stalls {
+    /// The setting `stall_warning`; 0: never. Microseconds.
+    after_us: u64,
+    /// What has been pending for so long is told next. Microseconds.
+    next_us: AtomicU64,
+}
+
+impl Stalls {
+    pub(super) fn new(after_us: u64) -> Self {
+        Self { after_us, next_us: AtomicU64::new(after_us) }
+    }
+}
+
+impl Endpoint {
+    /// The engine, unless a thread has stopped while it held it.
+    fn core_soon(&self) -> Option<MutexGuard<'_, Core>> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.core.try_lock() {
+                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+                core => return core,
+            }
+        }
+    }
+
+    /// Everything that is under way, over several lines, for people.
+    pub fn state(&self) -> String {
+        if self.is_closed() {
+            return String::new();
+        }
+        let Some(mut core) = self.core_soon() else {
+            return format!("endpoint {}\n  a thread has held its lock for {PATIENCE:?}\n", self.address);
+        };
+        let now = core.now();
+        core.engine.state(now)
+    }
+
+    /// Says what stands still, if something does; for the I/O thread, now and then.
+    pub(crate) fn warn_of_stalls(&self) {
+        let Stalls { after_us, next_us } = &self.stalls;
+        if *after_us == 0 || self.is_closed() {
+            return;
+        }
+        let Some(mut core) = self.core_soon() else { return };
+        let now = core.now();
+        let stall = core.engine.stall(now, *after_us);
+        drop(core);
+        let Some((age_us, text)) = stall else { return next_us.store(*after_us, Ordering::Relaxed) };
+        if age_us >= next_us.load(Ordering::Relaxed) {
+            next_us.store(age_us.saturating_mul(2), Ordering::Relaxed);
+            warn_log!(
+                "{text}; `isthmus state {}` shows all that is under way (stall_warning)",
+                std::process::id()
+            );
+        }
+    }
+}
+
+/// Where the state of a process's endpoints is asked for: a Unix socket in the abstract namespace (unix(7)), which leaves
+/// no file behind. Only root and the process's own user get an answer.
+#[derive(Debug)]
+pub(crate) struct StateDoor(UnixListener);
+
+fn door(process: u32, index: u32) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("isthmus-state-{process}-{index}"))
+}
+
+impl StateDoor {
+    pub(crate) fn open(process: u32) -> io::Result<Self> {
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        for index in 0..DOORS {
+            match UnixListener::bind_addr(&door(process, index)?) {
+                Ok(listener) => {
+                    listener.set_nonblocking(true)?;
+                    return Ok(Self(listener));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Answers whoever asks with what `text` says.
+    pub(crate) fn answer(&self, text: impl FnOnce() -> String) {
+        let Ok((mut asker, _)) = self.0.accept() else { return };
+        let own = rustix::process::geteuid();
+        let may_know = rustix::net::sockopt::socket_peercred(&asker)
+            .is_ok_and(|who| who.uid == own || who.uid.is_root());
+        if !may_know {
+            return;
+        }
+        // Who does not read gets less: the thread has other work.
+        let _ = asker.set_write_timeout(Some(PATIENCE));
+        let _ = asker.write_all(text().as_bytes());
+    }
+}
+
+impl AsFd for StateDoor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The state of the endpoints of another process on this host, in this network namespace.
+///
+/// # Errors
+/// That of connecting, where the process has no endpoint or is another user's.
+pub fn state_of(process: u32) -> io::Result<String> {
+    let mut text = String::new();
+    let mut failure = None;
+    for index in 0..DOORS {
+        match UnixStream::connect_addr(&door(process, index)?) {
+            Ok(mut stream) => {
+                stream.set_read_timeout(Some(10 * PATIENCE))?;
+                stream.read_to_string(&mut text)?;
+            }
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    match failure {
+        Some(error) if text.is_empty() => Err(error),
+        _ => Ok(text),
+    }
+}

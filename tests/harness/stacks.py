@@ -1,0 +1,77 @@
+"""Where processes stand that did not end in their time: stacks of all threads, and what Isthmus waits for."""
+
+import os
+import signal
+import subprocess
+import time
+from .mpis import ISTHMUS, ROOT
+
+__all__ = ["ROOT", "end", "keep"]
+
+# For one process, each of the two questions. Seconds.
+PATIENCE = 30
+# gdb's command: all threads, with no question asked and no symbols fetched.
+GDB = ["gdb", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "thread apply all bt 40", "-p"]
+
+
+def asked(command):
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=PATIENCE, text=True, errors="replace")
+        return done.stdout
+    except FileNotFoundError:
+        return f"{command[0]} is not installed: tools/bootstrap.sh base\n"
+    except subprocess.TimeoutExpired:
+        return f"no answer in {PATIENCE} s\n"
+
+
+def command_line(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "(it has ended)"
+
+
+def is_python(pid):
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:
+        return False
+
+
+def uses_isthmus(pid):
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            return "libisthmus" in file.read()
+    except OSError:
+        return False
+
+
+def end(pid):
+    """Ends a process that does not end by itself."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def keep(pids, file):
+    """Writes the stacks of these processes and the state of their endpoints to a file; Python's go to their own logs."""
+    with open(file, "w") as out:
+        for pid in pids:
+            out.write(f"==== {pid}: {command_line(pid)}\n")
+            if uses_isthmus(pid):
+                # It answers in the network namespace of the process.
+                out.write(asked(["nsenter", "-t", str(pid), "-n", "--", str(ISTHMUS), "state", str(pid)]))
+            out.write(asked([*GDB, str(pid)]))
+            out.flush()
+    # faulthandler writes the Python stacks of all threads to the process's error output.
+    pythons = [pid for pid in pids if is_python(pid)]
+    for pid in pythons:
+        try:
+            os.kill(pid, signal.SIGABRT)
+        except (ProcessLookupError, PermissionError):
+            pass
+    if pythons:
+        time.sleep(1)
