@@ -174,8 +174,9 @@ fn a_completion_delivered_while_a_thread_falls_asleep_rings() {
     });
 }
 
-/// Fails where `Wakeup::disarm` silences the bell after it has disarmed it or the poll has taken
-/// the completions, and where it does not look at the sleepers once more.
+/// Fails where a poll calls `Wakeup::note_poll` after it has taken the completions, where
+/// `Wakeup::disarm` does not look at the sleepers once more, and where `Wakeup::tell_sleepers` sets
+/// `rung` only before it rings.
 #[test]
 fn polls_by_others_do_not_take_the_bell_from_a_thread_that_sleeps() {
     model(|| {
