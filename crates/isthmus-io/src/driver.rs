@@ -190,10 +190,9 @@ impl Driver {
         let Some(endpoint) = charge.endpoint.upgrade() else { return false };
         let polls = endpoint.polls();
         let made = polls.wrapping_sub(std::mem::replace(&mut charge.polls, polls));
-        let active = made > 0 && !endpoint.is_armed();
+        let active = endpoint.look(made > 0);
         if active != charge.standby {
             charge.standby = active;
-            endpoint.set_standby(active);
             let changed = if active {
                 self.poller.remove(endpoint.event_fd())
             } else {

@@ -4,13 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{EthernetError, is_frames_only};
 use isthmus_proto::{Config, Counters, Engine, PeerId, Refusal};
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
+use isthmus_wakeup::{Turn, Wakeup};
 use isthmus_wire::{Address, AsId, SubnetId};
 
 use crate::burst::Burst;
@@ -92,22 +93,13 @@ impl From<Refusal> for PostError {
 pub struct Endpoint {
     address: Address,
     core: Mutex<Core>,
-    shell: parking_lot::Mutex<Shell>,
-    /// The engine has news for the shell that its present owner may have missed.
-    pending: AtomicBool,
+    /// One thread at a time turns it ([`Endpoint::with_shell`]).
+    shell: Turn<Shell>,
     burst: Burst,
     /// What polls look at first; told with the engine locked, or by whoever turns the shell.
     watch: Arc<Watch>,
-    /// Somebody sleeps on the bell, or is about to.
-    armed: AtomicBool,
-    /// Threads that sleep until something is delivered: polls by others do not disarm the bell for them.
-    sleepers: AtomicUsize,
-    /// The bell was rung and not silenced since.
-    rung: AtomicBool,
-    /// The I/O thread does not sleep on this endpoint's descriptor: whoever polls need not be woken.
-    standby: AtomicBool,
-    /// The I/O thread was told that the program polls although the thread looks after the endpoint.
-    told: AtomicBool,
+    /// Who sleeps on the bell, and whether the I/O thread or the program looks after the endpoint.
+    wakeup: Wakeup,
     closed: AtomicBool,
     bell: Bell,
     event_fd: Poller,
@@ -176,15 +168,10 @@ impl Endpoint {
         let endpoint = Arc::new(Self {
             address,
             core: Mutex::new(Core::new(Engine::new(config), ProcessMemory::new(regions))),
-            shell: parking_lot::Mutex::new(shell),
-            pending: AtomicBool::new(false),
+            shell: Turn::new(shell),
             burst: Burst::new(),
             watch: Arc::new(Watch::new()),
-            armed: AtomicBool::new(false),
-            sleepers: AtomicUsize::new(0),
-            rung: AtomicBool::new(false),
-            standby: AtomicBool::new(true),
-            told: AtomicBool::new(false),
+            wakeup: Wakeup::new(),
             closed: AtomicBool::new(false),
             bell: Bell::new()?,
             event_fd,
@@ -212,29 +199,29 @@ impl Endpoint {
 
     /// What it did for each peer to which there was a lane, a line each; as it says itself when it closes.
     pub fn summary(&self) -> Vec<String> {
-        self.shell.lock().summary(&self.core)
+        self.with_shell(|shell| shell.summary(&self.core))
     }
 
     /// What each lane goes by, for diagnosis: "TCP", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
-        self.shell.lock().carriers()
+        self.with_shell(|shell| shell.carriers())
     }
 
     /// What lanes by UDP were made up of, and how many, in the order in which each was first
     /// chosen.
     pub fn udp_protocols(&self) -> Vec<(Composition, u64)> {
-        self.shell.lock().udp_protocols()
+        self.with_shell(|shell| shell.udp_protocols())
     }
 
     /// Why a local fabric that lanes went by has failed as a whole, if one has: what it carried
     /// goes by other lanes. `None` also while another thread turns the endpoint: ask again.
     pub fn fabric_failure(&self) -> Option<String> {
-        self.shell.try_lock()?.fabric_failure().map(str::to_owned)
+        self.try_with_shell(|shell| shell.fabric_failure().map(str::to_owned))?
     }
 
     /// Of which small protocols messages and lanes are made from now on.
     pub fn protocols(&self) -> Protocols {
-        self.shell.lock().protocols().clone()
+        self.with_shell(|shell| shell.protocols().clone())
     }
 
     /// Makes messages and lanes of these, in place of what the settings said: new ones, messages that wait, and lanes
@@ -245,11 +232,12 @@ impl Endpoint {
 
     /// The same of what `change` makes of those that there are, while nobody else changes them.
     pub fn change_protocols<T>(&self, change: impl FnOnce(&mut Protocols) -> T) -> T {
-        let mut shell = self.shell.lock();
-        let mut protocols = shell.protocols().clone();
-        let changed = change(&mut protocols);
-        shell.set_protocols(&self.core, protocols);
-        drop(shell);
+        let changed = self.with_shell(|shell| {
+            let mut protocols = shell.protocols().clone();
+            let changed = change(&mut protocols);
+            shell.set_protocols(&self.core, protocols);
+            changed
+        });
         // What waited may go now; of one that is closed nothing does.
         let _ = self.post(u64::MAX, |_| Ok(()));
         changed
@@ -257,18 +245,18 @@ impl Endpoint {
 
     /// Whether `transport` has lanes by UDP, or as frames.
     pub fn has_packets(&self) -> bool {
-        self.shell.lock().carriers_mut().has_packets()
+        self.with_shell(|shell| shell.carriers_mut().has_packets())
     }
 
     /// Takes up what names protocols whenever that changes in this configuration file, which is looked
     /// at every second in which anything comes or goes.
     pub fn follow(&self, path: &Path) {
-        self.shell.lock().follow(path);
+        self.with_shell(|shell| shell.follow(path));
     }
 
     /// UDP packets that were passed over: garbled, of strangers, altered on the way.
     pub fn dropped(&self) -> Dropped {
-        self.shell.lock().dropped()
+        self.with_shell(|shell| shell.dropped())
     }
 
     /// The index of a peer in this endpoint's table; makes no connection.
@@ -296,13 +284,14 @@ impl Endpoint {
     /// before the peer is named.
     pub fn call_one(&self, bytes: u64) {
         let train = (bytes / TRAIN_PART).min(TRAIN_MOST);
-        self.shell.lock().carriers_mut().hurry(if train < TRAIN_LEAST { 0 } else { train as u32 });
+        let train = if train < TRAIN_LEAST { 0 } else { train as u32 };
+        self.with_shell(|shell| shell.carriers_mut().hurry(train));
         self.core.lock().engine.call_one();
     }
 
     /// Lanes may be plain, and that is not said: what is posted is encrypted before, or somebody wants it so.
     pub fn let_lanes_be_plain(&self) {
-        self.shell.lock().carriers_mut().let_plain();
+        self.with_shell(|shell| shell.carriers_mut().let_plain());
     }
 
     /// The engine, for what may leave something to the next turn.
@@ -349,15 +338,15 @@ impl Endpoint {
     fn turn_until(&self, limit: Duration, done: impl Fn(&Self, &mut Shell) -> bool) {
         let start = Instant::now();
         loop {
-            let mut shell = self.shell.lock();
-            shell.turn(&self.core, true);
-            if done(self, &mut shell) || start.elapsed() > limit {
-                return;
-            }
-            let quiet = shell.doze();
-            drop(shell);
-            if !quiet {
-                continue;
+            let quiet = self.with_shell(|shell| {
+                shell.turn(&self.core, true);
+                let ends = done(self, shell) || start.elapsed() > limit;
+                (!ends).then(|| shell.doze())
+            });
+            match quiet {
+                None => return,
+                Some(false) => continue,
+                Some(true) => {}
             }
             wait_readable(self.event_fd.raw_fd(), CLOSE_STEP.as_millis().max(1) as i32);
         }

@@ -32,7 +32,7 @@ impl Endpoint {
         if busy && !self.burst.holds(len) {
             self.pump();
         }
-        self.tell_sleepers();
+        self.wakeup.tell_sleepers(self);
         posted
     }
 
@@ -65,16 +65,14 @@ impl Endpoint {
         if self.is_closed() {
             return false;
         }
-        let Some(mut shell) = self.shell.try_lock() else { return false };
-        // SAFETY: the caller's promise.
-        let sent = unsafe { shell.send_short(&self.core, &self.watch, request, iov, len) };
-        self.release(shell);
-        let Some((lane, sleeper)) = sent else { return false };
+        let sent = self.try_with_shell(|shell| {
+            // SAFETY: the caller's promise.
+            unsafe { shell.send_short(&self.core, &self.watch, request, iov, len) }
+        });
+        let Some(Some((lane, sleeper))) = sent else { return false };
         // What was written comes before what is read now: giving the shell up was a fence.
         if sleeper.is_asleep() {
-            let mut shell = self.shell.lock();
-            shell.wake(lane);
-            self.release(shell);
+            self.with_shell(|shell| shell.wake(lane));
         }
         true
     }
@@ -177,11 +175,11 @@ impl Endpoint {
         if !REACHED.contains(&len) || total(iov) != len || self.is_closed() {
             return false;
         }
-        let Some(mut shell) = self.shell.try_lock() else { return false };
-        // SAFETY: the caller's promise.
-        let done = unsafe { shell.reach(&self.core, &self.watch, request, wanted, iov) };
-        self.release(shell);
-        done
+        let done = self.try_with_shell(|shell| {
+            // SAFETY: the caller's promise.
+            unsafe { shell.reach(&self.core, &self.watch, request, wanted, iov) }
+        });
+        done == Some(true)
     }
 
     /// From now on this process takes part in every access of peers to its memory ([`crate::RegionTable::watch`]).
@@ -234,7 +232,7 @@ impl Endpoint {
         let Core { engine, memory, .. } = &mut *guard;
         let cancelled = engine.cancel(context, memory);
         drop(guard);
-        self.tell_sleepers();
+        self.wakeup.tell_sleepers(self);
         cancelled
     }
 

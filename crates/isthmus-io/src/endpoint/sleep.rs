@@ -1,8 +1,9 @@
 //! Sleeping until there is something to poll for.
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use isthmus_wakeup::Bells;
 
 use super::Endpoint;
 
@@ -22,42 +23,22 @@ impl Endpoint {
     /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread turns the
     /// engine. False where completions are already waiting.
     pub fn arm(&self) -> bool {
-        self.armed.store(true, Ordering::SeqCst);
-        // The polls that follow may have to tell it again.
-        self.told.store(false, Ordering::SeqCst);
+        let sleeps = self.wakeup.arm(self);
         self.watch.stir();
-        if self.core.lock().engine.has_completions() {
-            return false;
-        }
-        self.driver.wake();
-        true
+        sleeps
     }
 
     /// As [`Endpoint::arm`], for a thread that sleeps while others may poll: until it says
     /// [`Endpoint::wake_up`], their polls leave the bell armed. To be undone either way.
     pub fn fall_asleep(&self) -> bool {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        self.arm()
+        let sleeps = self.wakeup.fall_asleep(self);
+        self.watch.stir();
+        sleeps
     }
 
     /// The end of [`Endpoint::fall_asleep`].
     pub fn wake_up(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// The program polls, and needs no bell unless another thread of its sleeps.
-    pub(super) fn disarm(&self) {
-        // Whoever polls takes all that there is, and wakes those for whom some of it is.
-        if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst) {
-            self.bell.silence();
-        }
-        if self.sleepers.load(Ordering::SeqCst) > 0 || !self.armed.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        // One that fell asleep between the two looks counted itself before it armed.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            self.armed.store(true, Ordering::SeqCst);
-        }
+        self.wakeup.wake_up();
     }
 
     /// Sleeps until completions wait or `timeout` has passed (`None`: no limit). False
@@ -69,6 +50,24 @@ impl Endpoint {
         let limit = timeout.map_or(-1, |t| t.as_millis().min(i32::MAX as u128) as i32);
         wait_readable(self.bell.raw_fd(), limit);
         self.core.lock().engine.has_completions()
+    }
+}
+
+impl Bells for Endpoint {
+    fn has_completions(&self) -> bool {
+        self.core.lock().engine.has_completions()
+    }
+
+    fn ring(&self) {
+        self.bell.ring();
+    }
+
+    fn silence(&self) {
+        self.bell.silence();
+    }
+
+    fn wake_io_thread(&self) {
+        self.driver.wake();
     }
 }
 

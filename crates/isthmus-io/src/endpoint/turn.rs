@@ -2,11 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use isthmus_proto::Completion;
-use parking_lot::MutexGuard;
 
 use super::Endpoint;
 use crate::courtesy::{self, NAP};
@@ -16,15 +14,6 @@ use crate::watch::{POLLS_A_LOOK, Watch};
 
 /// Turns that the I/O thread makes before it looks at other endpoints.
 const TURNS_PER_DRIVE: usize = 16;
-
-/// A fence, where an atomic exchange was made just before: on some processors that is one.
-#[inline]
-fn fence_after_exchange() {
-    #[cfg(target_arch = "x86_64")]
-    std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    #[cfg(not(target_arch = "x86_64"))]
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
 
 impl Endpoint {
     /// Turns the engine and moves finished operations into `out` (appending; `out` is
@@ -57,11 +46,7 @@ impl Endpoint {
         if self.watch.count_poll().is_multiple_of(POLLS_A_LOOK) {
             self.driver.put_off();
         }
-        if self.armed.load(Ordering::Relaxed) {
-            self.disarm();
-        } else if !self.standby.load(Ordering::Relaxed) {
-            self.tell_driver();
-        }
+        self.wakeup.note_poll(self);
         if self.burst.end() {
             self.pump();
         }
@@ -86,7 +71,7 @@ impl Endpoint {
             courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
         } else {
             // Whoever turns the shell works for us: polling on would only hold that up.
-            courtesy::found_busy(|| self.shell.try_lock_for(NAP).map_or((), drop));
+            courtesy::found_busy(|| self.shell.wait(|shell| self.put_out(shell), NAP));
         }
         moved
     }
@@ -103,88 +88,66 @@ impl Endpoint {
 
     /// Lets the shell write what was just posted, here or where it is being turned.
     pub(super) fn pump(&self) {
-        self.pending.store(true, Ordering::SeqCst);
-        while self.pending.load(Ordering::SeqCst) {
-            fence_after_exchange();
-            let Some(mut shell) = self.shell.try_lock() else { return };
-            self.watch.stir();
-            self.pending.store(false, Ordering::SeqCst);
-            shell.put_out(&self.core);
-            drop(shell);
-            self.tell_sleepers();
-        }
+        self.shell.post(|shell| self.put_out(shell));
+    }
+
+    /// Works with the shell once no other thread does. Then writes what others have posted meanwhile, and wakes those who
+    /// sleep until something is delivered. A fence lies between the work and the return.
+    #[inline]
+    pub(super) fn with_shell<R>(&self, work: impl FnOnce(&mut Shell) -> R) -> R {
+        let result = self.shell.with(|shell| self.put_out(shell), work);
+        self.wakeup.tell_sleepers(self);
+        result
+    }
+
+    /// As [`Endpoint::with_shell`]; `None` where another thread has the shell.
+    #[inline]
+    pub(super) fn try_with_shell<R>(&self, work: impl FnOnce(&mut Shell) -> R) -> Option<R> {
+        let result = self.shell.try_with(|shell| self.put_out(shell), work)?;
+        self.wakeup.tell_sleepers(self);
+        Some(result)
+    }
+
+    /// Writes what was posted, and wakes those who sleep until that is done.
+    fn put_out(&self, shell: &mut Shell) {
+        self.watch.stir();
+        shell.put_out(&self.core);
+        self.wakeup.tell_sleepers(self);
     }
 
     /// Whether there is nothing to do, and whatever comes will show at the descriptor.
     fn is_quiet(&self) -> bool {
         // Whoever was to be woken is roused by the next poll.
         self.watch.stir();
-        self.shell.try_lock().is_none_or(|mut shell| shell.doze())
+        self.try_with_shell(Shell::doze).unwrap_or(true)
     }
 
     /// Turns the shell once, unless somebody else does; what became of that.
     fn turn(&self, fully: bool) -> Option<Turned> {
-        let mut shell = self.shell.try_lock()?;
-        self.watch.stir();
-        if self.standby.load(Ordering::Relaxed) {
-            shell.rouse();
-        }
-        let turned = shell.turn(&self.core, fully);
-        self.release(shell);
-        Some(turned)
+        self.try_with_shell(|shell| {
+            self.watch.stir();
+            if self.wakeup.is_left_to_program() {
+                shell.rouse();
+            }
+            shell.turn(&self.core, fully)
+        })
     }
 
     /// As [`Endpoint::turn`], as far as there is a short way ([`Shell::turn_briefly`]).
     fn turn_briefly(&self, room: usize, out: &mut Vec<Completion>) -> Brief {
-        let Some(mut shell) = self.shell.try_lock() else { return Brief::No };
-        if self.standby.load(Ordering::Relaxed) {
-            shell.rouse();
-        }
-        let brief = shell.turn_briefly(&self.core, &self.watch, room, out);
-        self.release(shell);
-        brief
-    }
-
-    /// The program polls, and the I/O thread sleeps until something comes. Polls may take that before the thread has seen
-    /// it, which then would not know that nobody is woken any more when they end.
-    #[cold]
-    fn tell_driver(&self) {
-        if !self.told.load(Ordering::Relaxed) && !self.told.swap(true, Ordering::SeqCst) {
-            self.driver.wake();
-        }
-    }
-
-    /// Gives the shell up, which is a fence, and does what came while it was held.
-    #[inline]
-    pub(super) fn release(&self, shell: MutexGuard<'_, Shell>) {
-        drop(shell);
-        fence_after_exchange();
-        if self.pending.load(Ordering::SeqCst) {
-            self.pump();
-        }
-        self.tell_sleepers();
-    }
-
-    /// Wakes who sleeps until something is delivered, if something is: after whatever may have finished an operation,
-    /// posting and cancelling among it.
-    #[inline]
-    pub(super) fn tell_sleepers(&self) {
-        if self.armed.load(Ordering::Relaxed) && self.core.lock().engine.has_completions() {
-            // Before it: polls silence it while this thread has no processor. After it: one may have done so too early.
-            self.rung.store(true, Ordering::SeqCst);
-            self.bell.ring();
-            self.rung.store(true, Ordering::SeqCst);
-        }
+        let brief = self.try_with_shell(|shell| {
+            if self.wakeup.is_left_to_program() {
+                shell.rouse();
+            }
+            shell.turn_briefly(&self.core, &self.watch, room, out)
+        });
+        brief.unwrap_or(Brief::No)
     }
 
     // What follows is for the I/O thread.
 
     pub(crate) fn polls(&self) -> u64 {
         self.watch.polls()
-    }
-
-    pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn attend(&self, attended: bool) {
@@ -209,19 +172,20 @@ impl Endpoint {
         }
     }
 
-    /// The I/O thread leaves the endpoint to the program, or takes over.
-    pub(crate) fn set_standby(&self, standby: bool) {
-        self.standby.store(standby, Ordering::Relaxed);
-        self.told.store(false, Ordering::SeqCst);
+    /// Leaves the endpoint to the program if that `polled` and no thread of it sleeps, or else takes over; whether it is
+    /// left to the program.
+    pub(crate) fn look(&self, polled: bool) -> bool {
+        self.wakeup.look(polled)
     }
 
     /// The I/O thread is about to sleep until the endpoint's descriptor is readable.
     pub(crate) fn doze(&self) {
         if !self.is_closed() {
             // Who holds it now may not come again.
-            let mut shell = self.shell.lock();
-            self.watch.stir();
-            shell.doze();
+            self.with_shell(|shell| {
+                self.watch.stir();
+                shell.doze();
+            });
         }
     }
 
@@ -231,7 +195,7 @@ impl Endpoint {
         let now = guard.now();
         let engine = guard.engine.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
         drop(guard);
-        let shell = if self.is_closed() { None } else { self.shell.lock().deadline() };
+        let shell = if self.is_closed() { None } else { self.with_shell(|shell| shell.deadline()) };
         engine.into_iter().chain(shell).min()
     }
 }
@@ -251,11 +215,11 @@ mod tests {
         let mut out = Vec::new();
         let mut notice = || {
             endpoint.poll(&mut out);
-            while endpoint.standby.load(Ordering::Relaxed) {
+            while endpoint.wakeup.is_left_to_program() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let start = Instant::now();
-            while !endpoint.standby.load(Ordering::Relaxed) {
+            while !endpoint.wakeup.is_left_to_program() {
                 endpoint.poll(&mut out);
                 std::thread::yield_now();
             }

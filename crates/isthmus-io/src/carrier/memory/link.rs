@@ -9,10 +9,10 @@
 //! reader tries both on long pieces, and says how it wants them (`copies.rs`).
 
 use std::io;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Access as Wanted, RemoteRange};
+use isthmus_wakeup::sleeper;
 use isthmus_wire::frame::Message;
 
 use super::copies::{Copies, Trial};
@@ -192,8 +192,7 @@ impl Link {
 
     /// Tells the neighbour how far we have read.
     pub(super) fn tell(&mut self) {
-        if self.reader.tell() && self.segment.other_wait().load(SeqCst) != 0 {
-            self.segment.other_wait().store(0, Relaxed);
+        if self.reader.tell() && sleeper::take_sleep(self.segment.other_wait()) {
             self.ring_if_asleep();
         }
     }
@@ -359,7 +358,7 @@ impl Link {
         let mut done = unsafe { self.put(pieces, lent, total) };
         self.waits = done.is_ok_and(|done| done < total);
         if self.waits {
-            self.segment.own_wait().swap(1, SeqCst);
+            sleeper::will_sleep(self.segment.own_wait());
             if self.is_writable() {
                 // SAFETY: the caller's promise.
                 done = unsafe { self.put(pieces, lent, total) };
@@ -602,9 +601,9 @@ impl Link {
     /// This end is about to sleep until the neighbour wakes it; false where there is something to do first.
     pub(super) fn doze(&mut self) -> bool {
         if self.waits || self.loans.as_ref().is_some_and(|loans| loans.any()) {
-            self.segment.own_wait().swap(1, SeqCst);
+            sleeper::will_sleep(self.segment.own_wait());
         }
-        self.segment.own_sleep().swap(1, SeqCst);
+        sleeper::will_sleep(self.segment.own_sleep());
         !self.is_readable() && !self.is_writable() && !self.has_returned()
     }
 
@@ -616,7 +615,7 @@ impl Link {
 
     /// This end looks by itself whether something has come.
     pub(super) fn rouse(&mut self) {
-        self.segment.own_sleep().store(0, Relaxed);
+        sleeper::will_look(self.segment.own_sleep());
     }
 
     /// Nothing has come or gone for a while: gives back memory that holds nothing.
@@ -634,11 +633,7 @@ impl Link {
 
     /// Notes that the neighbour is to be woken, if it sleeps.
     pub(super) fn ring_if_asleep(&mut self) {
-        let sleep = self.segment.other_sleep();
-        if sleep.load(SeqCst) != 0 {
-            sleep.store(0, Relaxed);
-            self.rings = true;
-        }
+        self.rings |= sleeper::take_sleep(self.segment.other_sleep());
     }
 }
 

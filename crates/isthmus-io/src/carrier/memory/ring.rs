@@ -18,6 +18,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use isthmus_wakeup::sleeper;
+
 use super::streaming;
 
 /// Bytes before a record's payload.
@@ -289,8 +291,7 @@ impl Writer {
     fn publish(&mut self, kind: u64, len: u64) {
         let next = self.tail + span(len);
         self.place.word(next).store(0, Ordering::Relaxed);
-        // Whoever looks afterwards whether the reader sleeps looks after this.
-        self.place.word(self.tail).swap(kind << 32 | len, Ordering::SeqCst);
+        sleeper::publish(self.place.word(self.tail), kind << 32 | len);
         self.tail = next;
     }
 
@@ -527,8 +528,7 @@ impl Reader {
             return false;
         }
         self.told = self.at;
-        // Whoever looks afterwards whether the writer waits looks after this.
-        self.place.head().swap(self.at, Ordering::SeqCst);
+        sleeper::publish(self.place.head(), self.at);
         true
     }
 }

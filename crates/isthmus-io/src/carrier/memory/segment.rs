@@ -13,9 +13,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Weak};
 
+use isthmus_wakeup::sleeper;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 
@@ -87,7 +88,7 @@ impl Sleeper {
     #[inline]
     pub(crate) fn is_asleep(self) -> bool {
         // SAFETY: addresses of mappings stay mapped ([`Mapping`]).
-        unsafe { self.0.as_ref() }.load(SeqCst) != 0
+        sleeper::sleeps(unsafe { self.0.as_ref() })
     }
 }
 
