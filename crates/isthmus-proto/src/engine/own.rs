@@ -11,7 +11,7 @@ use super::remote::{access_of, apply_atomic};
 use super::short::SHORT_MAX;
 use super::state::{Early, Kind, Target};
 use crate::memory::{Memory, Place};
-use crate::{AtomicKind, AtomicRequest, Fence, Level, OpError, PeerId, SendRequest};
+use crate::{AtomicKind, AtomicRequest, Fence, Level, OpError, PeerId, RemoteRange, SendRequest};
 
 /// The number of messages that no frame carried.
 const UNNUMBERED: u64 = u64::MAX;
@@ -136,7 +136,8 @@ impl Engine {
                 if request.kind != AtomicKind::Update {
                     mem.store(result, 0, &earlier);
                 }
-                self.report_access(peer, (atomic.key, atomic.len), access_of(&atomic), None);
+                let range = RemoteRange { key: atomic.key, addr: atomic.addr, len: atomic.len };
+                self.report_access(peer, range, access_of(&atomic), None);
             }
         }
         self.finish(index, mem);
