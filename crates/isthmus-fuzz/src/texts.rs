@@ -122,7 +122,7 @@ status = "127.0.0.1:9410"
 [subnet.campus]
 plain = true
 listen = "10.1.0.1:4100"
-targets = ["10.1.0.0/16", "2001:db8::/32", "10.2.0.1"]
+targets = ["10.1.0.0/16", "2001:db8::/32", "10.2.0.1:5000-5100", "[fd00::/8]:7"]
 
 [tls]
 certificate = "keys/router.pem"
