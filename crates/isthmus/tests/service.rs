@@ -36,8 +36,7 @@ fn isthmus(folder: &Path) -> Command {
 impl Service {
     fn start(words: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let port =
-            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port();
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port();
         for name in ["data", "more"] {
             fs::create_dir(folder.path().join(name)).expect("made");
             fs::write(folder.path().join(name).join("file"), name).expect("written");
