@@ -144,7 +144,7 @@ pub(crate) fn router_config(input: &[u8]) {
             assert!(config.limits.lanes > 0 && (1..=64).contains(&config.limits.links));
             assert!(config.status.is_none_or(|status| status.ip().is_loopback()));
             for prefix in config.subnets.values().flat_map(|subnet| &subnet.targets) {
-                let _ = prefix.contains([10, 1, 2, 3].into());
+                let _ = prefix.contains(([10, 1, 2, 3], 5000).into());
             }
             let _ = config.lets_speak(2, 5);
         }
