@@ -143,7 +143,8 @@ def start_router(isthmus, folder, threads, place):
     with open(f"{folder}/map.toml", "w") as out:
         out.write(f'[as]\nid = 1\n{subnets}[[router]]\nname = "r"\njoins = ["a", "b"]\n{ends}')
     with open(f"{folder}/router.toml", "w") as out:
-        out.write('name = "r"\nmap = "map.toml"\n[subnet.a]\nplain = true\n[subnet.b]\nplain = true\n')
+        targets = 'targets = ["127.0.0.0/8", "10.99.0.0/16"]\n'
+        out.write(f'name = "r"\nmap = "map.toml"\n[subnet.a]\nplain = true\n{targets}[subnet.b]\nplain = true\n{targets}')
     command = [*place.at("router"), isthmus, "router", "run", "--config", f"{folder}/router.toml"]
     notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notices.bind(f"{folder}/notify")

@@ -180,7 +180,8 @@ endpoints = {{ {near} = "{own.inward(number)}:{port}", {far} = "{own.outward(num
 
 def router_text(name, stage, own, other, transport):
     joined = own.shape.subnets[stage : stage + 2]
-    plain = "\n".join(f"[subnet.{subnet.name}]\nplain = true\n" for subnet in joined)
+    targets = f'["10.{own.as_id}.0.0/16"]'
+    plain = "\n".join(f"[subnet.{subnet.name}]\nplain = true\ntargets = {targets}\n" for subnet in joined)
     if own.shape.stages[stage] is own.shape.stages[-1]:
         plain += f'\n[subnet.wan]\ntransport = "{transport}"\n'
     return f"""name = "{name}"

@@ -122,7 +122,7 @@ status = "127.0.0.1:9410"
 [subnet.campus]
 plain = true
 listen = "10.1.0.1:4100"
-targets = ["10.1.0.0/16", "2001:db8::/32", "10.2.0.1"]
+targets = ["10.1.0.0/16", "2001:db8::/32", "10.2.0.1:5000-5100", "[fd00::/8]:7"]
 
 [tls]
 certificate = "keys/router.pem"
@@ -144,7 +144,7 @@ pub(crate) fn router_config(input: &[u8]) {
             assert!(config.limits.lanes > 0 && (1..=64).contains(&config.limits.links));
             assert!(config.status.is_none_or(|status| status.ip().is_loopback()));
             for prefix in config.subnets.values().flat_map(|subnet| &subnet.targets) {
-                let _ = prefix.contains([10, 1, 2, 3].into());
+                let _ = prefix.contains(([10, 1, 2, 3], 5000).into());
             }
             let _ = config.lets_speak(2, 5);
         }

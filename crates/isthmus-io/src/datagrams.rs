@@ -14,7 +14,7 @@ use socket2::{SockAddr, SockRef};
 
 use crate::endpoint::{OpenError, PostError, random_incarnation, total};
 use crate::interface::mtu_at;
-use crate::listen::for_tcp;
+use crate::listen::{for_tcp, in_range};
 use crate::log::debug_log;
 use crate::poller::{Bell, Poller};
 use crate::{Endpoint, Settings, signals};
@@ -105,8 +105,9 @@ impl Datagrams {
             None => settings.own_ip()?,
         };
         let at = SocketAddr::new(ip, bind.map_or(0, |at| at.port()));
-        let fail = |cause| OpenError::Listen { at, cause };
-        let socket = UdpSocket::bind(for_tcp(at)).map_err(fail)?;
+        let socket = in_range(settings, at, |at| {
+            UdpSocket::bind(for_tcp(at)).map_err(|cause| OpenError::Listen { at, cause })
+        })?;
         socket.set_nonblocking(true)?;
         // As much as the system allows; less only means more losses.
         let _ = SockRef::from(&socket).set_recv_buffer_size(KERNEL_BUFFER);

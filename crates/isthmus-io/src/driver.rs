@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::diagnosis::StateDoor;
-use crate::log::warn_log;
+use crate::log::warn_sparingly;
 use crate::poller::{Alarm, Bell, Events, Poller};
 use crate::signals;
 use crate::watch::POLLS_A_LOOK;
@@ -144,7 +144,7 @@ impl Driver {
         let mut timeout = None;
         loop {
             if let Err(error) = self.poller.wait(&mut events, timeout) {
-                warn_log!("the I/O thread cannot wait for events: {error}");
+                warn_sparingly!("the I/O thread cannot wait for events: {error}");
                 thread::sleep(TICK);
             }
             for ready in (0..).map_while(|i| events.get(i)) {
@@ -199,7 +199,7 @@ impl Driver {
                 self.poller.add(endpoint.event_fd(), charge.key, false)
             };
             if let Err(error) = changed {
-                warn_log!("the I/O thread cannot watch an endpoint: {error}");
+                warn_sparingly!("the I/O thread cannot watch an endpoint: {error}");
             }
         }
         endpoint.attend(active);

@@ -1,7 +1,7 @@
 //! An endpoint: the engine, its shell, and whoever turns them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +46,18 @@ pub enum OpenError {
     /// No address to listen at.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
+    /// Other programs, or other endpoints, have all of the range.
+    #[error(
+        "no port from {first} to {last} is free at {ip}, by TCP and by UDP; widen the setting `port_range`"
+    )]
+    Range {
+        /// The range.
+        first: u16,
+        /// Its last port.
+        last: u16,
+        /// Where.
+        ip: IpAddr,
+    },
     /// The listening socket could not be made.
     #[error("cannot listen at {at}: {cause}; choose another interface or port")]
     Listen {

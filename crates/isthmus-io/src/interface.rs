@@ -1,7 +1,8 @@
 //! Which of the host's addresses an endpoint uses.
 
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::Path;
 
 use if_addrs::Interface;
 use isthmus_datagram::{LinkState, link_state};
@@ -48,21 +49,102 @@ pub enum InterfaceError {
     Ethernet(#[from] isthmus_datagram::EthernetError),
 }
 
+/// An address of this host, and why it is the one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The address.
+    pub ip: IpAddr,
+    /// The interface that has it; empty where the system lists none.
+    pub interface: String,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why an interface was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The setting `interface` names it.
+    Named,
+    /// The kernel sends what goes to other networks from there.
+    Route,
+    /// The kernel has no route to other networks; it is up, and has a carrier.
+    Carrier,
+    /// Nothing else is up.
+    Loopback,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Named => "the setting `interface` names it",
+            Self::Route => "the kernel's route to other networks leaves by it",
+            Self::Carrier => "it is up and has a carrier, and no route leads to other networks",
+            Self::Loopback => "no other interface is up and has a carrier",
+        })
+    }
+}
+
+/// What the kernel knows of routes and links.
+trait Kernel {
+    /// The address of this host from which packets to `to` are sent; none: there is no route.
+    fn source_to(&self, to: IpAddr) -> Option<IpAddr>;
+    fn link(&self, interface: &str) -> LinkState;
+    /// Whether it is a device, and no bridge, tunnel or other thing of the kernel's own.
+    fn is_device(&self, interface: &str) -> bool;
+}
+
+/// The kernel of this host.
+struct Host;
+
+impl Kernel for Host {
+    fn source_to(&self, to: IpAddr) -> Option<IpAddr> {
+        source_to(to)
+    }
+
+    fn link(&self, interface: &str) -> LinkState {
+        link_state(interface)
+    }
+
+    fn is_device(&self, interface: &str) -> bool {
+        Path::new("/sys/class/net").join(interface).join("device").exists()
+    }
+}
+
+/// The address of this host from which the kernel sends packets to `to`; none: it has no route there.
+///
+/// It looks the route up as for any packet: by policy, prefix length and metric, of both versions of IP. Connecting a UDP
+/// socket asks it that and sends nothing. Netlink would tell the same, and containers may forbid it.
+pub fn source_to(to: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // The port plays no part; 9 is "discard".
+    socket.connect((to, 9)).ok()?;
+    socket.local_addr().ok().map(|at| at.ip())
+}
+
+/// Addresses in other networks whose route is that to "everywhere else". Two of each version, as some hosts have none to
+/// those for documentation (RFC 5737), and some tunnels take one half of all addresses.
+const ELSEWHERE: [IpAddr; 4] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)),
+    IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2620, 0xfe, 0, 0, 0, 0, 0, 0xfe)),
+];
+
 /// The address to listen on: that of the interface `wanted` (a name or an address), or
-/// with an empty `wanted` the one of the default route, else the first that is not
-/// loopback, else loopback.
-pub(crate) fn choose(wanted: &str) -> Result<IpAddr, InterfaceError> {
+/// with an empty `wanted` the one that the kernel reaches other networks from, else the first
+/// that has a carrier, else loopback.
+pub(crate) fn choose(wanted: &str) -> Result<Chosen, InterfaceError> {
     let all = if_addrs::get_if_addrs().map_err(InterfaceError::List)?;
-    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    pick(&all, &routes, wanted)
+    pick(&all, &Host, wanted)
 }
 
 /// The same where an address of one family is wanted; `None`: the host has no such.
 pub(crate) fn choose_of(family: Family, wanted: &str) -> Option<IpAddr> {
     let mut all = if_addrs::get_if_addrs().ok()?;
     all.retain(|interface| Family::of(interface.ip()) == family);
-    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    pick(&all, &routes, wanted).ok().filter(|ip| all.iter().any(|interface| interface.ip() == *ip))
+    let chosen = pick(&all, &Host, wanted).ok()?;
+    all.iter().any(|interface| interface.ip() == chosen.ip).then_some(chosen.ip)
 }
 
 /// The interface of the host that has this address.
@@ -109,43 +191,40 @@ pub fn interface_trouble(interface: &str, ip: IpAddr) -> Option<String> {
     }
 }
 
-fn pick(all: &[Interface], routes: &str, wanted: &str) -> Result<IpAddr, InterfaceError> {
+fn pick(all: &[Interface], kernel: &impl Kernel, wanted: &str) -> Result<Chosen, InterfaceError> {
+    let chosen = |found: &Interface, why| Chosen { ip: found.ip(), interface: found.name.clone(), why };
     if !wanted.is_empty() {
         let named = |i: &&Interface| i.name == wanted || wanted.parse() == Ok(i.ip());
-        return by_preference(all.iter().filter(named)).ok_or_else(|| InterfaceError::Unknown {
+        let found = by_preference(all.iter().filter(named)).ok_or_else(|| InterfaceError::Unknown {
             wanted: wanted.to_owned(),
             present: all.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect::<Vec<_>>().join(", "),
-        });
+        })?;
+        return Ok(chosen(found, Why::Named));
     }
-    let routed =
-        default_interface(routes).and_then(|name| by_preference(all.iter().filter(|i| i.name == name)));
-    let outward = || by_preference(all.iter().filter(|i| !i.is_loopback()));
-    let any = || by_preference(all.iter());
-    Ok(routed.or_else(outward).or_else(any).unwrap_or(Ipv4Addr::LOCALHOST.into()))
+    let is_up = |i: &&Interface| !i.is_loopback() && kernel.link(&i.name) == LinkState::Up;
+    let routed = ELSEWHERE.iter().find_map(|to| {
+        let source = kernel.source_to(*to)?;
+        all.iter().filter(is_up).find(|i| i.ip() == source)
+    });
+    if let Some(found) = routed {
+        return Ok(chosen(found, Why::Route));
+    }
+    let by_device = by_preference(all.iter().filter(is_up).filter(|i| kernel.is_device(&i.name)));
+    if let Some(found) = by_device.or_else(|| by_preference(all.iter().filter(is_up))) {
+        return Ok(chosen(found, Why::Carrier));
+    }
+    let own = by_preference(all.iter().filter(|i| i.is_loopback()));
+    let nothing = Chosen { ip: Ipv4Addr::LOCALHOST.into(), interface: String::new(), why: Why::Loopback };
+    Ok(own.map_or(nothing, |found| chosen(found, Why::Loopback)))
 }
 
 /// IPv4 before IPv6; link-local IPv6 addresses need a scope and do not travel.
-fn by_preference<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Option<IpAddr> {
-    let usable = |ip: &IpAddr| match ip {
+fn by_preference<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Option<&'a Interface> {
+    let usable = |i: &&Interface| match i.ip() {
         IpAddr::V4(_) => true,
         IpAddr::V6(v6) => !v6.is_unicast_link_local(),
     };
-    interfaces.map(|i| i.ip()).filter(usable).min_by_key(IpAddr::is_ipv6)
-}
-
-/// The interface of the default route with the least metric, from `/proc/net/route`.
-fn default_interface(routes: &str) -> Option<&str> {
-    routes
-        .lines()
-        .skip(1)
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let (name, destination, metric) =
-                (*fields.first()?, *fields.get(1)?, fields.get(6)?.parse::<u32>().ok()?);
-            (destination == "00000000").then_some((metric, name))
-        })
-        .min_by_key(|(metric, _)| *metric)
-        .map(|(_, name)| name)
+    interfaces.filter(usable).min_by_key(|i| i.ip().is_ipv6())
 }
 
 #[cfg(test)]
@@ -161,21 +240,102 @@ mod tests {
         }
     }
 
+    /// A kernel with such routes and links.
+    #[derive(Default)]
+    struct Made {
+        /// From which address what goes to other networks is sent, of each version of IP.
+        v4: Option<&'static str>,
+        v6: Option<&'static str>,
+        down: &'static [&'static str],
+        bare: &'static [&'static str],
+        devices: &'static [&'static str],
+    }
+
+    impl Kernel for Made {
+        fn source_to(&self, to: IpAddr) -> Option<IpAddr> {
+            let source = if to.is_ipv4() { self.v4 } else { self.v6 };
+            source.map(|ip| ip.parse().expect("an address"))
+        }
+
+        fn link(&self, interface: &str) -> LinkState {
+            match (self.down.contains(&interface), self.bare.contains(&interface)) {
+                (true, _) => LinkState::Down,
+                (_, true) => LinkState::NoCarrier,
+                _ => LinkState::Up,
+            }
+        }
+
+        fn is_device(&self, interface: &str) -> bool {
+            self.devices.contains(&interface)
+        }
+    }
+
+    fn interface(name: &str, ip: &str) -> Interface {
+        let addr = match ip.parse().expect("an address") {
+            IpAddr::V4(ip) => if_addrs::IfAddr::V4(if_addrs::Ifv4Addr {
+                ip,
+                netmask: Ipv4Addr::new(255, 255, 255, 0),
+                prefixlen: 24,
+                broadcast: None,
+            }),
+            IpAddr::V6(ip) => if_addrs::IfAddr::V6(if_addrs::Ifv6Addr {
+                ip,
+                netmask: Ipv6Addr::UNSPECIFIED,
+                prefixlen: 64,
+                broadcast: None,
+            }),
+        };
+        Interface { name: name.to_owned(), addr, index: None }
+    }
+
+    fn picked(all: &[(&str, &str)], kernel: &Made) -> (String, Why) {
+        let lo = interface("lo", "127.0.0.1");
+        let all: Vec<_> =
+            std::iter::once(lo).chain(all.iter().map(|(name, ip)| interface(name, ip))).collect();
+        let chosen = pick(&all, kernel, "").expect("one is always found");
+        (chosen.ip.to_string(), chosen.why)
+    }
+
     #[test]
-    fn the_default_route_with_the_least_metric_counts() {
-        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n\
-                      mgmt\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\n\
-                      slow\t00000000\t0100000A\t0003\t0\t0\t200\t00000000\n\
-                      wan0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\n";
-        assert_eq!(default_interface(routes), Some("wan0"));
-        assert_eq!(default_interface(""), None);
+    fn a_bridge_without_a_carrier_that_comes_first_is_not_taken() {
+        let all = [("docker0", "172.17.0.1"), ("virbr0", "192.168.122.1"), ("ib0", "10.1.0.1")];
+        for kernel in [
+            Made { bare: &["docker0", "virbr0"], ..Made::default() },
+            Made { down: &["docker0", "virbr0"], ..Made::default() },
+            // They are up, as containers run: a device goes before them.
+            Made { devices: &["ib0"], ..Made::default() },
+            // The kernel still has a route by an interface that lost its carrier.
+            Made { v4: Some("172.17.0.1"), bare: &["docker0", "virbr0"], ..Made::default() },
+        ] {
+            assert_eq!(picked(&all, &kernel), ("10.1.0.1".to_owned(), Why::Carrier));
+        }
+        let all_down = Made { down: &["docker0", "virbr0"], bare: &["ib0"], ..Made::default() };
+        assert_eq!(picked(&all, &all_down), ("127.0.0.1".to_owned(), Why::Loopback));
+    }
+
+    #[test]
+    fn the_kernels_route_decides_of_whichever_version_of_ip() {
+        let all = [("eth0", "10.1.0.1"), ("tun0", "10.8.0.2"), ("eth1", "fd00::1"), ("eth1", "10.2.0.1")];
+        // A VPN with 0.0.0.0/1 and 128.0.0.0/1 goes before a default route, which the kernel knows.
+        let vpn = Made { v4: Some("10.8.0.2"), devices: &["eth0"], ..Made::default() };
+        assert_eq!(picked(&all, &vpn), ("10.8.0.2".to_owned(), Why::Route));
+        let v6 = Made { v6: Some("fd00::1"), ..Made::default() };
+        assert_eq!(picked(&all, &v6), ("fd00::1".to_owned(), Why::Route));
+        let v4 = Made { v4: Some("10.2.0.1"), v6: Some("fd00::1"), ..Made::default() };
+        assert_eq!(picked(&all, &v4), ("10.2.0.1".to_owned(), Why::Route));
+    }
+
+    #[test]
+    fn the_kernel_tells_where_packets_are_sent_from() {
+        assert_eq!(source_to(Ipv4Addr::new(127, 1, 2, 3).into()), Some(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]
     fn an_unknown_interface_is_named_with_what_there_is() {
         let error = choose("nonesuch0").expect_err("unknown").to_string();
         assert!(error.contains("`nonesuch0`") && error.contains("lo (127.0.0.1)"), "{error}");
-        assert_eq!(choose("lo").expect("every host has one"), IpAddr::from(Ipv4Addr::LOCALHOST));
-        assert_eq!(choose("127.0.0.1").expect("by address"), IpAddr::from(Ipv4Addr::LOCALHOST));
+        assert_eq!(choose("lo").expect("every host has one").ip, IpAddr::from(Ipv4Addr::LOCALHOST));
+        let by_address = choose("127.0.0.1").expect("by address");
+        assert_eq!((by_address.ip, by_address.why), (IpAddr::from(Ipv4Addr::LOCALHOST), Why::Named));
     }
 }

@@ -30,13 +30,15 @@ pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};
 pub use endpoint::diagnosis::state_of;
 pub use endpoint::{Endpoint, OpenError, PostError};
-pub use interface::{Family, InterfaceError, interface_of, interface_trouble, network_bits_of};
+pub use interface::{
+    Chosen, Family, InterfaceError, Why, interface_of, interface_trouble, network_bits_of, source_to,
+};
 pub use isthmus_udp::{Composition, Dropped, SpecError};
 pub use isthmus_units::PerHost;
 pub use regions::{Access, RegionTable, RegisterError};
 pub use settings::{
-    Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, Protocols, RateLimits, Routers, Settings,
-    SettingsError, Streams, Summary, Switch, TcpCongestion, TlsMode, Transport, environment_name,
+    Credit, KeyFiles, MessageTransfer, PARAMETERS, Parameter, PortRange, Protocols, RateLimits, Routers,
+    Settings, SettingsError, Streams, Summary, Switch, TcpCongestion, TlsMode, Transport, environment_name,
 };
 pub use signals::{block_all as block_signals, process_number};
 pub use watch::Watch;

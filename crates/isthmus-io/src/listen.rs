@@ -32,18 +32,38 @@ pub(crate) struct Listening {
 pub(crate) fn listen(settings: &Settings, bind: Option<SocketAddr>) -> Result<Listening, OpenError> {
     let at = address(settings, bind)?;
     let rails: Vec<IpAddr> = settings.rail_ips()?.into_iter().filter(|rail| *rail != at.ip()).collect();
-    let mut tries = 0;
-    loop {
-        match listen_at(settings, at, &rails) {
-            // The port is taken on a rail, or for UDP: another one.
-            Err(OpenError::Listen { cause, .. })
-                if cause.kind() == io::ErrorKind::AddrInUse && at.port() == 0 && tries < PORT_TRIES =>
-            {
-                tries += 1;
+    in_range(settings, at, |at| listen_at(settings, at, &rails))
+}
+
+/// What `open` makes of the first port that is free: that of `at`, or one of the range that the settings name, or
+/// one that the system chooses.
+pub(crate) fn in_range<T>(
+    settings: &Settings,
+    at: SocketAddr,
+    mut open: impl FnMut(SocketAddr) -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    if at.port() != 0 {
+        return open(at);
+    }
+    let is_taken = |done: &Result<T, OpenError>| matches!(done, Err(OpenError::Listen { cause, .. }) if cause.kind() == io::ErrorKind::AddrInUse);
+    let Some(range) = &settings.port_range.0 else {
+        // What the system chose may be taken on a rail, or for UDP.
+        let mut done = open(at);
+        for _ in 0..PORT_TRIES {
+            if !is_taken(&done) {
+                break;
             }
-            listening => return listening,
+            done = open(at);
+        }
+        return done;
+    };
+    for port in settings.port_range.from(getrandom::u32().unwrap_or(0)) {
+        let done = open(SocketAddr::new(at.ip(), port));
+        if !is_taken(&done) {
+            return done;
         }
     }
+    Err(OpenError::Range { first: *range.start(), last: *range.end(), ip: at.ip() })
 }
 
 fn listen_at(settings: &Settings, at: SocketAddr, rails: &[IpAddr]) -> Result<Listening, OpenError> {

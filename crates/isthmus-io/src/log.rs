@@ -1,8 +1,11 @@
 //! Messages for people: the library lives in other people's processes, so whoever loads
 //! it says where they go. Without a hook they are dropped.
 
-use std::fmt::Arguments;
+use std::fmt::{self, Arguments};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::lock::Mutex;
 
 /// How much a message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +34,55 @@ pub(crate) fn emit(severity: Severity, message: Arguments<'_>) {
     }
 }
 
+/// Least time between two lines about trouble that comes again and again.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Lets a line about the same trouble through now and then, with how many were left out.
+#[derive(Debug)]
+pub(crate) struct Sparing(Mutex<Told>);
+
+#[derive(Debug)]
+struct Told {
+    last: Option<Instant>,
+    left_out: u64,
+}
+
+impl Sparing {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Told { last: None, left_out: 0 }))
+    }
+
+    /// Whether a line is due, and what to add to it.
+    pub(crate) fn due(&self, now: Instant) -> Option<LeftOut> {
+        let mut told = self.0.lock();
+        if told.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
+            told.left_out += 1;
+            return None;
+        }
+        told.last = Some(now);
+        Some(LeftOut(std::mem::take(&mut told.left_out)))
+    }
+}
+
+/// How many lines about the same were left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeftOut(u64);
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 { write!(f, " ({} times more since it was last said)", self.0) } else { Ok(()) }
+    }
+}
+
+/// As `warn_log`, of trouble that may come again and again: a line in ten seconds for each place in the code.
+macro_rules! warn_sparingly {
+    ($($arg:tt)*) => {{
+        static SPARING: $crate::log::Sparing = $crate::log::Sparing::new();
+        if let Some(left_out) = SPARING.due(std::time::Instant::now()) {
+            $crate::log::warn_log!("{}{left_out}", format_args!($($arg)*));
+        }
+    }};
+}
 macro_rules! warn_log {
     ($($arg:tt)*) => { $crate::log::emit($crate::log::Severity::Warn, format_args!($($arg)*)) };
 }
@@ -40,4 +92,19 @@ macro_rules! info_log {
 macro_rules! debug_log {
     ($($arg:tt)*) => { $crate::log::emit($crate::log::Severity::Debug, format_args!($($arg)*)) };
 }
-pub(crate) use {debug_log, info_log, warn_log};
+pub(crate) use {debug_log, info_log, warn_log, warn_sparingly};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_that_comes_again_and_again_is_a_line_now_and_then_with_a_count() {
+        let sparing = Sparing::new();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let said: Vec<_> = (0..30_000).step_by(10).filter_map(|ms| sparing.due(at(ms))).collect();
+        assert_eq!(said, [LeftOut(0), LeftOut(999), LeftOut(999)]);
+        assert!(said[1].to_string().contains("999 times more"));
+    }
+}

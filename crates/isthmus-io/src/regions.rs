@@ -165,6 +165,13 @@ impl RegionTable {
         hidden.iter().for_each(|(_, shown)| shown.hide());
     }
 
+    /// Where in this process a range is that a peer named and may write to; none where it may not, or may not any more.
+    pub fn address(&self, range: RemoteRange) -> Option<u64> {
+        let table = self.table.read();
+        let (_, region) = table.slots[*table.by_key.get(&range.key)?];
+        Some(region.base + region.find(range, Wanted::Write).ok()?)
+    }
+
     /// Runs `with` while no access through this process touches any region: by [`Default`], there are no others.
     pub fn exclusively<T>(&self, with: impl FnOnce() -> T) -> T {
         let _table = self.table.write();

@@ -4,6 +4,7 @@
 mod changes;
 mod congestion;
 mod limits;
+mod ports;
 mod protocols;
 mod summary;
 mod transfer;
@@ -17,15 +18,16 @@ use std::str::FromStr;
 
 use isthmus_datagram::{EthernetError, Interface};
 use isthmus_udp::Composition;
-use isthmus_units::{PerHost, Size, Span};
+use isthmus_units::{HostPort, HostPortError, PerHost, Size, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::carrier::MEMORY;
-use crate::interface::{self, Family, InterfaceError};
+use crate::interface::{self, Chosen, Family, InterfaceError};
 pub(crate) use changes::Changes;
 pub use congestion::TcpCongestion;
 pub use limits::RateLimits;
+pub use ports::PortRange;
 pub use protocols::Protocols;
 pub use summary::Summary;
 pub use transfer::MessageTransfer;
@@ -94,12 +96,13 @@ macro_rules! settings {
 }
 
 settings! {
-    interface: String = "", "Network interface (name or IP address) to listen on and to connect from. Default: the one with the default route, else the first that is up.";
+    interface: String = "", "Network interface (name or IP address) to listen on and to connect from. Default: the one by which the kernel reaches other networks, else the first with a carrier, devices before bridges and tunnels, else loopback.";
     rails: String = "", "Further network interfaces (names or IP addresses, several separated by commas, at most 3), each on a network of its own by which peers that are 1 ms or more away are reached as well, where both ends route so: large transfers use all of them at once, and one that dies is done without. Not with transport \"ethernet\". Default: none.";
     port: u16 = "0", "TCP port to listen on; 0 lets the system choose, as several processes on a host need. Default 0.";
+    port_range: PortRange = "", "Where `port` is 0, the range of ports that endpoints of this host listen at, by TCP and UDP, as a firewall lets them through, such as \"5000-5100\": each process takes one that is free. Default: any.";
     as_id: u32 = "0", "Id of the autonomous system this host belongs to. 0..=4294967295. Default 0.";
     subnet: u32 = "0", "Id of the subnet within the autonomous system. 0..=4294967295. Default 0.";
-    routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: IP:PORT, several separated by commas; each lane takes one of those that the peer uses least, at random. Default: none.";
+    routers: Routers = "", "Routers of this subnet, through which endpoints in other subnets and autonomous systems are reached: HOST:PORT, with a name or an IP address, several separated by commas; each lane takes one of those that the peer uses least, at random. Default: none.";
     streams: Streams = "32", "Most TCP streams to one peer that is 1 ms or more away; how many carry is chosen by round trip, by what waits, by what the kernel says of them, and by how many endpoints of this host share the path. Through `routers` and by `rails` at most 4. Count, 1..=64. Default 32.";
     transport: Transport = "auto", "What lanes to peers on other hosts go by, where no router or fabric lies between: \"tcp\", \"udp\", \"auto\", which takes UDP where the round trip is at least `udp_from` (150 ms with tls), goes over to it where TCP loses packets for no full queue on one of 5 ms or more, or overflows the queue of one below 1 ms that carries less than 2 Gb/s, and has bulk go by TCP where the processor, and not the path, holds UDP up and TCP is no slower, or \"ethernet\": frames of type 0x88b6, within a broadcast domain, which take the capability CAP_NET_RAW. All but tcp need it at both ends, and UDP firewalls that let it through at the port that TCP listens at; to a host that gives no answer, TCP. Default auto.";
     udp_from: Span = "2ms", "With transport \"auto\", the round trip from which on UDP carries from the beginning. Time, such as \"50ms\". Default 2ms.";
@@ -167,8 +170,16 @@ impl Settings {
                     Err(why) => Err(why.into()),
                 }
             }
-            chosen => chosen,
+            chosen => chosen.map(|chosen| chosen.ip),
         }
+    }
+
+    /// That address as [`Settings::own_ip`] has it, and why it is the one.
+    ///
+    /// # Errors
+    /// [`InterfaceError`] where the host has not got what [`Settings::interface`] names, with an IP address.
+    pub fn own_choice(&self) -> Result<Chosen, InterfaceError> {
+        interface::choose(&self.interface)
     }
 
     /// The address of this family that endpoints may listen at, where the host has one.
@@ -189,7 +200,8 @@ impl Settings {
     /// As for [`Settings::own_ip`].
     pub(crate) fn rail_ips(&self) -> Result<Vec<IpAddr>, InterfaceError> {
         let named = self.rails.split(',').map(str::trim).filter(|name| !name.is_empty());
-        let rails: Vec<IpAddr> = named.map(interface::choose).collect::<Result<_, _>>()?;
+        let rails: Vec<IpAddr> =
+            named.map(|name| interface::choose(name).map(|chosen| chosen.ip)).collect::<Result<_, _>>()?;
         if rails.len() > RAILS_MAX || (!rails.is_empty() && self.transport == Transport::Ethernet) {
             return Err(InterfaceError::Rails);
         }
@@ -432,25 +444,28 @@ impl<'de> Deserialize<'de> for Transport {
     }
 }
 
-/// Where the routers of a subnet are: a list of `IP:PORT`, as one text or as an array.
+/// Where the routers of a subnet are: a list of `HOST:PORT`, as one text or as an array. Names are resolved as it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routers(pub Vec<SocketAddr>);
 
 impl FromStr for Routers {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let entry = |entry: &str| {
-            entry.parse().map_err(|_| format!("expected IP:PORT, as 10.1.0.1:4100, not `{entry}`"))
-        };
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-        entries.map(entry).collect::<Result<_, _>>().map(Self)
+        let mut routers = Vec::new();
+        for entry in entries {
+            let entry: HostPort = entry.parse().map_err(|error: HostPortError| error.to_string())?;
+            // A name may stand for several of them.
+            routers.extend(entry.resolve().map_err(|error| error.to_string())?);
+        }
+        Ok(Self(routers))
     }
 }
 
 impl<'de> Deserialize<'de> for Routers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "expected IP:PORT, or a list of them")]
+        #[serde(untagged, expecting = "expected HOST:PORT, or a list of them")]
         enum Form {
             Text(String),
             List(Vec<String>),
@@ -482,6 +497,7 @@ text_value! {
     Credit, Self::Auto;
     Transport, Self::Tcp;
     Routers, Self::default();
+    PortRange, Self::default();
     PerHost<Composition>, Self::default();
     Protocols, Self::default();
     TcpCongestion, Self::default();
@@ -529,7 +545,11 @@ mod tests {
         assert_eq!(read("[device]\nrouters = [\"10.1.0.1:4100\", \"[fd00::1]:4100\"]\n"), Ok(two.clone()));
         assert_eq!(read("[device]\nrouters = \"10.1.0.1:4100, [fd00::1]:4100\"\n"), Ok(two));
         let error = read("[device]\nrouters = \"router-1\"\n").expect_err("no address").0;
-        assert!(error.starts_with("x:2:") && error.contains("IP:PORT"), "{error}");
+        assert!(error.starts_with("x:2:") && error.contains("HOST:PORT"), "{error}");
+        let named = read("[device]\nrouters = \"localhost:4100\"\n").expect("every host knows it");
+        assert!(named.0[0].ip().is_loopback() && named.0[0].port() == 4100, "{named:?}");
+        let error = read("[device]\nrouters = \"nowhere.invalid:1\"\n").expect_err("no such name").0;
+        assert!(error.contains("cannot be resolved"), "{error}");
     }
 
     #[test]

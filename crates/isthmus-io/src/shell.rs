@@ -22,7 +22,7 @@ use socket2::Socket;
 use crate::carrier::{Carriers, Outdone, PathNews, Transfer, Untrusted};
 use crate::lane::{IDLE_READS, Lane, Phase, Spares, fill, read_some};
 use crate::lock::Mutex;
-use crate::log::{info_log, warn_log};
+use crate::log::{info_log, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
@@ -64,6 +64,8 @@ const CARRIERS: u64 = u64::MAX - 1;
 pub(crate) struct Shell {
     carriers: Carriers,
     listeners: Vec<Socket>,
+    /// When they are looked at again, after the system refused to accept.
+    accepts_from: Option<Instant>,
     lanes: Vec<Option<Lane>>,
     /// Lanes that exist, in any phase.
     count: usize,
@@ -134,6 +136,7 @@ impl Shell {
         Ok(Self {
             carriers,
             listeners,
+            accepts_from: None,
             lanes: Vec::new(),
             count: 0,
             open: 0,
@@ -258,8 +261,9 @@ impl Shell {
         }
         self.fully = true;
         self.note_look();
+        self.accept_again();
         if let Err(error) = self.poller.wait(&mut self.events, Some(Duration::ZERO)) {
-            warn_log!("cannot ask for events: {error}");
+            warn_sparingly!("cannot ask for events: {error}");
             return false;
         }
         let mut read = false;
@@ -411,7 +415,7 @@ impl Shell {
             if let Some(fd) = lane.carrier.fd()
                 && let Err(error) = self.poller.change(fd, index as u64, wanted)
             {
-                warn_log!("cannot change what lane {index} waits for: {error}");
+                warn_sparingly!("cannot change what lane {index} waits for: {error}");
             }
         }
     }
@@ -576,7 +580,8 @@ impl Shell {
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
         let memory = self.is_stirred().then_some(Duration::ZERO);
-        own.into_iter().chain(memory).chain(self.carriers.deadline()).min()
+        let accept = self.accept_rest();
+        own.into_iter().chain(memory).chain(accept).chain(self.carriers.deadline()).min()
     }
 
     /// Stops listening.

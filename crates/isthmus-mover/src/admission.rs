@@ -39,6 +39,11 @@ impl Admission {
         Self { sessions, guests: BTreeMap::new() }
     }
 
+    /// From now on there may be so many sessions; those that are there stay.
+    pub(crate) fn bound(&mut self, sessions: usize) {
+        self.sessions = sessions;
+    }
+
     /// A stranger has come. Where there are too many, the oldest goes of the peer that has the most of them.
     pub(crate) fn arrive(&mut self, order: u64, peer: PeerId, inbox: Sender<Event>) {
         self.guests.insert(order, Guest { peer, inbox, state: State::Stranger });

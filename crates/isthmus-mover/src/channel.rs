@@ -18,7 +18,7 @@ pub const PROTOCOL: &[u8] = b"isthmus-mover/1";
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The TLS session failed: whose certificate, or what was done to the bytes.
-    #[error("the other side cannot be trusted: {0}")]
+    #[error("the other side cannot be trusted: {}", isthmus_trust::explain(.0))]
     Tls(#[from] rustls::Error),
     /// What came through it.
     #[error(transparent)]
@@ -77,6 +77,14 @@ impl Channel {
         match &self.cover {
             Cover::Plain { .. } => None,
             Cover::Tls(connection) => isthmus_trust::peer_as(connection.peer_certificates()),
+        }
+    }
+
+    /// The fingerprint of that certificate.
+    pub fn peer_fingerprint(&self) -> Option<isthmus_trust::Fingerprint> {
+        match &self.cover {
+            Cover::Plain { .. } => None,
+            Cover::Tls(connection) => isthmus_trust::peer_fingerprint(connection.peer_certificates()),
         }
     }
 
@@ -193,6 +201,7 @@ mod tests {
             certificate: folder.join(format!("as{own}-host.pem")),
             key: folder.join(format!("as{own}-host.key")),
             authorities: vec![folder.join(format!("as{other}.pem"))],
+            denied: None,
         };
         Trust::load(&files, AsId(own), admits, PROTOCOL).expect("good files")
     }

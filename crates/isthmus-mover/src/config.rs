@@ -1,12 +1,12 @@
 //! Configuration, from TOML: of the service, and of the sites that a client knows.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use isthmus_io::{Credit, Routers, Settings};
-use isthmus_trust::{Files, Trust};
-use isthmus_units::Size;
+use isthmus_trust::{Files, Role, Trust};
+use isthmus_units::{HostPort, ResolveError, Size};
 use isthmus_wire::{Address, AsId, SubnetId};
 use serde::Deserialize;
 
@@ -41,8 +41,8 @@ pub struct Export {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServeConfig {
-    /// Where it listens.
-    pub listen: SocketAddr,
+    /// Where it listens: HOST:PORT.
+    pub listen: HostPort,
     /// Neither encrypted nor authenticated: for networks where everybody may use it. Default false.
     #[serde(default)]
     pub plain: bool,
@@ -90,8 +90,8 @@ fn threads() -> usize {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Site {
-    /// Where its service listens: IP:PORT.
-    pub address: SocketAddr,
+    /// Where its service listens: HOST:PORT.
+    pub address: HostPort,
     /// Id of its AS, which its certificate has to name. Default 0: any AS whose authority is
     /// known, and no router between.
     #[serde(default, rename = "as")]
@@ -102,18 +102,48 @@ pub struct Site {
     /// Routers of this host's subnet, through which it is reached. Default: those of the
     /// endpoint's settings.
     #[serde(default)]
-    pub routers: Routers,
+    pub routers: Names,
     /// Neither encrypted nor authenticated, as its service has it. Default false.
     #[serde(default)]
     pub plain: bool,
 }
 
 impl Site {
-    /// The address of its endpoint.
-    pub fn endpoint(&self) -> Address {
+    /// The address of its endpoint; its host's name is looked up now.
+    ///
+    /// # Errors
+    /// That name cannot be resolved.
+    pub fn endpoint(&self) -> Result<Address, ResolveError> {
         let (as_id, subnet) = (AsId(self.as_id), SubnetId(self.subnet));
-        Address { as_id, subnet, incarnation: 0, ..Address::from(self.address) }
+        Ok(Address { as_id, subnet, incarnation: 0, ..Address::from(self.address.first()?) })
     }
+
+    /// The routers; their names are looked up now.
+    ///
+    /// # Errors
+    /// What is no router's place, or cannot be resolved.
+    pub fn routers(&self) -> Result<Routers, String> {
+        match &self.routers {
+            Names::None => Ok(Routers::default()),
+            Names::One(text) => text.parse(),
+            Names::List(texts) => texts.join(",").parse(),
+        }
+    }
+}
+
+/// Places by their names, which are looked up when they are needed: a file with many sites is of use where one of
+/// them cannot be resolved.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(untagged, expecting = "expected HOST:PORT, or a list of them")]
+pub enum Names {
+    /// None at all.
+    #[default]
+    #[serde(skip)]
+    None,
+    /// One, or several separated by commas.
+    One(String),
+    /// Several.
+    List(Vec<String>),
 }
 
 /// What a client knows of the world.
@@ -175,6 +205,12 @@ impl ServeConfig {
         if let Some(bad) = config.exports.keys().find(|key| key.is_empty() || key.contains('/')) {
             return fault(format!("{bad:?} is no name of an export; it is written before the first \"/\""));
         }
+        if let Some((name, _)) = config.exports.iter().find(|(_, export)| export.path.as_os_str().is_empty())
+        {
+            return fault(format!(
+                "[export.{name}]: path = \"\" names no folder; write which one, or \".\" for the one of this file"
+            ));
+        }
         if config.plain == config.tls.is_some() {
             return fault(
                 "either plain = true, where everybody on the network may use it, or [tls] with certificates \
@@ -187,7 +223,7 @@ impl ServeConfig {
                 "expected sessions = 1 or more, threads = 1 to 64, memory = \"64MiB\" or more".to_owned(),
             );
         }
-        if config.listen.ip().is_unspecified() {
+        if config.listen.host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified()) {
             return fault(format!(
                 "listen = \"{}\" is no address that clients can name; use that of an interface",
                 config.listen
@@ -196,18 +232,22 @@ impl ServeConfig {
         Ok(config)
     }
 
-    /// The endpoint's settings.
-    pub fn settings(&self) -> Settings {
+    /// The endpoint's settings; the name in [`ServeConfig::listen`] is looked up now.
+    ///
+    /// # Errors
+    /// That name cannot be resolved.
+    pub fn settings(&self) -> Result<Settings, ResolveError> {
         let mut settings = self.device.clone();
-        settings.interface = self.listen.ip().to_string();
-        settings.port = self.listen.port();
-        for_copies(settings)
+        let listen = self.listen.first()?;
+        settings.interface = listen.ip().to_string();
+        settings.port = listen.port();
+        Ok(for_copies(settings))
     }
 
     /// The certificates; none where it is plain.
     pub fn trust(&self) -> Result<Option<Trust>, MoverError> {
         let Some(files) = &self.tls else { return Ok(None) };
-        Ok(Some(Trust::load(files, files.as_id()?, &self.admits, PROTOCOL)?))
+        Ok(Some(Trust::load_as(Role::Mover, files, files.as_id()?, &self.admits, PROTOCOL)?))
     }
 }
 
@@ -244,7 +284,7 @@ impl SitesConfig {
             ));
         };
         let admits = if other == 0 { files.known()? } else { vec![other] };
-        Ok(Trust::load(files, files.as_id()?, &admits, PROTOCOL)?)
+        Ok(Trust::load_as(Role::Mover, files, files.as_id()?, &admits, PROTOCOL)?)
     }
 }
 
@@ -267,10 +307,12 @@ mod tests {
         assert!(said("listen = \"127.0.0.1:0\"\nplain = true\n").contains("[export.NAME]"));
         assert!(said(&LEAST.replace("plain = true", "plain = false")).contains("isthmus router keygen"));
         assert!(said(&LEAST.replace("127.0.0.1", "0.0.0.0")).contains("use that of an interface"));
+        assert!(said(&LEAST.replace("/data", "")).contains("[export.data]: path = \"\" names no folder"));
         let unknown = said(&LEAST.replace("plain", "plane"));
         assert!(unknown.starts_with("serve.toml:2: unknown field `plane`"), "{unknown}");
         let sites = SitesConfig::parse("sites.toml", "[site.b]\naddress = \"nowhere\"\n");
-        assert!(sites.expect_err("refused").to_string().starts_with("sites.toml:2:"));
+        let error = sites.expect_err("refused").to_string();
+        assert!(error.starts_with("sites.toml:2:") && error.contains("HOST:PORT"), "{error}");
     }
 
     #[test]
@@ -294,6 +336,23 @@ mod tests {
     fn a_site_is_an_endpoint() {
         let text = "[site.b]\naddress = \"10.2.0.5:4200\"\nas = 2\nsubnet = 1\n";
         let sites = SitesConfig::parse("sites.toml", text).expect("accepted");
-        assert_eq!(sites.sites["b"].endpoint().to_string(), "isthmus://2.1/10.2.0.5:4200");
+        let there = sites.sites["b"].endpoint().expect("an address");
+        assert_eq!(there.to_string(), "isthmus://2.1/10.2.0.5:4200");
+    }
+
+    #[test]
+    fn hosts_may_be_named_and_one_that_is_unknown_harms_no_other_site() {
+        let text = "[site.b]\naddress = \"localhost:4200\"\nrouters = [\"localhost:1\"]\n\
+                    [site.c]\naddress = \"nowhere.invalid:1\"\nrouters = \"nowhere.invalid:1\"\n";
+        let sites = SitesConfig::parse("sites.toml", text).expect("accepted");
+        let here = &sites.sites["b"];
+        assert!(here.endpoint().expect("known").locator.ip().is_loopback());
+        assert_eq!(here.routers().expect("known").0[0].port(), 1);
+        let there = &sites.sites["c"];
+        let errors =
+            [there.endpoint().expect_err("unknown").to_string(), there.routers().expect_err("unknown")];
+        assert!(errors.iter().all(|error| error.contains("cannot be resolved")), "{errors:?}");
+        let serve = ServeConfig::parse("serve.toml", &LEAST.replace("127.0.0.1:0", "localhost:0"));
+        assert!(serve.expect("accepted").settings().expect("known").interface.parse::<IpAddr>().is_ok());
     }
 }

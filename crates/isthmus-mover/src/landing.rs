@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::journal::Head;
+use crate::links::Bounds;
 use crate::target::{Target, Wanted, boot, sync_folder, unique};
 use crate::wire::{Answer, Entry, ITSELF, Kind, Meta, Outcome, Rules, Time};
 use crate::{confine, meta, names};
@@ -32,8 +33,8 @@ pub(crate) struct Landing {
     rules: Rules,
     block: u64,
     boot: [u8; 16],
-    /// Whether symbolic links may lead out of the transfer's folder.
-    any_symlink: bool,
+    /// Where symbolic links may lead; none: anywhere.
+    bounds: Option<Bounds>,
     folders: HashMap<Vec<u8>, Arc<OwnedFd>>,
     /// Folders that could not be made, and of which the end is still to come.
     refused: HashSet<Vec<u8>>,
@@ -73,6 +74,7 @@ impl Landing {
         block: u64,
         any_symlink: bool,
     ) -> io::Result<Self> {
+        let bounds = if any_symlink { None } else { Some(Bounds::new(root.clone())?) };
         let at = |base, goes| Self {
             base,
             is_new: false,
@@ -80,7 +82,7 @@ impl Landing {
             rules,
             block,
             boot: boot(),
-            any_symlink,
+            bounds: bounds.clone(),
             folders: HashMap::new(),
             refused: HashSet::new(),
         };
@@ -166,9 +168,8 @@ impl Landing {
             return Ok(Prepared::Over(Outcome::Kept));
         }
         let path = self.place(&entry.path)?;
-        if let Kind::Symlink(text) = &entry.kind
-            && !self.any_symlink
-            && let Err(why) = names::stays_within(&entry.path, text)
+        if let (Kind::Symlink(text), Some(bounds)) = (&entry.kind, &self.bounds)
+            && let Err(why) = bounds.hold(&self.base, names::split(&path).0, text)
         {
             let text = format!("a symbolic link to {:?}, {why}", names::shown(text));
             return Err(io::Error::other(format!("{text}; this export does not take it")));

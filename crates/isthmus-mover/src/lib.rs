@@ -10,7 +10,7 @@
 //!   `wire` is what both sides say;
 //! - `plan` chooses what is sent next, `gauge` how much at once; `journal` remembers what came,
 //!   `digest` is BLAKE3 of files by blocks;
-//! - `walk`, `expand` and `source` read, `landing` and `target` write, by `disk`; `confine` keeps them in.
+//! - `walk`, `expand` and `source` read, `landing`, `links` and `target` write, by `disk`; `confine` keeps them in.
 //!
 //! Memory: buffers of at most [`client::Transfer::memory`] or [`config::ServeConfig::memory`]
 //! a session and side, 33 bytes a block of the at most 64 files of several blocks that are
@@ -32,6 +32,7 @@ mod gauge;
 pub mod journal;
 mod landing;
 mod layout;
+mod links;
 mod meta;
 pub mod names;
 pub mod plan;
@@ -55,7 +56,7 @@ pub use isthmus_digest as digest;
 
 pub use cache::Cache;
 pub use client::{Direction, Transfer};
-pub use config::{ServeConfig, Site, SitesConfig};
+pub use config::{Names, ServeConfig, Site, SitesConfig};
 pub use disk::{Disk, Io};
 pub use error::MoverError;
 pub use layout::block_for;

@@ -10,14 +10,14 @@ use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{at_first, is_near};
 use crate::landing::{Landing, Prepared};
-use crate::names::{self, shown};
+use crate::names::{self, said};
 use crate::pool::{Done, Job, Pool};
 use crate::seal::{Seal, TAG_LEN};
 use crate::sender::LARGE_OPEN;
 use crate::session::{BEAT, Event, Wire};
 use crate::source::HEAD_ROOM;
 use crate::target::Target;
-use crate::watch::{Bottleneck, Named, Notice, Progress, Stages, Summary, Watch, What, since};
+use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status, Trouble};
 
 /// Blocks that are kept beside what the sender wants to have under way.
@@ -64,9 +64,10 @@ pub(crate) struct ReceivingSide<'a> {
     writing: usize,
     closing: usize,
     status: Status,
-    other: Status,
-    told: (Instant, Status, Status, u64),
-    network_ns: u64,
+    other: Heard,
+    told: (Instant, Status, u64),
+    /// How long blocks waited for a free thread, and there were none.
+    spans: Spans<2>,
     totals: Option<(u64, u64)>,
     /// Folders of which the end was not announced.
     folders: u64,
@@ -83,6 +84,7 @@ impl<'a> ReceivingSide<'a> {
         watch: &'a mut Watch<'a>,
     ) -> Result<Self, MoverError> {
         let pool = Pool::new(receiving.threads, receiving.disk, &wire.sender())?;
+        let now = Instant::now();
         Ok(Self {
             receiving,
             landing,
@@ -99,9 +101,9 @@ impl<'a> ReceivingSide<'a> {
             writing: 0,
             closing: 0,
             status: Status::default(),
-            other: Status::default(),
-            told: (Instant::now(), Status::default(), Status::default(), 0),
-            network_ns: 0,
+            other: Heard::new(now),
+            told: (now, Status::default(), 0),
+            spans: Spans::new(now),
             totals: None,
             folders: 0,
             files: 0,
@@ -142,13 +144,13 @@ impl<'a> ReceivingSide<'a> {
             }
             self.unpark()?;
             self.speak()?;
-            let start = Instant::now();
+            self.measure();
             let inbox = self.wire.inbox.clone();
             let first = inbox.recv_timeout(REST).ok();
             for event in first.into_iter().chain(inbox.try_iter()) {
                 self.on_event(event, &mut heard)?;
             }
-            self.measure(start);
+            self.measure();
             if self.seal.is_none() && self.wire.channel.is_ready() {
                 self.seal = Some(Arc::new(self.wire.channel.seals()?.1));
                 // By now the path's round trip is known.
@@ -213,7 +215,7 @@ impl<'a> ReceivingSide<'a> {
     fn post_blocks(&mut self) -> Result<(), MoverError> {
         let size = HEAD_ROOM as u64 + self.receiving.block + TAG_LEN as u64;
         let round_trip = self.wire.round_trip();
-        let wanted = at_first(round_trip).max(self.other.window).div_ceil(self.receiving.block) + SPARE;
+        let wanted = at_first(round_trip).max(self.other.now.window).div_ceil(self.receiving.block) + SPARE;
         // Where the disk is behind, a sender that is far goes on while there is memory; one that is near waits.
         let room = self.receiving.memory / size;
         let most = if is_near(round_trip) { room.min(wanted + SPARE) } else { room }.max(SPARE);
@@ -339,13 +341,13 @@ impl<'a> ReceivingSide<'a> {
                 }
             }
             Control::Status(status) => {
-                self.other = status;
+                self.other.take(Instant::now(), status);
                 self.post_blocks()?;
             }
             Control::Warning(Trouble { path, text }) => {
-                (self.watch)(Notice::Warning { path: Named(path), text: shown(text.as_bytes()) });
+                (self.watch)(Notice::Warning { path: Named(path), text: said(&text) });
             }
-            Control::Trouble(Trouble { path, text }) => self.fail(Named(path), shown(text.as_bytes())),
+            Control::Trouble(Trouble { path, text }) => self.fail(Named(path), said(&text)),
             _ => return Err(MoverError::Refused("the sender sent what only receivers say".to_owned())),
         }
         Ok(())
@@ -436,29 +438,28 @@ impl<'a> ReceivingSide<'a> {
         }
     }
 
-    fn measure(&mut self, start: Instant) {
-        let spent = start.elapsed().as_nanos() as u64;
-        if self.writing > self.pool.threads() {
-            self.status.busy_ns += spent;
-        } else if self.writing == 0 {
-            self.network_ns += spent;
-        }
+    /// Accounts for the time until now by what the disk threads were at, and looks what they are at.
+    fn measure(&mut self) {
+        let (is_busy, is_idle) = (self.writing > self.pool.threads(), self.writing == 0);
+        self.spans.change(Instant::now(), [is_busy, is_idle]);
+        self.status.busy_ns = self.spans.ns[0];
     }
 
     fn tell(&mut self, last: bool) {
-        let (then, writing, reading, network) = self.told;
+        let (then, writing, network) = self.told;
         let interval = then.elapsed();
         if !last && interval < BEAT {
             return;
         }
+        let interval = interval.as_nanos() as u64;
         let stages = Stages {
-            interval: interval.as_nanos() as u64,
-            reading: since(&self.other, &reading),
+            interval,
+            reading: self.other.work(interval),
             writing: since(&self.status, &writing),
-            network_full: self.network_ns - network,
+            network_full: self.spans.ns[1] - network,
             limited: 0,
         };
-        self.told = (Instant::now(), self.status, self.other, self.network_ns);
+        self.told = (Instant::now(), self.status, self.spans.ns[1]);
         (self.watch)(Notice::Progress(Progress {
             // What went ahead of the answer that it is here already counts once.
             bytes: (self.bytes_done + self.status.bytes)
@@ -467,6 +468,7 @@ impl<'a> ReceivingSide<'a> {
             files: self.files,
             files_total: self.totals.map(|(files, _)| files),
             bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
+            connected: self.wire.channel.is_ready() && self.wire.was_heard(),
         }));
     }
 }

@@ -11,14 +11,14 @@ use crate::buffer::Buffer;
 use crate::digest;
 use crate::disk::Disk;
 use crate::gauge::{Gauge, scaled};
-use crate::names::{self, shown};
+use crate::names::{self, said};
 use crate::plan::Plan;
 use crate::pool::{Block, Done, Job, Pool, Sealing};
 use crate::seal::TAG_LEN;
 use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
 use crate::walk::{Filter, Found, Item, Roots, walk};
-use crate::watch::{Bottleneck, Named, Notice, Progress, Stages, Summary, Watch, What, since};
+use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
 use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Piece, Rules, Status, Verdict};
 
 /// What is sent before the first answer: more than a path of 1 Gb/s carries in four round trips, or one of 5 Gb/s
@@ -102,10 +102,11 @@ pub(crate) struct SendingSide<'a> {
     /// The window that the receiver knows of.
     window_told: u64,
     status: Status,
-    other: Status,
-    told: (Instant, Status, Status, u64, u64),
-    network_full_ns: u64,
-    limited_ns: u64,
+    other: Heard,
+    told: (Instant, Status, [u64; 3]),
+    /// How long blocks waited for a free thread, as much was under way as the network is given, and the user's limit
+    /// held.
+    spans: Spans<3>,
     may_read_at: Instant,
     files_total: u64,
     bytes_total: u64,
@@ -153,10 +154,9 @@ impl<'a> SendingSide<'a> {
             gauge: Gauge::new(sending.block, sending.memory),
             window_told: 0,
             status: Status::default(),
-            other: Status::default(),
-            told: (now, Status::default(), Status::default(), 0, 0),
-            network_full_ns: 0,
-            limited_ns: 0,
+            other: Heard::new(now),
+            told: (now, Status::default(), [0; 3]),
+            spans: Spans::new(now),
             may_read_at: now,
             files_total: 0,
             bytes_total: 0,
@@ -181,7 +181,6 @@ impl<'a> SendingSide<'a> {
     fn converse(&mut self) -> Result<(), MoverError> {
         let mut heard = Vec::new();
         loop {
-            let start = Instant::now();
             self.fill()?;
             if self.is_settled() {
                 // The receiver has said of everything that it is done: no answer is needed.
@@ -191,8 +190,9 @@ impl<'a> SendingSide<'a> {
                 return Ok(());
             }
             self.wire.flush()?;
+            self.measure();
             self.wait(&mut heard)?;
-            self.measure(start);
+            self.measure();
             for control in heard.drain(..) {
                 self.hear(control)?;
             }
@@ -549,7 +549,7 @@ impl<'a> SendingSide<'a> {
                     self.on_outcome(id, outcome);
                 }
             }
-            Control::Status(status) => self.other = status,
+            Control::Status(status) => self.other.take(Instant::now(), status),
             _ => return Err(MoverError::Refused("the receiver sent what only senders say".to_owned())),
         }
         Ok(())
@@ -606,7 +606,7 @@ impl<'a> SendingSide<'a> {
     fn fail(&mut self, path: Named, text: &str) {
         self.summary.failed += 1;
         if !text.is_empty() {
-            (self.watch)(Notice::Failed { path, text: shown(text.as_bytes()) });
+            (self.watch)(Notice::Failed { path, text: said(text) });
         }
     }
 
@@ -651,36 +651,32 @@ impl<'a> SendingSide<'a> {
 
     // --- how it goes ---
 
-    /// Accounts for the time since `start` by what the stages were at.
-    fn measure(&mut self, start: Instant) {
-        let spent = start.elapsed().as_nanos() as u64;
-        if self.reading > self.pool.threads() {
-            self.status.busy_ns += spent;
-        }
-        if self.in_network + self.sending.block >= self.gauge.window() {
-            self.network_full_ns += spent;
-        }
-        if self.may_read_at > start {
-            self.limited_ns += spent;
-        }
+    /// Accounts for the time until now by what the stages were at, and looks what they are at.
+    fn measure(&mut self) {
+        let now = Instant::now();
+        let is_busy = self.reading > self.pool.threads();
+        let is_full = self.in_network + self.sending.block >= self.gauge.window();
+        self.spans.change(now, [is_busy, is_full, self.may_read_at > now]);
+        self.status.busy_ns = self.spans.ns[0];
         self.gauge.look();
     }
 
     fn tell(&mut self, last: bool) {
-        let (then, reading, writing, network_full, limited) = self.told;
+        let (then, reading, [_, network_full, limited]) = self.told;
         let interval = then.elapsed();
         if !last && interval < BEAT {
             return;
         }
+        let interval = interval.as_nanos() as u64;
         let stages = Stages {
-            interval: interval.as_nanos() as u64,
+            interval,
             reading: since(&self.status, &reading),
-            writing: since(&self.other, &writing),
-            network_full: self.network_full_ns - network_full,
-            limited: self.limited_ns - limited,
+            writing: self.other.work(interval),
+            network_full: self.spans.ns[1] - network_full,
+            limited: self.spans.ns[2] - limited,
         };
-        self.told = (Instant::now(), self.status, self.other, self.network_full_ns, self.limited_ns);
-        let moved = if last { self.status.bytes } else { self.other.bytes.min(self.status.bytes) };
+        self.told = (Instant::now(), self.status, self.spans.ns);
+        let moved = if last { self.status.bytes } else { self.other.now.bytes.min(self.status.bytes) };
         (self.watch)(Notice::Progress(Progress {
             // What went ahead of the answer that it was there already counts once.
             bytes: (self.bytes_done + moved).min(if self.walked { self.bytes_total } else { u64::MAX }),
@@ -688,6 +684,7 @@ impl<'a> SendingSide<'a> {
             files: self.files,
             files_total: self.walked.then_some(self.files_total),
             bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
+            connected: self.wire.channel.is_ready() && self.wire.was_heard(),
         }));
     }
 }

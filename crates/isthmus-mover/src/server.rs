@@ -39,6 +39,8 @@ const OPENINGS: usize = 16;
 const GREETING: Duration = Duration::from_secs(30);
 /// How long sessions may take to end when the service does.
 const ENDING: Duration = Duration::from_secs(30);
+/// Failures of single files that the log tells of a session; how many there were stands in its last line.
+const FAILURES_TOLD: usize = 100;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A client's first message.
@@ -78,10 +80,28 @@ impl<'a> Opening<'a> {
     }
 }
 
-struct Service {
-    port: Arc<Port>,
+/// What the service goes by until the next reload. Sessions keep what they began with.
+struct Current {
     config: ServeConfig,
     trust: Option<Trust>,
+}
+
+impl Current {
+    /// Reads what the configuration names.
+    fn load(config: ServeConfig) -> Result<Self, MoverError> {
+        for (name, export) in &config.exports {
+            let place =
+                |error| MoverError::Usage(format!("export {name}: {}: {error}", export.path.display()));
+            confine::folder(&export.path).map_err(place)?;
+        }
+        let trust = config.trust()?;
+        Ok(Self { config, trust })
+    }
+}
+
+struct Service {
+    port: Arc<Port>,
+    current: Mutex<Arc<Current>>,
     admission: Mutex<Admission>,
     succession: Succession,
     /// How many clients there were.
@@ -94,12 +114,24 @@ struct Service {
 /// # Errors
 /// The configuration is wrong, or the system refuses an address.
 pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)) -> Result<(), MoverError> {
-    for (name, export) in &config.exports {
-        let place = |error| MoverError::Usage(format!("export {name}: {}: {error}", export.path.display()));
-        confine::folder(&export.path).map_err(place)?;
-    }
-    let trust = config.trust()?;
-    let port = Port::open(&config.settings()).map_err(|error| MoverError::Local(error.to_string()))?;
+    serve_tended(config, stop, ready, &mut || None)
+}
+
+/// The same. `tend` is called several times a second, as long as the service is alive; a configuration that it returns
+/// replaces the one before for sessions to come, unless there are faults in it, of which the log tells.
+///
+/// # Errors
+/// As for [`serve`].
+pub fn serve_tended(
+    config: ServeConfig,
+    stop: &AtomicBool,
+    ready: impl FnOnce(Address),
+    tend: &mut dyn FnMut() -> Option<ServeConfig>,
+) -> Result<(), MoverError> {
+    let current = Current::load(config)?;
+    let settings = current.config.settings();
+    let settings = settings.map_err(|error| MoverError::Usage(format!("listen: {error}")))?;
+    let port = Port::open(&settings).map_err(|error| MoverError::Local(error.to_string()))?;
     let (to, inbox) = crossbeam_channel::unbounded();
     let port = Arc::new(port);
     let listen = |buffer| port.recv(None, TAG_OPEN, buffer, 0, to.clone());
@@ -108,10 +140,13 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
     }
     ready(port.address());
     let (succession, came) = Default::default();
-    let (admission, sweep) = (Mutex::new(Admission::new(config.sessions)), Mutex::new(Sweep::new()));
-    let service = Service { port: port.clone(), config, trust, admission, succession, came, sweep };
-    let service = Arc::new(service);
+    let admission = Mutex::new(Admission::new(current.config.sessions));
+    let (current, sweep) = (Mutex::new(Arc::new(current)), Mutex::new(Sweep::new()));
+    let service = Arc::new(Service { port: port.clone(), current, admission, succession, came, sweep });
     while !stop.load(Ordering::Relaxed) {
+        if let Some(config) = tend() {
+            service.follow(config);
+        }
         service.sweep.lock().look(&port, &to);
         let Ok(Event::Net(news)) = inbox.recv_timeout(LOOK) else { continue };
         if news.key == sweep::KEY {
@@ -129,7 +164,24 @@ pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)
 }
 
 impl Service {
+    /// Goes by another configuration for sessions to come.
+    fn follow(&self, config: ServeConfig) {
+        let before = self.current.lock().clone();
+        if config.listen != before.config.listen || config.device != before.config.device {
+            tracing::warn!("listen and [device] change only with a restart");
+        }
+        match Current::load(config) {
+            Ok(current) => {
+                self.admission.lock().bound(current.config.sessions);
+                *self.current.lock() = Arc::new(current);
+                tracing::info!("configuration and certificates read again");
+            }
+            Err(error) => tracing::error!("reload refused, going on as before: {error}"),
+        }
+    }
+
     fn admit(self: &Arc<Self>, peer: PeerId, message: Vec<u8>) {
+        let current = self.current.lock().clone();
         let Some(Opening { version, session, plain, .. }) = Opening::decode(&message) else {
             let from = self.port.peer_address(peer);
             return tracing::warn!("{from} sent something that is no transfer's beginning");
@@ -138,12 +190,12 @@ impl Service {
             format!(
                 "it speaks version {VERSION} of the protocol, not {version}; use the same isthmus release"
             )
-        } else if plain && self.trust.is_some() {
+        } else if plain && current.trust.is_some() {
             "it takes no sessions without certificates; leave --plain out".to_owned()
-        } else if !plain && self.trust.is_none() {
+        } else if !plain && current.trust.is_none() {
             "it has no certificates; use --plain if you trust the network".to_owned()
         } else {
-            match self.begin(peer, session, message) {
+            match self.begin(current, peer, session, message) {
                 Ok(()) => return,
                 Err(error) => format!("it cannot start a session: {error}"),
             }
@@ -152,8 +204,14 @@ impl Service {
     }
 
     /// Begins to hear who somebody is and what is wanted.
-    fn begin(self: &Arc<Self>, peer: PeerId, session: u64, message: Vec<u8>) -> Result<(), MoverError> {
-        let channel = match &self.trust {
+    fn begin(
+        self: &Arc<Self>,
+        current: Arc<Current>,
+        peer: PeerId,
+        session: u64,
+        message: Vec<u8>,
+    ) -> Result<(), MoverError> {
+        let channel = match &current.trust {
             Some(trust) => Channel::server(trust)?,
             None => Channel::plain(),
         };
@@ -162,7 +220,8 @@ impl Service {
         self.admission.lock().arrive(order, peer, wire.sender());
         let service = self.clone();
         let thread = std::thread::Builder::new().name("mover-session".to_owned());
-        if let Err(error) = thread.spawn(move || service.hold(peer, session, wire, &message, order)) {
+        if let Err(error) = thread.spawn(move || service.hold(&current, peer, session, wire, &message, order))
+        {
             self.admission.lock().leave(order);
             return Err(error.into());
         }
@@ -170,26 +229,41 @@ impl Service {
     }
 
     /// One session from its first message to its end.
-    fn hold(&self, peer: PeerId, session: u64, mut wire: Wire, message: &[u8], order: u64) {
+    fn hold(
+        &self,
+        current: &Current,
+        peer: PeerId,
+        session: u64,
+        mut wire: Wire,
+        message: &[u8],
+        order: u64,
+    ) {
+        let begun = Instant::now();
         let from = self.port.peer_address(peer).locator;
-        let done = self.converse(peer, &mut wire, message, order);
+        let done = self.converse(current, peer, &mut wire, message, order);
         if let Err(error) = &done {
             wire.end(error);
         }
+        let as_id = wire.channel.peer_as().map(|id| id.0);
+        let certificate = wire.channel.peer_fingerprint().map(|shown| shown.to_string());
         drop(wire);
         self.admission.lock().leave(order);
         self.succession.end(order);
         self.sweep.lock().add(peer, session);
+        // The audit trail: a line for each session, with what was proved of who it was with.
+        let seconds = begun.elapsed().as_secs_f64();
         match done {
-            Ok((what, Summary { files, bytes, kept, failed, .. })) => {
-                tracing::info!("{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed");
-            }
-            Err(error) => tracing::warn!("{from}: {error}"),
+            Ok((what, Summary { files, bytes, kept, failed, .. })) => tracing::info!(
+                %from, as_id, certificate, seconds, digests = files,
+                "{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed"
+            ),
+            Err(error) => tracing::warn!(%from, as_id, certificate, seconds, "{from}: {error}"),
         }
     }
 
     fn converse(
         &self,
+        current: &Current,
         peer: PeerId,
         wire: &mut Wire,
         message: &[u8],
@@ -199,11 +273,12 @@ impl Service {
         wire.flush()?;
         heard?;
         let (open, rest) = greet(wire)?;
-        self.grant(peer, wire, order, open, rest)
+        self.grant(current, peer, wire, order, open, rest)
     }
 
     fn grant(
         &self,
+        current: &Current,
         peer: PeerId,
         wire: &mut Wire,
         order: u64,
@@ -213,7 +288,8 @@ impl Service {
         // Without certificates an AS is what its client says.
         let claimed = self.port.peer_address(peer).as_id.0;
         let as_id = wire.channel.peer_as().map_or(claimed, |proven| proven.0);
-        let export = self.export(&open, as_id).map_err(MoverError::Usage)?;
+        let config = &current.config;
+        let export = export(config, &open, as_id).map_err(MoverError::Usage)?;
         let transfer = (as_id, open.transfer);
         self.admission.lock().admit(order, self.succession.has(&transfer))?;
         self.succession.succeed(transfer, order, &wire.sender())?;
@@ -221,16 +297,25 @@ impl Service {
             let text = "its folder cannot be opened where it is served";
             MoverError::Local(format!("export {:?}: {text}: {error}; tell who runs the service", open.export))
         })?);
-        let (block, memory) = (open.block, self.config.memory.0);
-        let (threads, disk) = (self.config.threads, self.config.disk());
+        let (block, memory) = (open.block, config.memory.0);
+        let (threads, disk) = (config.threads, config.disk());
         let of = |path: &[u8], error: &dyn std::fmt::Display| {
             format!("{}/{}: {error}", open.export, names::shown(path))
         };
         let usage = |path: &[u8], error: &dyn std::fmt::Display| MoverError::Usage(of(path, error));
-        let mut quiet = |notice: Notice| tracing::debug!("{notice:?}");
+        let dry = if open.rules.dry_run { "dry run, nothing is copied: " } else { "" };
+        let from = self.port.peer_address(peer).locator;
+        let mut failures = 0;
+        let mut quiet = |notice: Notice| match notice {
+            Notice::Failed { text, .. } if failures < FAILURES_TOLD => {
+                failures += 1;
+                tracing::warn!(%from, as_id, "{from}: not copied: {text}");
+            }
+            notice => tracing::debug!("{notice:?}"),
+        };
         match &open.way {
             Way::Put { path, folder } => {
-                let what = format!("put {}/{}", open.export, names::shown(path));
+                let what = format!("{dry}put {}/{}", open.export, names::shown(path));
                 let path = names::tidy(path).map_err(|error| usage(path, &error))?;
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
                     .map_err(|error| usage(&path, &error))?;
@@ -240,7 +325,7 @@ impl Service {
                 Ok((what, side.run(rest)?))
             }
             Way::Get { paths, choice } => {
-                let what = format!("get {} paths of {}", paths.len(), open.export);
+                let what = format!("{dry}get {} paths of {}", paths.len(), open.export);
                 let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
                 let missing = |path: &[u8], error| Trouble { path: path.to_vec(), text: of(path, &error) };
                 let mut room = MATCHES_MAX;
@@ -260,35 +345,6 @@ impl Service {
         }
     }
 
-    /// The export that a client asks for, if it may use it so.
-    fn export(&self, open: &Open, as_id: u32) -> Result<&Export, String> {
-        if open.version != VERSION {
-            return Err(format!("version {} of the protocol is not spoken here", open.version));
-        }
-        if !BLOCK_SIZES.contains(&open.block) || !open.block.is_power_of_two() {
-            let (least, most) = (BLOCK_SIZES.start(), BLOCK_SIZES.end());
-            return Err(format!(
-                "a block of {} bytes; powers of two from {least} to {most} are taken",
-                open.block
-            ));
-        }
-        // Whether an export is not there or not for this AS is nobody's business.
-        let is_allowed = |export: &Export| export.allow.as_ref().is_none_or(|allow| allow.contains(&as_id));
-        let Some(export) = self.config.exports.get(&open.export).filter(|export| is_allowed(export)) else {
-            let allowed = self.config.exports.iter().filter(|(_, export)| is_allowed(export));
-            let names: Vec<_> = allowed.map(|(name, _)| name.as_str()).collect();
-            return Err(format!(
-                "there is no export {:?} for AS {as_id}; it may use: {}",
-                names::shown(open.export.as_bytes()),
-                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-            ));
-        };
-        if matches!(open.way, Way::Put { .. }) && !export.writable {
-            return Err(format!("export {:?} is read-only", open.export));
-        }
-        Ok(export)
-    }
-
     /// Ends all sessions, and waits for them a while.
     fn end(&self) {
         self.admission.lock().stop("the service is being stopped");
@@ -297,6 +353,35 @@ impl Service {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+/// The export that a client asks for, if it may use it so.
+fn export<'a>(config: &'a ServeConfig, open: &Open, as_id: u32) -> Result<&'a Export, String> {
+    if open.version != VERSION {
+        return Err(format!("version {} of the protocol is not spoken here", open.version));
+    }
+    if !BLOCK_SIZES.contains(&open.block) || !open.block.is_power_of_two() {
+        let (least, most) = (BLOCK_SIZES.start(), BLOCK_SIZES.end());
+        return Err(format!(
+            "a block of {} bytes; powers of two from {least} to {most} are taken",
+            open.block
+        ));
+    }
+    // Whether an export is not there or not for this AS is nobody's business.
+    let is_allowed = |export: &Export| export.allow.as_ref().is_none_or(|allow| allow.contains(&as_id));
+    let Some(export) = config.exports.get(&open.export).filter(|export| is_allowed(export)) else {
+        let allowed = config.exports.iter().filter(|(_, export)| is_allowed(export));
+        let names: Vec<_> = allowed.map(|(name, _)| name.as_str()).collect();
+        return Err(format!(
+            "there is no export {:?} for AS {as_id}; it may use: {}",
+            names::shown(open.export.as_bytes()),
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        ));
+    };
+    if matches!(open.way, Way::Put { .. }) && !export.writable {
+        return Err(format!("export {:?} is read-only", open.export));
+    }
+    Ok(export)
 }
 
 /// Waits until the client has said who it is and what it wants.

@@ -11,6 +11,7 @@ use crate::MoverError;
 use crate::buffer::Buffer;
 use crate::channel::Channel;
 use crate::gauge::is_near;
+use crate::names;
 use crate::pool::Done;
 use crate::port::{News, Port};
 use crate::wire::{Control, Status};
@@ -95,6 +96,8 @@ pub(crate) struct Wire {
     /// Control messages that are not delivered yet.
     unsent: usize,
     heard: Instant,
+    /// Anything at all came from the other side.
+    was_heard: bool,
     beat: Instant,
     /// The other side was told why it ends.
     has_ended: bool,
@@ -125,6 +128,7 @@ impl Wire {
             receives: HashSet::new(),
             unsent: 0,
             heard: now,
+            was_heard: false,
             beat: now,
             has_ended: false,
         };
@@ -137,6 +141,11 @@ impl Wire {
     /// The round trip to the other side, where that is known.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.port.round_trip(self.peer)
+    }
+
+    /// Whether the other side has said anything.
+    pub(crate) fn was_heard(&self) -> bool {
+        self.was_heard
     }
 
     /// Where disk threads report, and who else has something to say to this session.
@@ -200,6 +209,7 @@ impl Wire {
             return Err(MoverError::Lost(error));
         }
         if received {
+            self.was_heard = true;
             self.heard = Instant::now();
         }
         match news.key {
@@ -218,7 +228,8 @@ impl Wire {
                 }
                 while let Some(control) = self.channel.hear()? {
                     match control {
-                        Control::Fault(text) => return Err(MoverError::Refused(text)),
+                        Control::Fault(text) => return Err(MoverError::Refused(names::said(&text))),
+                        Control::GivenUp(text) => return Err(MoverError::Lost(names::said(&text))),
                         control => heard.push(control),
                     }
                 }
@@ -294,15 +305,27 @@ impl Wire {
         refuse(&self.port, self.peer, self.session, why);
     }
 
-    /// Ends the session for a reason that the other side is told, once.
+    /// Ends the session for a reason that the other side is told, once. One that was silent for too long may be
+    /// there again: it is told as well, or it would wait as long itself.
     pub(crate) fn end(&mut self, error: &MoverError) {
-        if self.tells(error) && !std::mem::replace(&mut self.has_ended, true) {
-            let _ = self.say(&Control::Fault(error.to_string()));
-            let _ = self.flush();
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
         }
+        let text = error.to_string();
+        match error {
+            MoverError::Lost(_) if self.channel.is_ready() => {
+                let _ = self.say(&Control::GivenUp(format!("it gave this session up: {text}")));
+            }
+            MoverError::Lost(_) => return self.refuse(&text),
+            _ if self.tells(error) => {
+                let _ = self.say(&Control::Fault(text));
+            }
+            _ => return,
+        }
+        let _ = self.flush();
     }
 
-    /// What the other side said or did it knows.
+    /// Whether to wait until the other side knows of this end. One that was lost may never know.
     fn tells(&self, error: &MoverError) -> bool {
         !matches!(error, MoverError::Lost(_)) && self.channel.is_ready()
     }
@@ -354,5 +377,48 @@ mod tests {
         }
         // No honest side is so far ahead.
         assert!(take(&mut wire, 4 * RECEIVES as u64, &mut Vec::new()).is_err());
+    }
+
+    /// Two ends of a session between two ports of this process, without certificates.
+    fn pair() -> (Wire, Wire) {
+        let settings = Settings { interface: "lo".to_owned(), ..Settings::default() };
+        let ports = [(); 2].map(|()| Arc::new(Port::open(&settings).expect("opened")));
+        let end = |own: usize, other: usize| {
+            let peer = ports[own].peer(&ports[other].address()).expect("named");
+            Wire::new(ports[own].clone(), peer, None, 1, Channel::plain()).expect("made")
+        };
+        (end(0, 1), end(1, 0))
+    }
+
+    /// How a session that hears nothing else ends.
+    fn ended(wire: &mut Wire) -> MoverError {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let event = wire.inbox.recv_deadline(until).expect("it is told in time");
+            let Event::Net(news) = event else { continue };
+            if let Err(error) = wire.take(news, &mut Vec::new()) {
+                return error;
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_that_is_given_up_for_silence_is_told_so_at_once() {
+        let (mut service, mut client) = pair();
+        service.heard = Instant::now().checked_sub(2 * PATIENCE).expect("the host is up for longer");
+        let silent = service.beat(false, Status::default).expect_err("it was silent for too long");
+        service.end(&silent);
+        let error = ended(&mut client);
+        let is_lost = matches!(&error, MoverError::Lost(text) if text.contains("gave this session up: the other side has been silent"));
+        assert!(is_lost, "{error:?}");
+    }
+
+    #[test]
+    fn a_session_that_is_refused_is_told_why_and_once() {
+        let (mut service, mut client) = pair();
+        service.end(&MoverError::Local("no room".to_owned()));
+        service.end(&MoverError::Local("twice".to_owned()));
+        let error = ended(&mut client);
+        assert!(matches!(&error, MoverError::Refused(text) if text == "no room"), "{error:?}");
     }
 }

@@ -199,13 +199,46 @@ impl Source {
         let mut got = 0;
         while got < room.len() {
             match file.read_at(&mut room[got..], part.offset + got as u64) {
-                Ok(0) => return Err(self.changed()),
+                Ok(0) => return Err(self.ended_early(file, part.offset + got as u64)),
                 Ok(more) => got += more,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(self.unreadable(&error.into())),
             }
         }
+        self.ends_with(file, part)?;
         Ok(Some(got))
+    }
+
+    /// Of a file that its file system makes up as it is read, length and content may be two things: that must not count
+    /// as copied. Those have no blocks on a disk, so that others need not be asked.
+    fn ends_with(&self, file: &Opened, part: &Part) -> Result<(), Verdict> {
+        let is_last = part.offset + part.len == self.size;
+        if !is_last || self.size > 0 && !self.sparse {
+            return Ok(());
+        }
+        match file.read_at(&mut [0], self.size) {
+            // Some take no offset beyond their length.
+            Ok(0) | Err(_) => Ok(()),
+            Ok(_) => {
+                Err(self.lies(file, format_args!("it has more than the {} bytes of its length", self.size)))
+            }
+        }
+    }
+
+    /// Its content ended at `end`, before its length.
+    fn ended_early(&self, file: &Opened, end: u64) -> Verdict {
+        self.lies(file, format_args!("it has {end} bytes, and not the {} of its length", self.size))
+    }
+
+    /// Why a file is not copied of which length and content differ.
+    fn lies(&self, file: &Opened, how: std::fmt::Arguments<'_>) -> Verdict {
+        match self.version(file) {
+            Ok(_) => Verdict::Unreadable(format!(
+                "{}: {how}, as files of /proc and /sys do; write its content to a file, and copy that",
+                names::shown(&self.at)
+            )),
+            Err(verdict) => verdict,
+        }
     }
 }
 

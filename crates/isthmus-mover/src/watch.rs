@@ -1,8 +1,11 @@
 //! What a transfer tells those who watch it.
 
+use std::time::{Duration, Instant};
+
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::session::BEAT;
 use crate::wire::{Kind, Status};
 
 /// Which part holds the transfer up.
@@ -37,6 +40,8 @@ pub struct Progress {
     pub files_total: Option<u64>,
     /// Which part holds it up now.
     pub bottleneck: Bottleneck,
+    /// Whether the other side has answered yet.
+    pub connected: bool,
 }
 
 /// A path at the destination, as the system has it; of something that is not there, as it was written. As JSON it is the
@@ -221,6 +226,68 @@ impl Stages {
     }
 }
 
+/// How long each of several states lasted; any of them may hold at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spans<const N: usize> {
+    last: Instant,
+    holds: [bool; N],
+    /// Nanoseconds.
+    pub(crate) ns: [u64; N],
+}
+
+impl<const N: usize> Spans<N> {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { last: now, holds: [false; N], ns: [0; N] }
+    }
+
+    /// From `now` on these hold. The time until `now` is that of the states that held before: a burst that ends a
+    /// pause has not filled the pause.
+    pub(crate) fn change(&mut self, now: Instant, holds: [bool; N]) {
+        let spent = now.saturating_duration_since(self.last).as_nanos() as u64;
+        for (ns, _) in self.ns.iter_mut().zip(self.holds).filter(|(_, held)| *held) {
+            *ns += spent;
+        }
+        (self.last, self.holds) = (now, holds);
+    }
+}
+
+/// What the other side's statuses tell of its work.
+///
+/// They come once in a [`BEAT`], but two may come together, or none in time: so what is told is the share of
+/// the time that they are about, and not of this side's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    /// The last one.
+    pub(crate) now: Status,
+    then: (Instant, Status),
+    work: Status,
+    interval: Duration,
+}
+
+impl Heard {
+    pub(crate) fn new(now: Instant) -> Self {
+        let nothing = Status::default();
+        Self { now: nothing, then: (now, nothing), work: nothing, interval: BEAT }
+    }
+
+    pub(crate) fn take(&mut self, at: Instant, status: Status) {
+        self.now = status;
+        let interval = at.saturating_duration_since(self.then.0);
+        if interval >= BEAT / 2 {
+            (self.work, self.interval) = (since(&status, &self.then.1), interval);
+            self.then = (at, status);
+        }
+    }
+
+    /// Its work in an interval of so many nanoseconds.
+    pub(crate) fn work(&self, interval: u64) -> Status {
+        let part = interval as f64 / self.interval.as_nanos().max(1) as f64;
+        let scaled = |ns: u64| (ns as f64 * part) as u64;
+        let Status { disk_ns, cpu_ns, busy_ns, .. } = self.work;
+        Status { disk_ns: scaled(disk_ns), cpu_ns: scaled(cpu_ns), busy_ns: scaled(busy_ns), ..self.work }
+    }
+}
+
 /// What changed between two statuses of one side.
 pub fn since(now: &Status, then: &Status) -> Status {
     Status {
@@ -247,6 +314,36 @@ mod tests {
         assert_eq!(said(long.as_bytes()), plain);
         let odd = said(b"a/\xff%\n");
         assert_eq!((&odd["path"], &odd["path_bytes"]), (&"a/\u{fffd}%\n".into(), &"a/%FF%25%0A".into()));
+    }
+
+    #[test]
+    fn the_pause_before_a_burst_is_not_time_with_the_burst() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut spans = Spans::<2>::new(start);
+        // A full link brings blocks in bursts: the disk has done with one long before the next.
+        for burst in 0..10 {
+            spans.change(at(burst * 100), [false, true]);
+            spans.change(at(burst * 100 + 90), [true, false]);
+        }
+        spans.change(at(1000), [false, false]);
+        assert_eq!(spans.ns, [100_000_000, 900_000_000]);
+    }
+
+    #[test]
+    fn statuses_that_come_together_do_not_count_twice() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let status = |busy_ms: u64| Status { busy_ns: busy_ms * 1_000_000, ..Status::default() };
+        let mut heard = Heard::new(start);
+        // It is busy for 200 of each 500 ms; one status is late, and the next comes right behind it.
+        heard.take(at(500), status(200));
+        heard.take(at(1490), status(400));
+        heard.take(at(1500), status(600));
+        let busy = heard.work(500_000_000).busy_ns;
+        assert!(busy < 250_000_000, "{busy}");
+        // None came since: what it did last is still the best guess.
+        assert_eq!(heard.work(500_000_000).busy_ns, busy);
     }
 
     #[test]

@@ -78,6 +78,8 @@ pub enum Control {
     Fault(String),
     /// From the sender: something that should have been copied and could not, for the user.
     Trouble(Trouble),
+    /// The session is given up for this reason, which is nobody's refusal: the same command continues.
+    GivenUp(String),
 }
 
 /// Something that is not copied.

@@ -464,3 +464,74 @@ fn a_service_that_is_not_there_is_said_to_be_gone() {
         assert!(text.contains("nobody listens"), "{text}");
     }
 }
+
+/// Judged by where it leads: out of what is copied, but not out of the export.
+#[test]
+fn symbolic_links_that_stay_inside_the_export_are_taken() {
+    let place = Place::writable();
+    fs::create_dir_all(place.export("deep/into")).expect("made");
+    fs::create_dir(place.export("other")).expect("made");
+    fs::create_dir(place.here("t")).expect("made");
+    let whole = fs::canonicalize(place.export("other")).expect("there").join("file");
+    symlink("../../../other/file", place.here("t/relative")).expect("made");
+    symlink(&whole, place.here("t/absolute")).expect("made");
+    symlink("../../../../beside", place.here("t/out")).expect("made");
+    let (done, notices) = run(&place.put(&["t"], "deep/into/"));
+    assert_eq!(done.expect("it ends").failed, 1, "{notices:?}");
+    for name in ["relative", "absolute"] {
+        assert!(place.export("deep/into/t").join(name).is_symlink(), "{name}: {notices:?}");
+    }
+    assert!(!place.export("deep/into/t/out").is_symlink());
+}
+
+/// What the system makes up as it is read has a length that is not its content's.
+#[test]
+fn files_whose_length_is_not_that_of_their_content_are_not_reported_as_copied() {
+    let place = Place::writable();
+    for file in ["/proc/self/status", "/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        if !std::path::Path::new(file).exists() {
+            continue;
+        }
+        let (done, notices) = run(&place.put(&[file], "copy"));
+        let text = format!("{done:?} {notices:?}");
+        let failed = done.map_or(1, |summary| summary.failed);
+        assert!(failed == 1 && text.contains("as files of /proc and /sys do"), "{file}: {text}");
+        assert!(!place.export("copy").exists());
+    }
+    fs::write(place.here("empty"), "").expect("written");
+    complete(&place.put(&["empty"], "copy"));
+    assert!(place.export("copy").exists());
+}
+
+/// However long its path is, what failed is told with the reason.
+#[test]
+fn the_reason_stands_behind_the_longest_path() {
+    let place = Place::writable();
+    let deep = vec!["d".repeat(60); 8].join("/");
+    fs::create_dir_all(place.here(&format!("t/{deep}"))).expect("made");
+    std::os::unix::net::UnixListener::bind(place.here("t/socket")).expect("made");
+    fs::write(place.here(&format!("t/{deep}/file")), "f").expect("written");
+    fs::create_dir_all(place.export(&format!("t/{deep}/file"))).expect("in the way");
+    let (done, notices) = run(&place.put(&["t"], ""));
+    assert_eq!(done.expect("it ends").failed, 1, "{notices:?}");
+    let is_whole = |notice: &Notice| {
+        matches!(notice, Notice::Failed { text, .. }
+            if text.len() > 300 && text.ends_with("there is a folder of this name; remove it, or copy elsewhere"))
+    };
+    assert!(notices.iter().any(is_whole), "{notices:?}");
+}
+
+#[test]
+fn trees_that_are_too_deep_stop_with_a_reason() {
+    let place = Place::writable();
+    let mut folder = place.here("t");
+    fs::create_dir(&folder).expect("made");
+    for _ in 0..205 {
+        folder.push("d");
+        fs::create_dir(&folder).expect("made");
+    }
+    let (done, notices) = run(&place.put(&["t"], ""));
+    assert_eq!(done.expect("it ends").failed, 1, "{notices:?}");
+    let says_why = |notice: &Notice| matches!(notice, Notice::Failed { text, .. } if text.contains("200 folders deep; nothing below it is copied"));
+    assert!(notices.iter().any(says_why), "{notices:?}");
+}

@@ -106,6 +106,7 @@ impl Error {
                 | OpenError::Interface(InterfaceError::List(cause)),
             )
             | Self::System(cause) => cause.raw_os_error().unwrap_or(libc::EIO),
+            Self::Open(OpenError::Range { .. }) => libc::EADDRINUSE,
             Self::Open(_) => libc::ENODEV,
         }
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use isthmus_io::RegionTable;
 use isthmus_io::lock::Mutex;
 use isthmus_proto::CompletionKind::{RemoteAccess, RemoteWrite};
-use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId};
+use isthmus_proto::{AtomicKind, Channel, Completion, CompletionKind, OpError, PeerId, RemoteRange};
 
 use crate::abi::fi_addr_t;
 use crate::access::Observers;
@@ -52,6 +53,7 @@ pub(crate) struct Live {
     counters: Counters,
     terms: Terms,
     observers: Arc<Observers>,
+    regions: Arc<RegionTable>,
     board: Arc<Board>,
     tickets: Tickets,
     joints: Joints,
@@ -108,6 +110,7 @@ impl Live {
             counters: Counters::default(),
             terms,
             observers: domain.observers.clone(),
+            regions: domain.regions.clone(),
             board: domain.board.clone(),
             tickets: Tickets::default(),
             joints: Joints::default(),
@@ -309,6 +312,12 @@ impl Live {
         if let RemoteAccess { .. } | RemoteWrite = completion.kind {
             *open = None;
             let key = std::mem::take(&mut completion.tag);
+            let addr = std::mem::take(&mut completion.buffer);
+            if completion.kind == RemoteWrite {
+                // fi_cq(3) leaves it open. `sockets` tells it, and clients such as ADIOS2's SST take it for granted.
+                let written = RemoteRange { key, addr, len: completion.len };
+                completion.buffer = self.regions.address(written).unwrap_or(0);
+            }
             let wrote = !matches!(completion.kind, RemoteAccess { wrote: false, .. });
             let event = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
             self.observers.count(key, event, completion.len);

@@ -191,9 +191,17 @@ static void memory_is_read_written_and_changed(void)
 	OK(fi_writedata(ep, &seven, 8, NULL, 0xabc, self, 0, 42, NULL));
 	for (int i = 0; i < 2; i++) {
 		struct fi_cq_tagged_entry entry = next();
-		told += (entry.flags & FI_REMOTE_WRITE) && entry.data == 0xabc;
+		told += (entry.flags & FI_REMOTE_WRITE) && entry.data == 0xabc && entry.buf == memory;
 	}
 	WANT(told, 1);
+	/* Where the data landed, not where the region begins. */
+	OK(fi_writedata(ep, &seven, 8, NULL, 0xdef, self, 24, 42, NULL));
+	for (int i = 0; i < 2; i++) {
+		struct fi_cq_tagged_entry entry = next();
+		told += (entry.flags & FI_REMOTE_WRITE) && entry.data == 0xdef && entry.buf == &memory[3];
+	}
+	WANT(told, 2);
+	WANT(memory[3], 7);
 	OK(fi_close(&mr->fid));
 }
 

@@ -335,7 +335,8 @@ pub struct Completion {
     pub kind: CompletionKind,
     /// Length of the message or transfer; on truncation, what was received. Bytes.
     pub len: u64,
-    /// Address of the data received, for multi-receive buffers and claims; else 0.
+    /// Address of the data received, for multi-receive buffers and claims; of memory that a peer accessed, where that
+    /// began, as the peer named it; else 0.
     pub buffer: u64,
     /// Data that came with the message or write.
     pub data: Option<u64>,

@@ -8,6 +8,7 @@
 //!
 //! [subnet.campus]
 //! plain = true
+//! targets = ["10.1.0.0/16:5000-5100"]  # where its endpoints are; nothing else is connected to
 //!
 //! [tls]
 //! certificate = "router.pem"
@@ -21,8 +22,10 @@ use std::path::{Path, PathBuf};
 
 use isthmus_routes::Metric;
 use isthmus_trust::{Files, TrustError};
-use isthmus_units::{Prefix, Rate, Size};
+use isthmus_units::{HostPort, Rate, Size};
 use serde::{Deserialize, Deserializer, de};
+
+use crate::targets::Targets;
 
 /// What is wrong with a configuration, with the place and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +84,8 @@ pub struct Config {
     /// For a neighbouring AS, the other AS's for which it may speak. Default: none.
     #[serde(default)]
     pub carries: BTreeMap<String, Vec<u32>>,
-    /// Where the status is served by HTTP; a loopback address. Default: nowhere.
+    /// Where the status is served by HTTP: HOST:PORT, a loopback address. Default: nowhere.
+    #[serde(default, deserialize_with = "place")]
     pub status: Option<SocketAddr>,
     /// What differs by subnet.
     #[serde(default, rename = "subnet")]
@@ -97,7 +101,8 @@ pub struct Config {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubnetConfig {
-    /// Where lanes are accepted. Default: the router's endpoint in the map.
+    /// Where lanes are accepted: HOST:PORT. Default: the router's endpoint in the map.
+    #[serde(default, deserialize_with = "place")]
     pub listen: Option<SocketAddr>,
     /// Whether lanes without encryption are accepted and made. Never on ways out. Default false.
     #[serde(default)]
@@ -113,10 +118,10 @@ pub struct SubnetConfig {
     /// Most that this router's links of a way out send there together; what is changed holds for links that are made
     /// from then on. Default: no limit.
     pub rate_limit: Option<Rate>,
-    /// Where endpoints of this subnet may be; nothing else is connected to. Default: anywhere
-    /// but this host's loopback.
+    /// Where endpoints of this subnet may be, such as "10.1.0.0/16", or with ports "10.1.0.0/16:5000-5100"; nothing
+    /// else is connected to. Needed where lanes are plain.
     #[serde(default)]
-    pub targets: Vec<Prefix>,
+    pub targets: Vec<Targets>,
 }
 
 /// What links of a way out go by.
@@ -149,6 +154,11 @@ impl Default for Limits {
     fn default() -> Self {
         Self { lanes: 4096, memory: Size(4 << 30), links: 4 }
     }
+}
+
+/// A place whose host may be named; the name is looked up as the file is read.
+fn place<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    HostPort::deserialize(from)?.first().map(Some).map_err(de::Error::custom)
 }
 
 fn metric<'de, D: Deserializer<'de>>(from: D) -> Result<Metric, D::Error> {
@@ -247,6 +257,9 @@ mod tests {
         let rate = said("[subnet.a]\nrate_limit = \"2GiB\"\n");
         assert!(rate.starts_with("router.toml:4:") && rate.contains("1Gbit"), "{rate}");
         assert!(said("status = \"0.0.0.0:1\"").contains("use 127.0.0.1"));
+        let unknown = said("[subnet.a]\nlisten = \"nowhere.invalid:1\"\n");
+        assert!(unknown.starts_with("router.toml:4:") && unknown.contains("cannot be resolved"), "{unknown}");
+        assert!(said("[subnet.a]\nlisten = \"10.0.0.1\"\n").contains("has no port"));
         assert!(said("[limits]\nlinks = 65").contains("expected 1 to 64"));
         assert!(said("[carries]\nx = [1]").contains("no AS id"));
     }

@@ -1,22 +1,24 @@
 //! The daemon around a router: start, reload, drain.
 
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::config::ConfigError;
 use crate::listen::Listeners;
+use crate::manager::{Watchdog, tell};
 use crate::router::Router;
 use crate::settings::Settings;
 use crate::status;
+
+/// How long the daemon waits for signals at a time, where nobody wants signs of life.
+const IDLE: Duration = Duration::from_secs(3600);
 
 /// Why a router does not run.
 #[derive(Debug, thiserror::Error)]
@@ -77,15 +79,17 @@ async fn serve(options: &RunOptions, settings: Settings) -> Result<(), RunError>
     router.follow_links();
     tokio::spawn(router.clone().measure());
     info!(name, as_id, "router ready");
-    notify("READY=1");
+    tell("READY=1");
+    let mut watchdog = Watchdog::new();
     loop {
         tokio::select! {
+            () = sleep(watchdog.pause().unwrap_or(IDLE)) => watchdog.beat(),
             _ = hangup.recv() => reload(&options.config, &router, &mut listeners).await,
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
     }
-    notify("STOPPING=1");
+    tell("STOPPING=1");
     drain(options.drain, &router, &mut listeners).await;
     Ok(())
 }
@@ -103,7 +107,7 @@ async fn reload(path: &Path, router: &Arc<Router>, listeners: &mut Listeners) {
             }
             router.follow_links();
             info!("configuration and map read again");
-            notify("STATUS=configuration read again");
+            tell("STATUS=configuration read again");
         }
         Err(error) => error!(%error, "reload refused; going on as before"),
     }
@@ -126,16 +130,5 @@ async fn drain(most: Duration, router: &Arc<Router>, listeners: &mut Listeners) 
             warn!(lanes = router.lanes(), "time is up: the remaining lanes are cut");
             return;
         }
-    }
-}
-
-/// Tells the service manager, if there is one. Who did not ask is not told.
-fn notify(state: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let name = path.as_encoded_bytes().strip_prefix(b"@");
-    let address = name.map_or_else(|| UnixAddr::from_pathname(&path), UnixAddr::from_abstract_name);
-    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to));
-    if let Err(error) = sent {
-        warn!(%error, "cannot tell the service manager");
     }
 }

@@ -13,6 +13,7 @@
 //! `names`.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
+mod arrivals;
 pub mod config;
 mod daemon;
 mod datagram;
@@ -23,6 +24,7 @@ mod lane;
 mod link;
 mod links;
 mod listen;
+pub mod manager;
 mod measure;
 mod metrics;
 mod names;
@@ -36,9 +38,10 @@ mod router;
 mod settings;
 mod status;
 mod step;
+pub mod targets;
 mod tcp_info;
 mod tls;
 mod wire;
 
 pub use daemon::{RunError, RunOptions, check, run};
-pub use isthmus_trust::{Keygen, Made};
+pub use isthmus_trust::{Keygen, Made, Role};

@@ -25,6 +25,7 @@ use crate::lane::Lane;
 use crate::link::{self, Link, LinkLane};
 use crate::router::{Arrival, Router};
 use crate::settings::Settings;
+use crate::tls::why;
 use crate::wire::{Sample, Transport, Wire};
 use crate::{pulse, step};
 
@@ -125,9 +126,25 @@ impl Links {
         wire.hold(cap);
     }
 
-    /// Cuts the links with neighbours that are no longer admitted, and all lanes on them.
-    pub(crate) fn cut_unless(&self, admitted: impl Fn(AsId) -> bool) {
-        for link in self.standing.lock().iter().filter(|link| !admitted(link.neighbour)) {
+    /// A link stands. Its number is the least that no other to the same peer has: so metrics have few names for links,
+    /// and each link one of its own.
+    fn add(&self, link: &Arc<Link>) {
+        let key = |link: &Link| (link.neighbour, link.subnet, link.peer.ip(), link.gauge.transport());
+        let mut standing = self.standing.lock();
+        let mut taken: Vec<usize> = standing
+            .iter()
+            .filter(|other| key(other) == key(link))
+            .map(|other| other.number.load(Relaxed))
+            .collect();
+        taken.sort_unstable();
+        let free = taken.iter().zip(0..).take_while(|(number, expected)| **number == *expected).count();
+        link.number.store(free, Relaxed);
+        standing.push(link.clone());
+    }
+
+    /// Cuts the links that are no longer admitted, and all lanes on them.
+    pub(crate) fn cut_unless(&self, admitted: impl Fn(&Link) -> bool) {
+        for link in self.standing.lock().iter().filter(|link| !admitted(link)) {
             link.cut.notify_one();
         }
     }
@@ -198,7 +215,12 @@ impl Router {
     /// wanted one is dialled, and dialled again.
     pub(crate) fn follow_links(self: &Arc<Self>) {
         let settings = self.settings();
-        self.links.cut_unless(|neighbour| settings.config.admits.contains(&neighbour.0));
+        let is_denied = |link: &Link| {
+            let shown = link.certificate.as_ref();
+            shown.is_some_and(|shown| settings.tls.as_ref().is_none_or(|tls| tls.denies(shown)))
+        };
+        let admits = |link: &Link| settings.config.admits.contains(&link.neighbour.0);
+        self.links.cut_unless(|link| admits(link) && !is_denied(link));
         for kept in to_keep(&settings) {
             if self.links.kept.lock().insert(kept) {
                 tokio::spawn(self.clone().keep_link(kept));
@@ -223,7 +245,8 @@ impl Router {
                 Err(error) => {
                     // The first of a gateway's links speaks for all.
                     if number == 0 && back_off == BACK_OFF {
-                        warn!(%gateway, subnet = subnet.0, %transport, %error, "no link; trying again");
+                        let error = why(&error);
+                        warn!(%gateway, subnet = subnet.0, %transport, error, "no link; trying again");
                     }
                     back_off = (back_off * 2).min(BACK_OFF_MAX);
                 }
@@ -279,7 +302,7 @@ impl Router {
             Ok(stream) => stream,
             Err(error) => {
                 self.metrics.strangers.fetch_add(1, Relaxed);
-                return self.complain(&arrival, format_args!("no link: {error}"));
+                return self.complain(&arrival, format_args!("no link: {}", why(&error)));
             }
         };
         drop((settings, arriving));
@@ -303,7 +326,7 @@ impl Router {
         let peer = link.peer;
         let (dialled, transport) = (gateway.is_some(), link.gauge.transport());
         info!(%peer, neighbour = neighbour.0, subnet = subnet.0, %transport, dialled, "link up");
-        self.links.standing.lock().push(link.clone());
+        self.links.add(&link);
         self.links.changed.notify_waiters();
         let arrival = Arrival { subnet, peer, neighbour: Some(neighbour) };
         let take = |lane| {

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isthmus_wire::SubnetId;
 use tokio::net::TcpListener;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
@@ -17,6 +16,11 @@ use crate::dial::{tune_lane, tune_link};
 use crate::router::{Arrival, Router};
 use crate::settings::Carrier;
 use crate::wire::Transport;
+
+/// How long nothing is accepted after the system refused to.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Least time between two lines of log about that.
+const TELL_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is listened for: plain lanes, or links by this transport.
 type Links = Option<Transport>;
@@ -84,24 +88,32 @@ impl Listeners {
 }
 
 async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, links: bool) {
+    let (mut told, mut failures) = (None::<Instant>, 0_u64);
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(subnet = subnet.0, %error, "cannot accept; is LimitNOFILE too low?");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                failures += 1;
+                if told.is_none_or(|at| at.elapsed() >= TELL_PAUSE) {
+                    told = Some(Instant::now());
+                    warn!(subnet = subnet.0, %error, failures, "cannot accept; is LimitNOFILE too low?");
+                    failures = 0;
+                }
+                // The descriptor of who says nothing is of more use to somebody else.
+                router.arrivals.displace();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         let arrival = Arrival { subnet, peer, neighbour: None };
-        let Some(arriving) = place(&router, &arrival) else { continue };
+        let place = router.arrivals.arrive(peer.ip().to_canonical());
         let router = router.clone();
         if links {
             tune_link(&stream);
-            tokio::spawn(router.accept_link(stream, arrival, arriving));
+            tokio::spawn(place.hold(move |place| router.accept_link(stream, arrival, place)));
         } else {
             tune_lane(&stream);
-            tokio::spawn(router.serve_plain(stream, arrival, arriving));
+            tokio::spawn(place.hold(move |place| router.serve_plain(stream, arrival, place)));
         }
     }
 }
@@ -110,18 +122,8 @@ async fn accept_streams(router: Arc<Router>, port: Arc<DatagramPort>, subnet: Su
     let mut streams = port.accept();
     while let Some(stream) = streams.recv().await {
         let arrival = Arrival { subnet, peer: stream.peer_addr(), neighbour: None };
-        if let Some(arriving) = place(&router, &arrival) {
-            tokio::spawn(router.clone().accept_link(stream, arrival, arriving));
-        }
+        let place = router.arrivals.arrive(arrival.peer.ip().to_canonical());
+        let router = router.clone();
+        tokio::spawn(place.hold(move |place| router.accept_link(stream, arrival, place)));
     }
-}
-
-/// A place among those who have not yet said what they want; who comes when there is none is
-/// closed at once.
-fn place(router: &Arc<Router>, arrival: &Arrival) -> Option<OwnedSemaphorePermit> {
-    let place = router.arriving.clone().try_acquire_owned().ok();
-    if place.is_none() {
-        router.complain(arrival, format_args!("too many connections at once: closed"));
-    }
-    place
 }

@@ -4,6 +4,7 @@
 //! given up.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use isthmus_wire::Address;
@@ -22,14 +23,23 @@ use crate::settings::Settings;
 
 /// Most names.
 const NAMES_MAX: usize = 1024;
+/// Most names that one host has, so that none takes all.
+const NAMES_PER_HOST_MAX: usize = 128;
 /// A publisher that has said nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(60);
 /// How often a lane that waits looks whether the router is being drained.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Whose a name is: the endpoint that its lane says it is of, and the host that the lane came from, which is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    endpoint: Address,
+    host: IpAddr,
+}
+
 struct Entry {
     text: String,
-    owner: Address,
+    owner: Owner,
     /// Tells this publication from the owner's next.
     number: u64,
 }
@@ -42,10 +52,13 @@ struct Table {
 
 impl Table {
     /// Publishes, in place of what the same owner has published.
-    fn publish(&mut self, name: &str, text: String, owner: Address) -> Result<u64, Answer> {
+    fn publish(&mut self, name: &str, text: String, owner: Owner) -> Result<u64, Answer> {
+        let of_host = || self.entries.values().filter(|entry| entry.owner.host == owner.host).count();
         match self.entries.get(name) {
             Some(entry) if entry.owner != owner => return Err(Answer::Taken),
-            None if self.entries.len() >= NAMES_MAX => return Err(Answer::Full),
+            None if self.entries.len() >= NAMES_MAX || of_host() >= NAMES_PER_HOST_MAX => {
+                return Err(Answer::Full);
+            }
             _ => {}
         }
         let number = self.next;
@@ -89,7 +102,7 @@ pub(crate) fn is_own(settings: &Settings, target: &Address) -> bool {
 
 impl Router {
     /// Serves a lane that was admitted, to its end.
-    pub(crate) async fn serve_names(&self, mut lane: Lane, hello: &Hello) {
+    pub(crate) async fn serve_names(&self, mut lane: Lane, hello: &Hello, host: IpAddr) {
         let request = match timeout(HELLO_TIME, read(&mut lane)).await {
             Ok(Some(request)) => request,
             _ => return say(&mut lane, Answer::Malformed, "").await,
@@ -99,7 +112,8 @@ impl Router {
                 say(&mut lane, Answer::Denied, "").await;
             }
             Request::Publish { name, text } => {
-                let published = self.names.table.lock().publish(&name, text, hello.source);
+                let published =
+                    self.names.table.lock().publish(&name, text, Owner { endpoint: hello.source, host });
                 match published {
                     Ok(number) => {
                         info!(name, source = %hello.source, "published");
@@ -183,8 +197,18 @@ async fn say(lane: &mut Lane, answer: Answer, text: &str) {
 mod tests {
     use super::*;
 
-    fn owner(incarnation: u32) -> Address {
-        Address { incarnation, ..Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], 1))) }
+    fn owner(incarnation: u32) -> Owner {
+        let endpoint = Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], 1)));
+        Owner { endpoint: Address { incarnation, ..endpoint }, host: [10, 0, 0, 1].into() }
+    }
+
+    #[test]
+    fn who_only_says_that_he_is_the_owner_takes_no_name() {
+        let mut table = Table::default();
+        table.publish("a", "one".to_owned(), owner(1)).expect("free");
+        let elsewhere = Owner { host: [10, 0, 0, 2].into(), ..owner(1) };
+        assert_eq!(table.publish("a", "two".to_owned(), elsewhere), Err(Answer::Taken));
+        assert_eq!(table.entries["a"].text, "one");
     }
 
     #[test]
@@ -203,10 +227,15 @@ mod tests {
     #[test]
     fn names_are_bounded() {
         let mut table = Table::default();
+        let of = |host: usize| Owner { host: [10, 0, 0, host as u8].into(), ..owner(1) };
         for number in 0..NAMES_MAX {
-            table.publish(&number.to_string(), String::new(), owner(1)).expect("room");
+            let publisher = of(1 + number / NAMES_PER_HOST_MAX);
+            table.publish(&number.to_string(), String::new(), publisher).expect("room");
+            if number + 1 == NAMES_PER_HOST_MAX {
+                assert_eq!(table.publish("more", String::new(), of(1)), Err(Answer::Full), "of one host");
+            }
         }
-        assert_eq!(table.publish("more", String::new(), owner(1)), Err(Answer::Full));
+        assert_eq!(table.publish("more", String::new(), of(200)), Err(Answer::Full));
         assert!(table.publish("1", "again".to_owned(), owner(1)).is_ok());
     }
 }

@@ -60,7 +60,7 @@ impl Router {
         locator: Locator,
     ) -> Result<Lane, RefuseReason> {
         let place = settings.place(subnet).ok_or(RefuseReason::NoRoute)?;
-        if !place.may_hold(locator.ip()) || place.listen == Some(locator) || locator.port() == 0 {
+        if !place.may_hold(locator) || place.listen == Some(locator) || locator.port() == 0 {
             return Err(RefuseReason::Denied);
         }
         self.plain(settings, subnet, locator).await?.map_err(|error| {

@@ -90,9 +90,10 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
         .filter_map(|link| {
             let (neighbour, subnet) = (link.neighbour.0, name_of(settings, link.subnet));
             let labels = format!(
-                "as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\",transport=\"{}\"",
-                link.peer,
-                link.gauge.transport()
+                "as=\"{neighbour}\",subnet=\"{subnet}\",peer=\"{}\",transport=\"{}\",link=\"{}\"",
+                link.peer.ip(),
+                link.gauge.transport(),
+                link.number.load(Relaxed)
             );
             let seen = Seen { alive: link.lives(), path: link.gauge.sample()?, lanes: link.counters() };
             Some((labels, seen))

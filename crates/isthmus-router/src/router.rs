@@ -12,10 +12,11 @@ use isthmus_wire::{AsId, SubnetId};
 use parking_lot::{Mutex, RwLock};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
+use crate::arrivals::Arrivals;
 use crate::datagram::DatagramPorts;
 use crate::dial::Failed;
 use crate::ground::{Ground, Grounds};
@@ -28,9 +29,6 @@ use crate::names::{Names, is_own};
 use crate::relay::relay;
 use crate::settings::{Place, Settings};
 use crate::step::{is_router, may_claim};
-
-/// Most connections that have not yet said whither they go.
-const ARRIVING_MAX: usize = 1024;
 
 /// Where a lane came from.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +49,7 @@ pub(crate) struct Router {
     pub(crate) names: Names,
     grounds: Grounds,
     pub(crate) datagrams: DatagramPorts,
-    pub(crate) arriving: Arc<Semaphore>,
+    pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) draining: AtomicBool,
     lanes: AtomicUsize,
     /// Told when the last lane ends.
@@ -70,7 +68,7 @@ impl Router {
             names: Names::default(),
             grounds: Grounds::default(),
             datagrams: DatagramPorts::default(),
-            arriving: Arc::new(Semaphore::new(ARRIVING_MAX)),
+            arrivals: Arc::default(),
             draining: AtomicBool::new(false),
             lanes: AtomicUsize::new(0),
             idle: Notify::new(),
@@ -146,7 +144,7 @@ impl Router {
         };
         if is_own(&settings, &hello.target) {
             drop((settings, arriving));
-            return self.serve_names(lane, &hello).await;
+            return self.serve_names(lane, &hello, arrival.peer.ip().to_canonical()).await;
         }
         let onward = self.onward(&settings, &arrival, &hello).await;
         drop(settings);

@@ -1,13 +1,14 @@
 //! Configuration, map and certificates together: what a router goes by until the next reload.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use isthmus_routes::{Measured, RouteMap, Router as MapRouter, Table};
-use isthmus_units::{Prefix, Rate};
+use isthmus_units::Rate;
 use isthmus_wire::{AsId, SubnetId};
 
 use crate::config::{self, Config, ConfigError, Transports};
+use crate::targets::Targets;
 use crate::tls::Tls;
 use crate::wire::Transport;
 
@@ -35,16 +36,17 @@ pub(crate) struct Place {
     pub(crate) rate_limit: Option<Rate>,
     /// The local fabrics of plain lanes.
     pub(crate) fabric: String,
-    targets: Vec<Prefix>,
+    targets: Vec<Targets>,
 }
 
 impl Place {
-    /// Whether an endpoint of this subnet can be at `ip`. The address comes from the far end
+    /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end
     /// of a lane, which must not reach this host's own services by it.
-    pub(crate) fn may_hold(&self, ip: IpAddr) -> bool {
+    pub(crate) fn may_hold(&self, locator: SocketAddr) -> bool {
+        let ip = locator.ip();
         let on_loopback = self.listen.is_some_and(|listen| listen.ip().is_loopback());
         let sane = !ip.is_unspecified() && !ip.is_multicast() && (on_loopback || !ip.is_loopback());
-        sane && (self.targets.is_empty() || self.targets.iter().any(|prefix| prefix.contains(ip)))
+        sane && self.targets.iter().any(|target| target.contains(locator))
     }
 }
 
@@ -140,6 +142,13 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
         }
         if carrier != Carrier::Links && own.rate_limit.is_some() {
             return Err(format!("[subnet.{name}]: rate_limit is for links on ways out; remove it"));
+        }
+        if carrier == Carrier::Plain && own.targets.is_empty() {
+            return Err(format!(
+                "[subnet.{name}]: targets is missing, so that anybody could reach any host and port through this \
+                 router; name the ranges where endpoints of {name} are, such as targets = [\"10.1.0.0/16\"], or \
+                 with ports [\"10.1.0.0/16:5000-5100\"]"
+            ));
         }
         let listen = own.listen.or(router.endpoint(subnet.id));
         if carrier == Carrier::Plain && listen.is_none() {

@@ -12,6 +12,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
+use crate::role::{Fingerprint, Role};
 use crate::tls::uri_of;
 
 const AUTHORITY_DAYS: i64 = 3650;
@@ -39,12 +40,19 @@ pub struct Made {
     pub certificate: PathBuf,
     /// The router's private key.
     pub key: PathBuf,
+    /// The certificate's, by which a deny list names it.
+    pub fingerprint: Fingerprint,
 }
 
 impl Keygen<'_> {
     /// Makes the files. An authority that is there is used; a router's files are never
-    /// overwritten.
+    /// overwritten. The certificate may be used as anything: see [`Keygen::make_as`].
     pub fn make(&self) -> io::Result<Made> {
+        self.make_as(None)
+    }
+
+    /// The same, of a certificate that is believed as that of a `role` only.
+    pub fn make_as(&self, role: Option<Role>) -> io::Result<Made> {
         DirBuilder::new().recursive(true).mode(0o700).create(self.folder)?;
         let place = |name: &str| self.folder.join(name);
         let authority = place(&format!("as{}.pem", self.as_id));
@@ -61,10 +69,14 @@ impl Keygen<'_> {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        if let Some(role) = role {
+            params.subject_alt_names.push(SanType::URI(role.uri().try_into().map_err(unusable)?));
+        }
         let signed = params.signed_by(&router_key, &issuer).map_err(unusable)?;
         write(&key, 0o600, &router_key.serialize_pem())?;
         write(&certificate, 0o644, &signed.pem())?;
-        Ok(Made { as_id: self.as_id, authority, certificate, key })
+        let fingerprint = Fingerprint::of(signed.der());
+        Ok(Made { as_id: self.as_id, authority, certificate, key, fingerprint })
     }
 
     /// The AS's authority, made if it is missing.
@@ -118,6 +130,7 @@ impl fmt::Display for Made {
         writeln!(f, "  key = \"{}\"\n  authorities = [ the other sites' ]\n", self.key.display())?;
         writeln!(f, "Copy {authority} to the other site, over a way that nobody can tamper with,")?;
         writeln!(f, "and there add \"{name}\" to tls.authorities and {} to admits.", self.as_id)?;
-        writeln!(f, "Keys (*.key) stay here.")
+        writeln!(f, "Keys (*.key) stay here. If this one is lost, other sites add to their deny lists:")?;
+        writeln!(f, "  {}", self.fingerprint)
     }
 }

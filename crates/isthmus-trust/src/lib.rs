@@ -5,7 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod keygen;
+mod role;
 mod tls;
+mod why;
 
 pub use keygen::{Keygen, Made};
-pub use tls::{Files, Trust, TrustError, peer_as};
+pub use role::{Fingerprint, Role};
+pub use tls::{Files, Trust, TrustError, peer_as, peer_fingerprint};
+pub use why::explain;

@@ -4,7 +4,8 @@
 //! so does the authority that signed it: an authority speaks for its own AS only, however
 //! many of them somebody believes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ use rustls::{
 use serde::Deserialize;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
+use crate::role::{Fingerprint, Role, deny_list};
+
 const URI: &str = "isthmus://as/";
 
 /// Certificates, as PEM files.
@@ -33,6 +36,9 @@ pub struct Files {
     pub key: PathBuf,
     /// The authorities of the AS's that are admitted.
     pub authorities: Vec<PathBuf>,
+    /// Certificates that are not believed any more: a SHA-256 fingerprint a line. Default: none.
+    #[serde(default)]
+    pub denied: Option<PathBuf>,
 }
 
 /// What is wrong with a certificate or key, with the file and the remedy.
@@ -52,12 +58,14 @@ pub struct Trust {
     pub client: Arc<ClientConfig>,
     /// Who answers.
     pub server: Arc<ServerConfig>,
+    neighbours: Arc<Neighbours>,
 }
 
 impl Files {
     /// Takes relative paths from `folder`.
     pub fn relative_to(&mut self, folder: &Path) {
-        for file in [&mut self.certificate, &mut self.key].into_iter().chain(&mut self.authorities) {
+        let own = [&mut self.certificate, &mut self.key].into_iter();
+        for file in own.chain(&mut self.authorities).chain(&mut self.denied) {
             *file = folder.join(&file);
         }
     }
@@ -103,6 +111,11 @@ fn as_of(certificate: &CertificateDer<'_>) -> Option<AsId> {
     named.next().is_none().then_some(AsId(id))
 }
 
+/// The fingerprint of the certificate at the other end of a session.
+pub fn peer_fingerprint(certificates: Option<&[CertificateDer<'_>]>) -> Option<Fingerprint> {
+    certificates?.first().map(|leaf| Fingerprint::of(leaf))
+}
+
 /// The AS at the other end of a session, by the certificates that it showed.
 pub fn peer_as(certificates: Option<&[CertificateDer<'_>]>) -> Option<AsId> {
     as_of(certificates?.first()?)
@@ -116,6 +129,30 @@ impl Trust {
     /// # Errors
     /// [`TrustError`], which names the file.
     pub fn load(files: &Files, own: AsId, admits: &[u32], protocol: &[u8]) -> Result<Self, TrustError> {
+        Self::read(files, own, admits, protocol, None)
+    }
+
+    /// The same among those of one `role`: a certificate that names others is neither shown nor believed.
+    ///
+    /// # Errors
+    /// [`TrustError`], which names the file.
+    pub fn load_as(
+        role: Role,
+        files: &Files,
+        own: AsId,
+        admits: &[u32],
+        protocol: &[u8],
+    ) -> Result<Self, TrustError> {
+        Self::read(files, own, admits, protocol, Some(role))
+    }
+
+    fn read(
+        files: &Files,
+        own: AsId,
+        admits: &[u32],
+        protocol: &[u8],
+        role: Option<Role>,
+    ) -> Result<Self, TrustError> {
         let chain = certificates(&files.certificate)?;
         let named = as_of(&chain[0]);
         if named != Some(own) {
@@ -123,9 +160,14 @@ impl Trust {
             let message = format!("the certificate names {named}, but this is AS {}", own.0);
             return Err(fault(&files.certificate, format!("{message}; make one with --as {}", own.0)));
         }
+        if let Some(role) = role.filter(|role| !role.is_of(&chain[0])) {
+            let message = format!("the certificate is that of no {role}; make one with --role {role}");
+            return Err(fault(&files.certificate, message));
+        }
+        is_private(&files.key)?;
         let key = PrivateKeyDer::from_pem_file(&files.key)
             .map_err(|e| fault(&files.key, format!("no private key in PEM: {e}")))?;
-        let neighbours = Arc::new(Neighbours::load(&files.authorities, own, admits)?);
+        let neighbours = Arc::new(Neighbours::load(files, own, admits, role)?);
         let provider = Arc::new(ring::default_provider());
         let unusable =
             |e: Error| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display()));
@@ -139,7 +181,7 @@ impl Trust {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
-            .with_client_cert_verifier(neighbours)
+            .with_client_cert_verifier(neighbours.clone())
             .with_single_cert(chain, key)
             .map_err(unusable)?;
         client.alpn_protocols = vec![protocol.to_vec()];
@@ -147,11 +189,32 @@ impl Trust {
         // A resumed session would not be asked for its certificate again.
         client.resumption = rustls::client::Resumption::disabled();
         server.send_tls13_tickets = 0;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+        Ok(Self { client: Arc::new(client), server: Arc::new(server), neighbours })
+    }
+
+    /// Whether the certificate of a session that began under an earlier deny list is on this one's.
+    pub fn denies(&self, certificate: &Fingerprint) -> bool {
+        self.neighbours.denied.contains(certificate)
     }
 }
 
-fn fault(file: &Path, message: String) -> TrustError {
+/// Whether nobody but its owner, and a group where that is root's doing, can read a key.
+fn is_private(key: &Path) -> Result<(), TrustError> {
+    // A missing one is told of when it is read.
+    let Ok(there) = std::fs::metadata(key) else { return Ok(()) };
+    let shared = if there.uid() == 0 { 0o007 } else { 0o077 };
+    if there.mode() & shared == 0 {
+        return Ok(());
+    }
+    let message = format!(
+        "others on this host can read this private key (mode {:04o}); chmod 600 {}",
+        there.mode() & 0o7777,
+        key.display()
+    );
+    Err(fault(key, message))
+}
+
+pub(crate) fn fault(file: &Path, message: String) -> TrustError {
     TrustError { place: file.display().to_string(), message }
 }
 
@@ -170,10 +233,15 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
 struct Neighbours {
     anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>>,
     algorithms: WebPkiSupportedAlgorithms,
+    denied: BTreeSet<Fingerprint>,
+    /// What they have to be; none: anything.
+    role: Option<Role>,
 }
 
 impl Neighbours {
-    fn load(files: &[PathBuf], own: AsId, admits: &[u32]) -> Result<Self, TrustError> {
+    fn load(files: &Files, own: AsId, admits: &[u32], role: Option<Role>) -> Result<Self, TrustError> {
+        let denied = files.denied.as_deref().map(deny_list).transpose()?.unwrap_or_default();
+        let files = &files.authorities;
         let provider: CryptoProvider = ring::default_provider();
         let algorithms = provider.signature_verification_algorithms;
         let mut anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>> = BTreeMap::new();
@@ -195,7 +263,7 @@ impl Neighbours {
             }
         }
         anchors.retain(|id, _| admits.contains(&id.0));
-        Ok(Self { anchors, algorithms })
+        Ok(Self { anchors, algorithms, denied, role })
     }
 
     fn check(
@@ -205,6 +273,12 @@ impl Neighbours {
         now: UnixTime,
         usage: KeyUsage,
     ) -> Result<(), Error> {
+        if std::iter::once(leaf).chain(chain).any(|shown| self.denied.contains(&Fingerprint::of(shown))) {
+            return Err(Error::InvalidCertificate(CertificateError::Revoked));
+        }
+        if self.role.is_some_and(|role| !role.is_of(leaf)) {
+            return Err(Error::InvalidCertificate(CertificateError::InvalidPurpose));
+        }
         let denied = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
         let anchors = as_of(leaf).and_then(|id| self.anchors.get(&id)).ok_or(denied)?;
         let certificate = EndEntityCert::try_from(leaf)

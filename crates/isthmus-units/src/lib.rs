@@ -4,9 +4,11 @@
 //! an error says what was written and what was meant.
 #![forbid(unsafe_code)]
 
+mod host_port;
 mod per_host;
 mod prefix;
 
+pub use host_port::{HostPort, HostPortError, ResolveError};
 pub use per_host::PerHost;
 pub use prefix::{Prefix, PrefixError};
 

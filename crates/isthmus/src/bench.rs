@@ -154,7 +154,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isthmus bench: {error}");
+            errln!("isthmus bench: {error}");
             ExitCode::from(FAILED)
         }
     }

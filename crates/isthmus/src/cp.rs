@@ -24,7 +24,7 @@ use report::Report;
 /// Copy files to another site, or from there
 ///
 /// One side is on this host. The other is SITE:EXPORT/PATH, where SITE is in the file with the
-/// sites, or IP:PORT:EXPORT/PATH. A file is copied into the destination if that is a folder or ends
+/// sites, or HOST:PORT:EXPORT/PATH. A file is copied into the destination if that is a folder or ends
 /// in "/", and is given its name otherwise. A folder is always copied into the destination, which is
 /// made if it is missing: run42 to b:data/new becomes new/run42. Written as run42/ or run42/. it is what
 /// is in it that is copied: to new itself. So the same command does the same again. Of remote sources "*"
@@ -34,7 +34,7 @@ use report::Report;
 /// permissions and extended attributes are brought up to date.
 ///
 /// Exit status: 0 all is there; 1 some files were not copied, which are named; 2 a wrong
-/// command or configuration; 3 this host refuses something; 4 the other side cannot be reached
+/// command or configuration; 3 this host refuses something, or events or digests could not be written; 4 the other side cannot be reached
 /// or was lost, and the same command continues; 5 the other side refuses, or cannot be trusted.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -119,7 +119,7 @@ pub(crate) fn main_shared(mut args: Args) -> ExitCode {
         args.share = match share::of_launcher(|name| std::env::var(name).ok()) {
             Ok(share) => share,
             Err(text) => {
-                eprintln!("isthmus cp: {text}");
+                errln!("isthmus cp: {text}");
                 return ExitCode::from(2);
             }
         };
@@ -130,7 +130,10 @@ pub(crate) fn main_shared(mut args: Args) -> ExitCode {
 pub(crate) fn main(args: Args) -> ExitCode {
     let start = Instant::now();
     let mut report = Report::new(args.json, args.verbose, args.dry_run, args.share.unwrap_or_default());
-    let done = transfer(&args).and_then(|transfer| transfer.run(&mut |notice| report.note(notice)));
+    let done = transfer(&args).and_then(|transfer| {
+        report.calls(transfer.service.locator.to_string());
+        transfer.run(&mut |notice| report.note(notice))
+    });
     report.end(&done, start.elapsed());
     ExitCode::from(match done {
         Ok(Summary { failed: 0, .. }) => 0,

@@ -1,9 +1,9 @@
 //! `isthmus devices`: what the configuration makes of this host.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use isthmus_io::Why;
 use isthmus_substrate::{Device, Substrate};
 
 const NO: u8 = 1;
@@ -12,7 +12,7 @@ const USAGE: u8 = 2;
 /// List the devices: what was found of each, and why it is up or down
 ///
 /// Reads the file that ISTHMUS_CONFIG names, else the user's, else the system's. Exit status
-/// 1 when a device is down, 2 when the configuration is wrong.
+/// 1 when a device is down, 2 when the configuration is wrong, 3 when the list cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration, a TOML file [default: as programs find it]
@@ -35,14 +35,13 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     let substrate = match read {
         Ok(substrate) => substrate,
         Err(text) => {
-            eprintln!("isthmus devices: {text}");
+            errln!("isthmus devices: {text}");
             return ExitCode::from(USAGE);
         }
     };
     let text = if args.json { json(substrate.devices()) } else { list(substrate.devices()) };
-    // Nobody listens any more.
-    let _ = io::stdout().lock().write_all(text.as_bytes());
-    match substrate.devices().iter().all(Device::is_up) {
+    out!("{text}");
+    match substrate.devices().iter().all(|device| why_down(device).is_none()) {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(NO),
     }
@@ -51,9 +50,9 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 fn list(devices: &[Device]) -> String {
     let mut out = String::new();
     for device in devices {
-        let state = match device.address() {
-            Ok(ip) => format!("up: {} at {ip}, chosen by {}", device.interface(), choice(device)),
-            Err(why) => format!("down: {why}"),
+        let state = match (device.address(), why_down(device)) {
+            (Ok(ip), None) => format!("up: {} at {ip}: {}", device.interface(), choice(device)),
+            (_, why) => format!("down: {}", why.unwrap_or_default()),
         };
         out += &format!("{}\n    {state}\n", device.name());
         let rate =
@@ -76,10 +75,23 @@ fn list(devices: &[Device]) -> String {
     out
 }
 
+/// Why a device carries nothing: it has no address, or its interface no link.
+fn why_down(device: &Device) -> Option<String> {
+    match device.address() {
+        Ok(ip) => isthmus_io::interface_trouble(device.interface(), ip),
+        Err(why) => Some(why.to_owned()),
+    }
+}
+
+/// Why it is this interface, and what decides.
 fn choice(device: &Device) -> String {
-    match device.settings().interface.as_str() {
-        "" => "the default route, as no interface is configured".to_owned(),
+    let setting = match device.settings().interface.as_str() {
+        "" => "the setting `interface` names none".to_owned(),
         named => format!("interface = \"{named}\""),
+    };
+    match device.settings().own_choice() {
+        Ok(chosen) if chosen.why != Why::Named => format!("{}; {setting}", chosen.why),
+        _ => setting,
     }
 }
 
@@ -89,10 +101,11 @@ fn json(devices: &[Device]) -> String {
             "name": device.name(),
             "transport": device.transport(),
             "priority": device.priority(),
-            "up": device.is_up(),
+            "up": why_down(device).is_none(),
             "interface": device.interface(),
             "address": device.address().ok().map(|ip| ip.to_string()),
-            "why": device.address().err(),
+            "why": why_down(device),
+            "choice": device.address().is_ok().then(|| choice(device)),
             "rate_bps": device.rate_bps(),
             "as_id": device.as_id(),
             "subnet": device.subnet(),

@@ -1,5 +1,7 @@
 //! `isthmus doctor`: is this host fit, is the peer there, and what to change if not.
 
+mod way;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isthmus_io::{Endpoint, Settings, TlsMode};
+use isthmus_io::{Endpoint, Settings, TlsMode, Why};
 use isthmus_proto::{Channel, Completion, Level, Options, PeerId, RecvRequest, SendRequest};
 use isthmus_units::{Rate, Span};
 use isthmus_wire::Address;
@@ -16,7 +18,8 @@ use crate::install::{self, LIBRARY};
 
 /// Say what is wrong with this host or with the way to a peer, and what to change
 ///
-/// Exit status: 0 all is well, perhaps with advice; 1 something is wrong.
+/// Exit status: 0 all is well, perhaps with advice; 1 something is wrong; 3 the findings
+/// cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A peer to reach: HOST:PORT or isthmus://AS.SUBNET/IP:PORT
@@ -95,7 +98,7 @@ fn report(findings: &[Finding], json: bool) {
                 })
             })
             .collect();
-        return println!("{}", serde_json::json!({ "version": 1, "findings": list }));
+        return outln!("{}", serde_json::json!({ "version": 1, "findings": list }));
     }
     for f in findings {
         let mark = match f.verdict {
@@ -103,9 +106,9 @@ fn report(findings: &[Finding], json: bool) {
             Verdict::Advice => "advice",
             Verdict::Bad => "WRONG ",
         };
-        println!("{mark} {:<12} {}", f.subject, f.text);
+        outln!("{mark} {:<12} {}", f.subject, f.text);
         if !f.remedy.is_empty() {
-            println!("       {:<12} -> {}", "", f.remedy);
+            outln!("       {:<12} -> {}", "", f.remedy);
         }
     }
 }
@@ -254,7 +257,11 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
         }
     };
     let own = endpoint.address();
-    let mut findings = vec![good("endpoint", format!("listens at {own}"))];
+    let chosen = settings.own_choice().ok();
+    let why = chosen.as_ref().map_or(String::new(), |chosen| {
+        format!(", on {}: {}; the setting `interface` decides", chosen.interface, chosen.why)
+    });
+    let mut findings = vec![good("endpoint", format!("listens at {own}{why}"))];
     if own.locator.ip().is_loopback() {
         findings.push(finding(
             Verdict::Advice,
@@ -262,7 +269,19 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
             "only this host can reach a loopback address",
             "bring up a network interface, or set FI_ISTHMUS_INTERFACE",
         ));
+    } else if chosen.is_some_and(|chosen| chosen.why == Why::Carrier) {
+        findings.push(finding(
+            Verdict::Advice,
+            "endpoint",
+            "no route leads to other networks, so which interface is meant is a guess",
+            "if it is another, set FI_ISTHMUS_INTERFACE, or `interface` in isthmus.toml",
+        ));
     }
+    let ip = own.locator.ip();
+    let trouble = isthmus_io::interface_of(ip).and_then(|name| isthmus_io::interface_trouble(&name, ip));
+    findings.extend(trouble.map(|text| {
+        finding(Verdict::Bad, "endpoint", text, "or choose another: FI_ISTHMUS_INTERFACE, or `interface`")
+    }));
     findings.push(encryption(settings));
     findings.push(match exchange(&endpoint, &own, Duration::from_secs(5)) {
         Ok(rtt) => good("loopback", format!("a message to itself and back in {} us", rtt.as_micros())),
@@ -273,7 +292,9 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     if args.listen {
         listen(&endpoint, args.timeout.to_duration());
     }
-    findings.extend(args.peer.as_ref().map(|text| peer(&endpoint, text, args.timeout.to_duration())));
+    if let Some(text) = &args.peer {
+        findings.extend(way::peer(&endpoint, settings, text, args.timeout.to_duration()));
+    }
     endpoint.close();
     findings
 }
@@ -293,39 +314,9 @@ fn encryption(settings: &Settings) -> Finding {
     }
 }
 
-fn peer(endpoint: &Endpoint, text: &str, limit: Duration) -> Finding {
-    let Some(address) = parse_peer(endpoint, text) else {
-        return finding(
-            Verdict::Bad,
-            "peer",
-            format!("`{text}` is no address"),
-            "write HOST:PORT or isthmus://AS.SUBNET/IP:PORT",
-        );
-    };
-    match exchange(endpoint, &address, limit) {
-        Ok(rtt) => good("peer", format!("{address} answered in {:.3} ms", rtt.as_secs_f64() * 1e3)),
-        Err(text) => finding(
-            Verdict::Bad,
-            "peer",
-            text,
-            "is it running, does its address belong to this subnet, does a firewall let its TCP port through?",
-        ),
-    }
-}
-
-fn parse_peer(endpoint: &Endpoint, text: &str) -> Option<Address> {
-    use std::net::ToSocketAddrs;
-    if let Ok(address) = text.parse::<Address>() {
-        return Some(address);
-    }
-    let locator = text.to_socket_addrs().ok()?.next()?;
-    let own = endpoint.address();
-    Some(Address { as_id: own.as_id, subnet: own.subnet, locator, incarnation: 0 })
-}
-
 /// Keeps the endpoint answering: a delivered message needs no program at this end.
 fn listen(endpoint: &Endpoint, limit: Duration) {
-    println!("listening at {}", endpoint.address());
+    outln!("listening at {}", endpoint.address());
     let start = Instant::now();
     let mut done = Vec::new();
     while start.elapsed() < limit {

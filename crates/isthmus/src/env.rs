@@ -9,7 +9,8 @@ use crate::install::{self, LIBRARY};
 
 /// Print the environment that makes an MPI use isthmus
 ///
-/// The output is for the shell: eval "$(isthmus env --mpi mpich)"
+/// The output is for the shell: eval "$(isthmus env --mpi mpich)". Exit status 1 when there is no
+/// provider, 3 when the output cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Which MPI
@@ -38,17 +39,17 @@ enum Mpi {
 
 pub(crate) fn main(args: Args) -> ExitCode {
     let Some(folder) = args.provider_path.or_else(install::provider_folder) else {
-        eprintln!("isthmus env: {LIBRARY} is not beside this program; give its folder with --provider-path");
+        errln!("isthmus env: {LIBRARY} is not beside this program; give its folder with --provider-path");
         return ExitCode::FAILURE;
     };
     let variables = variables(args.mpi, &folder.display().to_string(), args.no_shared_memory);
     if args.json {
         let object: serde_json::Map<_, _> =
             variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-        println!("{}", serde_json::Value::from(object));
+        outln!("{}", serde_json::Value::from(object));
     } else {
         for (name, value) in variables {
-            println!("export {name}={}", quoted(&value));
+            outln!("export {name}={}", quoted(&value));
         }
     }
     ExitCode::SUCCESS

@@ -167,7 +167,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
         LabCommand::Check(args) => check(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("isthmus lab: {error}");
+        errln!("isthmus lab: {error}");
         ExitCode::from(if matches!(error, LabError::Config(_)) { USAGE } else { FAILED })
     })
 }
@@ -224,7 +224,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, LabError> {
     let outcome = start_all(args, &lab).and_then(|children| watch(args, &lab, children, signals));
     let report = lab.stop();
     if !args.quiet {
-        eprint!("{report}");
+        err!("{report}");
     }
     if let Some(path) = &args.report {
         write_report(path, &report).map_err(|e| failed(&format!("write {}", path.display()), e))?;
@@ -294,7 +294,7 @@ fn watch(
             break 128 + signal as u8;
         }
         if deadline.is_some_and(|d| Instant::now() >= d) {
-            eprintln!("isthmus lab: time is up after {} s", args.timeout.unwrap_or_default());
+            errln!("isthmus lab: time is up after {} s", args.timeout.unwrap_or_default());
             break FAILED;
         }
         reap(&mut running)?;
@@ -386,7 +386,7 @@ const RSH_OPTIONS_WITH_VALUE: &str = "BbcDEeFIiJklLmOopQRSWw";
 fn rsh(words: &[OsString]) -> Result<ExitCode, LabError> {
     let (no_input, rest) = skip_rsh_options(words);
     let Some((host, command_words)) = rest.split_first().filter(|(_, words)| !words.is_empty()) else {
-        eprintln!("isthmus lab rsh: expected a site and a command");
+        errln!("isthmus lab rsh: expected a site and a command");
         return Ok(ExitCode::from(USAGE));
     };
     let mut command = Command::new("sh");
@@ -417,7 +417,7 @@ fn skip_rsh_options(words: &[OsString]) -> (bool, &[OsString]) {
 fn list(args: &ListArgs) -> Result<ExitCode, LabError> {
     for lab in LabState::running() {
         if args.json {
-            println!("{}", serde_json::to_string(&lab).unwrap_or_default());
+            outln!("{}", serde_json::to_string(&lab).unwrap_or_default());
             continue;
         }
         let describe = |site: &isthmus_lab::state::SiteState| {
@@ -425,7 +425,7 @@ fn list(args: &ListArgs) -> Result<ExitCode, LabError> {
             format!("{} ({})", site.name, addresses.join(", "))
         };
         let sites: Vec<_> = lab.sites.iter().skip(1).map(describe).collect();
-        println!("{}: {}", lab.id, sites.join("; "));
+        outln!("{}: {}", lab.id, sites.join("; "));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -433,7 +433,7 @@ fn list(args: &ListArgs) -> Result<ExitCode, LabError> {
 fn check(args: &CheckArgs) -> Result<ExitCode, LabError> {
     let findings = check::check();
     if args.json {
-        println!("{}", serde_json::json!({ "version": 1, "findings": findings }));
+        outln!("{}", serde_json::json!({ "version": 1, "findings": findings }));
     } else {
         for Finding { name, verdict, text } in &findings {
             let mark = match verdict {
@@ -441,7 +441,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode, LabError> {
                 Verdict::Lesser => "lesser",
                 Verdict::Missing => "MISSING",
             };
-            println!("{mark:8}{name:20}{text}");
+            outln!("{mark:8}{name:20}{text}");
         }
     }
     let possible = !findings.iter().any(|f| f.verdict == Verdict::Missing);

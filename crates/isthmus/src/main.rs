@@ -1,5 +1,11 @@
 //! The isthmus command: one file per subcommand.
 
+// They panic where nothing can be written; see `output`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod output;
+
 mod bench;
 mod cp;
 mod devices;
@@ -19,8 +25,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use isthmus_io::log::Severity;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
-/// MPI across far-apart sites.
+/// MPI across far-apart sites
+///
+/// Exit status of every command: 3 when its results cannot be written to standard output, as on a
+/// full disk. A reader that has gone away, as `head` does, is no failure. What cannot be written to
+/// standard error is dropped.
 #[derive(Parser)]
 #[command(name = "isthmus", version)]
 struct Cli {
@@ -43,6 +54,15 @@ enum Command {
     Man(man::Args),
 }
 
+/// How a daemon's log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people, without the time, which the journal adds
+    Text,
+    /// An object a line, with the time
+    Json,
+}
+
 /// The name under which this program is `isthmus cp` for launchers.
 const SHARED_CP: &str = "isthmus-cp";
 
@@ -55,12 +75,35 @@ struct SharedCp {
 }
 
 fn main() -> ExitCode {
+    output::end(run())
+}
+
+fn run() -> ExitCode {
     let shares =
         std::env::args_os().next().is_some_and(|name| std::path::Path::new(&name).ends_with(SHARED_CP));
-    let command = if shares { Command::Cp(SharedCp::parse().args) } else { Cli::parse().command };
+    let parsed = match shares {
+        true => SharedCp::try_parse().map(|shared| Command::Cp(shared.args)),
+        false => Cli::try_parse().map(|cli| cli.command),
+    };
+    let command = match parsed {
+        Ok(command) => command,
+        Err(words) => return explain(&words),
+    };
     // A daemon's starts and reloads belong in the journal.
     let daemon = matches!(command, Command::Router(_) | Command::Serve(_));
-    log_to_stderr(if daemon { LevelFilter::INFO } else { LevelFilter::WARN });
+    let format = match &command {
+        Command::Router(args) => args.log_format(),
+        Command::Serve(args) => args.log_format,
+        _ => LogFormat::Text,
+    };
+    let _written = if daemon {
+        let (writer, guard) = output::patient_log();
+        log_to(writer, LevelFilter::INFO, format);
+        Some(guard)
+    } else {
+        log_to(|| output::LogWriter, LevelFilter::WARN, format);
+        None
+    };
     match command {
         Command::Env(args) => env::main(args),
         Command::Doctor(args) => doctor::main(args),
@@ -77,18 +120,45 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is wrong with the words of the command, or the help that they ask for.
+fn explain(words: &clap::Error) -> ExitCode {
+    let text = words.render();
+    if words.use_stderr() {
+        // As clap prints it.
+        match std::io::stderr().is_terminal() && !no_color() {
+            true => err!("{}", text.ansi()),
+            false => err!("{text}"),
+        }
+    } else {
+        match std::io::stdout().is_terminal() && !no_color() {
+            true => out!("{}", text.ansi()),
+            false => out!("{text}"),
+        }
+    }
+    ExitCode::from(u8::try_from(words.exit_code()).unwrap_or(2))
+}
+
+/// Whether the user wants no colours: <https://no-color.org>.
+fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
 /// `ISTHMUS_LOG` chooses what is logged. Default: warnings, and what a daemon does.
-fn log_to_stderr(default: LevelFilter) {
+fn log_to<W>(writer: W, default: LevelFilter, format: LogFormat)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_env_var("ISTHMUS_LOG")
         .with_default_directive(default.into())
         .from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    match format {
+        LogFormat::Text => {
+            log.with_ansi(std::io::stderr().is_terminal() && !no_color()).without_time().init();
+        }
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     // What the engine decides, and why (docs/decisions.md).
     isthmus_io::log::set_hook(|severity, text| match severity {
         Severity::Warn => tracing::warn!(target: "isthmus_io", "{text}"),

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
-use isthmus_router::{Keygen, RunError, RunOptions};
+use isthmus_router::{Keygen, Role, RunError, RunOptions};
 use isthmus_units::Span;
+
+use crate::LogFormat;
 
 const USAGE: u8 = 2;
 const FAILED: u8 = 3;
@@ -44,6 +46,18 @@ struct RunArgs {
     /// Threads that relay; one adds least to a round trip, more encrypt more at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
+    /// How the log is written
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+impl Args {
+    pub(crate) fn log_format(&self) -> LogFormat {
+        match &self.command {
+            RouterCommand::Run(args) => args.log_format,
+            _ => LogFormat::Text,
+        }
+    }
 }
 
 /// Check a router's configuration and all the files that it names
@@ -70,6 +84,9 @@ struct KeygenArgs {
     /// Name of the router; its files are called after it
     #[arg(long, default_value = "router")]
     name: String,
+    /// What the certificate is believed as: router, mover (serve and cp) or host (MPI programs) [default: any of them]
+    #[arg(long)]
+    role: Option<Role>,
     /// How long the router's certificate is valid; the authority's: ten years
     #[arg(long, default_value_t = 825)]
     days: u32,
@@ -84,7 +101,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isthmus router: {error}");
+            errln!("isthmus router: {error}");
             ExitCode::from(if matches!(error, RunError::Config(_)) { USAGE } else { FAILED })
         }
     }
@@ -100,6 +117,6 @@ fn run(args: &RunArgs) -> Result<(), RunError> {
 
 fn keygen(args: &KeygenArgs) -> Result<(), RunError> {
     let keygen = Keygen { as_id: args.as_id, folder: &args.out, name: &args.name, days: args.days };
-    print!("{}", keygen.make()?);
+    out!("{}", keygen.make_as(args.role)?);
     Ok(())
 }

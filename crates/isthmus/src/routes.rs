@@ -4,7 +4,7 @@ mod explain;
 mod show;
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -95,8 +95,8 @@ pub(crate) fn main(args: Args) -> ExitCode {
     result.unwrap_or_else(|stop| {
         match &stop {
             // As compilers write them, so that editors find the line.
-            Stop::Faults(faults) => eprintln!("{faults}"),
-            other => eprintln!("isthmus routes: {other}"),
+            Stop::Faults(faults) => errln!("{faults}"),
+            other => errln!("isthmus routes: {other}"),
         }
         ExitCode::from(if matches!(stop, Stop::Write(..)) { FAILED } else { USAGE })
     })
@@ -126,14 +126,9 @@ impl TableArgs {
     }
 }
 
-/// Prints to standard output; a reader that has seen enough is no failure.
 fn print(text: &str) -> Result<ExitCode, Stop> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Stop::Write("to standard output".into(), error))
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    out!("{text}");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check(args: &CheckArgs) -> Result<ExitCode, Stop> {

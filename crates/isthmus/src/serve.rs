@@ -3,15 +3,20 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use isthmus_mover::{MoverError, ServeConfig, server};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use isthmus_router::manager;
+use isthmus_wire::Address;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::LogFormat;
 
 /// Offer folders to `isthmus cp` of other sites
 ///
 /// Clients prove by certificate which AS they are of, and see the folders that the
-/// configuration exports to it. SIGTERM: end what is under way, which clients may continue
+/// configuration exports to it. SIGHUP: read the configuration and the certificates again, for
+/// sessions to come. SIGTERM: end what is under way, which clients may continue
 /// later, and exit with status 0. Exit status 2 for a wrong configuration, 3 when the system
 /// refuses something. See docs/mover.md.
 #[derive(clap::Args)]
@@ -19,23 +24,52 @@ pub(crate) struct Args {
     /// TOML file with the configuration
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// How the log is written
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
 }
 
 pub(crate) fn main(args: Args) -> ExitCode {
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isthmus serve: {error}");
+            errln!("isthmus serve: {error}");
             ExitCode::from(if matches!(error, MoverError::Usage(_)) { 2 } else { 3 })
         }
     }
 }
 
 fn run(args: &Args) -> Result<(), MoverError> {
-    let config = ServeConfig::read(&args.config)?;
-    let stop = Arc::new(AtomicBool::new(false));
+    let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    server::serve(config, &stop, |address| tracing::info!("serving at {}", address.locator))
+    signal_hook::flag::register(SIGHUP, reload.clone())?;
+    let config = ServeConfig::read(&args.config)?;
+    let ready = |address: Address| {
+        tracing::info!("serving at {}", address.locator);
+        manager::tell("READY=1");
+    };
+    let mut watchdog = manager::Watchdog::new();
+    let mut tend = || {
+        watchdog.beat();
+        reload.swap(false, Ordering::Relaxed).then(|| read_again(args)).flatten()
+    };
+    let done = server::serve_tended(config, &stop, ready, &mut tend);
+    manager::tell("STOPPING=1");
+    done
+}
+
+/// The configuration as it is now; none where there are faults in it.
+fn read_again(args: &Args) -> Option<ServeConfig> {
+    match ServeConfig::read(&args.config) {
+        Ok(config) => {
+            manager::tell("STATUS=configuration read again");
+            Some(config)
+        }
+        Err(error) => {
+            tracing::error!("reload refused, going on as before: {error}");
+            None
+        }
+    }
 }

@@ -91,3 +91,40 @@ fn a_peer_that_listens_is_reached_and_one_that_is_not_there_is_named() {
     assert_eq!((status, &*verdict), (Some(1), "bad"));
     assert!(text.contains("127.0.0.1:1") && !remedy.is_empty(), "{text}");
 }
+
+#[test]
+fn a_peer_may_be_named_by_its_host_and_whether_udp_passes_is_told() {
+    for (transport, passes) in [("auto", true), ("tcp", false)] {
+        let (_folder, mut command) = provided(&["--listen", "--timeout", "60s"]);
+        command.env("FI_ISTHMUS_TRANSPORT", transport).stdout(Stdio::piped());
+        let mut listener = command.spawn().expect("the command runs");
+        let mut lines = BufReader::new(listener.stdout.take().expect("piped")).lines();
+        let address =
+            lines.find_map(|line| line.expect("text").strip_prefix("listening at ").map(str::to_owned));
+        let port = address.expect("it says where").rsplit_once(':').expect("a port").1.to_owned();
+        let port = port.split(['/', '#', '?', '~']).next().expect("digits").to_owned();
+        let (_folder, mut command) = provided(&["--timeout", "20s", "--peer", &format!("localhost:{port}")]);
+        let (status, found) = findings(&mut command);
+        let _ = listener.kill();
+        let _ = listener.wait();
+        assert_eq!((status, &*of(&found, "peer")[1]), (Some(0), "good"), "{found:?}");
+        let [_, verdict, text, remedy] = of(&found, "udp");
+        assert_eq!(&*verdict, if passes { "good" } else { "advice" }, "{transport}: {text}");
+        assert_eq!(passes, remedy.is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn a_peer_whose_name_is_not_resolved_is_told_apart_from_one_that_is_none() {
+    for (peer, part) in [
+        ("nowhere.invalid:4100", "cannot be resolved"),
+        ("10.1.0.1", "has no port"),
+        ("fd00::1:4100", "IPv6 address without brackets"),
+    ] {
+        let (_folder, mut command) = provided(&["--peer", peer]);
+        let (status, found) = findings(&mut command);
+        let [_, verdict, text, remedy] = of(&found, "peer");
+        assert_eq!((status, &*verdict), (Some(1), "bad"));
+        assert!(text.contains(part) && !remedy.is_empty(), "{peer}: {text}");
+    }
+}

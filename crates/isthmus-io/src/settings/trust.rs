@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use isthmus_trust::{Files, Trust, TrustError};
+use isthmus_trust::{Files, Role, Trust, TrustError};
 use isthmus_wire::AsId;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
@@ -115,8 +115,9 @@ impl Settings {
             certificate: one("tls_certificate", &self.tls_certificate)?,
             key: one("tls_key", &self.tls_key)?,
             authorities: self.tls_authorities.0.clone(),
+            denied: None,
         };
-        Trust::load(&files, AsId(self.as_id), &files.known()?, protocol).map(Some)
+        Trust::load_as(Role::Host, &files, AsId(self.as_id), &files.known()?, protocol).map(Some)
     }
 }
 

@@ -2,19 +2,40 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use isthmus_proto::{LaneId, LaneLoss};
 
-use super::{Core, Shell, loss_of};
+use super::{Core, LISTENER, Shell, loss_of};
 use crate::carrier::{Carrier, Neighbour, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
-use crate::log::{info_log, warn_log};
+use crate::log::{info_log, warn_sparingly};
 
 /// Lanes accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Lanes that may be connected without having said who they are.
 const UNGREETED_MAX: usize = 1024;
+
+/// How long no lane is accepted after the system refused to: what it lacks, such as a descriptor, is not there
+/// again at once, and the listeners would be ready all the time.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// Whether an error of `accept(2)` is about the one connection, which is gone, and not about this host.
+fn is_of_one(error: &io::Error) -> bool {
+    const OF_ONE: [i32; 9] = [
+        libc::ECONNABORTED,
+        libc::EINTR,
+        libc::EPROTO,
+        libc::ENETDOWN,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+    ];
+    error.raw_os_error().is_some_and(|code| OF_ONE.contains(&code))
+}
 
 impl Shell {
     pub(super) fn accept(&mut self, core: &Mutex<Core>) {
@@ -26,9 +47,12 @@ impl Shell {
             let socket = match self.listeners[index].accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_of_one(&error) => continue,
                 Err(error) => {
-                    warn_log!("cannot accept a lane: {error}; raise the limit of open files if it is that");
-                    return;
+                    warn_sparingly!(
+                        "cannot accept a lane: {error}; raise the limit of open files if it is that (ulimit -n)"
+                    );
+                    return self.rest_from_accepting();
                 }
             };
             if self.ungreeted >= UNGREETED_MAX {
@@ -38,6 +62,33 @@ impl Shell {
                 self.take_up(carrier, core);
             }
         }
+    }
+
+    /// Looks at no listener for [`ACCEPT_REST`].
+    fn rest_from_accepting(&mut self) {
+        self.accepts_from = Some(Instant::now() + ACCEPT_REST);
+        for listener in &self.listeners {
+            let _ = self.poller.remove(listener);
+        }
+    }
+
+    /// Looks at the listeners again when their rest is over.
+    pub(super) fn accept_again(&mut self) {
+        if self.accepts_from.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.accepts_from = None;
+        for listener in &self.listeners {
+            if self.poller.add(listener, LISTENER, false).is_err() {
+                // The next rest tries it again.
+                self.accepts_from = Some(Instant::now() + ACCEPT_REST);
+            }
+        }
+    }
+
+    /// How long the listeners still rest.
+    pub(super) fn accept_rest(&self) -> Option<Duration> {
+        self.accepts_from.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Accepts lanes that are not connections of their own; true where there were any.

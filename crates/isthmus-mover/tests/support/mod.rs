@@ -40,6 +40,7 @@ pub fn keys(folder: &Path, own: u32, other: u32) -> Files {
         certificate: folder.join(format!("host{own}.pem")),
         key: folder.join(format!("host{own}.key")),
         authorities: vec![folder.join(format!("as{other}.pem"))],
+        denied: None,
     }
 }
 

@@ -152,7 +152,7 @@ impl Engine {
                     Some(_) => CompletionKind::RemoteWrite,
                     None => CompletionKind::RemoteAccess { wrote: true, fetched: false },
                 };
-                self.report_access(peer, (range.key, range.len), kind, data);
+                self.report_access(peer, range, kind, data);
             }
         }
         self.finish(index, mem);
@@ -166,7 +166,7 @@ impl Engine {
             Ok(from) => {
                 mem.copy((from, 0), (place, 0), range.len);
                 let kind = CompletionKind::RemoteAccess { wrote: false, fetched: true };
-                self.report_access(peer, (range.key, range.len), kind, None);
+                self.report_access(peer, range, kind, None);
             }
         }
         self.finish(index, mem);
@@ -200,7 +200,7 @@ impl Engine {
                 if kind != AtomicKind::Update {
                     mem.store(result, 0, &earlier);
                 }
-                self.report_access(peer, (range.key, range.len), access_of(&atomic), None);
+                self.report_access(peer, range, access_of(&atomic), None);
             }
         }
         self.pool.give(operands);

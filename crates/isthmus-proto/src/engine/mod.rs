@@ -319,7 +319,7 @@ impl Engine {
             return peer;
         }
         let peer = PeerId(self.peers.len() as u32);
-        self.peers.push(Peer { address, alias: None, connection: None });
+        self.peers.push(Peer { address, answers_at: None, alias: None, connection: None });
         self.by_address.insert(address, peer);
         peer
     }

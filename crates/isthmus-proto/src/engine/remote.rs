@@ -117,16 +117,17 @@ impl Engine {
                 Some(_) => CompletionKind::RemoteWrite,
                 None => CompletionKind::RemoteAccess { wrote: true, fetched: false },
             };
-            self.report_access(peer, (write.key, write.total), kind, data);
+            let range = RemoteRange { key: write.key, addr: write.addr, len: write.total };
+            self.report_access(peer, range, kind, data);
         }
         Ok(())
     }
 
-    /// The target's own view of an access by a peer to so many bytes of the memory with this key.
+    /// The target's own view of an access by a peer to this memory.
     pub(super) fn report_access(
         &mut self,
         peer: PeerId,
-        (key, len): (u64, u64),
+        range: RemoteRange,
         kind: CompletionKind,
         data: Option<u64>,
     ) {
@@ -134,10 +135,10 @@ impl Engine {
             context: 0,
             notify: data.is_some(),
             kind,
-            len,
-            buffer: 0,
+            len: range.len,
+            buffer: range.addr,
             data,
-            tag: key,
+            tag: range.key,
             peer: Some(peer),
             released: false,
             error: None,
@@ -155,7 +156,7 @@ impl Engine {
             Ok(place) => {
                 self.push_reply(peer, read.token, place, None, read.len)?;
                 let kind = CompletionKind::RemoteAccess { wrote: false, fetched: true };
-                self.report_access(peer, (read.key, read.len), kind, None);
+                self.report_access(peer, range, kind, None);
                 Ok(())
             }
             Err(status) => self.refuse_reply(peer, read.token, status),
@@ -232,7 +233,8 @@ impl Engine {
             Err(status) if atomic.kind == 0 => self.push_done(peer, atomic.token, status as u8),
             Err(status) => self.refuse_reply(peer, atomic.token, status),
             Ok(earlier) => {
-                self.report_access(peer, (atomic.key, atomic.len), access_of(atomic), None);
+                let range = RemoteRange { key: atomic.key, addr: atomic.addr, len: atomic.len };
+                self.report_access(peer, range, access_of(atomic), None);
                 if atomic.kind == 0 {
                     self.push_done(peer, atomic.token, 0)
                 } else {

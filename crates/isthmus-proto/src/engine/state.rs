@@ -2,6 +2,7 @@
 //! connections.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 
 use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
@@ -450,6 +451,9 @@ impl Lane {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: Address,
+    /// Where it answered, if that is not where it says it is: behind a forwarded port, or an address translation, what
+    /// it knows of itself leads nowhere. Lanes go there from then on.
+    pub(crate) answers_at: Option<SocketAddr>,
     /// This peer turned out to be another one of the table.
     pub(crate) alias: Option<PeerId>,
     pub(crate) connection: Option<Box<Connection>>,

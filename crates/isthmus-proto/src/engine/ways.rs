@@ -5,7 +5,7 @@
 //! has bulk to take then gets lanes on each way: every lane takes the next fragment when it has
 //! room for it, so that each way carries what it can. What a way that dies held goes out again by
 //! the others: it shows by silence, as routed lanes do (`routed.rs`), and is avoided for a while.
-//! Way 0 is the locator of the peer's address, the others are what it told, in its order.
+//! Way 0 is where the peer answered first, or else the locator of its address; the others are what it told, in its order.
 
 use std::net::SocketAddr;
 
@@ -79,7 +79,8 @@ impl Engine {
         let record = &self.peers[peer.0 as usize];
         let ways = record.connection.as_ref().and_then(|connection| connection.ways.as_ref());
         let further = ways.and_then(|ways| ways.further.get(way.checked_sub(1)?));
-        Address { locator: *further.unwrap_or(&record.address.locator), ..record.address }
+        let first = record.answers_at.unwrap_or(record.address.locator);
+        Address { locator: further.copied().unwrap_or(first), ..record.address }
     }
 
     /// Which of our own locators a lane that came in was dialled at: the way that it takes.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use isthmus_mux::{Counters, LaneId, Limits};
+use isthmus_trust::Fingerprint;
 use isthmus_wire::{AsId, Locator, SubnetId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -28,6 +29,10 @@ const BASE: u32 = 256 << 10;
 pub(crate) struct Link {
     /// The AS that the other end's certificate names.
     pub(crate) neighbour: AsId,
+    /// That certificate.
+    pub(crate) certificate: Option<Fingerprint>,
+    /// Which one it is among those that stand to the same gateway by the same transport.
+    pub(crate) number: AtomicUsize,
     /// The way out on which it stands.
     pub(crate) subnet: SubnetId,
     /// The endpoint that was dialled; none where the other end dialled.
@@ -63,8 +68,11 @@ impl Link {
         let wire = stream.get_ref().0;
         let (peer, gauge) = (wire.peer_addr()?, wire.gauge()?);
         let shared = Shared::new(gateway.is_some(), limits);
+        let certificate = isthmus_trust::peer_fingerprint(stream.get_ref().1.peer_certificates());
         let link = Self {
             neighbour,
+            certificate,
+            number: AtomicUsize::new(0),
             subnet,
             gateway,
             peer,

@@ -101,7 +101,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
     };
     let bench = FileBench { plan: plan(args), congestion: args.cc.clone(), version: lab::version(), paths };
     for line in bench.missing() {
-        eprintln!("isthmus bench: {line}");
+        errln!("isthmus bench: {line}");
     }
     lab::announce(bench.floor_s(), &bench.paths.out);
     let ran = bench.run().map(|samples| samples.iter().all(|sample| sample.seconds.is_some()));

@@ -12,9 +12,7 @@ use crate::install::{self, LIBRARY};
 pub(super) fn provider(given: Option<&Path>) -> Option<PathBuf> {
     let found = given.map(Path::to_owned).or_else(install::provider_folder);
     if found.is_none() {
-        eprintln!(
-            "isthmus bench: {LIBRARY} is not beside this program; give its folder with --provider-path"
-        );
+        errln!("isthmus bench: {LIBRARY} is not beside this program; give its folder with --provider-path");
     }
     found
 }
@@ -22,7 +20,7 @@ pub(super) fn provider(given: Option<&Path>) -> Option<PathBuf> {
 /// Says how long it takes at least, by the floor of all runs in seconds, and where results go.
 pub(super) fn announce(floor_s: f64, out: &Path) {
     let minutes = (floor_s / 60.0).ceil();
-    eprintln!("isthmus bench: {minutes} min at the very least; results go to {}", out.display());
+    errln!("isthmus bench: {minutes} min at the very least; results go to {}", out.display());
 }
 
 /// Shows what the runs, of which perhaps all gave a result, have left in their folder.
@@ -30,13 +28,13 @@ pub(super) fn conclude(out: &Path, ran: Result<bool, BenchError>) -> ExitCode {
     match ran {
         Ok(all) => {
             if let Ok(table) = std::fs::read_to_string(out.join("table.txt")) {
-                print!("{table}");
+                out!("{table}");
             }
-            println!("{}", out.join("report.html").display());
+            outln!("{}", out.join("report.html").display());
             ExitCode::from(u8::from(!all))
         }
         Err(error) => {
-            eprintln!("isthmus bench: {error}");
+            errln!("isthmus bench: {error}");
             ExitCode::from(3)
         }
     }

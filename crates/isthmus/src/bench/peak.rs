@@ -28,14 +28,14 @@ pub(super) fn main(args: &Args) -> ExitCode {
     let status = match ended {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("isthmus bench: {}: {error}", args.command[0]);
+            errln!("isthmus bench: {}: {error}", args.command[0]);
             return ExitCode::from(super::FAILED);
         }
     };
     // Of all that was waited for, by whomever below the command.
     let kib = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.max_rss());
     if let Err(error) = std::fs::write(&args.file, (kib * 1024).to_string()) {
-        eprintln!("isthmus bench: {}: {error}", args.file.display());
+        errln!("isthmus bench: {}: {error}", args.file.display());
     }
     ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
 }

@@ -37,14 +37,27 @@ pub(super) fn head(json: bool, latency: bool) {
         return;
     }
     if latency {
-        println!(
+        outln!(
             "{:<28} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}  round trip, us",
-            "", "bytes", "p50", "p90", "p99", "p99.9", "most"
+            "",
+            "bytes",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "most"
         );
     } else {
-        println!(
+        outln!(
             "{:<28} {:>8} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9}  each, us",
-            "", "bytes", "count", "MB/s", "Gb/s", "p50", "p90", "p99"
+            "",
+            "bytes",
+            "count",
+            "MB/s",
+            "Gb/s",
+            "p50",
+            "p90",
+            "p99"
         );
     }
 }
@@ -59,15 +72,15 @@ impl Row {
         let head = format!("{:<28} {:>8}", self.what, self.size);
         match &self.result {
             Figure::RoundTrips(times) => {
-                println!("{head} {}{lost}", columns(times, &[0.5, 0.9, 0.99, 0.999, 1.0]));
+                outln!("{head} {}{lost}", columns(times, &[0.5, 0.9, 0.99, 0.999, 1.0]));
             }
             Figure::Goodput { bytes, seconds, each } => {
                 let rate = *bytes as f64 / seconds;
                 let each = each.as_ref().map_or(String::new(), |times| columns(times, &[0.5, 0.9, 0.99]));
                 let (mb, gbit) = (rate / 1e6, rate * 8.0 / 1e9);
-                println!("{head} {:>9} {mb:>9.1} {gbit:>7.2} {each}{lost}", self.count);
+                outln!("{head} {:>9} {mb:>9.1} {gbit:>7.2} {each}{lost}", self.count);
             }
-            Figure::Mean(us) => println!("{head} {us:>9.2}  (mean)"),
+            Figure::Mean(us) => outln!("{head} {us:>9.2}  (mean)"),
         }
     }
 
@@ -79,7 +92,7 @@ impl Row {
             }),
             Figure::Mean(us) => serde_json::json!({ "mean_us": us }),
         };
-        println!(
+        outln!(
             "{}",
             serde_json::json!({
                 "version": 1, "what": self.what, "size": self.size, "count": self.count, "lost": self.lost,
@@ -119,7 +132,7 @@ impl Summary {
     /// Medians; and of our rows the ratio to each of the others: the median of those of the rounds.
     pub(super) fn print(&self, json: bool) {
         if !json {
-            println!("\nmedians of all rounds, the least and the most; and as a ratio to");
+            outln!("\nmedians of all rounds, the least and the most; and as a ratio to");
         }
         for row in &self.rows {
             let beside = self.rows.iter().filter(|other| row.ours && !other.ours);
@@ -133,7 +146,7 @@ impl Summary {
                 let figures = serde_json::json!({
                     "median": middle, "least": least, "most": most, "unit": row.unit, "ratios": ratios,
                 });
-                println!(
+                outln!(
                     "{}",
                     serde_json::json!({
                         "version": 1, "what": row.what, "rounds": row.figures.len(), "figures": figures,
@@ -141,9 +154,9 @@ impl Summary {
                 );
                 continue;
             }
-            println!("{:<28} {middle:>9.2} {least:>9.2} {most:>9.2}  {}", row.what, row.unit);
+            outln!("{:<28} {middle:>9.2} {least:>9.2} {most:>9.2}  {}", row.what, row.unit);
             for (what, ratio) in ratios {
-                println!("{:<28} {ratio:>9.3}  of {what}", "");
+                outln!("{:<28} {ratio:>9.3}  of {what}", "");
             }
         }
     }

@@ -119,7 +119,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Fault> {
     let endpoint = endpoint(&args.at)?;
     let ip = endpoint.device().address().map_err(str::to_owned)?;
     let (tcp, udp) = plain(ip)?;
-    println!("{},{tcp},{udp}", endpoint.uri());
+    outln!("{},{tcp},{udp}", endpoint.uri());
     if args.until_eof {
         thread::spawn(|| {
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());

@@ -127,7 +127,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
     };
     let ran = bench.run().map(|(samples, left)| {
         if left > 0 {
-            eprintln!("isthmus bench: {left} runs are left; the same command with --resume goes on");
+            errln!("isthmus bench: {left} runs are left; the same command with --resume goes on");
         }
         samples.iter().all(|sample| sample.error.is_none())
     });

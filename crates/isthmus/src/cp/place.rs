@@ -1,12 +1,12 @@
-//! Places as users write them: a path, SITE:EXPORT/PATH or IP:PORT:EXPORT/PATH.
+//! Places as users write them: a path, SITE:EXPORT/PATH or HOST:PORT:EXPORT/PATH.
 
 use std::ffi::OsStr;
-use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use isthmus_io::{Routers, Settings};
 use isthmus_mover::SitesConfig;
+use isthmus_units::HostPort;
 use isthmus_wire::{Address, AsId, SubnetId};
 
 /// One side of a copy.
@@ -21,7 +21,7 @@ pub(crate) enum Place {
 /// A path below an export of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
-    /// Name of a site, or IP:PORT.
+    /// Name of a site, or HOST:PORT.
     pub(crate) site: String,
     pub(crate) export: String,
     /// Below the export, as written.
@@ -33,7 +33,7 @@ pub(crate) fn parse(text: &OsStr) -> Place {
     let bytes = text.as_bytes();
     let site = |at: usize| std::str::from_utf8(&bytes[..at]).ok();
     let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
-    let direct = colons.clone().find(|at| site(*at).is_some_and(|site| site.parse::<SocketAddr>().is_ok()));
+    let direct = colons.clone().find(|at| site(*at).is_some_and(|site| site.parse::<HostPort>().is_ok()));
     let first = colons.clone().next().filter(|at| !bytes[..*at].contains(&b'/') && *at > 0);
     // No site has a name that is no text.
     let named = direct.or(first).and_then(|at| Some((site(at)?, &bytes[at + 1..])));
@@ -51,9 +51,13 @@ pub(crate) fn locate(
     settings: &Settings,
 ) -> Result<(Address, bool, Routers), String> {
     if let Some(known) = sites.sites.get(site) {
-        return Ok((known.endpoint(), known.plain, known.routers.clone()));
+        let fault = |error: &dyn std::fmt::Display| format!("[site.{site}]: {error}");
+        let address = known.endpoint().map_err(|error| fault(&error))?;
+        let routers = known.routers().map_err(|error| fault(&error))?;
+        return Ok((address, known.plain, routers));
     }
-    if let Ok(at) = site.parse::<SocketAddr>() {
+    if let Ok(at) = site.parse::<HostPort>() {
+        let at = at.first().map_err(|error| error.to_string())?;
         let (as_id, subnet) = (AsId(settings.as_id), SubnetId(settings.subnet));
         let address = Address { as_id, subnet, incarnation: 0, ..Address::from(at) };
         return Ok((address, false, Routers::default()));
@@ -61,11 +65,11 @@ pub(crate) fn locate(
     let names: Vec<&str> = sites.sites.keys().map(String::as_str).collect();
     Err(if names.is_empty() {
         format!(
-            "no site is known, so not {site:?}; write IP:PORT:EXPORT/PATH, or a file with [site.{site}] (--sites)"
+            "no site is known, so not {site:?}; write HOST:PORT:EXPORT/PATH, or a file with [site.{site}] (--sites)"
         )
     } else {
         format!(
-            "there is no site {site:?}; known are {}; or write IP:PORT:EXPORT/PATH, and a file of this host whose \
+            "there is no site {site:?}; known are {}; or write HOST:PORT:EXPORT/PATH, and a file of this host whose \
              name has a colon as ./{site}:...",
             names.join(", ")
         )
@@ -86,6 +90,8 @@ mod tests {
         assert_eq!(parse("b:data"), remote("b", "data", ""));
         assert_eq!(parse("10.0.0.1:4200:data/x:y"), remote("10.0.0.1:4200", "data", "x:y"));
         assert_eq!(parse("[fd00::1]:4200:data/"), remote("[fd00::1]:4200", "data", ""));
+        assert_eq!(parse("host.site.org:4200:data/x"), remote("host.site.org:4200", "data", "x"));
+        assert_eq!(parse("b:4200"), remote("b", "4200", ""), "an export of that name");
         for local in ["x", "/x:y", "./b:data", "a/b:c", ":x"] {
             assert_eq!(parse(local), Place::Local(local.into()), "{local}");
         }

@@ -1,6 +1,6 @@
 //! What a copy tells: progress for people, events for programs.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,6 +11,8 @@ use isthmus_mover::{MoverError, Notice, Summary};
 
 /// The rate that is shown is that of so long. An older sample weighs less.
 const MEMORY: f64 = 5.0;
+/// How long a service may take to answer before a log hears of it.
+const CALL_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Report {
     json: bool,
@@ -18,6 +20,10 @@ pub(crate) struct Report {
     dry_run: bool,
     bar: Option<ProgressBar>,
     share: Share,
+    /// The service, and since when it is called.
+    calls: (String, Instant),
+    /// Where nobody sees the bar, a line has said that the service does not answer.
+    waits: bool,
     last: (Instant, u64),
     /// Bytes a second.
     rate: f64,
@@ -32,7 +38,26 @@ impl Report {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { json, verbose, dry_run, bar, share, last: (Instant::now(), 0), rate: 0.0 }
+        let now = Instant::now();
+        let calls = (String::new(), now);
+        Self { json, verbose, dry_run, bar, share, calls, waits: false, last: (now, 0), rate: 0.0 }
+    }
+
+    /// The service at `address` is called from now on.
+    pub(crate) fn calls(&mut self, address: String) {
+        self.calls = (address, Instant::now());
+        self.show_call();
+    }
+
+    /// Says that there is no answer yet: at once on the bar, after a while in a line where there is none.
+    fn show_call(&mut self) {
+        let (address, since) = &self.calls;
+        let spent = since.elapsed();
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("connecting to {address}, {} s", spent.as_secs()));
+        } else if spent >= CALL_PATIENCE && !self.json && !std::mem::replace(&mut self.waits, true) {
+            errln!("isthmus cp: connecting to {address}: no answer for {} s", spent.as_secs());
+        }
     }
 
     pub(crate) fn note(&mut self, notice: Notice) {
@@ -43,6 +68,7 @@ impl Report {
             return self.json(&notice);
         }
         match notice {
+            Notice::Progress(progress) if !progress.connected => self.show_call(),
             Notice::Progress(progress) => self.show(&progress),
             Notice::File { path, blake3, .. } if self.verbose => self.out(&checksum(&blake3, &path.0)),
             Notice::Resumed { path, have } => {
@@ -125,8 +151,8 @@ impl Report {
 
     fn err(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| errln!("{line}")),
+            None => errln!("{line}"),
         }
     }
 
@@ -149,7 +175,7 @@ impl Report {
                 print_line(&serde_json::json!({ "event": "error", "text": error.to_string() }).to_string());
             }
             Ok(summary) => self.summary(summary, took),
-            Err(error) => eprintln!("isthmus cp: {error}"),
+            Err(error) => errln!("isthmus cp: {error}"),
         }
     }
 
@@ -172,7 +198,7 @@ impl Report {
             line = format!("process {} of {}: {line}", self.share.rank, self.share.ranks);
         }
         // What is named is for `b3sum --check`, which takes nothing else.
-        if self.verbose && !self.dry_run { eprintln!("{line}") } else { print_line(&line) }
+        if self.verbose && !self.dry_run { errln!("{line}") } else { print_line(&line) }
     }
 }
 
@@ -188,9 +214,9 @@ fn checksum(blake3: &str, path: &[u8]) -> String {
     format!("{blake3}  {path}")
 }
 
-/// A reader that has gone away is no reason to end the copy.
+/// What cannot be written is no reason to end the copy; the exit status tells of it (`output`).
 fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    outln!("{line}");
 }
 
 fn clock(seconds: u64) -> String {

@@ -28,7 +28,7 @@ pub(crate) fn main<Cli: CommandFactory>(args: &Args) -> ExitCode {
     match write::<Cli>(&args.out) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isthmus man: {}: {error}", args.out.display());
+            errln!("isthmus man: {}: {error}", args.out.display());
             ExitCode::FAILURE
         }
     }

@@ -30,7 +30,7 @@ pub(super) fn show(args: &Args) -> Result<ExitCode, Stop> {
     let (table, [read, computed]) = args.table.table()?;
     if args.timing {
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-        eprintln!("read in {:.1} ms, computed in {:.1} ms", ms(read), ms(computed));
+        errln!("read in {:.1} ms, computed in {:.1} ms", ms(read), ms(computed));
     }
     print(&if args.json { format!("{}\n", json(&table)) } else { text(&table, args.width) })
 }

@@ -31,8 +31,8 @@ fn endpoint(sites: &Sites, subnet: u32, fabric: &str) -> Arc<Endpoint> {
 /// r1's configuration, with this fabric on subnet a.
 fn r1(sites: &Sites, fabric: &str) -> PathBuf {
     let text = format!(
-        "name = \"r1\"\nmap = \"one.toml\"\n[subnet.a]\nplain = true\nfabric = \"{fabric}\"\n\
-         [subnet.b]\nplain = true\n"
+        "name = \"r1\"\nmap = \"one.toml\"\n[subnet.a]\nplain = true\ntargets = [\"127.0.0.0/8\"]\nfabric = \"{fabric}\"\n\
+         [subnet.b]\nplain = true\ntargets = [\"127.0.0.0/8\"]\n"
     );
     sites.world.write("r1.toml", &text)
 }

@@ -27,7 +27,7 @@ fn a_reload_changes_what_is_admitted_and_cuts_no_lane() {
     // Now nothing of subnet b may be reached any more, and lanes come in at another port.
     let moved = sites.world.address(13);
     let text = format!(
-        "name = \"r1\"\nmap = \"one.toml\"\n[subnet.a]\nplain = true\nlisten = \"{moved}\"\n\
+        "name = \"r1\"\nmap = \"one.toml\"\n[subnet.a]\nplain = true\ntargets = [\"127.0.0.0/8\"]\nlisten = \"{moved}\"\n\
          [subnet.b]\nplain = true\ntargets = [\"10.0.0.0/8\"]\n"
     );
     sites.world.write("r1.toml", &text);

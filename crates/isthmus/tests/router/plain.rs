@@ -5,7 +5,7 @@ use std::net::Shutdown;
 
 use isthmus_wire::frame::{HOPS_MAX, RefuseReason};
 
-use crate::harness::{Endpoint, NOWHERE, Running, address, dial, exchange, hello, refusal, through};
+use crate::harness::{Endpoint, NOWHERE, Running, address, dial, exchange, hello, isthmus, refusal, through};
 use crate::site::Sites;
 
 #[test]
@@ -94,11 +94,38 @@ fn refusals_say_why() {
 fn targets_outside_the_allowed_range_are_not_connected_to() {
     let sites = Sites::new();
     let config = sites.r1("");
-    let text = std::fs::read_to_string(&config).expect("the configuration") + "targets = [\"10.0.0.0/8\"]\n";
-    let _r1 = sites.world.start(&sites.world.write("r1.toml", &text));
+    let whole = std::fs::read_to_string(&config).expect("the configuration");
     let target = Endpoint::new();
-    let lane = dial(sites.r1[0], hello(address(1, 1, NOWHERE), target.address(1, 2)));
-    assert_eq!(refusal(lane), RefuseReason::Denied);
+    let to = target.address(1, 2);
+    let (port, other) = (to.locator.port(), to.locator.port().wrapping_add(1).max(1));
+    for (targets, is_inside) in [
+        ("10.0.0.0/8".to_owned(), false),
+        // Of the same host another port, as of a service that is none of ours.
+        (format!("127.0.0.0/8:{other}"), false),
+        (format!("127.0.0.0/8:{port}"), true),
+    ] {
+        let (first, _) = whole.rsplit_once("targets").expect("of subnet b");
+        let text = format!("{first}targets = [\"{targets}\"]\n");
+        let _r1 = sites.world.start(&sites.world.write("r1.toml", &text));
+        let lane = dial(sites.r1[0], hello(address(1, 1, NOWHERE), to));
+        if is_inside {
+            target.accept();
+        } else {
+            assert_eq!(refusal(lane), RefuseReason::Denied, "{targets}");
+        }
+    }
+}
+
+#[test]
+fn a_router_that_would_connect_anybody_to_anything_does_not_start() {
+    let sites = Sites::new();
+    let whole = std::fs::read_to_string(sites.r1("")).expect("the configuration");
+    let without = whole.replace("targets = [\"127.0.0.0/8\"]\n", "");
+    let config = sites.world.write("r1.toml", &without);
+    let done = isthmus().args(["router", "check", "--config"]).arg(&config).output().expect("it runs");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(said.contains("targets is missing") && said.contains("10.1.0.0/16:5000-5100"), "{said}");
 }
 
 #[test]

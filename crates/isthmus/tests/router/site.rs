@@ -61,7 +61,7 @@ impl Sites {
     /// Configuration of r1, with `more` at its top.
     pub(crate) fn r1(&self, more: &str) -> PathBuf {
         let text = format!(
-            "name = \"r1\"\nmap = \"one.toml\"\n{more}[subnet.a]\nplain = true\n[subnet.b]\nplain = true\n"
+            "name = \"r1\"\nmap = \"one.toml\"\n{more}[subnet.a]\nplain = true\ntargets = [\"127.0.0.0/8\"]\n[subnet.b]\nplain = true\ntargets = [\"127.0.0.0/8\"]\n"
         );
         self.world.write("r1.toml", &text)
     }
@@ -69,7 +69,7 @@ impl Sites {
     /// Configuration of r2 with the certificates in the folder `keys`.
     pub(crate) fn r2(&self, keys: &str, more: &str) -> PathBuf {
         let text = format!(
-            "name = \"r2\"\nmap = \"one.toml\"\nadmits = [2]\n{more}[subnet.a]\nplain = true\n\
+            "name = \"r2\"\nmap = \"one.toml\"\nadmits = [2]\n{more}[subnet.a]\nplain = true\ntargets = [\"127.0.0.0/8\"]\n\
              [subnet.wan]\ntransport = \"{}\"\n\
              [tls]\ncertificate = \"{keys}/router.pem\"\nkey = \"{keys}/router.key\"\nauthorities = [\"two/as2.pem\"]\n",
             self.links
@@ -80,7 +80,7 @@ impl Sites {
     /// Configuration of s1.
     pub(crate) fn s1(&self, more: &str) -> PathBuf {
         let text = format!(
-            "name = \"s1\"\nmap = \"two.toml\"\nadmits = [1]\n{more}[subnet.c]\nplain = true\n\
+            "name = \"s1\"\nmap = \"two.toml\"\nadmits = [1]\n{more}[subnet.c]\nplain = true\ntargets = [\"127.0.0.0/8\"]\n\
              [subnet.wan]\ntransport = \"{}\"\n\
              [tls]\ncertificate = \"two/router.pem\"\nkey = \"two/router.key\"\nauthorities = [\"one/as1.pem\"]\n",
             self.links

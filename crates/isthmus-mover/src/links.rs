@@ -1,0 +1,186 @@
+//! Whether a symbolic link that arrives leads out of the export: judged by where it leads, not by how it is spelt.
+//!
+//! What is not there yet is judged by its name: whatever is made there later is judged in its turn. A ".." after a
+//! name counts only where that name is a folder now: no client can make a folder a link later, but it could make
+//! one of a name that is free, and the ".." would then go up from wherever that leads.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
+
+use crate::confine;
+
+const OUTSIDE: &str = "which is outside of the export";
+
+/// The folder that links may lead to, and to all in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    root: Arc<OwnedFd>,
+    /// Where it is: absolute links may name it.
+    place: Vec<Vec<u8>>,
+}
+
+/// The names on the way to an open folder, as the kernel has them.
+fn place(folder: impl AsFd) -> io::Result<Vec<Vec<u8>>> {
+    let path = format!("/proc/self/fd/{}", folder.as_fd().as_raw_fd());
+    let path = readlinkat(CWD, path, Vec::new())?;
+    Ok(components(path.as_bytes()).map(<[u8]>::to_vec).collect())
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."))
+}
+
+impl Bounds {
+    /// The folder `root` and all in it.
+    pub(crate) fn new(root: Arc<OwnedFd>) -> io::Result<Self> {
+        let place = place(&*root)?;
+        Ok(Self { root, place })
+    }
+
+    /// Whether a link with this text in the folder `path` below `base` stays inside.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub(crate) fn hold(&self, base: &OwnedFd, path: &[u8], text: &[u8]) -> Result<(), &'static str> {
+        let mut at = match text.strip_prefix(b"/") {
+            Some(_) => Vec::new(),
+            None => {
+                let base = place(base).map_err(|_| "of which the folder cannot be found")?;
+                let below = base.strip_prefix(&self.place[..]).ok_or(OUTSIDE)?;
+                below.iter().map(Vec::as_slice).chain(components(path)).map(<[u8]>::to_vec).collect()
+            }
+        };
+        // The link's own folder is none that could become a link.
+        let mut own = at.len();
+        let mut names: Vec<_> = components(text).collect();
+        if text.first() == Some(&b'/') {
+            let above = self.place.iter().zip(&names).take_while(|(own, name)| own == *name).count();
+            if above < self.place.len() {
+                return Err(OUTSIDE);
+            }
+            names.drain(..above);
+        }
+        for name in names {
+            if name != b".." {
+                at.push(name.to_vec());
+            } else if at.is_empty() {
+                return Err(OUTSIDE);
+            } else if at.len() <= own || self.is_folder(&at) {
+                at.pop();
+                own = own.min(at.len());
+            } else {
+                return Err("which goes up (\"..\") after a name that is no folder, and so may lead outside");
+            }
+        }
+        self.leads_in(&at)
+    }
+
+    fn is_folder(&self, at: &[Vec<u8>]) -> bool {
+        confine::open_folder(&self.root, &at.join(&b'/')).is_ok()
+    }
+
+    /// Where the part of the way leads that is there already.
+    fn leads_in(&self, at: &[Vec<u8>]) -> Result<(), &'static str> {
+        for len in (1..=at.len()).rev() {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let Ok(there) = openat(&self.root, at[..len].join(&b'/'), flags, Mode::empty()) else { continue };
+            let there = place(there).map_err(|_| "of which the end cannot be found")?;
+            let is_inside = there.starts_with(&self.place);
+            return if is_inside { Ok(()) } else { Err("which leads out of the export by another link") };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    struct Export {
+        folder: tempfile::TempDir,
+        bounds: Bounds,
+    }
+
+    impl Export {
+        /// In it are a/b and c, links to a, to ".", to c by its whole name, and one that leads out.
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let root = folder.path().join("export");
+            fs::create_dir_all(root.join("a/b")).expect("made");
+            fs::create_dir(root.join("c")).expect("made");
+            symlink("a", root.join("to-a")).expect("made");
+            symlink("/etc", root.join("out")).expect("made");
+            symlink(".", root.join("here")).expect("made");
+            symlink(fs::canonicalize(root.join("c")).expect("there"), root.join("whole")).expect("made");
+            let bounds = Bounds::new(Arc::new(confine::folder(&root).expect("opened"))).expect("there");
+            Self { folder, bounds }
+        }
+
+        fn root(&self) -> std::path::PathBuf {
+            self.folder.path().join("export")
+        }
+
+        /// Of a transfer whose folder is `base` a link at `path`.
+        fn judge(&self, base: &str, path: &str, text: impl AsRef<Path>) -> Result<(), &'static str> {
+            let base = confine::folder(&self.root().join(base)).expect("opened");
+            self.bounds.hold(&base, path.as_bytes(), text.as_ref().as_os_str().as_bytes())
+        }
+    }
+
+    #[test]
+    fn links_that_stay_inside_the_export_are_taken_however_they_are_spelt() {
+        let export = Export::new();
+        for (base, path, text) in [
+            ("", "", "c"),
+            ("", "", "./c//x"),
+            ("", "a/b", "../../c"),
+            // Out of the transfer's folder, but not out of the export.
+            ("a/b", "", "../../c/new"),
+            ("a", "new/deeper", "../../../c"),
+            // Up after a folder that is one.
+            ("", "", "a/../c"),
+            ("", "", "a/b/../../c"),
+            // Nothing is there yet.
+            ("", "", "missing/file"),
+            ("", "", "to-a/b"),
+            ("", "", "whole/x"),
+        ] {
+            assert_eq!(export.judge(base, path, text), Ok(()), "{base} {path} {text}");
+        }
+        let root = fs::canonicalize(export.root()).expect("there");
+        assert_eq!(export.judge("a", "", root.join("c/x")), Ok(()), "the export by its whole name");
+        assert_eq!(export.judge("a", "", &root), Ok(()));
+    }
+
+    #[test]
+    fn links_that_lead_outside_are_refused_however_they_are_spelt() {
+        let export = Export::new();
+        let root = fs::canonicalize(export.root()).expect("there");
+        let beside = format!("{}-other/x", root.display());
+        for (base, path, text) in [
+            ("", "", "/etc/passwd"),
+            ("", "", ".."),
+            ("a", "", "../../x"),
+            ("", "", "a/../../x"),
+            // By links that are there.
+            ("", "", "out/passwd"),
+            ("", "", "here/here/../../x"),
+            ("", "", "to-a/../.."),
+            // By what could be made a link later.
+            ("", "", "x/x/x/../../../../etc/passwd"),
+            ("", "", "missing/../c"),
+            ("", "", &beside),
+        ] {
+            assert!(export.judge(base, path, text).is_err(), "{base} {path} {text}");
+        }
+        assert!(export.judge("", "", root.join("../x")).is_err());
+    }
+}

@@ -1,0 +1,152 @@
+//! Who has connected and has yet to say what it wants: so many at most, of whom the oldest go first.
+//!
+//! A silent crowd from one address displaces itself: of too many, the oldest of the address with the most goes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// `ARRIVING_MAX`: connections that have not yet said whither they go. Each costs a descriptor and a few KiB.
+const ARRIVING_MAX: usize = 1024;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Arrivals(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    /// By age.
+    guests: BTreeMap<u64, Guest>,
+    /// How many there are from each address.
+    from: HashMap<IpAddr, usize>,
+}
+
+struct Guest {
+    ip: IpAddr,
+    gone: Arc<Notify>,
+}
+
+/// A place among those who have yet to say what they want; given back when it is dropped.
+pub(crate) struct Place {
+    arrivals: Arc<Arrivals>,
+    number: u64,
+    gone: Arc<Notify>,
+}
+
+impl Arrivals {
+    /// Somebody has come from `ip`. Where there are too many, another goes.
+    pub(crate) fn arrive(self: &Arc<Self>, ip: IpAddr) -> Place {
+        let mut table = self.0.lock();
+        if table.guests.len() >= ARRIVING_MAX {
+            table.displace();
+        }
+        let (number, gone) = (table.next, Arc::new(Notify::new()));
+        table.next += 1;
+        table.guests.insert(number, Guest { ip, gone: gone.clone() });
+        *table.from.entry(ip).or_default() += 1;
+        Place { arrivals: self.clone(), number, gone }
+    }
+
+    /// Lets one go, so that its descriptor is free. Whether there was one.
+    pub(crate) fn displace(&self) -> bool {
+        self.0.lock().displace()
+    }
+}
+
+impl Table {
+    fn displace(&mut self) -> bool {
+        let most = self.from.values().copied().max().unwrap_or(0);
+        let oldest = self.guests.iter().find(|(_, guest)| self.from.get(&guest.ip) == Some(&most));
+        let Some(number) = oldest.map(|(number, _)| *number) else { return false };
+        if let Some(guest) = self.remove(number) {
+            guest.gone.notify_one();
+        }
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Guest> {
+        let guest = self.guests.remove(&number)?;
+        if let Some(count) = self.from.get_mut(&guest.ip) {
+            *count -= 1;
+            if *count == 0 {
+                self.from.remove(&guest.ip);
+            }
+        }
+        Some(guest)
+    }
+}
+
+impl Place {
+    /// Does `work`, which takes this place and drops it when it is known what is wanted; unless another needs the
+    /// place before that.
+    pub(crate) async fn hold<F: Future<Output = ()>>(self, work: impl FnOnce(Self) -> F) {
+        let gone = self.gone.clone();
+        tokio::select! {
+            () = gone.notified() => {}
+            () = work(self) => {}
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.arrivals.0.lock().remove(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    /// Whether it was told to go.
+    fn is_gone(place: &Place) -> bool {
+        !place.arrivals.0.lock().guests.contains_key(&place.number)
+    }
+
+    #[test]
+    fn a_silent_crowd_displaces_itself_and_the_oldest_first() {
+        let arrivals = Arc::new(Arrivals::default());
+        let alone = arrivals.arrive(ip(7));
+        let crowd: Vec<_> = (0..ARRIVING_MAX + 9).map(|_| arrivals.arrive(ip(1))).collect();
+        assert!(!is_gone(&alone), "who comes alone is not locked out, however old");
+        let gone = crowd.iter().filter(|place| is_gone(place)).count();
+        assert_eq!(gone, 10);
+        assert!(crowd[..10].iter().all(is_gone));
+        assert!(!is_gone(&arrivals.arrive(ip(8))), "and who comes later finds a place");
+        drop(crowd);
+        assert_eq!(arrivals.0.lock().from, HashMap::from([(ip(7), 1)]));
+    }
+
+    #[tokio::test]
+    async fn who_has_to_go_is_let_go_at_once_and_who_was_heard_stays() {
+        let arrivals = Arc::new(Arrivals::default());
+        let silent = tokio::spawn(arrivals.arrive(ip(1)).hold(|place| async move {
+            std::future::pending::<()>().await;
+            drop(place);
+        }));
+        let (told, heard) = tokio::sync::oneshot::channel();
+        let known = tokio::spawn(arrivals.arrive(ip(2)).hold(|place| async move {
+            drop(place);
+            let _ = heard.await;
+        }));
+        tokio::task::yield_now().await;
+        assert!(arrivals.displace());
+        tokio::time::timeout(std::time::Duration::from_secs(20), silent)
+            .await
+            .expect("in time")
+            .expect("an end");
+        assert!(!arrivals.displace(), "nobody else is silent");
+        assert!(!known.is_finished());
+        told.send(()).expect("it goes on");
+        known.await.expect("an end");
+    }
+}

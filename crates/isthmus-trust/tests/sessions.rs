@@ -1,0 +1,128 @@
+//! Which certificates two sites believe of each other, by handshakes between them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use isthmus_trust::{Files, Keygen, Made, Role, Trust, explain};
+use isthmus_wire::AsId;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, Connection, Error, ServerConnection};
+
+const ALPN: &[u8] = b"test/1";
+
+struct Sites(tempfile::TempDir);
+
+impl Sites {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn make(&self, as_id: u32, name: &str, role: Option<Role>) -> Made {
+        Keygen { as_id, folder: self.path(), name, days: 1 }.make_as(role).expect("made")
+    }
+
+    fn files(&self, name: &str, other: u32) -> Files {
+        Files {
+            certificate: self.path().join(format!("{name}.pem")),
+            key: self.path().join(format!("{name}.key")),
+            authorities: vec![self.path().join(format!("as{other}.pem"))],
+            denied: None,
+        }
+    }
+}
+
+/// A handshake between two sides, and what each says of it.
+fn shake_hands(client: &Trust, server: &Trust) -> [Result<(), Error>; 2] {
+    let name = ServerName::try_from("isthmus").expect("a name");
+    let mut ends = [
+        Connection::from(ClientConnection::new(client.client.clone(), name).expect("a client")),
+        Connection::from(ServerConnection::new(server.server.clone()).expect("a server")),
+    ];
+    let mut said = [Ok(()), Ok(())];
+    for _ in 0..8 {
+        for from in 0..2 {
+            let mut bytes = Vec::new();
+            while ends[from].wants_write() {
+                ends[from].write_tls(&mut bytes).expect("a vector takes all");
+            }
+            let mut rest = &bytes[..];
+            while !rest.is_empty() && said[1 - from].is_ok() {
+                ends[1 - from].read_tls(&mut rest).expect("bytes");
+                said[1 - from] = ends[1 - from].process_new_packets().map(drop);
+            }
+        }
+    }
+    said
+}
+
+#[test]
+fn a_certificate_is_believed_only_as_what_it_says() {
+    let sites = Sites::new();
+    sites.make(1, "router", Some(Role::Router));
+    sites.make(1, "mover", Some(Role::Mover));
+    sites.make(1, "any", None);
+    sites.make(2, "other", Some(Role::Router));
+    let load = |name: &str, role| Trust::load_as(role, &sites.files(name, 2), AsId(1), &[2], ALPN);
+    let other = Trust::load_as(Role::Router, &sites.files("other", 1), AsId(2), &[1], ALPN).expect("good");
+
+    // One's own is looked at when it is read.
+    let error = load("mover", Role::Router).expect_err("a mover's").to_string();
+    assert!(error.contains("that of no router") && error.contains("--role router"), "{error}");
+    assert!(load("any", Role::Router).is_ok() && load("router", Role::Router).is_ok());
+
+    // Who shows a mover's as a router's is refused, and told why in words.
+    let rogue = Trust::load(&sites.files("mover", 2), AsId(1), &[2], ALPN).expect("no role asked for");
+    let [client, server] = shake_hands(&rogue, &other);
+    let server = explain(&server.expect_err("refused"));
+    assert!(server.contains("that of another role"), "{server}");
+    let client = explain(&client.expect_err("told"));
+    assert!(client.contains("keygen --role"), "{client}");
+    // As a server too.
+    let [client, _] = shake_hands(&other, &rogue);
+    assert!(explain(&client.expect_err("refused")).contains("that of another role"));
+    for name in ["router", "any"] {
+        let good = load(name, Role::Router).expect("good");
+        assert_eq!(shake_hands(&good, &other), [Ok(()), Ok(())], "{name}");
+    }
+}
+
+#[test]
+fn a_certificate_on_the_deny_list_is_believed_no_more() {
+    let sites = Sites::new();
+    let lost = sites.make(1, "lost", None);
+    sites.make(1, "new", None);
+    sites.make(2, "other", None);
+    let list = sites.path().join("deny.txt");
+    fs::write(&list, format!("# stolen\n{}\n", lost.fingerprint)).expect("written");
+    let files = Files { denied: Some(list), ..sites.files("other", 1) };
+    let other = Trust::load(&files, AsId(2), &[1], ALPN).expect("good");
+    let own = |name: &str| Trust::load(&sites.files(name, 2), AsId(1), &[2], ALPN).expect("good");
+    let [client, server] = shake_hands(&own("lost"), &other);
+    assert!(explain(&server.expect_err("refused")).contains("deny list here"));
+    assert!(explain(&client.expect_err("told")).contains("deny list there"));
+    assert_eq!(shake_hands(&own("new"), &other), [Ok(()), Ok(())]);
+    assert!(other.denies(&lost.fingerprint));
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused_with_the_remedy() {
+    let sites = Sites::new();
+    let made = sites.make(1, "router", None);
+    sites.make(2, "other", None);
+    let load = || Trust::load(&sites.files("router", 2), AsId(1), &[2], ALPN).map(drop);
+    for mode in [0o644, 0o604, 0o602] {
+        fs::set_permissions(&made.key, fs::Permissions::from_mode(mode)).expect("ours");
+        let error = load().expect_err("others can read it").to_string();
+        let command = format!("chmod 600 {}", made.key.display());
+        assert!(error.contains(&format!("mode {mode:04o}")) && error.contains(&command), "{error}");
+    }
+    for mode in [0o600, 0o400] {
+        fs::set_permissions(&made.key, fs::Permissions::from_mode(mode)).expect("ours");
+        assert_eq!(load(), Ok(()));
+    }
+}

@@ -1,0 +1,269 @@
+//! Where output goes nowhere: full disks, pipes whose reader has gone, pipes that nobody reads.
+//! Daemons go on; commands end with the status that their help states.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A process that does not outlive its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn isthmus(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
+    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG", "FI_PROVIDER"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn full() -> File {
+    OpenOptions::new().write(true).open("/dev/full").expect("Linux has it")
+}
+
+/// A pipe whose reader has gone.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A service without certificates, which exports a folder with one file.
+fn service(folder: &Path) -> u16 {
+    let port = free_port();
+    fs::create_dir(folder.join("export")).expect("made");
+    fs::write(folder.join("export/a"), "content").expect("written");
+    let config = format!(
+        "listen = \"127.0.0.1:{port}\"\nplain = true\n[export.data]\npath = \"export\"\nwritable = true\n"
+    );
+    fs::write(folder.join("serve.toml"), config).expect("written");
+    port
+}
+
+fn get(folder: &Path, port: u16) -> Command {
+    let mut command = isthmus(folder);
+    command.args(["cp", "--plain", &format!("127.0.0.1:{port}:data/a"), "copy"]);
+    command
+}
+
+fn await_listener(port: u16, daemon: &mut Child) {
+    let start = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if let Some(status) = daemon.try_wait().expect("ours") {
+            panic!("it ended with {status}");
+        }
+        assert!(start.elapsed() < LIMIT, "nothing listens");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Copies from a service whose log goes to `log`, and stops it.
+fn serves_with(log: Stdio, out: Stdio) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = service(folder.path());
+    let mut serve = isthmus(folder.path());
+    // All that is logged, so that there is much of it.
+    serve.args(["serve", "--config", "serve.toml"]).env("ISTHMUS_LOG", "trace").stdout(out).stderr(log);
+    let mut serve = Running(serve.spawn().expect("it starts"));
+    await_listener(port, &mut serve.0);
+    for _ in 0..3 {
+        let _ = fs::remove_file(folder.path().join("copy"));
+        let done = get(folder.path(), port).output().expect("it runs");
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        assert_eq!(fs::read(folder.path().join("copy")).expect("there"), b"content");
+    }
+    terminate(&mut serve.0);
+    assert_eq!(serve.0.wait().expect("an end").code(), Some(0));
+}
+
+fn terminate(daemon: &mut Child) {
+    let pid = i32::try_from(daemon.id()).expect("a process");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("ours");
+}
+
+#[test]
+fn a_service_whose_log_is_on_a_full_disk_serves() {
+    serves_with(full().into(), full().into());
+}
+
+#[test]
+fn a_service_whose_log_nobody_takes_any_more_serves() {
+    serves_with(closed(), closed());
+}
+
+#[test]
+fn a_service_whose_log_is_a_pipe_that_nobody_reads_serves() {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).expect("a small one");
+    // There is no room in it from the start.
+    writer.write_all(&[b'x'; 4096]).expect("room");
+    serves_with(writer.into(), Stdio::null());
+    drop(reader);
+}
+
+/// A router on one subnet that says it is well.
+fn routes_with(log: Stdio, out: Stdio) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (port, status) = (free_port(), free_port());
+    let (left, right) = (format!("127.0.0.1:{port}"), format!("127.0.0.2:{}", free_port()));
+    let subnet = |id: u32, name: &str| {
+        format!("[[subnet]]\nid = {id}\nname = \"{name}\"\nrate = \"10Gbit\"\nlatency = \"10us\"\n")
+    };
+    let map = format!(
+        "[as]\nid = 1\n{}{}[[router]]\nname = \"r1\"\njoins = [\"left\", \"right\"]\n\
+         endpoints = {{ left = \"{left}\", right = \"{right}\" }}\n",
+        subnet(1, "left"),
+        subnet(2, "right")
+    );
+    fs::write(folder.path().join("map.toml"), map).expect("written");
+    let config = format!(
+        "name = \"r1\"\nmap = \"map.toml\"\nstatus = \"127.0.0.1:{status}\"\n\
+         [subnet.left]\nplain = true\ntargets = [\"127.0.0.1/32\"]\n\
+         [subnet.right]\nplain = true\ntargets = [\"127.0.0.1/32\"]\n"
+    );
+    fs::write(folder.path().join("router.toml"), config).expect("written");
+    let mut router = isthmus(folder.path());
+    router.args(["router", "run", "--config", "router.toml"]).env("ISTHMUS_LOG", "trace");
+    let mut router = Running(router.stdout(out).stderr(log).spawn().expect("it starts"));
+    await_listener(status, &mut router.0);
+    for _ in 0..50 {
+        let mut http = TcpStream::connect(("127.0.0.1", status)).expect("it listens");
+        http.write_all(b"GET /health HTTP/1.0\r\n\r\n").expect("taken");
+        let mut answer = String::new();
+        http.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.ends_with("ok\n"), "{answer}");
+        // What a stranger says is logged.
+        let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let _ = stranger.write_all(b"GET / HTTP/1.0\r\n\r\n");
+    }
+    terminate(&mut router.0);
+    assert_eq!(router.0.wait().expect("an end").code(), Some(0));
+}
+
+#[test]
+fn a_router_whose_log_is_on_a_full_disk_routes() {
+    routes_with(full().into(), full().into());
+}
+
+#[test]
+fn a_router_whose_log_nobody_takes_any_more_routes() {
+    routes_with(closed(), closed());
+}
+
+/// What a command says when its output goes to `out` and its remarks to `log`.
+fn ran(command: &mut Command, out: Stdio, log: Stdio) -> (Option<i32>, Output) {
+    let done = command.stdout(out).stderr(log).spawn().and_then(Child::wait_with_output).expect("it runs");
+    (done.status.code(), done)
+}
+
+#[test]
+fn commands_whose_results_are_lost_say_so_by_their_status() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let commands: [&[&str]; 8] = [
+        &["--help"],
+        &["--version"],
+        &["env", "--mpi", "mpich", "--provider-path", "/lib"],
+        &["env", "--mpi", "mpich", "--provider-path", "/lib", "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["devices"],
+        &["router", "keygen", "--as", "1", "--out", "keys"],
+    ];
+    for words in commands {
+        let (status, done) = ran(isthmus(folder.path()).args(words), full().into(), Stdio::piped());
+        let said = text(&done.stderr);
+        assert_eq!(status, Some(3), "{words:?}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left"), "{words:?}: {said}");
+        // A reader that has seen enough is no failure: the status is that of the work.
+        let (usual, _) = ran(isthmus(folder.path()).args(words), Stdio::null(), Stdio::null());
+        for log in [Stdio::null(), closed(), full().into()] {
+            let (status, done) = ran(isthmus(folder.path()).args(words), closed(), log);
+            assert_eq!(status, usual, "{words:?}: {}", text(&done.stderr));
+        }
+    }
+}
+
+#[test]
+fn errors_that_cannot_be_written_leave_the_status_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let commands: [(&[&str], i32); 6] = [
+        (&["bogus"], 2),
+        (&["cp", "a", "b"], 2),
+        (&["serve", "--config", "missing.toml"], 2),
+        (&["router", "check", "--config", "missing.toml"], 2),
+        (&["routes", "check", "missing.toml"], 2),
+        (&["devices", "--config", "missing.toml"], 2),
+    ];
+    for (words, expected) in commands {
+        for log in [full().into(), closed(), Stdio::null()] {
+            let (status, _) = ran(isthmus(folder.path()).args(words), Stdio::null(), log);
+            assert_eq!(status, Some(expected), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_whose_output_is_lost_is_whole_and_says_that_output_was_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = service(folder.path());
+    let mut serve = isthmus(folder.path());
+    let serve = serve.args(["serve", "--config", "serve.toml"]).stderr(Stdio::null()).spawn();
+    let mut serve = Running(serve.expect("it starts"));
+    await_listener(port, &mut serve.0);
+    let copy = |words: &[&str], out: Stdio, log: Stdio| {
+        let _ = fs::remove_file(folder.path().join("copy"));
+        let (status, _) = ran(get(folder.path(), port).args(words), out, log);
+        assert_eq!(fs::read(folder.path().join("copy")).expect("copied"), b"content", "{words:?}");
+        status
+    };
+    // Remarks are dropped; digests and events are results.
+    assert_eq!(copy(&["-v"], Stdio::null(), full().into()), Some(0));
+    assert_eq!(copy(&["-v"], Stdio::null(), closed()), Some(0));
+    assert_eq!(copy(&["-v"], full().into(), Stdio::null()), Some(3));
+    assert_eq!(copy(&["--json"], full().into(), Stdio::null()), Some(3));
+    assert_eq!(copy(&["--json"], full().into(), full().into()), Some(3));
+    assert_eq!(copy(&["--json"], closed(), closed()), Some(0));
+    assert_eq!(copy(&[], full().into(), Stdio::null()), Some(3));
+}
+
+#[test]
+fn output_to_a_pipe_that_another_program_made_non_blocking_is_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = isthmus(folder.path()).args(["cp", "--help"]).output().expect("it runs").stdout;
+    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).expect("a small one");
+    // There is no room for all of it.
+    let before = [b'x'; 4096 - 100];
+    writer.write_all(&before).expect("room");
+    rustix::io::ioctl_fionbio(&writer, true).expect("a pipe");
+    let mut command = isthmus(folder.path());
+    let mut child = command.args(["cp", "--help"]).stdout(writer).spawn().expect("it starts");
+    // This process's end of the pipe goes with it.
+    drop(command);
+    std::thread::sleep(Duration::from_millis(300));
+    let mut said = Vec::new();
+    reader.read_to_end(&mut said).expect("bytes");
+    assert_eq!(child.wait().expect("an end").code(), Some(0));
+    assert_eq!(text(&said[before.len()..]), text(&whole));
+}

@@ -1,0 +1,155 @@
+//! `isthmus serve` as an operator lives with it: ready, alive, reloaded, stopped, and what its log says.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A service, its folder, and what it tells the service manager.
+struct Service {
+    child: Child,
+    folder: tempfile::TempDir,
+    port: u16,
+    notices: UnixDatagram,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn isthmus(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+    command.current_dir(folder).env("FI_ISTHMUS_INTERFACE", "127.0.0.1").stdin(Stdio::null());
+    for name in ["ISTHMUS_CONFIG", "ISTHMUS_SITES", "ISTHMUS_LOG"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+impl Service {
+    fn start(words: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port();
+        for name in ["data", "more"] {
+            fs::create_dir(folder.path().join(name)).expect("made");
+            fs::write(folder.path().join(name).join("file"), name).expect("written");
+        }
+        let notices = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
+        notices.set_read_timeout(Some(LIMIT)).expect("a time-out");
+        write_config(folder.path(), port, &["data"]);
+        let log = fs::File::create(folder.path().join("log")).expect("a log");
+        let mut command = isthmus(folder.path());
+        command.args(["serve", "--config", "serve.toml"]).args(words).stderr(log);
+        command.env("NOTIFY_SOCKET", folder.path().join("notify")).env("WATCHDOG_USEC", "400000");
+        let child = command.spawn().expect("it starts");
+        let service = Self { child, folder, port, notices };
+        service.await_notice("READY=1");
+        service
+    }
+
+    fn await_notice(&self, wanted: &str) {
+        let until = Instant::now() + LIMIT;
+        let mut bytes = [0; 256];
+        while Instant::now() < until {
+            let len = self.notices.recv(&mut bytes).unwrap_or_else(|error| panic!("{wanted}: {error}"));
+            if &bytes[..len] == wanted.as_bytes() {
+                return;
+            }
+        }
+        panic!("it does not say {wanted}");
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a process");
+        let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("ours");
+    }
+
+    fn get(&self, export: &str, words: &[&str]) -> Output {
+        let mut command = isthmus(self.folder.path());
+        let place = format!("127.0.0.1:{}:{export}/file", self.port);
+        command.args(["cp", "--plain"]).args(words).args([&place, "copy"]);
+        command.output().expect("it runs")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).expect("text")
+    }
+}
+
+fn write_config(folder: &Path, port: u16, exports: &[&str]) {
+    let mut text = format!("listen = \"127.0.0.1:{port}\"\nplain = true\n");
+    for name in exports {
+        text += &format!("[export.{name}]\npath = \"{name}\"\n");
+    }
+    fs::write(folder.join("serve.toml"), text).expect("written");
+}
+
+#[test]
+fn a_service_tells_its_manager_that_it_is_ready_alive_and_ends() {
+    let mut service = Service::start(&[]);
+    service.await_notice("WATCHDOG=1");
+    service.await_notice("WATCHDOG=1");
+    service.signal(rustix::process::Signal::TERM);
+    service.await_notice("STOPPING=1");
+    assert_eq!(service.child.wait().expect("an end").code(), Some(0));
+}
+
+#[test]
+fn a_reload_changes_what_is_exported_and_a_faulty_file_nothing() {
+    let service = Service::start(&[]);
+    assert_eq!(service.get("data", &[]).status.code(), Some(0));
+    assert_eq!(service.get("more", &[]).status.code(), Some(5));
+
+    fs::write(service.folder.path().join("serve.toml"), "listen = 7\n").expect("written");
+    service.signal(rustix::process::Signal::HUP);
+    let until = Instant::now() + LIMIT;
+    while !service.log().contains("reload refused") {
+        assert!(Instant::now() < until, "{}", service.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(service.get("data", &["--all"]).status.code(), Some(0));
+
+    write_config(service.folder.path(), service.port, &["data", "more"]);
+    service.signal(rustix::process::Signal::HUP);
+    while !service.log().contains("configuration and certificates read again") {
+        assert!(Instant::now() < until, "{}", service.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(service.get("more", &["--all"]).status.code(), Some(0));
+    assert_eq!(fs::read(service.folder.path().join("copy")).expect("copied"), b"more");
+}
+
+#[test]
+fn each_session_is_a_line_of_the_log_with_who_what_and_how_long() {
+    let service = Service::start(&["--log-format", "json"]);
+    assert_eq!(service.get("data", &["-n"]).status.code(), Some(0));
+    assert_eq!(service.get("data", &[]).status.code(), Some(0));
+    assert_eq!(service.get("none", &[]).status.code(), Some(5));
+    let sessions = || -> Vec<serde_json::Value> {
+        let log = service.log();
+        let lines =
+            log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")));
+        lines.filter(|line: &serde_json::Value| line["seconds"].is_number()).collect()
+    };
+    let until = Instant::now() + LIMIT;
+    while sessions().len() < 3 {
+        assert!(Instant::now() < until, "{}", service.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sessions = sessions();
+    let text = |at: usize| sessions[at]["message"].as_str().expect("text").to_owned();
+    assert!(text(0).contains("dry run, nothing is copied: get"), "{}", text(0));
+    assert!(text(1).contains("get 1 paths of data: 1 files, 4 bytes"), "{}", text(1));
+    assert_eq!((&sessions[1]["level"], &sessions[1]["digests"]), (&"INFO".into(), &1.into()));
+    assert!(sessions[1]["timestamp"].is_string() && sessions[1]["from"].is_string(), "{}", sessions[1]);
+    assert!(text(2).contains("there is no export \"none\""), "{}", text(2));
+    assert_eq!(sessions[2]["level"], "WARN");
+}
