@@ -20,6 +20,7 @@ pub mod log;
 mod memory;
 mod poller;
 mod regions;
+mod repeated;
 mod settings;
 mod shell;
 mod signals;

@@ -8,6 +8,7 @@ mod down;
 mod memory;
 mod reach;
 mod short;
+mod strangers;
 mod summary;
 mod up;
 
@@ -28,6 +29,7 @@ use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
 pub(crate) use reach::REACHED;
 pub(crate) use short::Brief;
+use strangers::Strangers;
 
 /// The engine and the memory that it refers to.
 #[derive(Debug)]
@@ -69,6 +71,7 @@ pub(crate) struct Shell {
     count: usize,
     open: usize,
     ungreeted: usize,
+    strangers: Strangers,
     poller: Poller,
     events: Events,
     scratch: Vec<libc::iovec>,
@@ -138,6 +141,7 @@ impl Shell {
             count: 0,
             open: 0,
             ungreeted: 0,
+            strangers: Strangers::default(),
             poller,
             events: Events::with_capacity(64),
             scratch: Vec::new(),
@@ -207,6 +211,7 @@ impl Shell {
             self.write_out(core);
         }
         self.carriers.flush();
+        self.accept_again();
         self.sweep(core);
         Turned { read, done }
     }
@@ -531,6 +536,7 @@ impl Shell {
             match read_some(lane, index, &mut self.scratch, &mut self.carriers, core) {
                 Ok(Some((n, offered))) => {
                     any = true;
+                    self.greeted(index, core);
                     // Of shared memory a read brings no more than goes to one place.
                     if n < offered && !self.is_readable_by_memory(index) {
                         break;
@@ -545,7 +551,6 @@ impl Shell {
         }
         if any {
             self.note_busy(index);
-            self.greeted(index);
         }
         if let Some(Some(lane)) = self.lanes.get_mut(index) {
             self.spares.take_staging(lane);
@@ -554,9 +559,9 @@ impl Shell {
     }
 
     /// A lane that has said who it is no longer counts as unknown.
-    fn greeted(&mut self, index: usize) {
+    fn greeted(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
-        if lane.phase == Phase::Ungreeted && lane.read_from == lane.read_to {
+        if lane.phase == Phase::Ungreeted && core.lock().engine.is_greeted(LaneId(index as u32)) {
             lane.phase = Phase::Open;
             self.open += 1;
             self.ungreeted -= 1;
@@ -575,8 +580,9 @@ impl Shell {
     /// When the shell wants to be turned even without events.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
+        let own = own.into_iter().chain(self.accepts_again_in());
         let memory = self.is_stirred().then_some(Duration::ZERO);
-        own.into_iter().chain(memory).chain(self.carriers.deadline()).min()
+        own.chain(memory).chain(self.carriers.deadline()).min()
     }
 
     /// Stops listening.

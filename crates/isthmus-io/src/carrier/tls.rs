@@ -19,6 +19,7 @@ use rustls::{AlertDescription, CertificateError, Connection, Error};
 use super::tcp::{Looked, Paths, TcpLane};
 use super::{Settled, Transfer};
 use crate::log::info_log;
+use crate::repeated::{Repeated, times};
 use crate::settings::TcpCongestion;
 
 /// What both ends call what goes through the session (ALPN).
@@ -179,8 +180,11 @@ impl TlsLane {
             }
         }
         let settled = self.shake_hands(tls).inspect_err(|error| {
-            let host = self.tcp.peer_ip().map_or_else(String::new, |host| format!(" with {host}"));
-            info_log!("no encrypted lane{host}: {error}");
+            static FAILURES: Repeated = Repeated::new();
+            FAILURES.happened(|count| {
+                let host = self.tcp.peer_ip().map_or_else(String::new, |host| format!(" with {host}"));
+                info_log!("no encrypted lane{host}: {error}{}", times(count));
+            });
         });
         self.put_by(tls);
         settled

@@ -9,12 +9,10 @@ use super::{Core, Shell, loss_of};
 use crate::carrier::{Carrier, Neighbour, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
-use crate::log::{info_log, warn_log};
+use crate::log::info_log;
 
 /// Lanes accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Lanes that may be connected without having said who they are.
-const UNGREETED_MAX: usize = 1024;
 
 impl Shell {
     pub(super) fn accept(&mut self, core: &Mutex<Core>) {
@@ -26,14 +24,9 @@ impl Shell {
             let socket = match self.listeners[index].accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    warn_log!("cannot accept a lane: {error}; raise the limit of open files if it is that");
-                    return;
-                }
+                Err(error) if self.cannot_accept(&error, core) => continue,
+                Err(_) => return,
             };
-            if self.ungreeted >= UNGREETED_MAX {
-                continue; // dropped, and so closed
-            }
             if let Ok(carrier) = self.carriers.accept(socket) {
                 self.take_up(carrier, core);
             }
@@ -43,11 +36,7 @@ impl Shell {
     /// Accepts lanes that are not connections of their own; true where there were any.
     pub(super) fn accept_turned(&mut self, core: &Mutex<Core>) -> bool {
         let mut any = false;
-        while let Some(mut carrier) = self.carriers.accept_turned() {
-            if self.ungreeted >= UNGREETED_MAX {
-                carrier.release(&mut self.carriers);
-                continue;
-            }
+        while let Some(carrier) = self.carriers.accept_turned() {
             any = true;
             let index = self.take_up(carrier, core);
             self.receive(index, core);
@@ -57,9 +46,11 @@ impl Shell {
 
     /// Takes up a lane that came in. Returns its index.
     fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
+        self.make_room_for_stranger(core);
         let id = core.lock().engine.lane_accepted();
         self.ungreeted += 1;
         if self.install(id, Lane::new(carrier, false), core) {
+            self.note_stranger(id.0 as usize);
             self.settle(id.0 as usize, core);
         }
         id.0 as usize
