@@ -9,12 +9,14 @@ use isthmus_wire::frame::Message;
 
 use crate::carrier::{Carrier, Carriers, Transfer};
 use crate::lock::{Mutex, MutexGuard};
-use crate::log::info_log;
+use crate::log::info_sparingly;
 use crate::memory::ProcessMemory;
 use crate::shell::{Core, loss_of};
 
 /// Room for bytes that were read and not yet understood, per lane that has such. Bytes.
 const STAGING: usize = 64 << 10;
+/// The same of a lane that came in and has not yet said who it is. Bytes.
+const UNPROVED_STAGING: usize = 4 << 10;
 /// Most of the staging room that a read offers while payload goes straight to its place:
 /// what lands there is copied.
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
@@ -167,10 +169,16 @@ impl Spares {
     /// How many of a kind are kept: lanes that wait in mid-message hold their own.
     const MAX: usize = 4;
 
-    /// Gives the lane room to read into, if it has none.
+    /// Gives the lane room to read into, if it has too little: of [`UNPROVED_STAGING`] before it has said who it is.
     pub(crate) fn lend_staging(&mut self, lane: &mut Lane) {
-        if lane.staging.is_empty() {
-            lane.staging = self.staging.pop().unwrap_or_else(|| vec![0; STAGING]);
+        if lane.is_ungreeted() {
+            if lane.staging.is_empty() {
+                lane.staging = vec![0; UNPROVED_STAGING];
+            }
+        } else if lane.staging.len() < STAGING {
+            let mut staging = self.staging.pop().unwrap_or_else(|| vec![0; STAGING]);
+            staging[..lane.read_to].copy_from_slice(&lane.staging[..lane.read_to]);
+            lane.staging = staging;
         }
     }
 
@@ -179,7 +187,7 @@ impl Spares {
         if lane.read_from == lane.read_to {
             (lane.read_from, lane.read_to) = (0, 0);
             let staging = std::mem::take(&mut lane.staging);
-            if !staging.is_empty() && self.staging.len() < Self::MAX {
+            if staging.len() == STAGING && self.staging.len() < Self::MAX {
                 self.staging.push(staging);
             }
         }
@@ -245,7 +253,10 @@ pub(crate) fn read_some(
             handed_out = true;
         }
     }
-    let room = STAGING - lane.read_to;
+    let room = lane.staging.len() - lane.read_to;
+    if room == 0 {
+        return Err(fault(PeerFault::Frame("more than is ever sent before a lane's greeting")));
+    }
     let room = if direct > 0 { room.min(STAGING_BEHIND_PAYLOAD) } else { room };
     let tail = lane.staging[lane.read_to..].as_mut_ptr();
     pieces.push(libc::iovec { iov_base: tail.cast(), iov_len: room });
@@ -330,7 +341,7 @@ fn read_bytes(
 }
 
 fn fault(fault: PeerFault) -> LaneLoss {
-    info_log!("a lane is closed: {fault}");
+    info_sparingly!("a lane is closed: {fault}");
     LaneLoss::Broken(fault.to_string())
 }
 

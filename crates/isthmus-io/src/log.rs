@@ -76,10 +76,17 @@ impl fmt::Display for LeftOut {
 
 /// As `warn_log`, of trouble that may come again and again: a line in ten seconds for each place in the code.
 macro_rules! warn_sparingly {
-    ($($arg:tt)*) => {{
+    ($($arg:tt)*) => { $crate::log::sparingly!(Warn, $($arg)*) };
+}
+/// The same at level info.
+macro_rules! info_sparingly {
+    ($($arg:tt)*) => { $crate::log::sparingly!(Info, $($arg)*) };
+}
+macro_rules! sparingly {
+    ($severity:ident, $($arg:tt)*) => {{
         static SPARING: $crate::log::Sparing = $crate::log::Sparing::new();
         if let Some(left_out) = SPARING.due(std::time::Instant::now()) {
-            $crate::log::warn_log!("{}{left_out}", format_args!($($arg)*));
+            $crate::log::emit($crate::log::Severity::$severity, format_args!("{}{left_out}", format_args!($($arg)*)));
         }
     }};
 }
@@ -92,7 +99,7 @@ macro_rules! info_log {
 macro_rules! debug_log {
     ($($arg:tt)*) => { $crate::log::emit($crate::log::Severity::Debug, format_args!($($arg)*)) };
 }
-pub(crate) use {debug_log, info_log, warn_log, warn_sparingly};
+pub(crate) use {debug_log, info_log, info_sparingly, sparingly, warn_log, warn_sparingly};
 
 #[cfg(test)]
 mod tests {

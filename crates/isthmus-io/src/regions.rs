@@ -31,6 +31,9 @@ pub enum RegisterError {
     /// More than one piece.
     #[error("a registration of {0} pieces; register each piece by itself")]
     Pieces(usize),
+    /// The system gave no random number for a key.
+    #[error("no key for memory: the system gives no random numbers ({0})")]
+    Random(String),
 }
 
 /// A piece of registered memory.
@@ -78,7 +81,6 @@ pub struct RegionTable {
 struct Table {
     slots: Slab<(u16, Region)>,
     by_key: HashMap<u64, usize>,
-    next_key: u64,
     generation: u16,
     /// Processes of this host may access regions by themselves.
     shows: bool,
@@ -119,12 +121,13 @@ impl RegionTable {
         }
     }
 
-    /// Registers `iov` (one piece, or none) under `key`, or under a key chosen here where
-    /// `key` is `None`; returns the key. With `virtual_addressing` peers name bytes by
+    /// Registers `iov` (one piece, or none) under `key`, or under a random key of 64 bits where
+    /// `key` is `None`; returns the key. A peer cannot guess a random key: it reaches only regions whose keys it was
+    /// told. With `virtual_addressing` peers name bytes by
     /// virtual address, else by offset from the start.
     ///
     /// # Errors
-    /// [`RegisterError`] where the key is taken or there are several pieces.
+    /// [`RegisterError`] where the key is taken, there are several pieces, or the system gives no random number.
     ///
     /// # Safety
     /// The memory stays valid until [`RegionTable::deregister`] returns.
@@ -144,7 +147,7 @@ impl RegionTable {
         let key = match key {
             Some(key) if table.by_key.contains_key(&key) => return Err(RegisterError::KeyInUse(key)),
             Some(key) => key,
-            None => table.free_key(),
+            None => table.free_key()?,
         };
         table.generation = table.generation.wrapping_add(1);
         let generation = table.generation;
@@ -206,12 +209,14 @@ impl RegionTable {
 }
 
 impl Table {
-    fn free_key(&mut self) -> u64 {
-        while self.by_key.contains_key(&self.next_key) {
-            self.next_key += 1;
+    /// A key that nobody can guess. Never `u64::MAX`, which libfabric reserves (`FI_KEY_NOTAVAIL`).
+    fn free_key(&self) -> Result<u64, RegisterError> {
+        loop {
+            let key = getrandom::u64().map_err(|error| RegisterError::Random(error.to_string()))?;
+            if key != u64::MAX && !self.by_key.contains_key(&key) {
+                return Ok(key);
+            }
         }
-        self.next_key += 1;
-        self.next_key - 1
     }
 }
 
@@ -263,5 +268,22 @@ mod tests {
         let place = table.locate(range(base + 8, 8), Wanted::Write).expect("inside");
         assert_eq!(first_byte(&table, place), Some(base + 8));
         assert_eq!(table.locate(range(base - 1, 1), Wanted::Write), Err(Status::Bounds));
+    }
+
+    #[test]
+    fn keys_that_are_chosen_here_cannot_be_guessed() {
+        let mut bytes = [0u8; 16];
+        let table = RegionTable::default();
+        let all = Access { remote_read: true, remote_write: true };
+        let mut keys: Vec<u64> = (0..64)
+            // SAFETY: `bytes` outlives the table.
+            .map(|_| unsafe { table.register(&[iovec(&mut bytes)], None, all, false) }.expect("free"))
+            .collect();
+        // With 64 random bits each: one chance in 2^32 that one of 64 keys is below 2^26, and less that two are near.
+        assert!(keys.iter().all(|key| *key >= 1 << 26), "{keys:x?}");
+        keys.sort_unstable();
+        assert!(keys.windows(2).all(|pair| pair[1] - pair[0] > 1 << 20), "{keys:x?}");
+        let guess = |key| table.locate(RemoteRange { key, addr: 0, len: 1 }, Wanted::Read);
+        assert!((0..4096).all(|key| guess(key) == Err(Status::Key)), "a key that counts from 0");
     }
 }

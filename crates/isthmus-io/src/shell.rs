@@ -8,6 +8,7 @@ mod down;
 mod memory;
 mod reach;
 mod short;
+mod strangers;
 mod summary;
 mod up;
 
@@ -28,6 +29,7 @@ use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
 pub(crate) use reach::REACHED;
 pub(crate) use short::Brief;
+use strangers::Strangers;
 
 /// The engine and the memory that it refers to.
 #[derive(Debug)]
@@ -64,13 +66,12 @@ const CARRIERS: u64 = u64::MAX - 1;
 pub(crate) struct Shell {
     carriers: Carriers,
     listeners: Vec<Socket>,
-    /// When they are looked at again, after the system refused to accept.
-    accepts_from: Option<Instant>,
     lanes: Vec<Option<Lane>>,
     /// Lanes that exist, in any phase.
     count: usize,
     open: usize,
     ungreeted: usize,
+    strangers: Strangers,
     poller: Poller,
     events: Events,
     scratch: Vec<libc::iovec>,
@@ -136,11 +137,11 @@ impl Shell {
         Ok(Self {
             carriers,
             listeners,
-            accepts_from: None,
             lanes: Vec::new(),
             count: 0,
             open: 0,
             ungreeted: 0,
+            strangers: Strangers::default(),
             poller,
             events: Events::with_capacity(64),
             scratch: Vec::new(),
@@ -535,6 +536,7 @@ impl Shell {
             match read_some(lane, index, &mut self.scratch, &mut self.carriers, core) {
                 Ok(Some((n, offered))) => {
                     any = true;
+                    self.greeted(index, core);
                     // Of shared memory a read brings no more than goes to one place.
                     if n < offered && !self.is_readable_by_memory(index) {
                         break;
@@ -549,7 +551,6 @@ impl Shell {
         }
         if any {
             self.note_busy(index);
-            self.greeted(index);
         }
         if let Some(Some(lane)) = self.lanes.get_mut(index) {
             self.spares.take_staging(lane);
@@ -558,9 +559,9 @@ impl Shell {
     }
 
     /// A lane that has said who it is no longer counts as unknown.
-    fn greeted(&mut self, index: usize) {
+    fn greeted(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
-        if lane.phase == Phase::Ungreeted && lane.read_from == lane.read_to {
+        if lane.phase == Phase::Ungreeted && core.lock().engine.is_greeted(LaneId(index as u32)) {
             lane.phase = Phase::Open;
             self.open += 1;
             self.ungreeted -= 1;
@@ -579,9 +580,9 @@ impl Shell {
     /// When the shell wants to be turned even without events.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         let own = (self.unsettled() > 0).then_some(Duration::from_millis(200));
+        let own = own.into_iter().chain(self.accepts_again_in());
         let memory = self.is_stirred().then_some(Duration::ZERO);
-        let accept = self.accept_rest();
-        own.into_iter().chain(memory).chain(accept).chain(self.carriers.deadline()).min()
+        own.chain(memory).chain(self.carriers.deadline()).min()
     }
 
     /// Stops listening.

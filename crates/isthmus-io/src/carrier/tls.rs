@@ -18,7 +18,7 @@ use rustls::{AlertDescription, CertificateError, Connection, Error};
 
 use super::tcp::{Looked, Paths, TcpLane};
 use super::{Settled, Transfer};
-use crate::log::info_log;
+use crate::log::info_sparingly;
 use crate::settings::TcpCongestion;
 
 /// What both ends call what goes through the session (ALPN).
@@ -180,7 +180,7 @@ impl TlsLane {
         }
         let settled = self.shake_hands(tls).inspect_err(|error| {
             let host = self.tcp.peer_ip().map_or_else(String::new, |host| format!(" with {host}"));
-            info_log!("no encrypted lane{host}: {error}");
+            info_sparingly!("no encrypted lane{host}: {error}");
         });
         self.put_by(tls);
         settled

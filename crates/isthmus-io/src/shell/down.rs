@@ -10,8 +10,11 @@ use crate::lane::{Phase, fill};
 use crate::lock::Mutex;
 use crate::log::debug_log;
 
-/// How long a lane may take to be connected, to say who it is, or to write its last.
+/// How long a lane may take to be connected, or to write its last.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
+/// How long a lane that came in may take to say who it is: an honest peer does so at once, and again after 1 s and 3 s
+/// where packets are lost.
+const GREETING_TIME: Duration = Duration::from_secs(5);
 /// How long a lane that was closed waits for its peer to close it too.
 const PARTING_TIME: Duration = Duration::from_secs(1);
 
@@ -106,6 +109,7 @@ impl Shell {
             let limit = match lane.phase {
                 Phase::Open => continue,
                 Phase::Parting => PARTING_TIME,
+                _ if lane.is_ungreeted() => GREETING_TIME,
                 Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };
             if lane.since.elapsed() > limit {

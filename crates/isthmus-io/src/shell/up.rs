@@ -2,40 +2,17 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use isthmus_proto::{LaneId, LaneLoss};
 
-use super::{Core, LISTENER, Shell, loss_of};
+use super::{Core, Shell, loss_of};
 use crate::carrier::{Carrier, Neighbour, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
-use crate::log::{info_log, warn_sparingly};
+use crate::log::info_log;
 
 /// Lanes accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Lanes that may be connected without having said who they are.
-const UNGREETED_MAX: usize = 1024;
-
-/// How long no lane is accepted after the system refused to: what it lacks, such as a descriptor, is not there
-/// again at once, and the listeners would be ready all the time.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
-
-/// Whether an error of `accept(2)` is about the one connection, which is gone, and not about this host.
-fn is_of_one(error: &io::Error) -> bool {
-    const OF_ONE: [i32; 9] = [
-        libc::ECONNABORTED,
-        libc::EINTR,
-        libc::EPROTO,
-        libc::ENETDOWN,
-        libc::ENOPROTOOPT,
-        libc::EHOSTDOWN,
-        libc::ENONET,
-        libc::EHOSTUNREACH,
-        libc::ENETUNREACH,
-    ];
-    error.raw_os_error().is_some_and(|code| OF_ONE.contains(&code))
-}
 
 impl Shell {
     pub(super) fn accept(&mut self, core: &Mutex<Core>) {
@@ -47,58 +24,19 @@ impl Shell {
             let socket = match self.listeners[index].accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_of_one(&error) => continue,
-                Err(error) => {
-                    warn_sparingly!(
-                        "cannot accept a lane: {error}; raise the limit of open files if it is that (ulimit -n)"
-                    );
-                    return self.rest_from_accepting();
-                }
+                Err(error) if self.cannot_accept(&error, core) => continue,
+                Err(_) => return,
             };
-            if self.ungreeted >= UNGREETED_MAX {
-                continue; // dropped, and so closed
-            }
             if let Ok(carrier) = self.carriers.accept(socket) {
                 self.take_up(carrier, core);
             }
         }
     }
 
-    /// Looks at no listener for [`ACCEPT_REST`].
-    fn rest_from_accepting(&mut self) {
-        self.accepts_from = Some(Instant::now() + ACCEPT_REST);
-        for listener in &self.listeners {
-            let _ = self.poller.remove(listener);
-        }
-    }
-
-    /// Looks at the listeners again when their rest is over.
-    pub(super) fn accept_again(&mut self) {
-        if self.accepts_from.is_none_or(|at| Instant::now() < at) {
-            return;
-        }
-        self.accepts_from = None;
-        for listener in &self.listeners {
-            if self.poller.add(listener, LISTENER, false).is_err() {
-                // The next rest tries it again.
-                self.accepts_from = Some(Instant::now() + ACCEPT_REST);
-            }
-        }
-    }
-
-    /// How long the listeners still rest.
-    pub(super) fn accept_rest(&self) -> Option<Duration> {
-        self.accepts_from.map(|at| at.saturating_duration_since(Instant::now()))
-    }
-
     /// Accepts lanes that are not connections of their own; true where there were any.
     pub(super) fn accept_turned(&mut self, core: &Mutex<Core>) -> bool {
         let mut any = false;
-        while let Some(mut carrier) = self.carriers.accept_turned() {
-            if self.ungreeted >= UNGREETED_MAX {
-                carrier.release(&mut self.carriers);
-                continue;
-            }
+        while let Some(carrier) = self.carriers.accept_turned() {
             any = true;
             let index = self.take_up(carrier, core);
             self.receive(index, core);
@@ -108,9 +46,11 @@ impl Shell {
 
     /// Takes up a lane that came in. Returns its index.
     fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
+        self.make_room_for_stranger(core);
         let id = core.lock().engine.lane_accepted();
         self.ungreeted += 1;
         if self.install(id, Lane::new(carrier, false), core) {
+            self.note_stranger(id.0 as usize);
             self.settle(id.0 as usize, core);
         }
         id.0 as usize

@@ -461,6 +461,11 @@ impl Engine {
         self.kick(peer);
     }
 
+    /// Whether a lane that came in has said who it is, or is over.
+    pub fn is_greeted(&self, lane: LaneId) -> bool {
+        self.lanes.get(lane.0 as usize).is_none_or(|record| record.state != LaneState::Listening)
+    }
+
     /// How many lanes there are, in any state.
     pub fn lanes(&self) -> usize {
         self.lanes.len()

@@ -1,0 +1,130 @@
+//! Who has connected and not yet said who it is: how many may, and what happens when there is no room for more.
+//!
+//! Strangers cannot lock anybody out. When [`STRANGERS_MAX`] connections wait for a greeting, a new one takes the place of
+//! the oldest. When the process has no descriptors left, the endpoint closes strangers, leaves its listeners alone for
+//! [`PAUSE`], and tries again: listeners stay readable all that time, and looking at them would keep the processor busy.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use isthmus_proto::LaneLoss;
+
+use super::{Core, LISTENER, Shell};
+use crate::lock::Mutex;
+use crate::log::warn_sparingly;
+
+/// Most connections of an endpoint that have not yet said who they are. An honest peer says so a round trip after it
+/// has connected.
+pub(super) const STRANGERS_MAX: usize = 1024;
+/// Pause of the listeners after the system had no descriptor or memory for a connection.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Strangers that are closed then, the oldest first, and how long each may have been silent before that.
+const CLOSED_AT_ONCE: usize = 64;
+const SILENT: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Strangers {
+    /// The lanes that came in, the oldest first, and when each did. Lanes that have greeted or ended since are taken
+    /// out when they are at the front.
+    arrivals: VecDeque<(usize, Instant)>,
+    /// The listeners are left alone until then.
+    paused_until: Option<Instant>,
+}
+
+/// Whether an error of accept(2) is about the one connection, which is gone, and not about this host.
+fn is_of_one(error: &io::Error) -> bool {
+    const OF_ONE: [i32; 9] = [
+        libc::ECONNABORTED,
+        libc::EINTR,
+        libc::EPROTO,
+        libc::ENETDOWN,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+    ];
+    error.raw_os_error().is_some_and(|code| OF_ONE.contains(&code))
+}
+
+impl Shell {
+    /// A lane came in.
+    pub(super) fn note_stranger(&mut self, index: usize) {
+        self.forget_known();
+        self.strangers.arrivals.push_back((index, Instant::now()));
+    }
+
+    /// Makes room for one more stranger.
+    pub(super) fn make_room_for_stranger(&mut self, core: &Mutex<Core>) {
+        if self.ungreeted >= STRANGERS_MAX {
+            warn_sparingly!(
+                "{STRANGERS_MAX} connections have not said who they are; the oldest is closed for a new one"
+            );
+            self.close_oldest_stranger(Duration::ZERO, core);
+        }
+    }
+
+    /// Closes the oldest that has been silent for at least so long; false where there is none.
+    fn close_oldest_stranger(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
+        self.forget_known();
+        match self.strangers.arrivals.front() {
+            Some(&(index, since)) if since.elapsed() >= silent => {
+                self.strangers.arrivals.pop_front();
+                self.lose(index, &LaneLoss::Closed, core);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes lanes that are no strangers any more from the front.
+    fn forget_known(&mut self) {
+        while let Some(&(index, since)) = self.strangers.arrivals.front() {
+            // Another lane may have the number by now: it came later.
+            let lane = self.lanes.get(index).and_then(Option::as_ref);
+            if lane.is_some_and(|lane| lane.is_ungreeted() && lane.since <= since) {
+                return;
+            }
+            self.strangers.arrivals.pop_front();
+        }
+    }
+
+    /// A connection could not be accepted. True where another may be.
+    pub(super) fn cannot_accept(&mut self, error: &io::Error, core: &Mutex<Core>) -> bool {
+        if is_of_one(error) {
+            return true;
+        }
+        let closed = (0..CLOSED_AT_ONCE).take_while(|_| self.close_oldest_stranger(SILENT, core)).count();
+        warn_sparingly!(
+            "cannot accept a lane: {error}; raise the limit of open files if it is that (ulimit -n). Tried again every \
+             {} ms; {closed} connections that had not said who they are were closed",
+            PAUSE.as_millis()
+        );
+        for listener in &self.listeners {
+            let _ = self.poller.remove(listener);
+        }
+        self.strangers.paused_until = Some(Instant::now() + PAUSE);
+        false
+    }
+
+    /// When the listeners are to be looked at again, if they are left alone now.
+    pub(super) fn accepts_again_in(&self) -> Option<Duration> {
+        self.strangers.paused_until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks at the listeners again once their pause is over.
+    pub(super) fn accept_again(&mut self) {
+        if self.accepts_again_in() != Some(Duration::ZERO) {
+            return;
+        }
+        self.strangers.paused_until = None;
+        for listener in &self.listeners {
+            if self.poller.add(listener, LISTENER, false).is_err() {
+                // The next pause tries it again.
+                self.strangers.paused_until = Some(Instant::now() + PAUSE);
+            }
+        }
+    }
+}
