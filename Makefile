@@ -62,7 +62,7 @@ bootstrap:
 	@tools/bootstrap.sh
 
 build:
-	@tools/bootstrap.sh base rust
+	@tools/bootstrap.sh compile
 	@tools/build.sh
 
 mpi: build
