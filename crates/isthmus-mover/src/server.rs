@@ -94,11 +94,24 @@ struct Service {
 /// # Errors
 /// The configuration is wrong, or the system refuses an address.
 pub fn serve(config: ServeConfig, stop: &AtomicBool, ready: impl FnOnce(Address)) -> Result<(), MoverError> {
+    let trust = config.trust()?;
+    serve_with(config, trust, stop, ready)
+}
+
+/// The same with certificates that are in no file; none: neither encrypted nor authenticated.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_with(
+    config: ServeConfig,
+    trust: Option<Trust>,
+    stop: &AtomicBool,
+    ready: impl FnOnce(Address),
+) -> Result<(), MoverError> {
     for (name, export) in &config.exports {
         let place = |error| MoverError::Usage(format!("export {name}: {}: {error}", export.path.display()));
         confine::folder(&export.path).map_err(place)?;
     }
-    let trust = config.trust()?;
     let port = Port::open(&config.settings()).map_err(|error| MoverError::Local(error.to_string()))?;
     let (to, inbox) = crossbeam_channel::unbounded();
     let port = Arc::new(port);

@@ -1,6 +1,7 @@
 //! The isthmus command: one file per subcommand.
 
 mod bench;
+mod completions;
 mod cp;
 mod devices;
 mod doctor;
@@ -11,6 +12,7 @@ mod man;
 mod router;
 mod routes;
 mod serve;
+mod ssh;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -39,6 +41,9 @@ enum Command {
     Cp(cp::Args),
     Serve(serve::Args),
     Man(man::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    SshServe(ssh::Args),
 }
 
 /// The name under which this program is `isthmus cp` for launchers.
@@ -71,6 +76,8 @@ fn main() -> ExitCode {
         Command::Cp(args) => cp::main(args),
         Command::Serve(args) => serve::main(args),
         Command::Man(args) => man::main::<Cli>(&args),
+        Command::Completions(args) => completions::main::<Cli>(&args),
+        Command::SshServe(args) => ssh::main(&args),
     }
 }
 
