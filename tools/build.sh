@@ -30,20 +30,7 @@ ln -sfn isthmus build/bin/isthmus-cp
 # The number of the soname is ISTHMUS_ABI_VERSION of the header; C programs are linked
 # against the name without it, and load the one with it.
 abi=$(sed -n 's/^#define ISTHMUS_ABI_VERSION //p' include/isthmus.h)
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 put "$target/release/libisthmus_c.so" "build/lib/libisthmus.so.$abi"
 ln -sfn "libisthmus.so.$abi" build/lib/libisthmus.so
 put include/isthmus.h build/include/isthmus.h
-mkdir -p build/lib/pkgconfig
-# Relative to the file itself, so that the folder may be moved.
-cat > build/lib/pkgconfig/isthmus.pc <<END
-prefix=\${pcfiledir}/../..
-libdir=\${prefix}/lib
-includedir=\${prefix}/include
-
-Name: isthmus
-Description: Devices, endpoints, connections, events, messages and remote memory between sites
-Version: $version
-Libs: -L\${libdir} -listhmus
-Cflags: -I\${includedir}
-END
+tools/pkgconfig.sh build/lib/pkgconfig/isthmus.pc

@@ -3,8 +3,8 @@
 #
 #   tools/install.sh [install|uninstall]
 #
-# PREFIX (/usr/local) is where it is to live, and DESTDIR (empty) goes before that: for
-# packages. BUILD (build) is where it was built. Nothing is fetched or compiled.
+# PREFIX (/usr/local) is where it is to live, LIBDIR (PREFIX/lib) where its libraries do, such as /usr/lib64; DESTDIR
+# (empty) goes before both: for packages. STRIP (strip) takes debugging symbols away; empty keeps them. BUILD (build) is where it was built. Nothing is fetched or compiled.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,36 +20,98 @@ die() {
 
 [[ $prefix == /* ]] || die "PREFIX is '$prefix'; give an absolute path"
 
+libdir=${LIBDIR:-$prefix/lib}
+[[ $libdir == /* ]] || die "LIBDIR is '$libdir'; give an absolute path"
+tolib=${DESTDIR:-}$libdir
+
+# put MODE FILE TO. Libraries and programs lose what only a debugger reads, unless STRIP is empty.
+put() {
+    install -D -m "$1" "$2" "$3"
+    [[ $1 != 755 || -z $strip ]] || "$strip" --strip-unneeded "$3" 2>/dev/null || true
+}
+strip=${STRIP-strip}
+command -v "${strip:-true}" >/dev/null || strip=''
+
+# The mover for each MPI that `make mpi` was run for, where `isthmus-mpi.pc` finds it.
+put_mpi() {
+    local from name to
+    for from in "$build"/lib/mpi/*/; do
+        [[ -e $from/libisthmus-mpi.so.1 ]] || continue
+        name=$(basename "$from")
+        to=$tolib/mpi/$name
+        put 755 "$from/libisthmus-mpi.so.1" "$to/libisthmus-mpi.so.1"
+        ln -sfn libisthmus-mpi.so.1 "$to/libisthmus-mpi.so"
+        put 644 mpi/isthmus_mpi.py "$to/isthmus_mpi.py"
+        mkdir -p "$to/pkgconfig"
+        sed "s|^prefix=.*|prefix=$prefix|" "$from/pkgconfig/isthmus-mpi.pc" >"$to/pkgconfig/isthmus-mpi.pc"
+    done
+}
+
+install_all() {
+    local part library page file
+    for part in bin/isthmus lib/libisthmus-fi.so lib/libisthmus.so include/isthmus.h lib/pkgconfig/isthmus.pc; do
+        [[ -e $build/$part ]] || die "$build/$part is missing: run 'make build' first"
+    done
+    library=$(readlink "$build/lib/libisthmus.so")
+    put 755 "$build/bin/isthmus" "$to/bin/isthmus"
+    # For launchers: mpiexec -n 4 isthmus-cp ...
+    ln -sfn isthmus "$to/bin/isthmus-cp"
+    # `isthmus env` looks for the provider there.
+    put 755 "$build/lib/libisthmus-fi.so" "$tolib/isthmus/libisthmus-fi.so"
+    put 755 "$build/lib/$library" "$tolib/$library"
+    ln -sfn "$library" "$tolib/libisthmus.so"
+    put 644 "$build/include/isthmus.h" "$to/include/isthmus.h"
+    mkdir -p "$tolib/pkgconfig"
+    sed -e "s|^prefix=.*|prefix=$prefix|" -e "s|^libdir=.*|libdir=$libdir|" "$build/lib/pkgconfig/isthmus.pc" \
+        >"$tolib/pkgconfig/isthmus.pc"
+    chmod 644 "$tolib/pkgconfig/isthmus.pc"
+    pages=$(mktemp -d)
+    trap 'rm -rf "$pages"' EXIT
+    "$build/bin/isthmus" man --out "$pages"
+    for page in "$pages"/man?/*; do
+        put 644 "$page" "$to/share/man/${page#"$pages"/}"
+    done
+    tools/completions.sh "$build/bin/isthmus" "$to/share"
+    # For programs of MPIs that this installation does not know: the mover is compiled with each one's mpicc.
+    for file in include/isthmus-mpi.h mpi/isthmus_mpi.f90; do
+        put 644 "$file" "$to/include/${file##*/}"
+    done
+    for file in mpi/*.[ch]; do
+        put 644 "$file" "$to/share/isthmus/mpi/${file##*/}"
+    done
+    put_mpi
+    put 644 LICENSE "$to/share/doc/isthmus/LICENSE"
+    put 644 README.md "$to/share/doc/isthmus/README.md"
+    put 644 CHANGELOG.md "$to/share/doc/isthmus/CHANGELOG.md"
+    mkdir -p "$to/lib/systemd/system" "$to/share/modulefiles/isthmus"
+    sed "s|/usr/bin/isthmus|$prefix/bin/isthmus|" packaging/isthmus-router.service \
+        >"$to/lib/systemd/system/isthmus-router.service"
+    sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" packaging/isthmus.lua \
+        >"$to/share/modulefiles/isthmus/$version.lua"
+    chmod 644 "$to/lib/systemd/system/isthmus-router.service" "$to/share/modulefiles/isthmus/$version.lua"
+    [[ -n ${DESTDIR:-} ]] || printf 'install: below %s; run ldconfig if C programs do not find the library\n' "$prefix"
+}
+
+uninstall_all() {
+    local folder
+    rm -f "$to"/bin/isthmus{,-cp} "$tolib/isthmus/libisthmus-fi.so" "$tolib"/libisthmus.so{,.[0-9]*} \
+        "$to"/include/isthmus{,-mpi}.h "$to/include/isthmus_mpi.f90" "$tolib/pkgconfig/isthmus.pc" \
+        "$to"/share/man/man1/isthmus{,-*}.1 "$to"/share/man/man3/isthmus{,_*}.3 \
+        "$to/lib/systemd/system/isthmus-router.service" "$to"/share/modulefiles/isthmus/*.lua \
+        "$to/share/bash-completion/completions/isthmus" "$to/share/zsh/site-functions/_isthmus" \
+        "$to/share/fish/vendor_completions.d/isthmus.fish"
+    rm -rf "$to/share/isthmus" "$to/share/doc/isthmus"
+    for folder in "$tolib"/mpi/*/; do
+        rm -f "$folder"/libisthmus-mpi.so{,.1} "$folder/isthmus_mpi.py" "$folder/pkgconfig/isthmus-mpi.pc"
+        rmdir "$folder/pkgconfig" "$folder" 2>/dev/null || true
+    done
+    # Only those that nobody else uses.
+    rmdir "$tolib/isthmus" "$tolib/mpi" "$to/share/modulefiles/isthmus" 2>/dev/null || true
+}
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 case $action in
-    install)
-        for part in bin/isthmus lib/libisthmus-fi.so lib/libisthmus.so include/isthmus.h lib/pkgconfig/isthmus.pc; do
-            [[ -e $build/$part ]] || die "$build/$part is missing: run 'make build' first"
-        done
-        library=$(readlink "$build/lib/libisthmus.so")
-        install -D -m 755 "$build/bin/isthmus" "$to/bin/isthmus"
-        # `isthmus env` looks for the provider there.
-        install -D -m 755 "$build/lib/libisthmus-fi.so" "$to/lib/isthmus/libisthmus-fi.so"
-        install -D -m 755 "$build/lib/$library" "$to/lib/$library"
-        ln -sfn "$library" "$to/lib/libisthmus.so"
-        install -D -m 644 "$build/include/isthmus.h" "$to/include/isthmus.h"
-        install -D -m 644 "$build/lib/pkgconfig/isthmus.pc" "$to/lib/pkgconfig/isthmus.pc"
-        pages=$(mktemp -d)
-        trap 'rm -rf "$pages"' EXIT
-        "$build/bin/isthmus" man --out "$pages"
-        for page in "$pages"/man?/*; do
-            install -D -m 644 "$page" "$to/share/man/${page#"$pages"/}"
-        done
-        mkdir -p "$to/lib/systemd/system"
-        sed "s|/usr/bin/isthmus|$prefix/bin/isthmus|" packaging/isthmus-router.service \
-            >"$to/lib/systemd/system/isthmus-router.service"
-        chmod 644 "$to/lib/systemd/system/isthmus-router.service"
-        [[ -n ${DESTDIR:-} ]] || printf 'install: below %s; run ldconfig if C programs do not find the library\n' "$prefix"
-        ;;
-    uninstall)
-        rm -f "$to/bin/isthmus" "$to/lib/isthmus/libisthmus-fi.so" "$to"/lib/libisthmus.so{,.[0-9]*} \
-            "$to/include/isthmus.h" "$to/lib/pkgconfig/isthmus.pc" "$to"/share/man/man1/isthmus{,-*}.1 \
-            "$to"/share/man/man3/isthmus{,_*}.3 "$to/lib/systemd/system/isthmus-router.service"
-        rmdir "$to/lib/isthmus" 2>/dev/null || true
-        ;;
+    install) install_all ;;
+    uninstall) uninstall_all ;;
     *) die "'$action' is neither install nor uninstall" ;;
 esac

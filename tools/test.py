@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""All tests: of the Rust crates, models of their threads, of the MPIs, and a part of MPICH's own.
+"""All tests: of the Rust crates, models of their threads, of the MPIs, of the packages, and a part of MPICH's own.
 
 Each part runs even when one before it failed: one run tells all. What they print is passed on
 as it comes; what failed, or passed at a second attempt only, is said again as the last lines.
@@ -17,6 +17,7 @@ PARTS = {
     "cargo test": ["tools/rust-tests.py"],
     "models of sleep and wake": ["tools/models.sh"],
     "the MPIs": ["tests/run.py", "--suite", *sys.argv[1:]],
+    "make build without root": ["tests/packaging/build_without_root.py"],
     "of what others wrote": ["suites/run.py", "mpich", "--quick", "--lazy"],
 }
 # How the parts begin a line at their end that says what failed, and why. "error" is cargo's, of what does not compile.

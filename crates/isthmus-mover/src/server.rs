@@ -89,12 +89,16 @@ struct Current {
 impl Current {
     /// Reads what the configuration names.
     fn load(config: ServeConfig) -> Result<Self, MoverError> {
+        let trust = config.trust()?;
+        Self::with(config, trust)
+    }
+
+    fn with(config: ServeConfig, trust: Option<Trust>) -> Result<Self, MoverError> {
         for (name, export) in &config.exports {
             let place =
                 |error| MoverError::Usage(format!("export {name}: {}: {error}", export.path.display()));
             confine::folder(&export.path).map_err(place)?;
         }
-        let trust = config.trust()?;
         Ok(Self { config, trust })
     }
 }
@@ -128,7 +132,28 @@ pub fn serve_tended(
     ready: impl FnOnce(Address),
     tend: &mut dyn FnMut() -> Option<ServeConfig>,
 ) -> Result<(), MoverError> {
-    let current = Current::load(config)?;
+    run(Current::load(config)?, stop, ready, tend)
+}
+
+/// As [`serve`] with certificates that are in no file; none: neither encrypted nor authenticated.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_with(
+    config: ServeConfig,
+    trust: Option<Trust>,
+    stop: &AtomicBool,
+    ready: impl FnOnce(Address),
+) -> Result<(), MoverError> {
+    run(Current::with(config, trust)?, stop, ready, &mut || None)
+}
+
+fn run(
+    current: Current,
+    stop: &AtomicBool,
+    ready: impl FnOnce(Address),
+    tend: &mut dyn FnMut() -> Option<ServeConfig>,
+) -> Result<(), MoverError> {
     let settings = current.config.settings();
     let settings = settings.map_err(|error| MoverError::Usage(format!("listen: {error}")))?;
     let port = Port::open(&settings).map_err(|error| MoverError::Local(error.to_string()))?;

@@ -65,10 +65,7 @@ impl Keygen<'_> {
         }
         let issuer = self.authority(&authority, &authority_key)?;
         let router_key = KeyPair::generate().map_err(unusable)?;
-        let mut params = self.params(&format!("{} of AS {}", self.name, self.as_id), i64::from(self.days))?;
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let mut params = self.host_params()?;
         if let Some(role) = role {
             params.subject_alt_names.push(SanType::URI(role.uri().try_into().map_err(unusable)?));
         }
@@ -81,9 +78,7 @@ impl Keygen<'_> {
 
     /// The AS's authority, made if it is missing.
     fn authority(&self, file: &Path, key_file: &Path) -> io::Result<Issuer<'static, KeyPair>> {
-        let mut params = self.params(&format!("Isthmus authority of AS {}", self.as_id), AUTHORITY_DAYS)?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let params = self.authority_params(AUTHORITY_DAYS)?;
         if key_file.exists() {
             // Name and key are all that a signature takes from its authority.
             let key = KeyPair::from_pem(&std::fs::read_to_string(key_file)?).map_err(unusable)?;
@@ -94,6 +89,23 @@ impl Keygen<'_> {
         write(key_file, 0o600, &key.serialize_pem())?;
         write(file, 0o644, &certificate.pem())?;
         Ok(Issuer::new(params, key))
+    }
+
+    /// What the certificate of the router or host says.
+    pub(crate) fn host_params(&self) -> io::Result<CertificateParams> {
+        let mut params = self.params(&format!("{} of AS {}", self.name, self.as_id), i64::from(self.days))?;
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        Ok(params)
+    }
+
+    /// What the authority's certificate says, which is valid for so many days.
+    pub(crate) fn authority_params(&self, days: i64) -> io::Result<CertificateParams> {
+        let mut params = self.params(&format!("Isthmus authority of AS {}", self.as_id), days)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        Ok(params)
     }
 
     fn params(&self, common_name: &str, days: i64) -> io::Result<CertificateParams> {
@@ -110,7 +122,7 @@ impl Keygen<'_> {
     }
 }
 
-fn unusable(error: rcgen::Error) -> io::Error {
+pub(crate) fn unusable(error: rcgen::Error) -> io::Error {
     io::Error::other(format!("cannot make a certificate: {error}"))
 }
 

@@ -167,23 +167,28 @@ impl Trust {
         is_private(&files.key)?;
         let key = PrivateKeyDer::from_pem_file(&files.key)
             .map_err(|e| fault(&files.key, format!("no private key in PEM: {e}")))?;
-        let neighbours = Arc::new(Neighbours::load(files, own, admits, role)?);
+        let neighbours = Neighbours::load(files, own, admits, role)?;
+        Self::new(chain, key, neighbours, protocol)
+            .map_err(|e| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display())))
+    }
+
+    pub(crate) fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        neighbours: Neighbours,
+        protocol: &[u8],
+    ) -> Result<Self, Error> {
+        let neighbours = Arc::new(neighbours);
         let provider = Arc::new(ring::default_provider());
-        let unusable =
-            |e: Error| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display()));
         let mut client = ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(unusable)?
+            .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(neighbours.clone())
-            .with_client_auth_cert(chain.clone(), key.clone_key())
-            .map_err(unusable)?;
+            .with_client_auth_cert(chain.clone(), key.clone_key())?;
         let mut server = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(unusable)?
+            .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(neighbours.clone())
-            .with_single_cert(chain, key)
-            .map_err(unusable)?;
+            .with_single_cert(chain, key)?;
         client.alpn_protocols = vec![protocol.to_vec()];
         server.alpn_protocols = vec![protocol.to_vec()];
         // A resumed session would not be asked for its certificate again.
@@ -230,7 +235,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
 /// Believes a certificate if an authority of the AS that it names signed it, and the AS is
 /// admitted.
 #[derive(Debug)]
-struct Neighbours {
+pub(crate) struct Neighbours {
     anchors: BTreeMap<AsId, Vec<TrustAnchor<'static>>>,
     algorithms: WebPkiSupportedAlgorithms,
     denied: BTreeSet<Fingerprint>,
@@ -239,6 +244,17 @@ struct Neighbours {
 }
 
 impl Neighbours {
+    /// Believes this one authority, for the AS that it names, which has to be `other`.
+    pub(crate) fn only(authority: &CertificateDer<'_>, other: AsId) -> Result<Self, Error> {
+        let denied = || Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+        let anchor = anchor_from_trusted_cert(authority)
+            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let named = as_of(authority).filter(|named| *named == other).ok_or_else(denied)?;
+        let algorithms = ring::default_provider().signature_verification_algorithms;
+        let anchors = BTreeMap::from([(named, vec![anchor.to_owned()])]);
+        Ok(Self { anchors, algorithms, denied: BTreeSet::new(), role: None })
+    }
+
     fn load(files: &Files, own: AsId, admits: &[u32], role: Option<Role>) -> Result<Self, TrustError> {
         let denied = files.denied.as_deref().map(deny_list).transpose()?.unwrap_or_default();
         let files = &files.authorities;

@@ -16,15 +16,21 @@ use isthmus_mover::wire::{BLOCK_SIZES, Choice, Rules, Share};
 use isthmus_mover::{
     Cache, Direction, Disk, Io, MoverError, SitesConfig, Summary, Transfer, block_for, names,
 };
+use isthmus_trust::Trust;
 use isthmus_units::{Rate, Size};
+use isthmus_wire::Address;
+
+use crate::ssh::{self, By, Session};
 
 use place::{Place, Remote};
 use report::Report;
 
 /// Copy files to another site, or from there
 ///
-/// One side is on this host. The other is SITE:EXPORT/PATH, where SITE is in the file with the
-/// sites, or HOST:PORT:EXPORT/PATH. A file is copied into the destination if that is a folder or ends
+/// One side is on this host. The other is USER@HOST:PATH or ssh://[USER@]HOST[:PORT]/PATH, where ssh starts isthmus
+/// and nothing else need be set up; or, for a service (isthmus serve), SITE:EXPORT/PATH, where SITE is in the file with
+/// the sites, or HOST:PORT:EXPORT/PATH. By ssh data goes directly between the hosts where a connection gets through, else
+/// through ssh, which is said. A file is copied into the destination if that is a folder or ends
 /// in "/", and is given its name otherwise. A folder is always copied into the destination, which is
 /// made if it is missing: run42 to b:data/new becomes new/run42. Written as run42/ or run42/. it is what
 /// is in it that is copied: to new itself. So the same command does the same again. Of remote sources "*"
@@ -99,6 +105,15 @@ pub(crate) struct Args {
     /// Neither encrypt nor authenticate: where the network is trusted, and the service agrees
     #[arg(long)]
     plain: bool,
+    /// By ssh: what data goes by
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    via: By,
+    /// By ssh: the command, with its options
+    #[arg(long, value_name = "COMMAND", env = "ISTHMUS_SSH", default_value = "ssh")]
+    ssh: String,
+    /// By ssh: the isthmus of the other host; default: that of its PATH, ~/.local/bin, ~/bin or /usr/local/bin
+    #[arg(long, value_name = "PATH")]
+    remote_isthmus: Option<String>,
     /// Copy only the files of process R of N, which share the work; isthmus-cp takes it from
     /// mpiexec and srun
     #[arg(long, value_name = "R/N", value_parser = share::parse)]
@@ -130,9 +145,13 @@ pub(crate) fn main_shared(mut args: Args) -> ExitCode {
 pub(crate) fn main(args: Args) -> ExitCode {
     let start = Instant::now();
     let mut report = Report::new(args.json, args.verbose, args.dry_run, args.share.unwrap_or_default());
-    let done = transfer(&args).and_then(|transfer| {
+    let done = transfer(&args).and_then(|(transfer, session)| {
         report.calls(transfer.service.locator.to_string());
-        transfer.run(&mut |notice| report.note(notice))
+        let done = transfer.run(&mut |notice| report.note(notice));
+        if let Some(session) = session {
+            session.end();
+        }
+        done
     });
     report.end(&done, start.elapsed());
     ExitCode::from(match done {
@@ -145,7 +164,8 @@ pub(crate) fn main(args: Args) -> ExitCode {
     })
 }
 
-fn transfer(args: &Args) -> Result<Transfer, MoverError> {
+/// What is to be done, and ssh, where that leads to the other side.
+fn transfer(args: &Args) -> Result<(Transfer, Option<Session>), MoverError> {
     let usage = |text: String| MoverError::Usage(text);
     if let Some(block) = args.block
         && !(block.0.is_power_of_two() && BLOCK_SIZES.contains(&block.0))
@@ -164,26 +184,25 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
             "several processes copy into a folder, which one of them makes: end the destination in \"/\"";
         return Err(usage(text.to_owned()));
     }
-    let sites = sites(args.sites.as_ref())?;
     let mut settings = Settings::load().map_err(|error| usage(error.to_string()))?;
     if let Some(streams) = args.streams {
         settings.streams = streams;
     }
-    let (service, plain, routers) = place::locate(&remote.site, &sites, &settings).map_err(usage)?;
-    if !routers.0.is_empty() {
-        settings.routers = routers;
-    }
-    let trust = if args.plain || plain { None } else { Some(sites.trust(service.as_id.0)?) };
+    let end = if remote.is_by_ssh() {
+        by_ssh(args, &remote, direction, settings)?
+    } else {
+        by_service(args, remote, direction, settings)?
+    };
     let (exclude, include) = (args.exclude.clone(), args.include.clone());
     let choice = Choice { recursive: args.recursive, exclude, include, share };
     let rules = Rules { update: args.update, all: args.all, sync: args.sync, dry_run: args.dry_run };
-    let block = args.block.map_or_else(|| usual_block(&direction), |block| block.0);
-    Ok(Transfer {
-        service,
-        trust,
-        settings: for_copies(settings),
-        export: remote.export,
-        direction,
+    let block = args.block.map_or_else(|| usual_block(&end.direction), |block| block.0);
+    let transfer = Transfer {
+        service: end.service,
+        trust: end.trust,
+        settings: for_copies(end.settings),
+        export: end.export,
+        direction: end.direction,
         choice,
         rules,
         block,
@@ -191,6 +210,69 @@ fn transfer(args: &Args) -> Result<Transfer, MoverError> {
         memory: args.memory.0,
         threads: usize::from(args.threads),
         disk: Disk { io: args.io, cache: args.cache },
+    };
+    Ok((transfer, end.session))
+}
+
+/// The other side.
+struct End {
+    service: Address,
+    trust: Option<Trust>,
+    settings: Settings,
+    export: String,
+    direction: Direction,
+    session: Option<Session>,
+}
+
+/// A service that runs there already.
+fn by_service(
+    args: &Args,
+    remote: Remote,
+    direction: Direction,
+    mut settings: Settings,
+) -> Result<End, MoverError> {
+    let sites = sites(args.sites.as_ref())?;
+    let (service, plain, routers) =
+        place::locate(&remote.site, &sites, &settings).map_err(MoverError::Usage)?;
+    if !routers.0.is_empty() {
+        settings.routers = routers;
+    }
+    let trust = if args.plain || plain { None } else { Some(sites.trust(service.as_id.0)?) };
+    Ok(End { service, trust, settings, export: remote.export, direction, session: None })
+}
+
+/// One that ssh starts.
+fn by_ssh(
+    args: &Args,
+    remote: &Remote,
+    mut direction: Direction,
+    settings: Settings,
+) -> Result<End, MoverError> {
+    if args.plain {
+        let text = "--plain is for services that have no certificates; by ssh both sides make their own";
+        return Err(MoverError::Usage(text.to_owned()));
+    }
+    let paths = match &direction {
+        Direction::Put { .. } => vec![remote.path.clone()],
+        Direction::Get { paths, .. } => paths.clone(),
+    };
+    let options = ssh::Options { ssh: args.ssh.clone(), remote: args.remote_isthmus.clone(), by: args.via };
+    let put = matches!(direction, Direction::Put { .. });
+    let mut session = ssh::start(&remote.site, paths, put, &options, settings)?;
+    let mut there = std::mem::take(&mut session.paths);
+    match &mut direction {
+        Direction::Put { path, .. } => {
+            *path = there.pop().map(|path| names::unslashed(&path).to_vec()).unwrap_or_default();
+        }
+        Direction::Get { paths, .. } => *paths = there,
+    }
+    Ok(End {
+        service: Address { incarnation: 0, ..Address::from(session.service) },
+        trust: Some(session.trust.clone()),
+        settings: session.settings.clone(),
+        export: session.export.clone(),
+        direction,
+        session: Some(session),
     })
 }
 
@@ -277,7 +359,8 @@ mod tests {
     fn read(words: &[&str]) -> Result<Transfer, String> {
         let place = ["cp", "--plain", "file", "127.0.0.1:1:data/"];
         let command = <Command as clap::Parser>::try_parse_from([&place[..], words].concat());
-        transfer(&command.map_err(|error| error.to_string())?.args).map_err(|error| error.to_string())
+        let read = transfer(&command.map_err(|error| error.to_string())?.args);
+        read.map(|(transfer, _)| transfer).map_err(|error| error.to_string())
     }
 
     #[test]

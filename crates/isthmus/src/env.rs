@@ -1,5 +1,6 @@
 //! `isthmus env`: what to set so that an MPI uses the provider.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,8 +10,10 @@ use crate::install::{self, LIBRARY};
 
 /// Print the environment that makes an MPI use isthmus
 ///
-/// The output is for the shell: eval "$(isthmus env --mpi mpich)". Exit status 1 when there is no
-/// provider, 3 when the output cannot be written.
+/// The output is for the shell: eval "$(isthmus env --mpi mpich)"; with --shell csh
+/// eval "`isthmus env ...`", with --shell fish isthmus env ... | source. Within one host MPICH and Intel MPI use shared memory of their own, so isthmus
+/// carries nothing there; with --no-shared-memory it carries everything, and can be seen at work. Exit status 1 when
+/// there is no provider, 3 when the output cannot be written.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Which MPI
@@ -22,8 +25,11 @@ pub(crate) struct Args {
     /// Also turn shared memory off, so that the provider carries messages inside a host too
     #[arg(long)]
     no_shared_memory: bool,
+    /// Whose words to print
+    #[arg(long, value_name = "SHELL", default_value = "sh")]
+    shell: Shell,
     /// Print one JSON object instead
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shell")]
     json: bool,
 }
 
@@ -37,6 +43,41 @@ enum Mpi {
     Intel,
 }
 
+impl Mpi {
+    /// Open MPI's pml cm leaves everything to the provider.
+    fn has_own_shared_memory(self) -> bool {
+        self != Self::Openmpi
+    }
+}
+
+/// A shell, by how it sets variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    /// sh, bash, zsh, ksh, dash
+    #[value(alias("bash"), alias("zsh"), alias("ksh"), alias("dash"))]
+    Sh,
+    /// csh, tcsh
+    #[value(alias("tcsh"))]
+    Csh,
+    /// fish
+    Fish,
+}
+
+impl Shell {
+    fn set(self, name: &str, value: &str) -> String {
+        match self {
+            Self::Sh => format!("export {name}={}", quoted(value)),
+            // One line: backquotes make a space of a line's end.
+            Self::Csh => format!("setenv {name} {};", quoted_for_csh(value)),
+            Self::Fish => format!("set -gx {name} {};", quoted_for_fish(value)),
+        }
+    }
+}
+
+/// Said to people where nothing would go by the provider within a host.
+const OWN_SHARED_MEMORY: &str = "isthmus env: on one host MPI's own shared memory carries everything; to see isthmus at \
+    work there, add --no-shared-memory";
+
 pub(crate) fn main(args: Args) -> ExitCode {
     let Some(folder) = args.provider_path.or_else(install::provider_folder) else {
         errln!("isthmus env: {LIBRARY} is not beside this program; give its folder with --provider-path");
@@ -49,7 +90,11 @@ pub(crate) fn main(args: Args) -> ExitCode {
         outln!("{}", serde_json::Value::from(object));
     } else {
         for (name, value) in variables {
-            outln!("export {name}={}", quoted(&value));
+            outln!("{}", args.shell.set(name, &value));
+        }
+        // Not for programs that read this; standard output is the shell's.
+        if args.mpi.has_own_shared_memory() && !args.no_shared_memory && std::io::stderr().is_terminal() {
+            errln!("{OWN_SHARED_MEMORY}");
         }
     }
     ExitCode::SUCCESS
@@ -84,10 +129,29 @@ fn variables(mpi: Mpi, folder: &str, no_shared_memory: bool) -> Vec<(&'static st
     out
 }
 
+fn is_plain(value: &str) -> bool {
+    value.chars().all(|c| c.is_ascii_alphanumeric() || "/._-:,^+".contains(c))
+}
+
+/// For csh, which looks for "!" even between quotes.
+fn quoted_for_csh(value: &str) -> String {
+    if is_plain(value) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\'', r"'\''").replace('!', r"\!"))
+}
+
+/// For fish, where a backslash counts between quotes.
+fn quoted_for_fish(value: &str) -> String {
+    if is_plain(value) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
+}
+
 /// For a POSIX shell.
 fn quoted(value: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,^+".contains(c);
-    if value.chars().all(plain) { value.to_owned() } else { format!("'{}'", value.replace('\'', r"'\''")) }
+    if is_plain(value) { value.to_owned() } else { format!("'{}'", value.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]
@@ -98,6 +162,14 @@ mod tests {
     fn values_are_safe_in_a_shell() {
         assert_eq!(quoted("/opt/isthmus/lib"), "/opt/isthmus/lib");
         assert_eq!(quoted("/my dir/it's"), r"'/my dir/it'\''s'");
+    }
+
+    #[test]
+    fn every_shell_has_its_words() {
+        assert_eq!(Shell::Sh.set("A", "/it's"), r"export A='/it'\''s'");
+        assert_eq!(Shell::Csh.set("A", "/it's!"), r"setenv A '/it'\''s\!';");
+        assert_eq!(Shell::Fish.set("A", r"/it's\"), r"set -gx A '/it\'s\\';");
+        assert_eq!(Shell::Fish.set("A", "/lib"), "set -gx A /lib;");
     }
 
     #[test]

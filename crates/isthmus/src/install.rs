@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 /// The provider's file name: libfabric loads what ends in `-fi.so`.
 pub(crate) const LIBRARY: &str = "libisthmus-fi.so";
 
-/// The folder of the provider, relative to this program: `../lib`, `../lib/isthmus` or
-/// the program's own.
+/// The folder of the provider, relative to this program: `../lib`, `../lib/isthmus` and the same of `lib64` and of
+/// Debian's `lib/x86_64-linux-gnu`, or the program's own.
 pub(crate) fn provider_folder() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let bin = program.parent()?;
     let prefix = bin.parent().unwrap_or(bin);
-    [prefix.join("lib"), prefix.join("lib/isthmus"), bin.to_owned()]
-        .into_iter()
-        .find(|dir| holds_provider(dir))
+    let multiarch = format!("lib/{}-linux-gnu/isthmus", env::consts::ARCH);
+    let below = ["lib", "lib/isthmus", "lib64/isthmus", &multiarch].map(|folder| prefix.join(folder));
+    below.into_iter().chain([bin.to_owned()]).find(|dir| holds_provider(dir))
 }
 
 pub(crate) fn holds_provider(folder: &Path) -> bool {

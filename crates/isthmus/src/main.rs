@@ -7,6 +7,7 @@
 mod output;
 
 mod bench;
+mod completions;
 mod cp;
 mod devices;
 mod doctor;
@@ -17,6 +18,7 @@ mod man;
 mod router;
 mod routes;
 mod serve;
+mod ssh;
 mod state;
 
 use std::io::IsTerminal;
@@ -52,6 +54,9 @@ enum Command {
     Serve(serve::Args),
     State(state::Args),
     Man(man::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    SshServe(ssh::Args),
 }
 
 /// How a daemon's log is written.
@@ -117,6 +122,8 @@ fn run() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::State(args) => state::main(&args),
         Command::Man(args) => man::main::<Cli>(&args),
+        Command::Completions(args) => completions::main::<Cli>(&args),
+        Command::SshServe(args) => ssh::main(&args),
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
                 let _ = write!(io::stdout().lock(), "process {pid}\n{text}");
             }
             Err(error) => {
-                eprintln!(
+                errln!(
                     "isthmus state: process {pid} does not answer ({error}): has it an open Isthmus endpoint, is it \
                      yours, and is it in this network namespace?"
                 );

@@ -20,7 +20,8 @@ fn built(folder: &Path) {
         fs::write(folder.join(file), file).expect("written");
     }
     symlink("libisthmus.so.0", folder.join("lib/libisthmus.so")).expect("a fresh folder");
-    fs::write(folder.join("lib/pkgconfig/isthmus.pc"), "prefix=${pcfiledir}/../..\n").expect("written");
+    fs::write(folder.join("lib/pkgconfig/isthmus.pc"), "prefix=${pcfiledir}/../..\nlibdir=${prefix}/lib\n")
+        .expect("written");
 }
 
 fn make(target: &str, build: &Path, to: &Path) -> Output {
@@ -56,6 +57,13 @@ fn everything_is_put_where_it_belongs_and_taken_away_again() {
     let prefix = to.path().join("opt/isthmus");
     for file in [
         "bin/isthmus",
+        "bin/isthmus-cp",
+        "include/isthmus-mpi.h",
+        "share/isthmus/mpi/plan.c",
+        "share/doc/isthmus/LICENSE",
+        "share/bash-completion/completions/isthmus",
+        "share/zsh/site-functions/_isthmus",
+        "share/fish/vendor_completions.d/isthmus.fish",
         "include/isthmus.h",
         "lib/isthmus/libisthmus-fi.so",
         "lib/libisthmus.so.0",
@@ -74,6 +82,27 @@ fn everything_is_put_where_it_belongs_and_taken_away_again() {
     let env = Command::new(prefix.join("bin/isthmus")).args(["env", "--mpi", "mpich"]).output();
     let env = String::from_utf8_lossy(&env.expect("it runs").stdout).into_owned();
     assert!(env.contains("opt/isthmus/lib/isthmus"), "{env}");
+
+    // Whatever version it is, the module leads to where it is.
+    let modules: Vec<_> = files(&prefix.join("share/modulefiles/isthmus"));
+    let [module] = &modules[..] else { panic!("{modules:?}") };
+    let module = fs::read_to_string(module).expect("there");
+    assert!(
+        module.contains(r#"prepend_path("PATH", "/opt/isthmus/bin")"#) && !module.contains("@PREFIX@"),
+        "{module}"
+    );
+    // Libraries may live elsewhere, and are found there.
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let mut make_there = Command::new("make");
+    make_there.arg("-C").arg(root()).args(["install", "PREFIX=/opt/isthmus", "LIBDIR=/opt/isthmus/lib64"]);
+    make_there.arg(format!("DESTDIR={}", elsewhere.path().display())).env("BUILD", build.path());
+    assert!(make_there.env_remove("MAKEFLAGS").output().expect("make(1)").status.success());
+    let there = elsewhere.path().join("opt/isthmus");
+    let env = Command::new(there.join("bin/isthmus")).args(["env", "--mpi", "mpich"]).output();
+    let env = String::from_utf8_lossy(&env.expect("it runs").stdout).into_owned();
+    assert!(env.contains("opt/isthmus/lib64/isthmus"), "{env}");
+    let pc = fs::read_to_string(there.join("lib64/pkgconfig/isthmus.pc")).expect("there");
+    assert!(pc.contains("/opt/isthmus/lib64"), "{pc}");
 
     let gone = make("uninstall", build.path(), to.path());
     assert!(gone.status.success(), "{}", String::from_utf8_lossy(&gone.stderr));

@@ -1,4 +1,5 @@
-//! Places as users write them: a path, SITE:EXPORT/PATH or HOST:PORT:EXPORT/PATH.
+//! Places as users write them: a path, SITE:EXPORT/PATH, HOST:PORT:EXPORT/PATH, or for ssh USER@HOST:PATH or
+//! ssh://[USER@]HOST[:PORT]/PATH.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,16 +22,32 @@ pub(crate) enum Place {
 /// A path below an export of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
-    /// Name of a site, or HOST:PORT.
+    /// Name of a site, HOST:PORT, or where ssh logs in.
     pub(crate) site: String,
     pub(crate) export: String,
     /// Below the export, as written.
     pub(crate) path: Vec<u8>,
 }
 
+impl Remote {
+    /// Whether ssh leads there: no site's name has an "@".
+    pub(crate) fn is_by_ssh(&self) -> bool {
+        self.site.contains('@') || self.site.starts_with(SSH)
+    }
+}
+
+const SSH: &str = "ssh://";
+
 /// Reads a place. As with scp, a colon before the first slash makes it a remote one.
 pub(crate) fn parse(text: &OsStr) -> Place {
     let bytes = text.as_bytes();
+    if let Some(rest) = bytes.strip_prefix(SSH.as_bytes()) {
+        // The path begins behind the slash, as with scp and curl: at home, or with a second slash at the root.
+        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        let path = rest.get(end + 1..).unwrap_or_default().to_vec();
+        let site = format!("{SSH}{}", String::from_utf8_lossy(&rest[..end]));
+        return Place::Remote(Remote { site, export: String::new(), path });
+    }
     let site = |at: usize| std::str::from_utf8(&bytes[..at]).ok();
     let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
     let direct = colons.clone().find(|at| site(*at).is_some_and(|site| site.parse::<HostPort>().is_ok()));
@@ -38,6 +55,9 @@ pub(crate) fn parse(text: &OsStr) -> Place {
     // No site has a name that is no text.
     let named = direct.or(first).and_then(|at| Some((site(at)?, &bytes[at + 1..])));
     let Some((site, rest)) = named else { return Place::Local(text.into()) };
+    if site.contains('@') {
+        return Place::Remote(Remote { site: site.to_owned(), export: String::new(), path: rest.to_vec() });
+    }
     let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
     let export = String::from_utf8_lossy(&rest[..end]).into_owned();
     let path = rest.get(end + 1..).unwrap_or_default().to_vec();
@@ -65,11 +85,12 @@ pub(crate) fn locate(
     let names: Vec<&str> = sites.sites.keys().map(String::as_str).collect();
     Err(if names.is_empty() {
         format!(
-            "no site is known, so not {site:?}; write HOST:PORT:EXPORT/PATH, or a file with [site.{site}] (--sites)"
+            "no site is known, so not {site:?}; write USER@{site}:PATH to copy by ssh, HOST:PORT:EXPORT/PATH, or a \
+             file with [site.{site}] (--sites)"
         )
     } else {
         format!(
-            "there is no site {site:?}; known are {}; or write HOST:PORT:EXPORT/PATH, and a file of this host whose \
+            "there is no site {site:?}; known are {}; or write USER@{site}:PATH to copy by ssh, HOST:PORT:EXPORT/PATH, and a file of this host whose \
              name has a colon as ./{site}:...",
             names.join(", ")
         )
@@ -92,7 +113,18 @@ mod tests {
         assert_eq!(parse("[fd00::1]:4200:data/"), remote("[fd00::1]:4200", "data", ""));
         assert_eq!(parse("host.site.org:4200:data/x"), remote("host.site.org:4200", "data", "x"));
         assert_eq!(parse("b:4200"), remote("b", "4200", ""), "an export of that name");
-        for local in ["x", "/x:y", "./b:data", "a/b:c", ":x"] {
+        for (text, site, path) in [
+            ("me@b:data/x", "me@b", "data/x"),
+            ("me@b:/data/x:y", "me@b", "/data/x:y"),
+            ("me@b:", "me@b", ""),
+            ("ssh://me@b:2222/data/x", "ssh://me@b:2222", "data/x"),
+            ("ssh://b//data/", "ssh://b", "/data/"),
+        ] {
+            assert_eq!(parse(text), remote(site, "", path), "{text}");
+            let Place::Remote(place) = parse(text) else { panic!("{text}") };
+            assert!(place.is_by_ssh(), "{text}");
+        }
+        for local in ["x", "/x:y", "./b:data", "a/b:c", ":x", "./me@b:x"] {
             assert_eq!(parse(local), Place::Local(local.into()), "{local}");
         }
         let odd = OsStr::from_bytes(b"b:data/\xff");

@@ -1,0 +1,21 @@
+//! `isthmus completions`: what a shell needs to complete commands and options.
+
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+/// Print the completions of a shell
+///
+/// "make install" and the packages put them where bash, zsh and fish look. To try them in bash:
+/// eval "$(isthmus completions bash)"
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which shell
+    shell: Shell,
+}
+
+pub(crate) fn main<Cli: CommandFactory>(args: &Args) -> ExitCode {
+    clap_complete::generate(args.shell, &mut Cli::command(), "isthmus", &mut std::io::stdout());
+    ExitCode::SUCCESS
+}

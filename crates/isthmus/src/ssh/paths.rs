@@ -1,0 +1,74 @@
+//! Paths as users write them behind `user@host:`, made paths below the root of that host.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The path below "/" that `written` stands for, seen from the folder `home`. Symbolic links on the way are followed;
+/// a last name that does not exist yet stays, and so do a "/" or "/." at the end, which mean something to a copy. The
+/// last name is followed where something is copied into it (`follow`).
+pub(crate) fn below_root(written: &[u8], home: &Path, follow: bool) -> Vec<u8> {
+    let (body, end) = split_end(written);
+    let full = match body {
+        b"" if written.first() == Some(&b'/') => PathBuf::from("/"),
+        b"" | b"~" => home.to_owned(),
+        _ => match body.strip_prefix(b"~/") {
+            Some(rest) => home.join(OsStr::from_bytes(rest)),
+            None => home.join(OsStr::from_bytes(body)),
+        },
+    };
+    let follow = follow || !end.is_empty() || body.is_empty();
+    let real = real(&full, follow).into_os_string().into_vec();
+    let mut out = real.strip_prefix(b"/").unwrap_or(&real).to_vec();
+    out.extend_from_slice(end);
+    out
+}
+
+/// The path, and the "/" or "/." at its end.
+fn split_end(written: &[u8]) -> (&[u8], &[u8]) {
+    let end = if written.ends_with(b"/.") { 2 } else { usize::from(written.ends_with(b"/")) };
+    let (body, end) = written.split_at(written.len() - end);
+    (body.strip_suffix(b"/").unwrap_or(body), end)
+}
+
+/// Without symbolic links, as far as the path exists.
+fn real(path: &Path, follow: bool) -> PathBuf {
+    if follow && let Ok(real) = path.canonicalize() {
+        return real;
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(above), Some(name)) => real(above, true).join(name),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn paths_begin_at_home_and_links_are_followed() {
+        let place = tempfile::tempdir().expect("a folder");
+        let home = place.path().canonicalize().expect("there");
+        std::fs::create_dir(home.join("scratch")).expect("made");
+        symlink(home.join("scratch"), home.join("data")).expect("made");
+        let base = home.to_str().expect("text").trim_start_matches('/').to_owned();
+        let below = |written: &str, follow| {
+            String::from_utf8(below_root(written.as_bytes(), &home, follow)).expect("text")
+        };
+        assert_eq!(below("new.h5", true), format!("{base}/new.h5"));
+        assert_eq!(below("~/new.h5", true), format!("{base}/new.h5"));
+        assert_eq!(below("", true), base);
+        assert_eq!(below("~/", true), format!("{base}/"));
+        assert_eq!(below("data/x", true), format!("{base}/scratch/x"));
+        assert_eq!(below("data", true), format!("{base}/scratch"));
+        assert_eq!(below("data", false), format!("{base}/data"), "it is copied under its name");
+        assert_eq!(below("data/.", false), format!("{base}/scratch/."));
+        assert_eq!(below("data/a/b/", true), format!("{base}/scratch/a/b/"));
+        assert_eq!(below("/nowhere/x", true), "nowhere/x");
+        assert_eq!(below("/", true), "/", "the root itself");
+        assert_eq!(below("data/*.h5", false), format!("{base}/scratch/*.h5"));
+    }
+}

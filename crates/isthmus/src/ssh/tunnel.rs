@@ -1,0 +1,165 @@
+//! TCP connections over one stream each way: what ssh carries where no port is open.
+//!
+//! Each piece begins with the number of its connection and its length; a piece of length 0 ends the connection.
+//! Nearly always there is one connection, so none has a credit of its own.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most bytes of a piece: what a pipe holds.
+const PIECE: usize = 64 << 10;
+const HEAD: usize = 8;
+
+type Out = Box<dyn Write + Send>;
+
+/// One end.
+pub(crate) struct Tunnel {
+    out: Mutex<Out>,
+    connections: Mutex<HashMap<u32, TcpStream>>,
+}
+
+impl Tunnel {
+    pub(crate) fn new(out: Out) -> Arc<Self> {
+        Arc::new(Self { out: Mutex::new(out), connections: Mutex::default() })
+    }
+
+    /// Takes connections of this host, and has the other end make them there.
+    pub(crate) fn listen(self: &Arc<Self>, listener: TcpListener) -> io::Result<()> {
+        let tunnel = self.clone();
+        std::thread::Builder::new().name("ssh-listen".to_owned()).spawn(move || {
+            for (number, stream) in (0..).zip(listener.incoming()) {
+                let Ok(stream) = stream else { continue };
+                if tunnel.add(number, stream).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Carries what comes until the stream ends. A connection that is new goes to `to`; without that there are none.
+    pub(crate) fn carry(self: &Arc<Self>, from: &mut impl Read, to: Option<SocketAddr>) -> io::Result<()> {
+        let mut head = [0; HEAD];
+        let mut piece = vec![0; PIECE];
+        // Numbers rise: a lower one is of a connection that has ended here.
+        let mut next = 0;
+        loop {
+            match from.read_exact(&mut head) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                other => other?,
+            }
+            let [a, b, c, d, e, f, g, h] = head;
+            let (number, len) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]) as usize);
+            let Some(piece) = piece.get_mut(..len) else {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a piece that is too long"));
+            };
+            from.read_exact(piece)?;
+            let to = to.filter(|_| number >= next);
+            next = next.max(number.saturating_add(1));
+            self.take(number, piece, to)?;
+        }
+    }
+
+    fn take(self: &Arc<Self>, number: u32, piece: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+        if piece.is_empty() {
+            if let Some(stream) = lock(&self.connections).remove(&number) {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+            return Ok(());
+        }
+        let known = lock(&self.connections).get(&number).map(TcpStream::try_clone).transpose()?;
+        let stream = match (known, to) {
+            (Some(stream), _) => stream,
+            (None, Some(to)) => match TcpStream::connect(to) {
+                Ok(stream) => {
+                    self.add(number, stream.try_clone()?)?;
+                    stream
+                }
+                Err(_) => return self.send(number, &[]),
+            },
+            // It has ended here.
+            (None, None) => return Ok(()),
+        };
+        if (&stream).write_all(piece).is_err() {
+            lock(&self.connections).remove(&number);
+            return self.send(number, &[]);
+        }
+        Ok(())
+    }
+
+    /// Carries what this connection says.
+    fn add(self: &Arc<Self>, number: u32, stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        lock(&self.connections).insert(number, stream.try_clone()?);
+        let tunnel = self.clone();
+        std::thread::Builder::new().name("ssh-lane".to_owned()).spawn(move || {
+            let mut piece = vec![0; PIECE];
+            loop {
+                let len = (&stream).read(&mut piece).unwrap_or(0);
+                if tunnel.send(number, &piece[..len]).is_err() || len == 0 {
+                    return;
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    fn send(&self, number: u32, piece: &[u8]) -> io::Result<()> {
+        let mut out = lock(&self.out);
+        let mut head = [0; HEAD];
+        head[..4].copy_from_slice(&number.to_le_bytes());
+        head[4..].copy_from_slice(&(piece.len() as u32).to_le_bytes());
+        out.write_all(&head)?;
+        out.write_all(piece)?;
+        out.flush()
+    }
+}
+
+/// What a thread left that panicked is whole: every change is one call.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_keep_apart_and_end_each_by_itself() {
+        let (here_in, there_out) = std::io::pipe().expect("a pipe");
+        let (there_in, here_out) = std::io::pipe().expect("a pipe");
+        let echo = TcpListener::bind("127.0.0.1:0").expect("free");
+        let to = echo.local_addr().expect("known");
+        std::thread::spawn(move || {
+            for stream in echo.incoming() {
+                let mut stream = stream.expect("a connection");
+                std::thread::spawn(move || {
+                    let mut all = Vec::new();
+                    stream.read_to_end(&mut all).expect("read");
+                    all.reverse();
+                    stream.write_all(&all).expect("written");
+                });
+            }
+        });
+        let (here, there) = (Tunnel::new(Box::new(here_out)), Tunnel::new(Box::new(there_out)));
+        std::thread::spawn(move || there.carry(&mut { there_in }, Some(to)));
+        let door = TcpListener::bind("127.0.0.1:0").expect("free");
+        let at = door.local_addr().expect("known");
+        here.listen(door).expect("a thread");
+        std::thread::spawn(move || here.carry(&mut { here_in }, None));
+        let texts: Vec<Vec<u8>> = vec![b"short".to_vec(), (0..1_000_000u32).map(|i| i as u8).collect()];
+        let mut streams: Vec<_> = texts.iter().map(|_| TcpStream::connect(at).expect("connected")).collect();
+        for (stream, text) in streams.iter_mut().zip(&texts) {
+            stream.write_all(text).expect("written");
+        }
+        for (stream, text) in streams.iter_mut().zip(&texts) {
+            stream.shutdown(Shutdown::Write).expect("connected");
+            let mut back = Vec::new();
+            stream.read_to_end(&mut back).expect("read");
+            back.reverse();
+            assert!(back == *text, "{} of {} bytes", back.len(), text.len());
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! `isthmus cp` by ssh, with a real sshd: directly, where only ssh gets through, killed, and where isthmus is missing.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+/// A host that ssh reaches, with a home of its own; it is this one.
+struct Host {
+    folder: tempfile::TempDir,
+    /// ssh and its options, as --ssh takes them.
+    ssh: String,
+    _sshd: Option<Running>,
+}
+
+/// A process that does not outlive its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn good(command: &mut Command) -> String {
+    let done = command.output().expect("it starts");
+    assert!(done.status.success(), "{command:?}: {}", text(&done.stderr));
+    text(&done.stdout)
+}
+
+/// sshd; it wants to be called by its whole path.
+fn sshd() -> Option<PathBuf> {
+    let found =
+        ["/usr/sbin/sshd", "/usr/bin/sshd"].map(PathBuf::from).into_iter().find(|path| path.is_file());
+    if found.is_none() {
+        eprintln!("skipped: sshd is missing; install openssh-server (tools/bootstrap.sh base)");
+    }
+    found
+}
+
+/// As bytes that differ everywhere.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..len / 8).flat_map(|_| word().to_le_bytes()).collect()
+}
+
+impl Host {
+    /// Keys and configurations for both ends. `network`: it can be reached by more than ssh's stream.
+    fn new(network: bool) -> Option<Self> {
+        let sshd = sshd()?;
+        let root = rustix::process::geteuid().is_root();
+        if !network && !root {
+            eprintln!("skipped: a network of its own for sshd takes root");
+            return None;
+        }
+        if root {
+            // Where sshd as root keeps what speaks to strangers.
+            fs::create_dir_all("/run/sshd").expect("root may");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        fs::create_dir(at("home")).expect("made");
+        for key in ["host", "user"] {
+            good(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)]));
+        }
+        fs::copy(at("user.pub"), at("authorized")).expect("copied");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("free").port();
+        let server = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+             StrictModes no\nPermitRootLogin yes\nSetEnv HOME={} ISTHMUS_CONFIG={}\n",
+            at("host"),
+            at("authorized"),
+            at("home"),
+            at("isthmus.toml")
+        );
+        fs::write(at("sshd_config"), server).expect("written");
+        fs::write(at("isthmus.toml"), "").expect("written");
+        let way = if network {
+            String::new()
+        } else {
+            fs::write(
+                at("alone"),
+                format!(
+                    "#!/bin/sh\nexec unshare -n sh -c 'ip link set lo up && exec {} -i -f {}'\n",
+                    sshd.display(),
+                    at("sshd_config")
+                ),
+            )
+            .expect("written");
+            fs::set_permissions(at("alone"), fs::Permissions::from_mode(0o755)).expect("ours");
+            format!("ProxyCommand {}\n", at("alone"))
+        };
+        let client = format!(
+            "Port {port}\nIdentityFile {}\nIdentitiesOnly yes\nStrictHostKeyChecking no\n\
+             UserKnownHostsFile /dev/null\nLogLevel ERROR\nBatchMode yes\n{way}",
+            at("user")
+        );
+        fs::write(at("ssh_config"), client).expect("written");
+        let ssh = format!("ssh -F {}", at("ssh_config"));
+        let mut host = Self { folder, ssh, _sshd: None };
+        if network {
+            let mut command = Command::new(sshd);
+            command.args(["-D", "-e", "-f"]).arg(host.path("sshd_config")).stderr(Stdio::null());
+            host._sshd = Some(Running(command.spawn().expect("sshd starts")));
+            host.await_true("sshd listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        }
+        Some(host)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn login() -> String {
+        let user = good(Command::new("id").arg("-un"));
+        format!("{}@127.0.0.1", user.trim())
+    }
+
+    /// Of these words "there:" stands for the other host.
+    fn cp(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+        command.arg("cp").current_dir(self.folder.path()).stdin(Stdio::null());
+        command.env("ISTHMUS_SSH", &self.ssh).env("ISTHMUS_CONFIG", self.path("isthmus.toml"));
+        for name in ["ISTHMUS_SITES", "ISTHMUS_LOG", "FI_ISTHMUS_INTERFACE"] {
+            command.env_remove(name);
+        }
+        command.args(["--remote-isthmus", env!("CARGO_BIN_EXE_isthmus")]);
+        for word in words {
+            command.arg(word.replace("there:", &format!("{}:", Self::login())));
+        }
+        command
+    }
+
+    fn await_true(&self, what: &str, mut is_true: impl FnMut() -> bool) {
+        let until = Instant::now() + LIMIT;
+        while !is_true() {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The isthmus that ssh has started for this test.
+    fn other_side(&self) -> Option<i32> {
+        let home = format!("HOME={}", self.path("home").display());
+        fs::read_dir("/proc").expect("Linux").flatten().find_map(|entry| {
+            let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let read = |file: &str| fs::read(entry.path().join(file)).ok();
+            let words = text(&read("cmdline")?);
+            let ours = words.starts_with(env!("CARGO_BIN_EXE_isthmus")) && words.contains("ssh-serve");
+            (ours && text(&read("environ")?).contains(&home)).then_some(number)
+        })
+    }
+
+    /// A copy there that takes seconds, once some of it has arrived.
+    fn under_way(&self, bytes: &[u8]) -> Running {
+        fs::write(self.path("big"), bytes).expect("written");
+        let mut cp = self.cp(&["--limit-rate", "80Mbit", "big", "there:big"]);
+        let running = Running(cp.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts"));
+        let home = self.path("home");
+        self.await_true("a part is there", || {
+            let parts = fs::read_dir(&home).expect("there").flatten();
+            parts.filter_map(|part| part.metadata().ok()).map(|part| part.len()).sum::<u64>() > 4 << 20
+        });
+        // Blocks are in the journal by then, and most are still to come.
+        std::thread::sleep(Duration::from_millis(700));
+        running
+    }
+
+    fn ended(&self, running: &mut Running) -> i32 {
+        let until = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = running.0.try_wait().expect("a child") {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(Instant::now() < until, "it never ended");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn there_and_back(host: &Host, way: &str) {
+    let bytes = noise(3 * MIB);
+    fs::write(host.path("one"), &bytes).expect("written");
+    fs::create_dir_all(host.path("run/deep")).expect("made");
+    fs::write(host.path("run/deep/two"), "two").expect("written");
+    let said = |done: &Output| text(&done.stderr);
+
+    let done = host.cp(&["one", "there:"]).output().expect("it starts");
+    assert!(done.status.success() && said(&done).contains(way), "{}", said(&done));
+    assert!(fs::read(host.path("home/one")).expect("it is at home") == bytes);
+    let done = host.cp(&["-r", "run", "there:new/"]).output().expect("it starts");
+    assert!(done.status.success(), "{}", said(&done));
+    assert_eq!(fs::read(host.path("home/new/run/deep/two")).expect("there"), b"two");
+
+    let whole = host.path("home/one").display().to_string();
+    let done = host.cp(&[&format!("there:{whole}"), "back"]).output().expect("it starts");
+    assert!(done.status.success() && said(&done).contains(way), "{}", said(&done));
+    assert!(fs::read(host.path("back")).expect("it is back") == bytes);
+    let done = host.cp(&["there:nothing", "back"]).output().expect("it starts");
+    assert!(!done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains("home/nothing"), "{}", said(&done));
+    host.await_true("the other side ends with the copy", || host.other_side().is_none());
+}
+
+#[test]
+fn where_a_connection_gets_through_data_goes_directly() {
+    let Some(host) = Host::new(true) else { return };
+    there_and_back(&host, "data goes directly to 127.0.0.1:");
+}
+
+#[test]
+fn where_nothing_but_ssh_gets_through_data_goes_by_ssh() {
+    let Some(host) = Host::new(false) else { return };
+    there_and_back(&host, "data goes through ssh");
+    fs::write(host.path("x"), "x").expect("written");
+    let done = host.cp(&["--via", "direct", "x", "there:x"]).output().expect("it starts");
+    assert_eq!(done.status.code(), Some(4), "{}", text(&done.stderr));
+    assert!(!host.path("home/x").exists());
+}
+
+#[test]
+fn whichever_side_is_killed_the_same_command_continues() {
+    for network in [true, false] {
+        let Some(host) = Host::new(network) else { continue };
+        let bytes = noise(24 * MIB);
+        let mut running = host.under_way(&bytes);
+        running.0.kill().expect("it runs");
+        running.0.wait().expect("it ends");
+        host.await_true("the other side ends as well", || host.other_side().is_none());
+
+        // What is left of that would look as if the next had begun.
+        fs::remove_dir_all(host.path("home")).and_then(|()| fs::create_dir(host.path("home"))).expect("ours");
+        let mut running = host.under_way(&bytes);
+        let other = rustix::process::Pid::from_raw(host.other_side().expect("it runs")).expect("a number");
+        rustix::process::kill_process(other, rustix::process::Signal::KILL).expect("ours");
+        assert_eq!(host.ended(&mut running), 4, "it says that the other side is lost");
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut running.0.stderr.take().expect("a pipe"), &mut said)
+            .expect("text");
+        assert!(said.contains("the same command continues"), "{said}");
+
+        let done = host.cp(&["big", "there:big"]).output().expect("it starts");
+        let said = text(&done.stderr);
+        assert!(done.status.success() && said.contains("going on from there"), "{said}");
+        assert!(fs::read(host.path("home/big")).expect("there") == bytes);
+    }
+}
+
+#[test]
+fn where_isthmus_is_missing_one_line_says_what_to_do() {
+    let Some(host) = Host::new(true) else { return };
+    fs::write(host.path("x"), "x").expect("written");
+    let missing = "/nowhere/isthmus";
+    let mut cp = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+    cp.args(["cp", "--remote-isthmus", missing]).arg(host.path("x")).arg(format!("{}:x", Host::login()));
+    let done = cp.env("ISTHMUS_SSH", &host.ssh).output().expect("it starts");
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(5), "{said}");
+    let remedy = said.lines().find(|line| line.contains("is not installed")).expect("it says so");
+    assert!(remedy.contains("pip install --user isthmus") && remedy.contains("--remote-isthmus"), "{remedy}");
+}
+
+#[test]
+fn where_ssh_does_not_get_in_its_own_words_are_shown() {
+    let Some(host) = Host::new(true) else { return };
+    fs::write(host.path("authorized"), "").expect("written");
+    fs::write(host.path("x"), "x").expect("written");
+    let done = host.cp(&["x", "there:x"]).output().expect("it starts");
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(4), "{said}");
+    assert!(said.contains("Permission denied") && said.contains("ssh does not get to"), "{said}");
+}
