@@ -416,6 +416,7 @@ impl DirectionConfig {
             duplicate: self.duplicate.unwrap_or_default().0,
             down: cuts(self.down.as_deref().unwrap_or_default())?,
             seed,
+            ..DirectionSpec::default()
         })
     }
 

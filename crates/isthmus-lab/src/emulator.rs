@@ -237,7 +237,7 @@ impl Worker {
             report.offered_packets += 1;
             report.offered_bytes += u64::from(bytes);
             match fate {
-                Fate::Dropped(Drop::Queue) => report.drops.queue += 1,
+                Fate::Dropped(Drop::Queue | Drop::Policer) => report.drops.queue += 1,
                 Fate::Dropped(Drop::Down) => report.drops.down += 1,
                 Fate::Dropped(Drop::Loss) => report.drops.loss += 1,
                 Fate::Deliver { twice, .. } => report.duplicated_packets += u64::from(*twice),

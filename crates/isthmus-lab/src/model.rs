@@ -4,10 +4,15 @@
 //! go backwards. The emulator turns it with real packets; simulations turn it in virtual
 //! time. The same seed, offers and times give the same fates.
 //!
-//! A packet meets, in this order: the drop-tail queue, serialisation at the link's rate,
-//! a cut of the link, loss, the one-way delay with jitter, reordering, duplication.
+//! A packet meets, in this order: the token-bucket policer, the drop-tail queue, serialisation at
+//! the link's rate, a cut of the link, loss, the one-way delay with jitter, reordering, duplication.
+
+mod shapes;
 
 use std::collections::VecDeque;
+
+use shapes::{Bucket, JitterSource};
+pub use shapes::{Change, Jitter, Policer};
 
 use crate::rng::Rng;
 
@@ -71,8 +76,17 @@ pub struct DirectionSpec {
     pub queue_bytes: u64,
     /// Loss on the wire, after serialisation: a lost packet has used its share of the rate.
     pub loss: Loss,
-    /// Most that is added to the delay, uniformly. It does not reorder. Nanoseconds.
+    /// Most that is added to the delay. It does not reorder. Nanoseconds.
     pub jitter_ns: u64,
+    /// How what is added is drawn. Default: uniformly, per packet.
+    pub jitter: Jitter,
+    /// Drops what comes faster than this; default: nothing.
+    pub policer: Option<Policer>,
+    /// Changes of the rate and the route, in order of time.
+    pub changes: Vec<Change>,
+    /// Packets are delivered together at multiples of this, as a radio link or a modem delivers what it has
+    /// gathered. Nanoseconds; 0, the default: each by itself.
+    pub gather_ns: u64,
     /// Probability that a packet is held back by `reorder_by_ns` and so arrives out of order.
     pub reorder: f64,
     /// How long a reordered packet is held back. Nanoseconds.
@@ -95,6 +109,10 @@ impl Default for DirectionSpec {
             queue_bytes: 256 << 10,
             loss: Loss::Independent(0.0),
             jitter_ns: 0,
+            jitter: Jitter::Uniform,
+            policer: None,
+            changes: Vec::new(),
+            gather_ns: 0,
             reorder: 0.0,
             reorder_by_ns: 1_000_000,
             duplicate: 0.0,
@@ -113,18 +131,24 @@ impl DirectionSpec {
     /// Longest that an accepted packet can stay inside the model. Nanoseconds.
     pub fn sojourn_ns_max(&self) -> u64 {
         let reorder = if self.reorder > 0.0 { self.reorder_by_ns } else { 0 };
-        self.serialise_ns(self.queue_bytes) + self.delay_ns + self.jitter_ns + reorder
+        let slowest = self.changes.iter().map(|change| change.rate_bps).fold(self.rate_bps, u64::min);
+        let longest = self.changes.iter().map(|change| change.delay_ns).fold(self.delay_ns, u64::max);
+        let queue = Self { rate_bps: slowest, ..self.clone() }.serialise_ns(self.queue_bytes);
+        queue + longest + self.jitter_ns + self.gather_ns + reorder
     }
 
     /// Most bytes (wire cost) inside the model at once.
     pub fn in_flight_bytes_max(&self) -> u64 {
-        (u128::from(self.sojourn_ns_max()) * u128::from(self.rate_bps) / 8 / u128::from(NS_PER_S)) as u64
+        let fastest = self.changes.iter().map(|change| change.rate_bps).fold(self.rate_bps, u64::max);
+        (u128::from(self.sojourn_ns_max()) * u128::from(fastest) / 8 / u128::from(NS_PER_S)) as u64
     }
 }
 
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
+    /// It came faster than the policer lets pass.
+    Policer,
     /// The queue was full.
     Queue,
     /// The link was down.
@@ -158,9 +182,11 @@ pub struct Direction {
     /// In-order deliveries never overtake each other under jitter.
     last_delivery_ns: u64,
     cuts: VecDeque<(u64, u64)>,
+    changes: VecDeque<Change>,
+    bucket: Option<Bucket>,
     bad_state: bool,
     loss_rng: Rng,
-    jitter_rng: Rng,
+    jitter: JitterSource,
     reorder_rng: Rng,
     duplicate_rng: Rng,
 }
@@ -169,17 +195,20 @@ impl Direction {
     /// A direction with an empty queue at time 0.
     ///
     /// # Panics
-    /// If `spec.rate_bps` is 0.
+    /// If `spec.rate_bps`, or that of a change, is 0.
     pub fn new(spec: DirectionSpec) -> Self {
-        assert!(spec.rate_bps > 0, "a link without a rate");
+        let mut rates = spec.changes.iter().map(|change| change.rate_bps);
+        assert!(spec.rate_bps > 0 && rates.all(|rate| rate > 0), "a link without a rate");
         Self {
             free_at_ns: 0,
             remainder: 0,
             last_delivery_ns: 0,
             cuts: spec.down.iter().copied().collect(),
+            changes: spec.changes.iter().copied().collect(),
+            bucket: spec.policer.map(Bucket::new),
             bad_state: false,
             loss_rng: Rng::new(spec.seed, 1),
-            jitter_rng: Rng::new(spec.seed, 2),
+            jitter: JitterSource::new(spec.jitter, spec.jitter_ns, Rng::new(spec.seed, 2)),
             reorder_rng: Rng::new(spec.seed, 3),
             duplicate_rng: Rng::new(spec.seed, 4),
             spec,
@@ -199,6 +228,10 @@ impl Direction {
 
     /// Offers one wire packet of `bytes` wire cost.
     pub fn offer_one(&mut self, now_ns: u64, bytes: u32) -> Fate {
+        self.change(now_ns);
+        if self.bucket.as_mut().is_some_and(|bucket| !bucket.takes(now_ns, bytes)) {
+            return Fate::Dropped(Drop::Policer);
+        }
         if self.backlog_bytes(now_ns) + u64::from(bytes) > self.spec.queue_bytes {
             return Fate::Dropped(Drop::Queue);
         }
@@ -217,6 +250,18 @@ impl Direction {
     pub fn backlog_bytes(&self, now_ns: u64) -> u64 {
         let wait_ns = u128::from(self.free_at_ns.saturating_sub(now_ns));
         (wait_ns * u128::from(self.spec.rate_bps) / (8 * u128::from(NS_PER_S))) as u64
+    }
+
+    /// Makes the changes that are due. What waits keeps its bytes; what left by the route before may be
+    /// overtaken by what takes a shorter one.
+    fn change(&mut self, now_ns: u64) {
+        while let Some(change) = self.changes.pop_front_if(|change| change.at_ns <= now_ns) {
+            let wait_ns = u128::from(self.free_at_ns.saturating_sub(now_ns));
+            let wait_ns = wait_ns * u128::from(self.spec.rate_bps) / u128::from(change.rate_bps);
+            self.free_at_ns = now_ns + wait_ns as u64;
+            (self.spec.rate_bps, self.spec.delay_ns) = (change.rate_bps, change.delay_ns);
+            (self.remainder, self.last_delivery_ns) = (0, 0);
+        }
     }
 
     /// Books the serialiser and returns when the packet's last bit has left.
@@ -251,8 +296,8 @@ impl Direction {
     }
 
     fn arrival(&mut self, sent_ns: u64) -> u64 {
-        let jitter = if self.spec.jitter_ns > 0 { self.jitter_rng.up_to(self.spec.jitter_ns) } else { 0 };
-        let at = (sent_ns + self.spec.delay_ns + jitter).max(self.last_delivery_ns);
+        let at = (sent_ns + self.spec.delay_ns + self.jitter.draw(sent_ns)).max(self.last_delivery_ns);
+        let at = if self.spec.gather_ns > 0 { at.next_multiple_of(self.spec.gather_ns) } else { at };
         if self.spec.reorder > 0.0 && self.reorder_rng.chance(self.spec.reorder) {
             return at + self.spec.reorder_by_ns;
         }

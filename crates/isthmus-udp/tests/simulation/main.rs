@@ -23,3 +23,4 @@ mod stalls;
 mod tails;
 mod together;
 mod trickle;
+mod wild;

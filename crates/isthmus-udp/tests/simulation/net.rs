@@ -31,6 +31,8 @@ pub(crate) struct PathSpec {
     pub(crate) host_stalls: StallSpec,
     pub(crate) link_stalls: StallSpec,
     pub(crate) seed: u64,
+    /// There and back, in place of what the rest says of the link but its seed and MTU.
+    pub(crate) directions: Option<Box<[DirectionSpec; 2]>>,
 }
 
 impl Default for PathSpec {
@@ -48,12 +50,17 @@ impl Default for PathSpec {
             host_stalls: StallSpec::default(),
             link_stalls: StallSpec::default(),
             seed: 1,
+            directions: None,
         }
     }
 }
 
 impl PathSpec {
     fn direction(&self, index: u64) -> Direction {
+        if let Some(directions) = &self.directions {
+            let seed = self.seed * 2 + index;
+            return Direction::new(DirectionSpec { seed, ..directions[index as usize].clone() });
+        }
         Direction::new(DirectionSpec {
             rate_bps: self.rate_bps,
             delay_ns: self.rtt_us * 500,
@@ -162,8 +169,9 @@ pub(crate) struct Net {
     free: Vec<usize>,
     age: u64,
     buffers: Vec<Vec<u8>>,
-    /// Packets sent, by port.
+    /// Packets sent, by port, and their bytes (UDP payload).
     pub(crate) sent: Vec<u64>,
+    pub(crate) sent_bytes: Vec<u64>,
     /// Where set, a packet in this share of cases is also sent again later, and damaged.
     pub(crate) mischief: Option<isthmus_lab::rng::Rng>,
     /// Where set, one packet in a hundred comes with some bits altered.
@@ -209,6 +217,7 @@ impl Net {
             age: 0,
             buffers: Vec::new(),
             sent: vec![0; count],
+            sent_bytes: vec![0; count],
             mischief: None,
             noise: None,
             sealed: false,
@@ -280,6 +289,7 @@ impl Net {
     /// Puts a packet on the wire.
     pub(crate) fn put(&mut self, port: usize, to: SocketAddr, packet: &[u8]) {
         self.sent[port] += 1;
+        self.sent_bytes[port] += packet.len() as u64;
         if self.link_stalls[port % 2].until(self.now).is_some() {
             self.waiting[port % 2].push((port, to, packet.to_vec()));
         } else {
