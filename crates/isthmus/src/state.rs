@@ -1,6 +1,5 @@
 //! `isthmus state`: what the endpoints of a running program wait for.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 const NO: u8 = 1;
@@ -20,10 +19,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for pid in &args.pids {
         match isthmus_io::state_of(*pid) {
-            Ok(text) => {
-                // Nobody listens any more.
-                let _ = write!(io::stdout().lock(), "process {pid}\n{text}");
-            }
+            Ok(text) => out!("process {pid}\n{text}"),
             Err(error) => {
                 errln!(
                     "isthmus state: process {pid} does not answer ({error}): has it an open Isthmus endpoint, is it \
