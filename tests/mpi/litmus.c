@@ -141,11 +141,12 @@ static void mcs_lock(int64_t round)
     int64_t me = world_rank;
     for (int turn = 0; turn < 3; turn++) {
         int64_t before, true_ = 1, null = nobody;
-        MPI_Accumulate(&null, 1, MPI_INT64_T, world_rank, at(NEXT), 1, MPI_INT64_T, MPI_REPLACE, win);
+        // mpi4py does not flush its own rank here. MPI does not promise the order that it relies on (docs/ordering.md).
+        set(world_rank, NEXT, null);
         MPI_Fetch_and_op(&me, &before, MPI_INT64_T, 0, at(TAIL), MPI_REPLACE, win);
-        flush(0); // of rank 0 only: the former must be done all the same
+        flush(0);
         if (before != nobody) {
-            MPI_Accumulate(&true_, 1, MPI_INT64_T, world_rank, at(LOCKED), 1, MPI_INT64_T, MPI_REPLACE, win);
+            set(world_rank, LOCKED, true_);
             set((int)before, NEXT, me);
             while (load(world_rank, LOCKED)) {
             }
@@ -194,7 +195,7 @@ static void dissemination_barrier(int64_t round)
         CHECK(load(0, ARRIVED + rank) >= round, "dissemination barrier: rank %d has not come", rank);
 }
 
-// What a rank does to its own memory is done before what it does next anywhere, whatever is under way and however long.
+// What a rank has flushed of its own memory is there for others, whatever is under way and however long it is.
 static void own_memory(int64_t round)
 {
     enum { OWN = 60, SIGN = 61 };
@@ -206,7 +207,8 @@ static void own_memory(int64_t round)
     delay();
     MPI_Put(out, words, MPI_INT64_T, world_rank, bulk, words, MPI_INT64_T, win);
     MPI_Accumulate(&round, 1, MPI_INT64_T, world_rank, at(OWN), 1, MPI_INT64_T, MPI_REPLACE, win);
-    set(right, SIGN, round + 1); // flushes the neighbour only
+    flush(world_rank);
+    set(right, SIGN, round + 1);
     while (load(world_rank, SIGN) < round + 1) {
     }
     MPI_Get(in, words, MPI_INT64_T, left, bulk, words, MPI_INT64_T, win);

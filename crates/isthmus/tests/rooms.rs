@@ -135,6 +135,8 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-router",
             "isthmus-routes",
             "isthmus-substrate",
+            // Keys of one copy by ssh.
+            "isthmus-trust",
             "isthmus-units",
             "isthmus-wire",
         ],
