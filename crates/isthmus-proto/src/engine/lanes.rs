@@ -357,7 +357,7 @@ impl Engine {
             let is_direct = self.lanes[lane.0 as usize].router.is_none();
             peer = self.identify(peer, welcome.source, mem);
             if is_direct && target.locator != welcome.source.locator {
-                self.peers[peer.0 as usize].answers_at = Some(target.locator);
+                self.peers[peer.0 as usize].answers_at = Some(Box::new(target.locator));
             }
             self.lanes[lane.0 as usize].peer = Some(peer);
             if self.connection(peer).trouble.failed.is_some() {

@@ -453,7 +453,7 @@ pub(crate) struct Peer {
     pub(crate) address: Address,
     /// Where it answered, if that is not where it says it is: behind a forwarded port, or an address translation, what
     /// it knows of itself leads nowhere. Lanes go there from then on.
-    pub(crate) answers_at: Option<SocketAddr>,
+    pub(crate) answers_at: Option<Box<SocketAddr>>,
     /// This peer turned out to be another one of the table.
     pub(crate) alias: Option<PeerId>,
     pub(crate) connection: Option<Box<Connection>>,

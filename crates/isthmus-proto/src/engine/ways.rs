@@ -79,7 +79,7 @@ impl Engine {
         let record = &self.peers[peer.0 as usize];
         let ways = record.connection.as_ref().and_then(|connection| connection.ways.as_ref());
         let further = ways.and_then(|ways| ways.further.get(way.checked_sub(1)?));
-        let first = record.answers_at.unwrap_or(record.address.locator);
+        let first = record.answers_at.as_deref().copied().unwrap_or(record.address.locator);
         Address { locator: further.copied().unwrap_or(first), ..record.address }
     }
 
