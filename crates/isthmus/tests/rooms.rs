@@ -80,9 +80,11 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-trust",
             "isthmus-udp",
             "isthmus-units",
+            "isthmus-wakeup",
             "isthmus-wire",
         ],
     ),
+    ("isthmus-wakeup", &[]),
     ("isthmus-ofi", &["isthmus-abi", "isthmus-io", "isthmus-proto", "isthmus-wire"]),
     (
         "isthmus-substrate",
