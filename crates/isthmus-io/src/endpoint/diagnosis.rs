@@ -12,7 +12,7 @@ use crate::lock::MutexGuard;
 use crate::log::warn_log;
 use crate::shell::Core;
 
-/// How long the I/O thread waits for an endpoint's lock, and for who asks to read. Seconds.
+/// How long the I/O thread waits for an endpoint's lock, and for the asking process to read.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Drivers of one process: the provider's, `libisthmus.so`'s, and room for two more.
 const DOORS: u32 = 4;
@@ -22,7 +22,7 @@ const DOORS: u32 = 4;
 pub(super) struct Stalls {
     /// The setting `stall_warning`; 0: never. Microseconds.
     after_us: u64,
-    /// What has been pending for so long is told next. Microseconds.
+    /// An operation that has been pending for at least this long is told next. Microseconds.
     next_us: AtomicU64,
 }
 
@@ -110,7 +110,7 @@ impl StateDoor {
         if !may_know {
             return;
         }
-        // Who does not read gets less: the thread has other work.
+        // An asker that does not read gets less: the thread has other work.
         let _ = asker.set_write_timeout(Some(PATIENCE));
         let _ = asker.write_all(text().as_bytes());
     }

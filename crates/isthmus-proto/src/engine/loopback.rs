@@ -3,7 +3,7 @@
 //! They take no lane. A write, a read or an atomic has taken effect, and a message has passed matching, before the
 //! call that posts it returns. So they take effect in posting order, before anything that the program posts next.
 //! Programs rely on this: mpi4py's MCS lock resets a word of its own rank with `MPI_Accumulate`, joins the queue at
-//! another rank, and flushes only that rank.
+//! another rank, and flushes only that rank. (MPICH keeps such accumulates from the provider: docs/ordering.md.)
 //!
 //! A message without a receive waits in matching. Its data is copied while the credit lasts that a peer would be granted, and
 //! the send is complete. Beyond that, or where the send asks for a match, the data stays in the sender's buffer and the send

@@ -510,7 +510,7 @@ fn atomics_and_messages_keep_their_order() {
     program.expect_rest();
 }
 
-/// mpi4py's MCS lock hung where an atomic on the rank's own memory was later than what the rank did next.
+/// mpi4py's MCS lock counts on an atomic on the rank's own memory being earlier than what the rank does next.
 #[test]
 fn operations_to_oneself_are_over_when_they_are_posted_and_take_no_lane() {
     let mut program = program(2, far(), |config| Config { credit: 256 << 10, ..config });
