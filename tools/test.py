@@ -16,12 +16,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = {
     "cargo test": ["tools/rust-tests.py"],
     "models of sleep and wake": ["tools/models.sh"],
+    "what has hung before": ["tools/soak-live.py", "--minutes", "2", "--busy", "2", "--only", "util_sync", "--lanes", "memory", "tcp", "udp"],
     "the MPIs": ["tests/run.py", "--suite", *sys.argv[1:]],
     "make build without root": ["tests/packaging/build_without_root.py"],
     "of what others wrote": ["suites/run.py", "mpich", "--quick", "--lazy"],
 }
 # How the parts begin a line at their end that says what failed, and why. "error" is cargo's, of what does not compile.
-TELLING = ("FAILED:", "FAILED twice:", "unsteady", "error:", "error[", "stock better:")
+TELLING = ("FAILED:", "FAILED twice:", "unsteady", "hung:", "error:", "error[", "stock better:")
 MOST = 12
 
 

@@ -11,11 +11,7 @@ from .mpis import BUILD, ROOT
 # two ranks, and with four by `make suites`.
 NAMES = ("mpi4py-2", "mpi4py-4")
 FULL = ("mpi4py-4-all",)
-#
-# test_util_sync is not in `make test`: over Isthmus about 3 of 100 runs with two ranks on MPICH never end (docs/ordering.md,
-# "A hang that is known"). `make soak-live` runs it in a loop; `make suites` runs it once.
-KNOWN_TO_HANG = ("-e", "util_sync")
-LEFT_OUT = {"mpi4py-2": KNOWN_TO_HANG, "mpi4py-4": ("-x", "Accumulate", *KNOWN_TO_HANG)}
+LEFT_OUT = {"mpi4py-4": ("-x", "Accumulate")}
 MPIS = ("mpich",)
 SECONDS = {"mpi4py-2": 420, "mpi4py-4": 600, "mpi4py-4-all": 3600}
 MAIN = BUILD / "mpi4py" / "test" / "main.py"

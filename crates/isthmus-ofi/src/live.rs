@@ -171,6 +171,14 @@ impl Live {
         self.tickets.close(self);
     }
 
+    /// An untagged message is posted.
+    #[inline]
+    pub(crate) fn note_post(&self) {
+        if let Some(binding) = &self.rx {
+            binding.queue.note_post();
+        }
+    }
+
     fn queues(&self) -> impl Iterator<Item = &Arc<Queue>> {
         self.tx.iter().chain(&self.rx).map(|binding| &binding.queue)
     }

@@ -84,6 +84,9 @@ impl Outgoing {
         check_inject(&call, iov)?;
         let Self { channel, tag, dest, data } = self;
         call.post(CompletionKind::Send(channel), iov, move |live, options, iov| {
+            if channel == Channel::Untagged {
+                live.note_post();
+            }
             let options = Options { silent: !options.notify && !live.counts(FI_SEND), ..options };
             let request = SendRequest { peer: target(live, dest)?, channel, tag, data, options };
             // SAFETY: by this function's contract.

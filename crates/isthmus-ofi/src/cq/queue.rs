@@ -20,6 +20,8 @@ pub(crate) struct Queue {
     entry_size: usize,
     /// Whether there are entries: changed with `inner` locked, looked at without.
     filled: AtomicBool,
+    /// An untagged message was posted since the last read ([`Queue::note_post`]).
+    posted: AtomicBool,
     inner: Mutex<Inner>,
     sources: Sources,
     texts: Mutex<Texts>,
@@ -28,6 +30,8 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Inner {
     entries: VecDeque<Entry>,
+    /// How many entries there were before the first that came after an untagged message was posted, until the next read.
+    before_post: Option<usize>,
     /// Somebody sleeps or is about to.
     armed: bool,
     /// `fi_cq_signal` was called.
@@ -51,7 +55,7 @@ impl Filling<'_> {
             Some(inner) => std::ptr::eq(self.queue, reading.queue) && inner.entries.is_empty(),
         };
         if !reading.filter(next).is_some_and(|reading| reading.take_good(&entry)) {
-            self.inner.get_or_insert_with(|| self.queue.inner.lock()).entries.push_back(entry);
+            self.inner.get_or_insert_with(|| self.queue.lock_to_fill()).entries.push_back(entry);
         }
     }
 
@@ -128,6 +132,7 @@ impl Queue {
         let queue = Self {
             entry_size: entry::size_of_format(format),
             filled: AtomicBool::new(false),
+            posted: AtomicBool::new(false),
             inner: Mutex::default(),
             sources: Sources::default(),
             texts: Mutex::default(),
@@ -163,12 +168,39 @@ impl Queue {
         if entries.peek().is_none() {
             return 0;
         }
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock_to_fill();
         let before = inner.entries.len();
         inner.entries.extend(entries);
         let added = inner.entries.len() - before;
         self.let_go(inner);
         added
+    }
+
+    /// An untagged message is posted: the next read hands out only what is here by now, the one after it what has
+    /// arrived since.
+    ///
+    /// MPICH's active messages are untagged. Those to the own rank wait in a queue of MPICH's own, and within a
+    /// one-sided call MPICH reads this queue before that one (`MPIDI_progress_test_vci`). Without this rule the answer
+    /// to a message, and what others did because of it, would overtake what the rank did to itself before, which no
+    /// network is fast enough for, but shared memory is (mpi4py's MCS lock then waits for ever).
+    #[inline]
+    pub(crate) fn note_post(&self) {
+        self.posted.store(true, Ordering::Release);
+    }
+
+    /// Whether a message was posted since this was asked.
+    #[inline]
+    fn take_post(&self) -> bool {
+        self.posted.load(Ordering::Relaxed) && self.posted.swap(false, Ordering::Acquire)
+    }
+
+    /// Locked by who adds entries.
+    fn lock_to_fill(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.inner.lock();
+        if inner.before_post.is_none() && self.posted.load(Ordering::Acquire) {
+            inner.before_post = Some(inner.entries.len());
+        }
+        inner
     }
 
     /// Something may have come in.
@@ -185,7 +217,7 @@ impl Queue {
     /// A poll: whether it plainly finds nothing. Where it is not, there is more to do ([`Queue::read`]).
     #[inline]
     pub(crate) fn is_poll_vain(&self) -> bool {
-        !self.filled.load(Ordering::Relaxed) && self.sources.is_poll_vain()
+        !self.filled.load(Ordering::Relaxed) && (self.take_post() || self.sources.is_poll_vain())
     }
 
     /// Moves up to `count` finished operations to the program.
@@ -200,6 +232,9 @@ impl Queue {
         sources: *mut fi_addr_t,
     ) -> Result<isize, Error> {
         let mut reading = Reading { queue: self, out, room: count, sources, moved: 0 };
+        if self.take_post() {
+            return self.read_older(&mut reading);
+        }
         if !self.filled.load(Ordering::Relaxed) || count == 0 {
             self.sources.turn(Some(&mut reading));
             if reading.moved > 0 {
@@ -216,12 +251,30 @@ impl Queue {
             self.sources.turn(None);
             inner = self.inner.lock();
         }
-        match inner.entries.front() {
+        self.hand_out(inner, usize::MAX, &mut reading)
+    }
+
+    /// The read that follows on a post ([`Queue::note_post`]): what was here before that.
+    #[cold]
+    fn read_older(&self, reading: &mut Reading<'_>) -> Result<isize, Error> {
+        let mut inner = self.inner.lock();
+        let older = inner.before_post.take().unwrap_or(inner.entries.len());
+        self.hand_out(inner, older, reading)
+    }
+
+    /// Moves entries, of the first `most`, as far as there is room.
+    fn hand_out(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        most: usize,
+        reading: &mut Reading<'_>,
+    ) -> Result<isize, Error> {
+        match inner.entries.front().filter(|_| most > 0) {
             None => return Err(Error::Again),
             Some(first) if first.error.is_some() => return Err(Error::EntryFailed),
             Some(_) => {}
         }
-        while inner.entries.front().is_some_and(|entry| reading.take_good(entry)) {
+        while reading.moved < most && inner.entries.front().is_some_and(|entry| reading.take_good(entry)) {
             inner.entries.pop_front();
         }
         self.filled.store(!inner.entries.is_empty(), Ordering::Relaxed);

@@ -56,6 +56,24 @@ fn reading_stops_before_an_error_and_then_asks_to_read_that() {
 }
 
 #[test]
+fn what_comes_after_a_post_is_told_by_the_second_read_after_it() {
+    let queue = queue(FI_CQ_FORMAT_CONTEXT);
+    queue.filling().push(Entry::new(&mut received(1), 0), None);
+    queue.note_post();
+    queue.filling().push(Entry::new(&mut received(2), 0), None);
+    queue.fill([Entry::new(&mut received(3), 0)].into_iter());
+    assert_eq!(read(&queue, 10).1, [1]);
+    assert_eq!(read(&queue, 10).1, [2, 3]);
+    queue.note_post();
+    queue.filling().push(Entry::new(&mut received(4), 0), None);
+    assert!(matches!(read(&queue, 10).0, Err(Error::Again)));
+    assert_eq!(read(&queue, 10).1, [4]);
+    queue.filling().push(Entry::new(&mut received(5), 0), None);
+    queue.note_post();
+    assert_eq!(read(&queue, 10).1, [5]);
+}
+
+#[test]
 fn sources_are_told_beside_the_entries() {
     let queue = queue(FI_CQ_FORMAT_CONTEXT);
     queue.filling().push(Entry::new(&mut received(1), 4), None);
