@@ -55,7 +55,7 @@ help:
 	  'make sanitize' \
 	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer, and the library' \
 	  '             for C under valgrind: minutes' \
-	  '             (ARGS: memcheck, substrate, address, thread)' \
+	  '             (ARGS: memcheck, substrate, address, thread, miri)' \
 	  'make lint    formatting, clippy, shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
 	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc, IMB, OSU, ScaLAPACK: hours (ARGS: suites/run.py --help)' \
