@@ -43,7 +43,8 @@ help:
   '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
 	  'make mpi     the mover for programs of one MPI, into build/lib/mpi/NAME (docs/mover-mpi.md):' \
 	  '             variables: MPICC=mpicc NAME=mpi' \
-	  'make wheel   build/wheel/isthmus-*.whl, for pip: the Python binding with the C library' \
+	  'make wheel   build/wheel/isthmus-*.whl, for pip, for glibc 2.28 and later: provider, command, C library,' \
+  '             header, manual pages and Python binding' \
 	  'make install' \
 	  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
 	  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
@@ -74,7 +75,7 @@ mpi: build
 	@tools/build-mpi.sh '$(NAME)' $(MPICC)
 
 wheel:
-	@tools/bootstrap.sh base rust python
+	@tools/bootstrap.sh base rust manylinux
 	@tools/wheel.sh
 
 install uninstall:

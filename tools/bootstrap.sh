@@ -24,7 +24,7 @@ cd "$root"
 source tools/versions.env
 
 all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites)
-further_components=(compile lint fuzz sanitize)
+further_components=(compile lint fuzz sanitize manylinux)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -43,7 +43,7 @@ main() {
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize) wanted+=("$1") ;;
+            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -249,7 +249,13 @@ debian_rust() {
 
 # What builds the wheel of python/, and checks its types.
 want_python() {
-    want_venv python "maturin==$MATURIN_VERSION" "cffi==$CFFI_VERSION" "mypy==$MYPY_VERSION"
+    want_venv python "maturin==$MATURIN_VERSION" "cffi==$CFFI_VERSION" "mypy==$MYPY_VERSION" "wheel==$WHEEL_VERSION"
+}
+
+# What `make wheel` needs further: a linker that knows older versions of glibc, and who checks.
+want_manylinux() {
+    want_venv manylinux "maturin==$MATURIN_VERSION" "cffi==$CFFI_VERSION" "wheel==$WHEEL_VERSION" \
+        "ziglang==$ZIG_VERSION" "cargo-zigbuild==$ZIGBUILD_VERSION" "auditwheel==$AUDITWHEEL_VERSION" pip setuptools
 }
 
 want_mpich() { want_venv mpi/mpich "mpich==$MPICH_VERSION" "mpi4py==$MPI4PY_VERSION"; }

@@ -19,6 +19,7 @@ PARTS = {
     "what has hung before": ["tools/soak-live.py", "--minutes", "2", "--busy", "2", "--only", "util_sync", "--lanes", "memory", "tcp", "udp"],
     "the MPIs": ["tests/run.py", "--suite", *sys.argv[1:]],
     "make build without root": ["tests/packaging/build_without_root.py"],
+    "pip install": ["tests/packaging/wheel.py"],
     "of what others wrote": ["suites/run.py", "mpich", "--quick", "--lazy"],
 }
 # How the parts begin a line at their end that says what failed, and why. "error" is cargo's, of what does not compile.

@@ -23,7 +23,7 @@ impl Venv {
         }
         let venv = Self(tempfile::tempdir().expect("a folder"));
         let folder = venv.0.path();
-        good(Command::new(root().join("tools/wheel.sh")).arg(folder.join("wheel")));
+        good(Command::new(root().join("tools/binding.sh")).arg(folder.join("wheel")));
         let mut wheels = std::fs::read_dir(folder.join("wheel")).expect("made");
         let wheel = wheels.next().expect("a wheel").expect("readable").path();
         let name = wheel.file_name().and_then(|name| name.to_str()).expect("text").to_owned();
