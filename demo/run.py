@@ -104,21 +104,21 @@ def options_of(words):
     add("--file", type=Path, help="the file to copy; default: one is generated that cannot be compressed")
     add("--size", type=checked(size_of), default="500M", help="of the generated file (500M)")
     add("--rate", type=checked(rate_of), default="1Gbit", help="of the link, each way (1Gbit)")
-    add("--rtt", type=checked(span_of), default="24ms", help="round-trip time (24ms)")
-    add("--loss", type=checked(share_of), default="0%", help="per wire packet, each way (0%%)")
+    add("--rtt", type=checked(span_of), default="100ms", help="round-trip time (100ms)")
+    add("--loss", type=checked(share_of), default="0.1%", help="per wire packet, each way (0.1%%)")
     add("--mtu", type=checked(size_of), default="9000", help="of the link, bytes (9000)")
     add("--ranks", type=count_of, default=4, help="of each application (4)")
     add("--block", type=checked(size_of), default="4MiB", help="that is read and sent at once (4MiB)")
     add("--window", type=checked(size_of), default="256MiB", help="most memory for blocks of a rank (256MiB)")
     add("--cached", action="store_true", help="write the copy through the page cache; default: past it (O_DIRECT)")
-    add("--cc", help="TCP congestion control of both sites; default: the host's")
+    add("--cc", default="cubic", help="TCP congestion control of both sites (cubic, as most hosts have)")
     add("--mpi", choices=[m.name for m in mpis.MPIS.values() if m.couples], default="mpich")
     add("--out", type=Path, default=mpis.BUILD / "demo", help="folder that the copy is written to (build/demo)")
     add("--no-stock", action="store_true", help="leave out the run over stock tcp")
     add("--routed", nargs="?", const="three", choices=list(routed.SHAPES), help="the sites share no network; routers join them across three networks or five (three)")
     add("--links", choices=list(routed.TRANSPORTS), default="auto", help="with --routed: what goes between the sites (auto)")
     add("--no-kill", action="store_true", help="with --routed: kill no router")
-    add("--limit", type=float, help="end a run after so many seconds; default: 60 + 10 times the floor")
+    add("--limit", type=float, help="end a run after so many seconds; default: 30 + 5 times the floor")
     options = parser.parse_args(words)
     if options.no_kill and not options.routed:
         parser.error("--no-kill is about the routers of --routed")
@@ -156,7 +156,7 @@ def run_pair(spec, net):
     jobs = {"receiver": job("b", "receive", spec["output"], *spec["receive"]), "sender": job("a", "send", spec["input"], f"block={spec['block']}")}
     kill = Kill(net.one_of_each("a"), Path(spec["output"]), spec["bytes"] / 3) if spec["kill"] else None
     try:
-        return watch(jobs, spec["limit"], kill)
+        return watch(jobs, spec["limit"], Path(spec["output"]), kill)
     finally:
         for one in jobs.values():
             one.end()
@@ -188,7 +188,7 @@ class Kill:
             progress(self.done)
 
 
-def watch(jobs, limit, kill=None, grace=20.0):
+def watch(jobs, limit, output, kill=None, grace=20.0):
     """Waits for both. When one fails, the other has `grace` seconds to notice."""
     began = time.monotonic()
     deadline, failed = began + limit, None
@@ -213,7 +213,8 @@ def watch(jobs, limit, kill=None, grace=20.0):
         ended = f"; the {hung[0]} did not notice within {grace:.0f} s and was ended" if hung else ""
         return {"error": f"the {failed} ended with status {states[failed]}: {why}{ended}"}
     if hung:
-        return {"error": f"not done after {took:.0f} s; both applications were ended", "slow": True}
+        written = max(map(written_of, parts_in(output.parent)), default=0)
+        return {"error": f"{written / 1e6:.0f} MB after {took:.0f} s; both applications were ended", "bytes": written, "seconds": took}
     result = re.search(r"RESULT (\{.*\})", jobs["sender"].output())
     if not result:
         return {"error": "the sender ended without a result"}
@@ -239,7 +240,8 @@ class Measured:
 
     @property
     def rate_MBps(self):
-        return self.result["bytes"] / self.result["seconds"] / 1e6
+        """Nothing where it failed before anything was copied."""
+        return self.result.get("bytes", 0) / self.result.get("seconds", 1) / 1e6
 
 
 def digest_of(path):
@@ -350,6 +352,15 @@ def progress(text):
     print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
+def bars(rows, width=48):
+    """A row per name and rate: a bar, the longest rate `width` characters."""
+    most = max(rate for _, rate in rows)
+    for name, rate in rows:
+        eighths = round(rate / most * width * 8)
+        bar = "\u2588" * (eighths // 8) + ("", *"\u258f\u258e\u258d\u258c\u258b\u258a\u2589")[eighths % 8]
+        yield f"  {name:14} {bar} {rate:.1f} MB/s"
+
+
 def tell(options, source, digest, floor, ours, stock):
     size = source.stat().st_size
     print(f"""
@@ -368,12 +379,16 @@ link: {options.rate}, {options.rtt} round trip, loss {options.loss}, MTU {option
             print(f"  {'':14} {run.result['killed']}")
     if options.routed:
         print("  stock tcp      cannot: the sites share no network, only routers join them")
-    if stock and "error" not in stock.result and "error" not in ours.result:
+    if stock and stock.rate_MBps:
         print(f"  Isthmus / stock tcp: {ours.rate_MBps / stock.rate_MBps:.2f}")
     print(f"sha256 of the file at A  {digest}")
     for name, run in (("Isthmus", ours), ("stock tcp", stock)):
         if run and run.digest:
             print(f"sha256 at B, {name:10}  {run.digest}  {'equal' if run.digest == digest else 'DIFFERENT'}")
+    print()
+    measured = [(name, run.rate_MBps) for name, run in (("Isthmus", ours), ("stock tcp", stock)) if run and run.rate_MBps]
+    for line in bars([("the link", max(size, 1) / floor / 1e6), *measured]):
+        print(line)
 
 
 def main():
@@ -386,7 +401,7 @@ def main():
         program = prepare(options)
         source = options.file or generated(size_of(options.size))
         floor = floor_s(source.stat().st_size, options)
-        limit = options.limit or 60 + 10 * floor
+        limit = options.limit or 30 + 5 * floor
         progress(f"over Isthmus; the floor is {floor:.2f} s")
         ours = measure("isthmus", source, program, options, limit)
         if "error" in ours.result:

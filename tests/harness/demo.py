@@ -45,7 +45,7 @@ def small_window(c):
 
 def across_five(c):
     """Across five networks, with two of site a's routers killed on the way."""
-    ended = start(c, "--routed", "five", "--size", "60M", "--rtt", "10ms").wait(120)
+    ended = start(c, "--routed", "five", "--size", "60M", "--rtt", "10ms", "--loss", "0%").wait(120)
     expect(ended, 0, r"at B, Isthmus .* equal")
     return expect(ended, 0, r"router i1 of site a and router r1 of site a killed after \d+ MB")
 
