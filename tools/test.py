@@ -10,6 +10,7 @@ Exit status 0 when nothing failed.
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,13 +43,14 @@ def main():
     outcomes = {}
     for name, command in PARTS.items():
         print(f"test: {name}", flush=True)
-        outcomes[name] = run(command)
+        began = time.monotonic()
+        outcomes[name] = (*run(command), time.monotonic() - began)
     print()
-    for name, (status, telling) in outcomes.items():
-        print(f"{'FAILED' if status else 'passed'}: {name}")
+    for name, (status, telling, seconds) in outcomes.items():
+        print(f"{'FAILED' if status else 'passed'}: {name} ({seconds / 60:.1f} min)")
         for line in telling[-MOST:]:
             print(f"  {line}")
-    return int(any(status for status, _ in outcomes.values()))
+    return int(any(status for status, *_ in outcomes.values()))
 
 
 if __name__ == "__main__":
