@@ -4,8 +4,8 @@
 #
 #   tools/fuzz.sh [SECONDS [TARGET...]]      60 seconds for each target unless told
 #
-# Inputs that reach new code are added to the corpora, which `cargo test` replays; those whose
-# code fewer or shorter ones reach leave them, and so do the longest where there are many.
+# Inputs that reach new code are added to the corpora (crates/isthmus-fuzz/corpora/TARGET.hex), which `cargo test`
+# replays. Inputs leave them whose code fewer or shorter ones reach, and the longest where there are many.
 # All that were found, and what libFuzzer says, are in build/fuzz, as is an input that breaks
 # a target; the exit status is 1 then. tools/bootstrap.sh fuzz installs what this needs.
 set -euo pipefail
@@ -13,10 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=${1:-60}
 shift $(($# > 0 ? 1 : 0))
-corpora=crates/isthmus-fuzz/corpora
 work=build/fuzz
-# Of each target's corpus: the shortest inputs. Bytes.
-corpus_max=24000
 host=$(rustc -vV | awk '/^host:/{print $2}')
 target_dir=${CARGO_TARGET_DIR:-target}
 
@@ -36,12 +33,12 @@ status=0
 for target in "${targets[@]}"; do
     export ISTHMUS_FUZZ_TARGET=$target
     grown=$work/$target merged=$work/$target.merged
-    mkdir -p "$grown" "$corpora/$target"
-    "$tool" seeds "$target" "$grown"
+    mkdir -p "$grown"
+    "$tool" unpack "$target" "$grown"
     printf 'fuzz: %s for %s s\n' "$target" "$seconds"
     limits=(-max_len=4096 -timeout=10 -rss_limit_mb=2048)
     if ! "$fuzzer" "${limits[@]}" -max_total_time="$seconds" -use_value_profile=1 -print_final_stats=1 \
-        -artifact_prefix="$work/$target." "$grown" "$corpora/$target" &>"$work/$target.log"; then
+        -artifact_prefix="$work/$target." "$grown" &>"$work/$target.log"; then
         tail -n 40 "$work/$target.log" >&2
         printf 'fuzz: %s is broken by an input in %s\n' "$target" "$work" >&2
         status=1
@@ -50,12 +47,7 @@ for target in "${targets[@]}"; do
     # By edges alone: how often each was passed would keep ten times as many.
     rm -rf "$merged"
     mkdir "$merged"
-    "$fuzzer" "${limits[@]}" -merge=1 -use_counters=0 "$merged" "$corpora/$target" "$grown" &>>"$work/$target.log"
-    find "$merged" -type f -printf '%s %p\n' | sort -n |
-        awk -v most="$corpus_max" '(sum += $1) > most { print $2 }' | xargs -r rm
-    rm -rf "${corpora:?}/$target"
-    mv "$merged" "$corpora/$target"
-    printf 'fuzz: the corpus of %s has %s inputs, %s\n' "$target" \
-        "$(find "$corpora/$target" -type f | wc -l)" "$(du -bsh "$corpora/$target" | cut -f1)"
+    "$fuzzer" "${limits[@]}" -merge=1 -use_counters=0 "$merged" "$grown" &>>"$work/$target.log"
+    "$tool" pack "$target" "$merged"
 done
 exit "$status"

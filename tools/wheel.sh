@@ -31,16 +31,20 @@ if [[ $platform == manylinux* ]]; then
     done
     cargo-zigbuild zigbuild --release --locked --target "$triple.2.28" -p isthmus
     BUILD=$stage/build TARGET=$CARGO_TARGET_DIR/$triple tools/build.sh --collect
-    PYTHON=$python tools/binding.sh "$stage/binding" release --target "$triple" --zig --compatibility manylinux_2_28
     build=$stage/build
+    unset CARGO_TARGET_DIR
 else
-    PYTHON=$python tools/binding.sh "$stage/binding"
     build=build
 fi
+# By this machine's linker; what it links is replaced.
+PYTHON=$python tools/binding.sh "$stage/binding"
 
 "$python/bin/python" -m wheel unpack --dest "$stage/unpacked" "$stage"/binding/*.whl
 root=$(echo "$stage"/unpacked/*)
 data=$root/$(basename "$root").data
+library=$(readlink "$build/lib/libisthmus.so")
+install -m 755 "$build/lib/$library" "$root/isthmus/_native/lib_native.so"
+strip --strip-unneeded "$root/isthmus/_native/lib_native.so"
 # As an installation; what starts with "bin" goes where pip puts commands.
 BUILD=$build PREFIX=/prefix DESTDIR=$stage/installed tools/install.sh >/dev/null
 mkdir -p "$data"

@@ -31,6 +31,10 @@ pub mod mutate;
 mod player;
 mod texts;
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use data_encoding::HEXLOWER;
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -150,6 +154,35 @@ impl Target {
     /// The target with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         TARGETS.iter().find(|target| target.name == name)
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora").join(self.name).with_extension("hex")
+    }
+
+    /// The inputs that fuzzing has found: a line of `corpora/NAME.hex` each.
+    ///
+    /// # Errors
+    /// Text: the file cannot be read, or a line of it is not hexadecimal.
+    pub fn corpus(&self) -> Result<Vec<Vec<u8>>, String> {
+        let path = self.path();
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let line = |(number, line): (usize, &str)| {
+            let fault = |error| format!("{}:{}: {error}", path.display(), number + 1);
+            HEXLOWER.decode(line.as_bytes()).map_err(fault)
+        };
+        text.lines().enumerate().map(line).collect()
+    }
+
+    /// Makes these the corpus.
+    ///
+    /// # Errors
+    /// Text: the file cannot be written.
+    pub fn keep(&self, inputs: &[Vec<u8>]) -> Result<(), String> {
+        let path = self.path();
+        let lines: String = inputs.iter().map(|input| HEXLOWER.encode(input) + "\n").collect();
+        fs::write(&path, lines).map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
     /// Panics where the property does not hold for `input`, or where it costs too much memory.

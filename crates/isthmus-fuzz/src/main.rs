@@ -6,7 +6,9 @@
 //! - `isthmus-fuzz`: lists the targets;
 //! - `isthmus-fuzz TARGET FILE...`: gives the files to a target, such as those that libFuzzer
 //!   left of a fault;
-//! - `isthmus-fuzz seeds TARGET FOLDER`: writes the target's seeds.
+//! - `isthmus-fuzz unpack TARGET FOLDER`: writes the target's seeds and its corpus, a file for each input;
+//! - `isthmus-fuzz pack TARGET FOLDER`: makes the folder's shortest files, [`CORPUS_MAX`] bytes of them, the
+//!   target's corpus.
 #![cfg_attr(fuzzing, no_main)]
 
 use isthmus_fuzz::Target;
@@ -28,7 +30,8 @@ fn main() -> std::process::ExitCode {
             isthmus_fuzz::TARGETS.iter().for_each(|target| println!("{:16}{}", target.name, target.about));
             Ok(())
         }
-        ["seeds", target, folder] => named(target).and_then(|target| write_seeds(target, folder)),
+        ["unpack", target, folder] => named(target).and_then(|target| unpack(target, folder)),
+        ["pack", target, folder] => named(target).and_then(|target| pack(target, folder)),
         [target, ref files @ ..] => named(target).and_then(|target| replay(target, files)),
     };
     match done {
@@ -46,13 +49,34 @@ fn named(name: &str) -> Result<&'static Target, String> {
         .ok_or_else(|| format!("there is no target {name:?}; without words the targets are listed"))
 }
 
+/// Longest corpus of a target. Bytes: together they stay below what a reader of the repository would notice.
 #[cfg(not(fuzzing))]
-fn write_seeds(target: &Target, folder: &str) -> Result<(), String> {
-    for (number, seed) in (target.seeds)().iter().enumerate() {
-        let path = format!("{folder}/seed-{number}");
-        std::fs::write(&path, seed).map_err(|error| format!("cannot write {path}: {error}"))?;
+const CORPUS_MAX: usize = 24_000;
+
+#[cfg(not(fuzzing))]
+fn unpack(target: &Target, folder: &str) -> Result<(), String> {
+    let inputs = (target.seeds)().into_iter().chain(target.corpus()?);
+    for (number, input) in inputs.enumerate() {
+        let path = format!("{folder}/input-{number:05}");
+        std::fs::write(&path, input).map_err(|error| format!("cannot write {path}: {error}"))?;
     }
     Ok(())
+}
+
+#[cfg(not(fuzzing))]
+fn pack(target: &Target, folder: &str) -> Result<(), String> {
+    let unread = |error: std::io::Error| format!("cannot read {folder}: {error}");
+    let entries = std::fs::read_dir(folder).map_err(unread)?;
+    let read = |entry: std::io::Result<std::fs::DirEntry>| std::fs::read(entry?.path());
+    let mut inputs = entries.map(read).collect::<Result<Vec<_>, _>>().map_err(unread)?;
+    inputs.sort_by(|one, other| (one.len(), one).cmp(&(other.len(), other)));
+    let mut bytes = 0;
+    inputs.retain(|input| {
+        bytes += input.len();
+        bytes <= CORPUS_MAX
+    });
+    println!("{}: {} inputs", target.name, inputs.len());
+    target.keep(&inputs)
 }
 
 #[cfg(not(fuzzing))]

@@ -10,12 +10,8 @@ use isthmus_fuzz::{TARGETS, Target};
 
 /// The corpus and the seeds, in an order that does not depend on the machine.
 fn inputs(target: &Target) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora").join(target.name);
-    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a readable entry").path()).collect();
-    paths.sort();
-    let files = paths.iter().map(|path| fs::read(path).expect("a readable file"));
-    files.chain((target.seeds)()).collect()
+    let corpus = target.corpus().unwrap_or_else(|error| panic!("{error}"));
+    corpus.into_iter().chain((target.seeds)()).collect()
 }
 
 /// Says which input it was when the property does not hold.
