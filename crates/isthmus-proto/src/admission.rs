@@ -99,7 +99,8 @@ impl Identity {
         let ephemeral = derive(&self.secret, b"isthmus ephemeral", self.drawn);
         let params: NoiseParams = PATTERN.parse().expect("a pattern of the standard");
         let builder = Builder::with_resolver(params, Box::new(Resolver(ephemeral)));
-        let builder = builder.prologue(prologue).and_then(|builder| builder.local_private_key(&self.private.0));
+        let builder =
+            builder.prologue(prologue).and_then(|builder| builder.local_private_key(&self.private.0));
         builder.and_then(build).expect("all that the pattern needs is there")
     }
 }

@@ -151,10 +151,11 @@ impl Address {
 
     /// The whole address as text, for those who are to connect: it is a secret.
     pub fn uri(&self) -> String {
-        let hex = |byte: &u8| format!("{byte:02x}");
-        let key = if self.key.is_none() { String::new() } else { self.key.0.iter().map(hex).collect() };
-        let dot = if key.is_empty() { "" } else { "." };
-        format!("{self}{dot}{key}")
+        if self.key.is_none() {
+            return self.to_string();
+        }
+        let key: String = self.key.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{self}{}.{key}", if self.is_wildcard() { "#0" } else { "" })
     }
 
     /// Whether this address stands for whichever endpoint listens at its locator.
@@ -283,7 +284,9 @@ mod tests {
         assert!("isthmus://+1.2/10.1.2.3:4#5".parse::<Address>().is_err());
         assert!("isthmus://1.2/10.1.2.3:4#+5".parse::<Address>().is_err());
         let zero = format!("isthmus://1.2/10.1.2.3:4#5.{}", "00".repeat(32));
-        for wrong in ["isthmus://1.2/10.1.2.3:4#5.", "isthmus://1.2/10.1.2.3:4#5.01", &zero, &zero.replace("00", "+1")] {
+        for wrong in
+            ["isthmus://1.2/10.1.2.3:4#5.", "isthmus://1.2/10.1.2.3:4#5.01", &zero, &zero.replace("00", "+1")]
+        {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
         assert!("isthmus://1.2/[fe80::1%3]:4".parse::<Address>().is_err(), "means nothing elsewhere");
@@ -305,7 +308,7 @@ mod tests {
                 subnet: SubnetId(subnet),
                 locator: SocketAddr::new(Ipv4Addr::from(ip).into(), port),
                 incarnation,
-                key: if incarnation == 0 { Key::NONE } else { Key(key) },
+                key: Key(key),
             };
             prop_assert_eq!(Address::from_bytes(&address.to_bytes()), Ok(address));
             prop_assert_eq!(address.uri().parse(), Ok(address));

@@ -105,7 +105,9 @@ impl Field for [u64; ACK_WORDS] {
 fn check_version(bytes: &[u8]) -> Result<(), FrameError> {
     let Some(&[1, magic @ .., low, high]) = bytes.first_chunk::<7>() else { return Ok(()) };
     match u16::from_le_bytes([low, high]) {
-        version if magic == MAGIC.to_le_bytes() && version < PROTOCOL_OLDEST => Err(FrameError::Version(version)),
+        version if magic == MAGIC.to_le_bytes() && version < PROTOCOL_OLDEST => {
+            Err(FrameError::Version(version))
+        }
         _ => Ok(()),
     }
 }

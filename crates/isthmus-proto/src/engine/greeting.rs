@@ -36,11 +36,11 @@ impl Engine {
             (true, true) => format!(
                 "{address} says where an endpoint is and not its key, and this endpoint talks only to those whose whole \
                  address it knows; give it the whole address (fi_getname), or set admission to open at both ends \
-                 (ISTHMUS_ADMISSION=open)"
+                 (FI_ISTHMUS_ADMISSION=open)"
             ),
             (false, false) => format!(
                 "the endpoint at {address} admits only those who prove who they are, and this one proves nothing since \
-                 its admission is open; set admission to the same at both ends (ISTHMUS_ADMISSION)"
+                 its admission is open; set admission to the same at both ends (FI_ISTHMUS_ADMISSION)"
             ),
         };
         Some(Refusal::Unreachable(text))

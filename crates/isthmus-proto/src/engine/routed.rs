@@ -181,7 +181,7 @@ impl Engine {
             )),
             Some(RefuseReason::Unproved) => OpError::Unreachable(format!(
                 "the endpoint at {address} admits only those who know its whole address; give this one that address \
-                 (fi_getname), or set admission to open at both ends (ISTHMUS_ADMISSION=open)"
+                 (fi_getname), or set admission to open at both ends (FI_ISTHMUS_ADMISSION=open)"
             )),
             Some(RefuseReason::Subnet) if self.is_routed(&address) => OpError::Unreachable(format!(
                 "the endpoint at {address} knows no router back to AS {} subnet {}; set routers there too",

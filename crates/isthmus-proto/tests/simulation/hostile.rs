@@ -197,7 +197,8 @@ fn an_answer_in_another_name_is_a_fault() {
                 panic!()
             };
             victim.engine.lane_connected(0, lane);
-            let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit: 0, payload: 0 };
+            let welcome =
+                frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit: 0, payload: 0 };
             let answer = victim.say(lane, welcome, &[]);
             assert_eq!(answer.is_err(), !typed || source.is_wildcard());
         }
@@ -227,7 +228,12 @@ fn end_of_a_send(answer: impl Into<Frame>) -> String {
 fn an_answer_of_another_version_ends_the_operation_and_names_both() {
     let version = PROTOCOL_VERSION + 6;
     let welcome = frame::Welcome { magic: MAGIC, version, source: address(1), credit: 0, payload: 0 };
-    let refuse = frame::Refuse { magic: MAGIC, version, reason: frame::RefuseReason::Version as u8, oldest: PROTOCOL_OLDEST };
+    let refuse = frame::Refuse {
+        magic: MAGIC,
+        version,
+        reason: frame::RefuseReason::Version as u8,
+        oldest: PROTOCOL_OLDEST,
+    };
     for text in [end_of_a_send(welcome), end_of_a_send(refuse)] {
         let wanted = format!(
             "{} speaks protocol version {version}, this library version {PROTOCOL_VERSION}; install the same \
@@ -247,7 +253,13 @@ fn a_peer_that_is_lost_is_told_after_the_operations_before_it() {
     let Some(isthmus_proto::Action::Dial { lane, .. }) = victim.engine.poll_action() else { panic!() };
     victim.engine.lane_connected(0, lane);
     let reason = frame::RefuseReason::Subnet as u8;
-    victim.say(lane, frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason, oldest: PROTOCOL_OLDEST }, &[]).unwrap();
+    victim
+        .say(
+            lane,
+            frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason, oldest: PROTOCOL_OLDEST },
+            &[],
+        )
+        .unwrap();
     assert_eq!(victim.engine.poll_lost(), None, "the program has not seen the end of its message yet");
     assert!(victim.engine.poll_completion().unwrap().error.is_some());
     assert_eq!(victim.engine.poll_lost().map(|(lost, _)| lost), Some(peer));
@@ -256,7 +268,12 @@ fn a_peer_that_is_lost_is_told_after_the_operations_before_it() {
 #[test]
 fn a_refusal_for_the_subnet_says_which_one_was_expected() {
     let reason = frame::RefuseReason::Subnet as u8;
-    let text = end_of_a_send(frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason, oldest: PROTOCOL_OLDEST });
+    let text = end_of_a_send(frame::Refuse {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION,
+        reason,
+        oldest: PROTOCOL_OLDEST,
+    });
     let own = address(0);
     assert!(text.contains(&format!("not in AS {} subnet {}", own.as_id.0, own.subnet.0)), "{text}");
     assert!(text.contains("give both sides the same as_id and subnet"), "{text}");
@@ -550,7 +567,12 @@ fn obey(victim: &mut Victim, rng: &mut Rng, action: isthmus_proto::Action) {
                 credit: number(rng),
                 payload: 0,
             };
-            let refuse = frame::Refuse { magic: MAGIC, version: 9, reason: rng.below(6) as u8, oldest: PROTOCOL_OLDEST };
+            let refuse = frame::Refuse {
+                magic: MAGIC,
+                version: 9,
+                reason: rng.below(6) as u8,
+                oldest: PROTOCOL_OLDEST,
+            };
             let first: Frame = if rng.chance(950) { welcome.into() } else { refuse.into() };
             match victim.say(lane, first, &[]) {
                 Ok(()) => victim.lanes.push(lane),

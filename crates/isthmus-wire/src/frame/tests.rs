@@ -56,7 +56,10 @@ fn golden_vectors_of_the_handshake() {
         Welcome { magic: MAGIC, version: 2, source: address(), credit: 1, payload: 99 },
         &joined(&[&[2], b"ISTH", &[2, 0], &ADDRESS, &[1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0]]),
     );
-    golden(Refuse { magic: MAGIC, version: 4, reason: 1, oldest: 3 }, &joined(&[&[3], b"ISTH", &[4, 0, 1, 3, 0]]));
+    golden(
+        Refuse { magic: MAGIC, version: 4, reason: 1, oldest: 3 },
+        &joined(&[&[3], b"ISTH", &[4, 0, 1, 3, 0]]),
+    );
     golden(Ping { id: 9 }, &[34, 9, 0, 0, 0, 0, 0, 0, 0]);
     golden(Pong { id: 9 }, &[35, 9, 0, 0, 0, 0, 0, 0, 0]);
     golden(Bye { connection: 5 }, &[36, 5, 0, 0, 0]);

@@ -136,7 +136,10 @@ fn is_unproved(answer: &Result<(), PeerFault>) -> bool {
 fn both_ends_of_a_conversation_know_each_other() {
     let (mut victim, mut friend, lanes, said, answer) = conversation();
     for key in [address(0).key, address(1).key] {
-        assert!(![&said, &answer].iter().any(|bytes| bytes.windows(32).any(|part| part == key.0)), "in clear");
+        assert!(
+            ![&said, &answer].iter().any(|bytes| bytes.windows(32).any(|part| part == key.0)),
+            "in clear"
+        );
     }
     goes_on(&mut victim, &mut friend, lanes);
 }
@@ -294,8 +297,8 @@ fn who_answers_without_the_key_is_not_believed() {
 fn who_knows_no_key_is_told_what_to_do() {
     let mut closed = End::new(0, 0);
     let text = closed.engine.peer(&address(1).place()).expect_err("no key").to_string();
-    assert!(text.contains("admission") && text.contains("ISTHMUS_ADMISSION=open"), "{text}");
+    assert!(text.contains("admission") && text.contains("FI_ISTHMUS_ADMISSION=open"), "{text}");
     let mut open = Engine::new(Config::new(address(0).place()));
     let text = open.peer(&address(1)).expect_err("it proves nothing").to_string();
-    assert!(text.contains("ISTHMUS_ADMISSION"), "{text}");
+    assert!(text.contains("FI_ISTHMUS_ADMISSION"), "{text}");
 }

@@ -236,7 +236,8 @@ impl World {
         let own = |index| if routers > 0 { foreign(index) } else { address(index) };
         let locators = (0..routers).map(|router| ([127, 0, 0, 1], (ROUTER_PORT + router) as u16).into());
         let known: Vec<SocketAddr> = locators.collect();
-        let with_routers = |index| Config { routers: known.clone(), seed, ..Config::new(own(index)).closed(secret(index)) };
+        let with_routers =
+            |index| Config { routers: known.clone(), seed, ..Config::new(own(index)).closed(secret(index)) };
         let node = |index| Node {
             engine: Engine::new(config(with_routers(index))),
             mem: Arena::default(),
