@@ -52,7 +52,7 @@ fn spokes() {
     let spokes: Vec<_> = (0..count.parse().expect("a number")).map(|_| open()).collect();
     let mut out = std::io::stdout();
     for spoke in &spokes {
-        writeln!(out, "spoke {}", spoke.address()).expect("heard");
+        writeln!(out, "spoke {}", spoke.address().uri()).expect("heard");
     }
     out.flush().expect("heard");
     for spoke in &spokes {
