@@ -30,7 +30,7 @@ impl Engine {
 
     /// Why this endpoint may not talk to an address, if it may not.
     pub(super) fn unknown_key(&self, address: &Address) -> Option<Refusal> {
-        let text = match (self.is_closed(), address.key.is_none()) {
+        let text = match (self.is_closed(), address.key.is_none() || address.is_wildcard()) {
             _ if self.names_self(address) || *address == self.config.address => return None,
             (true, false) | (false, true) => return None,
             (true, true) => format!(

@@ -83,7 +83,9 @@ impl End {
             decoded => decoded?,
         } {
             let whole = frame.header_len() + frame.payload_len() as usize;
-            self.engine.handle(0, lane, &frame, &bytes[frame.header_len()..whole], &mut self.mem)?;
+            // Where there is less, the rest is waited for.
+            let Some(payload) = bytes.get(frame.header_len()..whole) else { return Ok(()) };
+            self.engine.handle(0, lane, &frame, payload, &mut self.mem)?;
             bytes = &bytes[whole..];
         }
         Ok(())
@@ -124,6 +126,7 @@ fn goes_on(victim: &mut End, friend: &mut End, [ours, theirs]: [LaneId; 2]) {
     victim.hear(ours, &said).expect("the friend's");
     assert_eq!(victim.received(), 1, "its message has come");
     assert!(victim.engine.poll_lost().is_none());
+    victim.engine.flush_acks();
     friend.hear(theirs, &victim.written(ours)).expect("the answer");
     assert!(friend.engine.is_drained());
 }
