@@ -313,6 +313,7 @@ impl Stream {
 
 /// What waits until no lane's shell fills its buffer any more.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are rarely any, and never many")]
 pub(crate) enum Lingering {
     /// The end of a message or of an operation that reads.
     Owner(Owner),
