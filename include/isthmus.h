@@ -28,7 +28,7 @@ extern "C" {
 #define ISTHMUS_ABI_VERSION 0
 
 /* Room for the address of any endpoint, with its end. */
-#define ISTHMUS_URI_MAX 1024
+#define ISTHMUS_URI_MAX 2048
 
 /* What calls return, and the status of events. Numbers never change their meaning. */
 enum isthmus_status {
@@ -257,7 +257,7 @@ int isthmus_create_endpoint(const char *device, const isthmus_endpoint_options *
  * peers are told. All events must have been returned: their data is void from now on. */
 int isthmus_destroy_endpoint(isthmus_endpoint endpoint);
 
-/* The address that peers need, as isthmus://AS.SUBNET/IP:PORT#INCARNATION; of an endpoint on
+/* The address that peers need, as isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY; of an endpoint on
  * several devices one for each, joined by commas, of which peers may use all or one. len is
  * the buffer's length; ISTHMUS_TOO_LONG where it is too short (ISTHMUS_URI_MAX is enough). */
 int isthmus_uri(isthmus_endpoint endpoint, char *uri, size_t len);

@@ -22,11 +22,12 @@ pub(crate) fn property(input: &[u8]) {
     if let Ok(address) = Address::from_bytes(input) {
         assert_eq!(address.to_bytes(), input[..Address::LEN]);
         assert_eq!(Address::from_bytes(&input[..Address::LEN]), Ok(address));
-        assert_eq!(address.to_string().parse(), Ok(address));
+        assert_eq!(address.uri().parse(), Ok(address));
+        assert_eq!(address.to_string().parse(), Ok(address.place()));
     }
     let Ok(text) = str::from_utf8(input) else { return };
     if let Ok(address) = text.parse::<Address>() {
         assert_eq!(Address::from_bytes(&address.to_bytes()), Ok(address), "{text}");
-        assert_eq!(address.to_string().parse(), Ok(address), "{text}");
+        assert_eq!(address.uri().parse(), Ok(address), "{text}");
     }
 }

@@ -11,7 +11,7 @@ use isthmus_proto::{
     RemoteRange, RmaRequest, SendRequest, Sink,
 };
 use isthmus_wire::frame::{self, Frame, HEADER_MAX, Hello, MAGIC, PROTOCOL_VERSION};
-use isthmus_wire::{Address, AsId, SubnetId};
+use isthmus_wire::{Address, AsId, Key, SubnetId};
 
 use crate::arena::{Arena, KEY};
 use crate::hello;
@@ -36,7 +36,13 @@ mod step {
 
 fn address(process: u8) -> Address {
     let locator = SocketAddr::from(([127, 0, 0, 1], 1000 + u16::from(process)));
-    Address { as_id: AsId(1), subnet: SubnetId(1), locator, incarnation: u32::from(process) + 1 }
+    Address {
+        as_id: AsId(1),
+        subnet: SubnetId(1),
+        locator,
+        incarnation: u32::from(process) + 1,
+        key: Key::NONE,
+    }
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
@@ -49,7 +55,13 @@ fn message(total: u64, payload: u32) -> frame::Message {
 }
 
 fn welcome() -> frame::Welcome {
-    frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source: address(1), credit: 1 << 16 }
+    frame::Welcome {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION,
+        source: address(1),
+        credit: 1 << 16,
+        payload: 0,
+    }
 }
 
 /// Messages, and accesses to memory.
@@ -453,7 +465,11 @@ fn understand(lane: &mut Lane, now: u64, engine: &mut Engine, mem: &mut Arena) -
                 engine.handle(now, lane.id, &frame, payload, mem)?;
                 bytes = &bytes[header + payload.len()..];
             }
-            None if matches!(frame, Frame::Atomic(_)) && payload <= HEADER_MAX => break,
+            None if matches!(frame, Frame::Atomic(_) | Frame::Hello(_) | Frame::Welcome(_))
+                && payload <= HEADER_MAX =>
+            {
+                break;
+            }
             None => {
                 engine.begin(now, lane.id, &frame, mem)?;
                 bytes = &bytes[header..];

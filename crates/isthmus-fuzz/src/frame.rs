@@ -12,8 +12,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         for (name, kind) in row.fields {
             match (*name, *kind) {
                 ("magic", _) => bytes.extend_from_slice(b"ISTH"),
-                ("version", _) => bytes.extend_from_slice(&[1, 0]),
-                (_, "Address") => bytes.extend_from_slice(&address::sample().to_bytes()),
+                ("version", _) => bytes.extend_from_slice(&[2, 0]),
+                (_, "Address") => bytes.extend_from_slice(&address::sample().place_bytes()),
                 (_, "u8") => bytes.push(1),
                 (_, "u32") => bytes.extend_from_slice(&[2, 0, 0, 0]),
                 (_, "u64") => bytes.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]),

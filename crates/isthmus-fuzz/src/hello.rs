@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use isthmus_router::hello::{NoHello, read};
 use isthmus_wire::frame::{Frame, Hello, MAGIC};
-use isthmus_wire::{Address, PROTOCOL_VERSION};
+use isthmus_wire::{Address, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::address::sample;
@@ -24,13 +24,14 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         with(0x01, |_| {}),
         with(0x87, |bytes| bytes.truncate(40)),
         with(0x00, |bytes| bytes.extend_from_slice(&[16; 60])),
-        with(0x03, |bytes| bytes[5] = 2),
+        with(0x03, |bytes| bytes[5] = 1),
         b"\x05GET / HTTP/1.1\r\n\r\n".to_vec(),
     ]
 }
 
 pub(crate) fn encoded(source: Address, target: Address) -> Vec<u8> {
-    let hello = Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit: 1 << 20, hops: 0 };
+    let (version, oldest) = (PROTOCOL_VERSION, PROTOCOL_OLDEST);
+    let hello = Hello { magic: MAGIC, version, source, target, credit: 1 << 20, hops: 0, oldest, payload: 0 };
     let mut bytes = Vec::new();
     Frame::from(hello).encode(&mut bytes);
     bytes
@@ -56,7 +57,13 @@ pub(crate) fn property(input: &[u8]) {
         Answer::None("stranger") => {
             assert_ne!(Frame::decode(&encoded(sample(), sample())), Frame::decode(bytes))
         }
-        Answer::None(_) => assert_ne!(bytes[5..7], PROTOCOL_VERSION.to_le_bytes()),
+        Answer::None(_) => {
+            let version = u16::from_le_bytes([bytes[5], bytes[6]]);
+            let Ok(Some(Frame::Hello(hello))) = Frame::decode(bytes) else {
+                return assert!(version < PROTOCOL_OLDEST, "version {version}");
+            };
+            assert!(hello.oldest > PROTOCOL_VERSION, "{hello:?}");
+        }
         Answer::Awaited => assert!(bytes.len() < Hello::LEN && stays_open),
     }
 }

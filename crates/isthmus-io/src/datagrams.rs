@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
 use isthmus_proto::{Channel, Completion, CompletionKind, OpError, PeerId, RecvRequest, SendRequest};
-use isthmus_wire::{Address, AsId, MessageHeader, SubnetId};
+use isthmus_wire::{Address, AsId, Key, MessageHeader, SubnetId};
 use parking_lot::Mutex;
 use socket2::{SockAddr, SockRef};
 
@@ -118,6 +118,7 @@ impl Datagrams {
             subnet: SubnetId(settings.subnet),
             locator: SocketAddr::new(ip, socket.local_addr()?.port()),
             incarnation: random_incarnation()?,
+            key: Key::NONE,
         };
         Ok(Self {
             address,

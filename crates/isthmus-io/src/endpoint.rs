@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isthmus_datagram::{EthernetError, is_frames_only};
-use isthmus_proto::{Config, Counters, Engine, PeerId, Refusal};
+use isthmus_proto::{Config, Counters, Engine, PeerId, Refusal, Secret};
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
 use isthmus_wakeup::{Turn, Wakeup};
-use isthmus_wire::{Address, AsId, SubnetId};
+use isthmus_wire::{Address, AsId, Key, SubnetId};
 
 use crate::burst::Burst;
 use crate::carrier::{Carriers, Tls};
@@ -26,7 +26,7 @@ use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
 use crate::watch::Watch;
-use crate::{Credit, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
+use crate::{Admission, Credit, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
 
 pub(crate) mod diagnosis;
 mod post;
@@ -154,6 +154,7 @@ impl Endpoint {
             subnet: SubnetId(settings.subnet),
             locator: at,
             incarnation: random_incarnation()?,
+            key: Key::NONE,
         };
         // Among several rails the route decides.
         let named = !settings.interface.is_empty() && also.is_empty();
@@ -174,6 +175,11 @@ impl Endpoint {
             seed: u64::from(address.incarnation),
             ..Config::new(address)
         };
+        let config = match settings.admission {
+            Admission::Closed => config.closed(random_secret()?),
+            Admission::Open => config,
+        };
+        let address = config.address;
         let shell = Shell::new(Carriers::new(settings, at.ip(), from, packets, tls), listeners)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;
@@ -384,6 +390,12 @@ impl Drop for Endpoint {
 pub(crate) fn random_incarnation() -> io::Result<u32> {
     let random = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(random.max(1))
+}
+
+fn random_secret() -> io::Result<Secret> {
+    let mut secret = Secret([0; 32]);
+    getrandom::fill(&mut secret.0).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(secret)
 }
 
 #[inline]

@@ -4,12 +4,13 @@
 use std::time::Instant;
 
 use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
-use isthmus_wire::Frame;
 use isthmus_wire::frame::Message;
+use isthmus_wire::{Frame, FrameError};
+use socket2::SockRef;
 
 use crate::carrier::{Carrier, Carriers, Transfer};
 use crate::lock::{Mutex, MutexGuard};
-use crate::log::info_sparingly;
+use crate::log::{info_sparingly, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::shell::{Core, loss_of};
 
@@ -255,7 +256,7 @@ pub(crate) fn read_some(
     }
     let room = lane.staging.len() - lane.read_to;
     if room == 0 {
-        return Err(fault(PeerFault::Frame("more than is ever sent before a lane's greeting")));
+        return Err(fault(lane, PeerFault::Frame("more than is ever sent before a lane's greeting")));
     }
     let room = if direct > 0 { room.min(STAGING_BEHIND_PAYLOAD) } else { room };
     let tail = lane.staging[lane.read_to..].as_mut_ptr();
@@ -275,13 +276,13 @@ pub(crate) fn read_some(
     let now = guard.now();
     let Core { engine, memory, .. } = &mut *guard;
     if handed_out {
-        engine.filled(id, n.min(direct) as u64, memory).map_err(fault)?;
+        engine.filled(id, n.min(direct) as u64, memory).map_err(|error| fault(lane, error))?;
     }
     lane.read_to += n.saturating_sub(direct);
     match came {
         Transfer::Bytes(0) => Err(LaneLoss::Closed),
         Transfer::Bytes(n) => {
-            understand(lane, id, now, engine, memory).map_err(fault)?;
+            understand(lane, id, now, engine, memory).map_err(|error| fault(lane, error))?;
             Ok(Some((n, direct + room)))
         }
         Transfer::Blocked => Ok(None),
@@ -311,9 +312,13 @@ pub(crate) fn read_short(
         left = left.checked_sub(1)?;
         memory.take_short(room)
     };
-    if engine.handle_messages(now, id, room, next, program).map_err(fault)? {
-        memory.tell();
-        return Ok(true);
+    match engine.handle_messages(now, id, room, next, program) {
+        Ok(true) => {
+            memory.tell();
+            return Ok(true);
+        }
+        Ok(false) => {}
+        Err(error) => return Err(fault(lane, error)),
     }
     spares.lend_staging(lane);
     let understood = read_bytes(lane, id, now, engine, program);
@@ -336,12 +341,18 @@ fn read_bytes(
         return Ok(false);
     }
     (lane.read_from, lane.read_to) = (0, n);
-    understand(lane, id, now, engine, program).map_err(fault)?;
+    understand(lane, id, now, engine, program).map_err(|error| fault(lane, error))?;
     Ok(lane.read_from == lane.read_to && !lane.streaming)
 }
 
-fn fault(fault: PeerFault) -> LaneLoss {
-    info_sparingly!("a lane is closed: {fault}");
+fn fault(lane: &Lane, fault: PeerFault) -> LaneLoss {
+    let from = lane.carrier.fd().and_then(|fd| SockRef::from(&fd).peer_addr().ok()?.as_socket());
+    let from = from.map_or_else(String::new, |from| format!(" (of {from})"));
+    if matches!(fault, PeerFault::Unproved(_)) {
+        warn_sparingly!("a lane is closed{from}: {fault}");
+    } else {
+        info_sparingly!("a lane is closed{from}: {fault}");
+    }
     LaneLoss::Broken(fault.to_string())
 }
 
@@ -386,7 +397,14 @@ fn understand_frames(
             lane.read_from += Message::LEN + payload.len();
             continue;
         }
-        let Some(frame) = Frame::decode(bytes)? else { return Ok(()) };
+        let frame = match Frame::decode(bytes) {
+            Err(FrameError::Version(_)) => {
+                engine.refuse_version(id);
+                return Ok(());
+            }
+            decoded => decoded?,
+        };
+        let Some(frame) = frame else { return Ok(()) };
         let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
         if let Some(payload) = bytes.get(header..header + payload) {
             engine.handle(now, id, &frame, payload, memory)?;

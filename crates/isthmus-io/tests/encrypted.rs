@@ -171,8 +171,7 @@ fn plain_and_encrypted_endpoints_tell_each_other_what_is_missing(by: Transport) 
 fn a_peer_that_is_not_there_is_an_error_that_names_it(by: Transport) {
     let keys = Keys::new();
     let a = open_with(&keys.settings(by, 7, &["as7.pem"]));
-    let peer =
-        a.peer(&"isthmus://7.0/127.0.0.1:1#00000001".parse().expect("an address")).expect("same subnet");
+    let peer = a.peer(&with_a_key("isthmus://7.0/127.0.0.1:1#00000001")).expect("same subnet");
     send(&a, peer, 1, &mut [1; 8]);
     let text = complete(&[&a], 1)[0].error.clone().expect("nobody listens there").to_string();
     assert!(text.contains("127.0.0.1:1") && text.contains("process has ended"), "{text}");

@@ -255,7 +255,7 @@ fn buffers_of_an_atomic_that_differ_in_length_are_refused() {
 
 fn a_peer_that_is_not_there_is_an_error_that_names_it(by: Transport) {
     let a = open_by(by);
-    let nobody = "isthmus://0.0/127.0.0.1:1#00000001".parse().expect("an address");
+    let nobody = with_a_key("isthmus://0.0/127.0.0.1:1#00000001");
     let peer = a.peer(&nobody).expect("same subnet");
     send(&a, peer, 1, &mut [1; 8]);
     let mut big = vec![1; 1 << 20];

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use isthmus_io::{Endpoint, Settings, Transport};
+use isthmus_io::{Admission, Endpoint, Settings, Transport};
 use isthmus_wire::Address;
 use support::*;
 
@@ -77,7 +77,9 @@ fn connected_to(port: u16) -> Vec<u16> {
 
 #[test]
 fn what_answered_is_dialled_again_after_a_reset() {
-    let settings = Settings { transport: Transport::Tcp, ..support::settings() };
+    // The forwarder is all that the near one knows of the far one.
+    let admission = Admission::Open;
+    let settings = Settings { transport: Transport::Tcp, admission, ..support::settings() };
     let open = || Endpoint::open(&settings, None, Arc::default()).expect("loopback is always there");
     let (near, far) = (open(), open());
     let forwarder = Forwarder::to(far.address().locator);

@@ -11,9 +11,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use isthmus_io::log::{Severity, set_hook};
-use isthmus_io::{Endpoint, Settings, Transport};
+use isthmus_io::{Admission, Endpoint, Settings, Transport};
 use isthmus_proto::PeerId;
 use support::*;
+
+/// A relay is all that an end knows of the other.
+fn settings() -> Settings {
+    Settings { admission: Admission::Open, ..support::settings() }
+}
+
+fn open_by(transport: Transport) -> Arc<Endpoint> {
+    Endpoint::open(&Settings { transport, ..settings() }, None, Arc::default()).expect("loopback")
+}
 
 /// Passes packets on between whoever comes and `target`, until it is cut, which it does itself
 /// once, in the midst of what passes.

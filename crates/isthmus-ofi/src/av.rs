@@ -541,7 +541,7 @@ mod tests {
         }
         assert_eq!(
             [libc::AF_INET, libc::AF_INET6, 0].map(|family| len(FI_FORMAT_UNSPEC, family)),
-            [16, 28, 32]
+            [16, 28, 64]
         );
         assert_eq!([libc::AF_INET, libc::AF_INET6, 0].map(|family| len(FI_SOCKADDR, family)), [16, 28, 16]);
     }

@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn uris_are_taken_whole() {
-        let text = "isthmus://3.7/10.1.2.3:4567#deadbeef";
-        assert_eq!(resolve(Some(text), Some("1"), false).expect("an address").to_string(), text);
+        let text = format!("isthmus://3.7/10.1.2.3:4567#deadbeef.{}", "7f".repeat(32));
+        assert_eq!(resolve(Some(&text), Some("1"), false).expect("an address").uri(), text);
         assert!(resolve(Some("tcp://10.1.2.3"), None, false).is_err());
     }
 

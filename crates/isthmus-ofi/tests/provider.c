@@ -46,7 +46,7 @@ static void open_all(void)
 	OK(fi_ep_bind(ep, &written->fid, FI_REMOTE_WRITE));
 	OK(fi_enable(ep));
 	WANT(fi_getname(&ep->fid, name, &len), -FI_ETOOSMALL);
-	WANT(len, 32);
+	WANT(len, 64);
 	OK(fi_getname(&ep->fid, name, &len));
 	WANT(fi_av_insert(av, name, 1, &self, 0, NULL), 1);
 }
@@ -314,8 +314,8 @@ static void insertions_may_end_with_an_event(void)
 	struct fid_av *vector;
 	struct fid_eq *eq;
 	fi_addr_t numbers[2] = { 7, 7 };
-	char names[64] = { 0 };
-	size_t len = 32;
+	char names[128] = { 0 };
+	size_t len = 64;
 	uint32_t event;
 	int context;
 

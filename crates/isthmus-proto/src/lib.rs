@@ -4,6 +4,7 @@
 //! asked for. Nothing here knows a socket, a clock, a thread or a raw pointer.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod atomics;
 mod engine;
 mod matching;
@@ -12,6 +13,7 @@ mod operation;
 mod service;
 mod window;
 
+pub use admission::Secret;
 pub use atomics::apply as apply_atomic;
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneKind, LaneLoss, LaneSample, Micros,

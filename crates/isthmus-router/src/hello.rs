@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use isthmus_wire::PROTOCOL_VERSION;
 use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
+use isthmus_wire::{PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -49,6 +49,9 @@ async fn read_unhurried(lane: &mut (impl AsyncRead + Unpin)) -> Result<Hello, No
         check_start(&bytes[..have])?;
     }
     match Frame::decode(&bytes) {
+        Ok(Some(Frame::Hello(hello))) if hello.oldest > PROTOCOL_VERSION => {
+            Err(NoHello::Version(hello.version))
+        }
         Ok(Some(Frame::Hello(hello))) => Ok(hello),
         _ => Err(NoHello::Stranger),
     }
@@ -62,10 +65,11 @@ fn check_start(bytes: &[u8]) -> Result<(), NoHello> {
         return Err(NoHello::Stranger);
     }
     match bytes.get(5..7) {
-        Some(version) if version != PROTOCOL_VERSION.to_le_bytes() => {
-            Err(NoHello::Version(u16::from_le_bytes([version[0], version[1]])))
-        }
-        _ => Ok(()),
+        Some(version) => match u16::from_le_bytes([version[0], version[1]]) {
+            version if version < PROTOCOL_OLDEST => Err(NoHello::Version(version)),
+            _ => Ok(()),
+        },
+        None => Ok(()),
     }
 }
 
@@ -78,7 +82,8 @@ pub(crate) fn encoded(frame: impl Into<Frame>) -> Vec<u8> {
 
 /// Says why not, and closes.
 pub(crate) async fn refuse(lane: &mut (impl AsyncRead + AsyncWrite + Unpin), reason: RefuseReason) {
-    let refuse = Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason: reason as u8 };
+    let (version, oldest) = (PROTOCOL_VERSION, PROTOCOL_OLDEST);
+    let refuse = Refuse { magic: MAGIC, version, reason: reason as u8, oldest };
     // Who does not take the answer does without.
     let _ = timeout(LINGER_TIME, async {
         lane.write_all(&encoded(refuse)).await?;

@@ -238,7 +238,9 @@ fn remedy(reason: RefuseReason) -> &'static str {
         RefuseReason::Loop => "maps of two routers that send a lane to each other",
         RefuseReason::Full => "limits.lanes and limits.memory",
         RefuseReason::Plain => "the endpoint's tls, and whether this router is among its routers",
-        RefuseReason::Stranger | RefuseReason::Closed | RefuseReason::Subnet => "the endpoint",
+        RefuseReason::Stranger | RefuseReason::Closed | RefuseReason::Subnet | RefuseReason::Unproved => {
+            "the endpoint"
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use isthmus_io::Settings;
 use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
 use isthmus_wire::rendezvous::{ANSWER_HEAD, Answer, NAME_MAX, Request, TEXT_MAX};
-use isthmus_wire::{Address, AsId, PROTOCOL_VERSION, SubnetId};
+use isthmus_wire::{Address, AsId, PROTOCOL_OLDEST, PROTOCOL_VERSION, SubnetId};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Error;
@@ -244,6 +244,8 @@ impl Way {
             target: self.target,
             credit: 0,
             hops: 0,
+            oldest: PROTOCOL_OLDEST,
+            payload: 0,
         };
         let mut words = Vec::new();
         Frame::from(hello).encode(&mut words);

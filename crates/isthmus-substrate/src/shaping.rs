@@ -32,7 +32,7 @@ impl Inner {
     pub(crate) fn shape(self: &Arc<Self>, state: &mut State, news: News) -> Event {
         match news {
             News::Requested { link, level, payload } => {
-                let peer = state.talk.describe(link).map(|d| self.peer_address(d.peer).to_string());
+                let peer = state.talk.describe(link).map(|d| self.peer_address(d.peer).uri());
                 let (inner, peer) = (self.clone(), peer.unwrap_or_default());
                 Event::Requested(Request { inner, id: link, level, payload, peer, decided: false })
             }

@@ -135,7 +135,8 @@ fn a_request_that_nobody_answers_ends_in_time() {
 #[test]
 fn who_is_not_there_is_told_with_what_to_do() {
     let a = open();
-    a.connect("isthmus://0.0/127.0.0.1:1#00000001", b"", Level::Ro, 1, &Default::default()).expect("asked");
+    let nobody = format!("isthmus://0.0/127.0.0.1:1#00000001.{}", "01".repeat(32));
+    a.connect(&nobody, b"", Level::Ro, 1, &Default::default()).expect("asked");
     match next(&a, &a) {
         Event::ConnectFailed { why: Failure::PeerGone(text), .. } => {
             assert!(text.contains("127.0.0.1:1"), "{text}");
@@ -144,6 +145,8 @@ fn who_is_not_there_is_told_with_what_to_do() {
     }
     let far = a.connect("isthmus://3.7/127.0.0.1:1", b"", Level::Ro, 1, &Default::default());
     assert!(matches!(far, Err(Error::Unreachable(text)) if text.contains("routers")));
+    let no_key = a.connect("isthmus://0.0/127.0.0.1:1", b"", Level::Ro, 1, &Default::default());
+    assert!(matches!(no_key, Err(Error::Unreachable(text)) if text.contains("FI_ISTHMUS_ADMISSION=open")));
     let text = a.connect("tcp://here", b"", Level::Ro, 1, &Default::default());
     assert!(matches!(text, Err(Error::Uri(text)) if text.contains("isthmus://")));
 }

@@ -103,7 +103,8 @@ fn of_several_ways_that_of_the_highest_priority_is_taken() {
 fn where_nobody_answers_by_the_best_way_the_next_one_is_taken() {
     let substrate = configured(BOTH);
     let (a, b) = (open_on(&substrate, "*"), open_on(&substrate, "site"));
-    let (nobody, nor_there) = ("isthmus://3.2/127.0.0.1:1#1", "isthmus://3.2/127.0.0.1:2#1");
+    let at = |port| format!("isthmus://3.2/127.0.0.1:{port}#1.{}", "01".repeat(32));
+    let (nobody, nor_there) = (at(1), at(2));
     for level in LEVELS {
         let uri = format!("{nobody}, {nor_there},{}", b.uri());
         a.connect(&uri, b"hello", level, 1, &Default::default()).expect("asked");

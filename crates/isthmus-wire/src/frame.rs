@@ -12,8 +12,11 @@ use std::fmt;
 
 use crate::Address;
 
-/// Version of the protocol; both ends of a lane must agree.
-pub const PROTOCOL_VERSION: u16 = 1;
+/// The newest version of the protocol that this build speaks. Since version 2 a Hello proves who sends it.
+pub const PROTOCOL_VERSION: u16 = 2;
+
+/// The oldest version of the protocol that this build speaks.
+pub const PROTOCOL_OLDEST: u16 = 2;
 
 /// First field of [`Hello`] and [`Welcome`]: tells an Isthmus peer from anything else.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"ISTH");
@@ -42,6 +45,9 @@ pub enum FrameError {
     /// An address inside the frame is malformed.
     #[error("malformed address in a frame")]
     Address,
+    /// A Hello of a version older than [`PROTOCOL_OLDEST`], whose rest is not like ours.
+    #[error("protocol version {0}, which is older than this build speaks")]
+    Version(u16),
 }
 
 /// A type that can be a field of a frame.
@@ -71,12 +77,13 @@ macro_rules! integer_field {
 integer_field!(u8, u16, u32, u64);
 
 impl Field for Address {
-    const LEN: usize = Address::LEN;
+    const LEN: usize = Address::PLACE_LEN;
+    /// Without its key, which is a secret.
     fn put(&self, out: &mut [u8]) {
-        out.copy_from_slice(&self.to_bytes());
+        out.copy_from_slice(&self.place_bytes());
     }
     fn get(bytes: &[u8]) -> Result<Self, FrameError> {
-        Address::from_bytes(bytes).map_err(|_| FrameError::Address)
+        Address::from_place(bytes).map_err(|_| FrameError::Address)
     }
 }
 
@@ -91,6 +98,17 @@ impl Field for [u64; ACK_WORDS] {
             *word = u64::get(raw)?;
         }
         Ok(words)
+    }
+}
+
+/// An older Hello is shorter than ours: what is missing of it would be waited for in vain.
+fn check_version(bytes: &[u8]) -> Result<(), FrameError> {
+    let Some(&[1, magic @ .., low, high]) = bytes.first_chunk::<7>() else { return Ok(()) };
+    match u16::from_le_bytes([low, high]) {
+        version if magic == MAGIC.to_le_bytes() && version < PROTOCOL_OLDEST => {
+            Err(FrameError::Version(version))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -182,6 +200,7 @@ macro_rules! frames {
             /// Decodes the header at the front of `bytes`; `None` where more bytes are needed.
             pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
                 let Some(&tag) = bytes.first() else { return Ok(None) };
+                check_version(bytes)?;
                 let frame = match tag {
                     $($tag => {
                         if bytes.len() < $name::LEN {
@@ -230,17 +249,24 @@ frames! {
         credit: u64,
         /// Routers passed so far; each adds itself.
         hops: u8,
+        /// [`PROTOCOL_OLDEST`] of the sender.
+        oldest: u16,
+        /// Length of the proof of who connects, which follows: the first message of a Noise handshake. None where the
+        /// sender does not know the target's key. Bytes.
+        payload: u32,
     }
     /// Accepts a lane; the first frame of the side that listens.
     Welcome = 2 {
         /// [`MAGIC`].
         magic: u32,
-        /// [`PROTOCOL_VERSION`] of the sender.
+        /// The newest version of the protocol that both ends speak.
         version: u16,
         /// Who answers.
         source: Address,
         /// Credit limit granted with the lane. Bytes.
         credit: u64,
+        /// Length of the proof of who answers, which follows: the second message of the handshake. Bytes.
+        payload: u32,
     }
     /// Refuses a lane, instead of Welcome: the peer does, or a router on the way. The
     /// sender closes after it.
@@ -251,6 +277,8 @@ frames! {
         version: u16,
         /// A [`RefuseReason`].
         reason: u8,
+        /// [`PROTOCOL_OLDEST`] of the sender.
+        oldest: u16,
     }
     /// Before Hello, from the side that connects: the lane's bytes could go over a local
     /// fabric. The payload lists the ways, best first: see `isthmus-fabric`.
@@ -605,10 +633,12 @@ pub enum RefuseReason {
     Full = 10,
     /// The endpoint takes encrypted lanes only.
     Plain = 11,
+    /// The endpoint admits only those who know its whole address, and the Hello proves nothing.
+    Unproved = 12,
 }
 
 impl RefuseReason {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Version,
         Self::Stranger,
         Self::Closed,
@@ -620,6 +650,7 @@ impl RefuseReason {
         Self::Loop,
         Self::Full,
         Self::Plain,
+        Self::Unproved,
     ];
 
     /// The reason with this number.
@@ -665,6 +696,8 @@ impl Frame {
     /// Payload bytes that follow the header.
     pub fn payload_len(&self) -> u32 {
         match self {
+            Self::Hello(frame) => frame.payload,
+            Self::Welcome(frame) => frame.payload,
             Self::Offer(frame) => frame.payload,
             Self::Answer(frame) => frame.payload,
             Self::Packet(frame) => frame.payload,

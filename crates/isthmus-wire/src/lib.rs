@@ -11,7 +11,7 @@ pub mod frame;
 mod hash;
 pub mod rendezvous;
 
-pub use address::{Address, AddressError, AsId, Locator, SubnetId};
+pub use address::{Address, AddressError, AsId, Key, Locator, SubnetId};
 pub use datagram::MessageHeader;
-pub use frame::{Frame, FrameError, PROTOCOL_VERSION};
+pub use frame::{Frame, FrameError, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 pub use hash::fnv1a;

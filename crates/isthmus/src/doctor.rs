@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isthmus_io::{Endpoint, Settings, TlsMode, Why};
+use isthmus_io::{Admission, Endpoint, Settings, TlsMode, Why};
 use isthmus_proto::{Channel, Completion, Level, Options, PeerId, RecvRequest, SendRequest};
 use isthmus_units::{Rate, Span};
 use isthmus_wire::Address;
@@ -245,6 +245,10 @@ fn shared_memory() -> Finding {
 
 /// Opens an endpoint, talks to itself, and to the peer if one is named.
 fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
+    // A peer that is named by host and port only tells whether it is there, and its versions of the protocol.
+    let knows_whole = args.peer.as_ref().is_none_or(|peer| peer.contains('#'));
+    let admission = if knows_whole { settings.admission } else { Admission::Open };
+    let settings = &Settings { admission, ..settings.clone() };
     let endpoint = match Endpoint::open(settings, None, Arc::default()) {
         Ok(endpoint) => endpoint,
         Err(error) => {

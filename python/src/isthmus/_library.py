@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, List
 
 ABI_VERSION = 0
-URI_MAX = 1024
+URI_MAX = 2048
 
 
 class Level(enum.IntEnum):

@@ -52,6 +52,12 @@ macro_rules! by_each_way {
 #[allow(unused_imports, reason = "no test uses all of it")]
 pub(crate) use by_each_way;
 
+/// This address, with some key.
+pub fn with_a_key(text: &str) -> isthmus_wire::Address {
+    let address = text.parse().expect("an address");
+    isthmus_wire::Address { key: isthmus_wire::Key([1; 32]), ..address }
+}
+
 pub fn iovec(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }

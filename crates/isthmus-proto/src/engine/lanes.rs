@@ -1,6 +1,6 @@
 //! Lanes: how they come up and greet. How they break is in `losses.rs`, how a peer is given up in `parting.rs`.
 
-use isthmus_wire::frame::{self, MAGIC, PROTOCOL_VERSION, RefuseReason};
+use isthmus_wire::frame::{self, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError};
 
 use super::state::{Kind, Lane, LaneState, Micros, Proof, Trouble};
@@ -17,6 +17,9 @@ pub enum PeerFault {
     /// A frame that makes no sense where it came.
     #[error("{0}")]
     Frame(&'static str),
+    /// It has not proved who it is; why.
+    #[error("who it is was not proved: {0}")]
+    Unproved(&'static str),
 }
 
 /// Why a lane ended.
@@ -67,13 +70,11 @@ impl Engine {
             return self.close_lane(lane);
         }
         let credit = self.grant(peer);
-        let source = self.config.address;
         // The other end knows by its locator which way the lane takes.
         let target = self.by_way(peer, self.lanes[lane.0 as usize].way);
-        let hello = frame::Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit, hops: 0 };
+        self.greet(peer, lane, target, credit);
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Greeting;
-        record.control.push_back(hello.into());
         record.pinged_at = Some(now);
         let patience = patience(record);
         self.timers.insert((now + patience, peer));
@@ -229,6 +230,7 @@ impl Engine {
         now: Micros,
         lane: LaneId,
         hello: &frame::Hello,
+        payload: &[u8],
     ) -> Result<(), PeerFault> {
         if hello.magic != MAGIC || hello.source.is_wildcard() {
             return Err(PeerFault::Frame("not an isthmus peer"));
@@ -239,19 +241,23 @@ impl Engine {
             self.refuse(lane, reason);
             return Ok(());
         }
+        let heard = self.check_hello(hello, payload)?;
+        if self.is_routed(&hello.source) && (hello.hops == 0 || !self.has_routers()) {
+            self.refuse(lane, RefuseReason::Subnet);
+            return Ok(());
+        }
         if self.awaits_the_one() {
             // It may be that one, whose lane brings the same soon; this one it dials again.
             self.close_lane(lane);
             return Ok(());
         }
-        if hello.source == self.config.address {
+        if hello.source == self.config.address.place() {
             // This endpoint has dialled itself by another locator. It learns that from the answer (`on_welcome`).
-            self.welcome(lane, 0);
+            self.welcome(lane, 0, heard);
             self.close_lane(lane);
             return Ok(());
         }
-        let peer = self.enter_peer(hello.source);
-        let peer = self.resolve(peer);
+        let peer = self.enter_caller(hello.source, heard.as_ref())?;
         // A peer that is owed something while we close may come back for it.
         let closing = self.closing;
         let parted = self.parted;
@@ -278,7 +284,7 @@ impl Engine {
             record.through_routers = true;
         }
         record.way = way;
-        self.welcome(lane, credit);
+        self.welcome(lane, credit, heard);
         let record = &mut self.lanes[lane.0 as usize];
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
@@ -288,30 +294,26 @@ impl Engine {
         Ok(())
     }
 
-    fn welcome(&mut self, lane: LaneId, credit: u64) {
-        let source = self.config.address;
-        let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit };
-        self.lanes[lane.0 as usize].control.push_back(welcome.into());
-    }
-
+    /// What is said to somebody who has not proved anything: nothing about this endpoint but what it asks of all.
     fn objection(&self, hello: &frame::Hello, proof: Proof) -> Option<RefuseReason> {
         let own = self.config.address;
-        if hello.version != PROTOCOL_VERSION {
+        if hello.version < PROTOCOL_OLDEST || hello.oldest > PROTOCOL_VERSION {
             Some(RefuseReason::Version)
         } else if self.config.proved_only && proof == Proof::None {
             Some(RefuseReason::Plain)
+        } else if self.is_closed() && hello.payload == 0 {
+            Some(RefuseReason::Unproved)
         } else if !hello.target.is_wildcard() && hello.target.incarnation != own.incarnation {
             Some(RefuseReason::Stranger)
-        } else if self.is_routed(&hello.source) && (hello.hops == 0 || !self.has_routers()) {
-            Some(RefuseReason::Subnet)
         } else {
             None
         }
     }
 
-    fn refuse(&mut self, lane: LaneId, reason: RefuseReason) {
+    pub(super) fn refuse(&mut self, lane: LaneId, reason: RefuseReason) {
         let record = &mut self.lanes[lane.0 as usize];
-        let refuse = frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason: reason as u8 };
+        let (reason, oldest) = (reason as u8, PROTOCOL_OLDEST);
+        let refuse = frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason, oldest };
         record.control.push_back(refuse.into());
         self.close_lane(lane);
     }
@@ -332,6 +334,7 @@ impl Engine {
         now: Micros,
         lane: LaneId,
         welcome: &frame::Welcome,
+        payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
         if welcome.magic != MAGIC {
@@ -339,17 +342,18 @@ impl Engine {
         }
         let Some(mut peer) = self.lanes[lane.0 as usize].peer else { return Ok(()) };
         let target = self.peers[peer.0 as usize].address;
-        if welcome.version != PROTOCOL_VERSION {
+        if !(PROTOCOL_OLDEST..=PROTOCOL_VERSION).contains(&welcome.version) {
             // Another attempt would find the same version.
             self.close_lane(lane);
             self.fail_peer(peer, other_version(&target, welcome.version), mem);
             return Ok(());
         }
-        if welcome.source.is_wildcard() || !(target.is_wildcard() || target == welcome.source) {
+        if welcome.source.is_wildcard() || !(target.is_wildcard() || target.place() == welcome.source) {
             return Err(PeerFault::Frame("an answer in another's name"));
         }
+        self.check_welcome(lane, welcome, payload)?;
         check_name(self.lanes[lane.0 as usize].proof, &welcome.source)?;
-        if welcome.source == self.config.address {
+        if welcome.source == self.config.address.place() {
             self.meet_self(peer, lane, mem);
             return Ok(());
         }

@@ -12,6 +12,7 @@ mod counting;
 mod credit;
 mod decisions;
 mod granted;
+mod greeting;
 mod lanes;
 mod late;
 mod leases;
@@ -40,6 +41,7 @@ use std::net::SocketAddr;
 use isthmus_wire::Address;
 use slab::Slab;
 
+use crate::admission::{Identity, Secret};
 use crate::matching::{Matcher, Posted};
 use crate::memory::{Memory, Place};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
@@ -89,6 +91,9 @@ pub struct Config {
     pub calls_one: bool,
     /// Of the choice among routers.
     pub seed: u64,
+    /// Where there is one, the endpoint admits only those who prove that they know its whole address, and proves itself
+    /// to them; `address` must have its key. See [`Config::closed`]. Default none: it admits everybody.
+    pub secret: Option<Secret>,
 }
 
 impl Config {
@@ -119,7 +124,14 @@ impl Config {
             also: Vec::new(),
             calls_one: false,
             seed: 1,
+            secret: None,
         }
+    }
+
+    /// The same of an endpoint that admits only those who know its address, which is given the key.
+    #[must_use]
+    pub fn closed(self, secret: Secret) -> Self {
+        Self { address: Address { key: secret.key(), ..self.address }, secret: Some(secret), ..self }
     }
 }
 
@@ -211,6 +223,8 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
+    /// Where peers have to prove who they are.
+    identity: Option<Identity>,
     peers: Vec<Peer>,
     by_address: HashMap<Address, PeerId>,
     warm: Warm,
@@ -262,6 +276,7 @@ impl Engine {
             clock: 0,
             probed_at: 0,
             lost: None,
+            identity: config.secret.map(Identity::new),
             config,
             peers: Vec::new(),
             by_address: HashMap::new(),
@@ -309,6 +324,9 @@ impl Engine {
                  routers, or give both sides the same as_id and subnet",
                 address.as_id.0, address.subnet.0, own.as_id.0, own.subnet.0
             )));
+        }
+        if let Some(refusal) = self.unknown_key(address) {
+            return Err(refusal);
         }
         Ok(self.enter_peer(*address))
     }

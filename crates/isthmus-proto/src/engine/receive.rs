@@ -67,7 +67,7 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        let Some(peer) = self.speaker(now, lane, frame, mem)? else { return Ok(()) };
+        let Some(peer) = self.speaker(now, lane, frame, payload, mem)? else { return Ok(()) };
         let target = self.target(peer, frame, payload.len() as u64, true, mem)?;
         let len = payload.len() as u64;
         let target = match target {
@@ -99,7 +99,10 @@ impl Engine {
         if matches!(frame, Frame::Atomic(_)) {
             return Err(PeerFault::Frame("an atomic operation's operands are too long"));
         }
-        let target = match self.speaker(now, lane, frame, mem)? {
+        if matches!(frame, Frame::Hello(_) | Frame::Welcome(_)) {
+            return Err(PeerFault::Frame("a greeting's proof is too long"));
+        }
+        let target = match self.speaker(now, lane, frame, &[], mem)? {
             Some(peer) => self.target(peer, frame, len, false, mem)?,
             None => Target::Discard,
         };
@@ -188,6 +191,7 @@ impl Engine {
         now: Micros,
         lane: LaneId,
         frame: &Frame,
+        payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<Option<PeerId>, PeerFault> {
         self.clock = now;
@@ -200,9 +204,11 @@ impl Engine {
             late.recent = Some(lane);
         }
         match (frame, state) {
-            (Frame::Hello(hello), LaneState::Listening) => self.on_hello(now, lane, hello).map(|()| None),
+            (Frame::Hello(hello), LaneState::Listening) => {
+                self.on_hello(now, lane, hello, payload).map(|()| None)
+            }
             (Frame::Welcome(welcome), LaneState::Greeting) => {
-                self.on_welcome(now, lane, welcome, mem).map(|()| None)
+                self.on_welcome(now, lane, welcome, payload, mem).map(|()| None)
             }
             (Frame::Refuse(refuse), LaneState::Greeting) => {
                 self.on_refuse(lane, refuse, mem);

@@ -179,6 +179,10 @@ impl Engine {
                 "the endpoint at {address} takes encrypted lanes only; set tls to required here too, with \
                  tls_certificate, tls_key and tls_authorities"
             )),
+            Some(RefuseReason::Unproved) => OpError::Unreachable(format!(
+                "the endpoint at {address} admits only those who know its whole address; give this one that address \
+                 (fi_getname), or set admission to open at both ends (FI_ISTHMUS_ADMISSION=open)"
+            )),
             Some(RefuseReason::Subnet) if self.is_routed(&address) => OpError::Unreachable(format!(
                 "the endpoint at {address} knows no router back to AS {} subnet {}; set routers there too",
                 self.config.address.as_id.0, self.config.address.subnet.0

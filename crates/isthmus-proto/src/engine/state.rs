@@ -313,6 +313,7 @@ impl Stream {
 
 /// What waits until no lane's shell fills its buffer any more.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are rarely any, and never many")]
 pub(crate) enum Lingering {
     /// The end of a message or of an operation that reads.
     Owner(Owner),
@@ -380,6 +381,8 @@ pub(crate) struct Lane {
     pub(crate) peer: Option<PeerId>,
     /// Handshake and liveness frames, sent before anything else.
     pub(crate) control: VecDeque<Frame>,
+    /// Until both ends have greeted.
+    pub(crate) greeting: Option<Box<super::greeting::Greeting>>,
     pub(crate) stream: Option<Box<Stream>>,
     /// The shell has written all that it took.
     pub(crate) writable: bool,
@@ -424,6 +427,7 @@ impl Lane {
             proof: Proof::None,
             peer,
             control: VecDeque::new(),
+            greeting: None,
             stream: None,
             writable: true,
             queued: false,
@@ -599,6 +603,8 @@ impl Empty for Trouble {
 pub(crate) struct Connection {
     pub(crate) lanes: Vec<LaneId>,
     pub(crate) dialing: u32,
+    /// Those of the Hellos in either direction.
+    pub(crate) hellos: crate::admission::Numbers,
     /// It is among those that keep their memory (`sparse.rs`).
     pub(crate) warm: bool,
     /// Its messages are compared with announcements: none goes the short way (`short.rs`).

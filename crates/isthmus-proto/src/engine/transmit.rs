@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use isthmus_wire::frame::{self, Frame};
 
+use super::greeting::proof_of;
 use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
@@ -126,6 +127,11 @@ impl Engine {
         // Taken whole: a lane that is up keeps no room for its greeting.
         for frame in std::mem::take(&mut record.control) {
             batch.push_frame(&frame);
+            if let Some(proof) = proof_of(&frame, record.greeting.as_deref()) {
+                batch.push_bytes(&proof);
+                // That of a lane that we dial checks the answer.
+                record.greeting.take_if(|_| !record.dialled);
+            }
         }
         if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
             let connection = self.connection(peer);

@@ -61,7 +61,7 @@ impl Engine {
         also: &frame::Also,
     ) -> Result<(), PeerFault> {
         let known = self.peers[peer.0 as usize].address;
-        if (Address { locator: known.locator, ..also.address }) != known {
+        if (Address { locator: known.locator, ..also.address }) != known.place() {
             return Err(PeerFault::Frame("a way to somebody else"));
         }
         if self.lanes[lane.0 as usize].through_routers || also.address.locator == known.locator {

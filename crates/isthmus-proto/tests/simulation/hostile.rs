@@ -1,18 +1,24 @@
 //! Peers that do what no correct peer does: no frame may panic, and none may make
 //! memory grow without bound.
 
+mod admission;
 mod announced;
 
 use isthmus_proto::{
     Batch, Channel, Config, Engine, LaneId, LaneLoss, Options, PeerFault, RecvRequest, RemoteRange,
     RmaRequest, SendRequest,
 };
-use isthmus_wire::frame::{self, ACK_WORDS, Frame, MAGIC, PROTOCOL_VERSION};
+use isthmus_wire::frame::{self, ACK_WORDS, Frame, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 use isthmus_wire::{Address, AsId};
 
 use crate::arena::{Arena, KEY};
 use crate::rng::Rng;
-use crate::world::address;
+use crate::world::address as keyed;
+
+/// The address of a process that admits everybody.
+fn address(node: usize) -> Address {
+    keyed(node).place()
+}
 
 /// An engine and the lanes of one peer that speaks freely.
 struct Victim {
@@ -41,14 +47,7 @@ impl Victim {
     /// A lane on which the peer has greeted.
     fn open(&mut self) -> LaneId {
         let lane = self.engine.lane_accepted();
-        let hello = frame::Hello {
-            magic: MAGIC,
-            version: PROTOCOL_VERSION,
-            source: address(1),
-            target: address(0),
-            credit: 1 << 20,
-            hops: 0,
-        };
+        let hello = self::hello(1 << 20);
         self.say(lane, hello, &[]).unwrap();
         lane
     }
@@ -71,6 +70,20 @@ impl Victim {
             }
         }
         frames
+    }
+}
+
+/// The greeting of process 1.
+fn hello(credit: u64) -> frame::Hello {
+    frame::Hello {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION,
+        source: address(1),
+        target: address(0),
+        credit,
+        hops: 0,
+        oldest: PROTOCOL_OLDEST,
+        payload: 0,
     }
 }
 
@@ -99,6 +112,8 @@ fn a_peer_of_another_version_is_refused() {
         target: address(0),
         credit: 0,
         hops: 0,
+        oldest: PROTOCOL_VERSION + 1,
+        payload: 0,
     };
     victim.say(lane, hello, &[]).unwrap();
     let answer = victim.drain();
@@ -109,14 +124,7 @@ fn a_peer_of_another_version_is_refused() {
 
 #[test]
 fn what_is_no_greeting_of_a_peer_is_a_fault() {
-    let good = frame::Hello {
-        magic: MAGIC,
-        version: PROTOCOL_VERSION,
-        source: address(1),
-        target: address(0),
-        credit: u64::MAX,
-        hops: 0,
-    };
+    let good = hello(u64::MAX);
     for hello in [
         frame::Hello { magic: 7, ..good },
         frame::Hello { source: Address { incarnation: 0, ..address(1) }, ..good },
@@ -138,14 +146,7 @@ fn what_is_no_greeting_of_a_peer_is_a_fault() {
 
 #[test]
 fn who_takes_proved_lanes_only_refuses_others_and_holds_peers_to_their_certificates() {
-    let hello = frame::Hello {
-        magic: MAGIC,
-        version: PROTOCOL_VERSION,
-        source: address(1),
-        target: address(0),
-        credit: 0,
-        hops: 0,
-    };
+    let hello = self::hello(0);
     let greeted = |prove: &dyn Fn(&mut Engine, LaneId)| {
         let mut victim = Victim::with(Config { proved_only: true, ..Config::new(address(0)) });
         let lane = victim.engine.lane_accepted();
@@ -196,7 +197,8 @@ fn an_answer_in_another_name_is_a_fault() {
                 panic!()
             };
             victim.engine.lane_connected(0, lane);
-            let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit: 0 };
+            let welcome =
+                frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit: 0, payload: 0 };
             let answer = victim.say(lane, welcome, &[]);
             assert_eq!(answer.is_err(), !typed || source.is_wildcard());
         }
@@ -225,8 +227,13 @@ fn end_of_a_send(answer: impl Into<Frame>) -> String {
 #[test]
 fn an_answer_of_another_version_ends_the_operation_and_names_both() {
     let version = PROTOCOL_VERSION + 6;
-    let welcome = frame::Welcome { magic: MAGIC, version, source: address(1), credit: 0 };
-    let refuse = frame::Refuse { magic: MAGIC, version, reason: frame::RefuseReason::Version as u8 };
+    let welcome = frame::Welcome { magic: MAGIC, version, source: address(1), credit: 0, payload: 0 };
+    let refuse = frame::Refuse {
+        magic: MAGIC,
+        version,
+        reason: frame::RefuseReason::Version as u8,
+        oldest: PROTOCOL_OLDEST,
+    };
     for text in [end_of_a_send(welcome), end_of_a_send(refuse)] {
         let wanted = format!(
             "{} speaks protocol version {version}, this library version {PROTOCOL_VERSION}; install the same \
@@ -246,7 +253,13 @@ fn a_peer_that_is_lost_is_told_after_the_operations_before_it() {
     let Some(isthmus_proto::Action::Dial { lane, .. }) = victim.engine.poll_action() else { panic!() };
     victim.engine.lane_connected(0, lane);
     let reason = frame::RefuseReason::Subnet as u8;
-    victim.say(lane, frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason }, &[]).unwrap();
+    victim
+        .say(
+            lane,
+            frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason, oldest: PROTOCOL_OLDEST },
+            &[],
+        )
+        .unwrap();
     assert_eq!(victim.engine.poll_lost(), None, "the program has not seen the end of its message yet");
     assert!(victim.engine.poll_completion().unwrap().error.is_some());
     assert_eq!(victim.engine.poll_lost().map(|(lost, _)| lost), Some(peer));
@@ -255,7 +268,12 @@ fn a_peer_that_is_lost_is_told_after_the_operations_before_it() {
 #[test]
 fn a_refusal_for_the_subnet_says_which_one_was_expected() {
     let reason = frame::RefuseReason::Subnet as u8;
-    let text = end_of_a_send(frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason });
+    let text = end_of_a_send(frame::Refuse {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION,
+        reason,
+        oldest: PROTOCOL_OLDEST,
+    });
     let own = address(0);
     assert!(text.contains(&format!("not in AS {} subnet {}", own.as_id.0, own.subnet.0)), "{text}");
     assert!(text.contains("give both sides the same as_id and subnet"), "{text}");
@@ -532,14 +550,7 @@ fn assault(seed: u64) {
 
 fn greet(victim: &mut Victim, rng: &mut Rng) {
     let lane = victim.engine.lane_accepted();
-    let hello = frame::Hello {
-        magic: MAGIC,
-        version: PROTOCOL_VERSION,
-        source: address(1),
-        target: address(0),
-        credit: number(rng),
-        hops: 0,
-    };
+    let hello = hello(number(rng));
     if victim.say(lane, hello, &[]).is_ok() {
         victim.lanes.push(lane);
     }
@@ -554,8 +565,14 @@ fn obey(victim: &mut Victim, rng: &mut Rng, action: isthmus_proto::Action) {
                 version: PROTOCOL_VERSION,
                 source: if rng.chance(900) { address(1) } else { address(2) },
                 credit: number(rng),
+                payload: 0,
             };
-            let refuse = frame::Refuse { magic: MAGIC, version: 9, reason: rng.below(6) as u8 };
+            let refuse = frame::Refuse {
+                magic: MAGIC,
+                version: 9,
+                reason: rng.below(6) as u8,
+                oldest: PROTOCOL_OLDEST,
+            };
             let first: Frame = if rng.chance(950) { welcome.into() } else { refuse.into() };
             match victim.say(lane, first, &[]) {
                 Ok(()) => victim.lanes.push(lane),

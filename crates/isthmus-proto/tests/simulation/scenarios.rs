@@ -7,7 +7,7 @@ use isthmus_wire::frame::Status;
 use isthmus_wire::{Address, SubnetId};
 
 use crate::program::{How, Program};
-use crate::world::{Net, Node, World, address, locator};
+use crate::world::{Net, Node, World, address, locator, open};
 
 pub(crate) const TAGGED: Channel = Channel::Tagged;
 const UNTAGGED: Channel = Channel::Untagged;
@@ -219,24 +219,24 @@ fn a_peer_out_of_reach_fails_in_bounded_time() {
 
 #[test]
 fn a_wildcard_that_is_a_known_peer_joins_it() {
-    let mut program = calm(2);
+    let mut program = program(2, Net::calm(), open);
     program.recv(1, None, TAGGED, Some(1), 2 << 20);
     program.recv(1, None, TAGGED, Some(1), 100);
     program.send(0, 1, TAGGED, 1, 1 << 20, How::default());
-    let typed = Address { incarnation: 0, ..address(1) };
+    let typed = Address { incarnation: 0, ..address(1).place() };
     let wildcard = program.world.nodes[0].engine.peer(&typed).unwrap();
     let known = program.world.peer(0, 1);
     assert_ne!(wildcard, known);
     program.send_to(0, 1, wildcard, TAGGED, 1, 50, How::default());
     program.settle();
-    assert_eq!(program.world.nodes[0].engine.peer_address(wildcard), Some(address(1)));
+    assert_eq!(program.world.nodes[0].engine.peer_address(wildcard), Some(address(1).place()));
     assert_eq!(program.completed, 4);
     program.expect_rest();
 }
 
 #[test]
 fn a_wildcard_becomes_the_peer_that_answers() {
-    let mut program = calm(2);
+    let mut program = program(2, Net::calm(), open);
     let typed = Address::from(address(1).locator);
     let wildcard = program.world.nodes[0].engine.peer(&typed).unwrap();
     program.recv(1, None, TAGGED, Some(1), 2 << 20);
@@ -254,7 +254,7 @@ fn a_wildcard_becomes_the_peer_that_answers() {
 #[test]
 fn what_goes_to_the_one_peer_goes_with_hello() {
     let arrives = |calls_one| {
-        let mut program = program(2, far(), |config| Config { calls_one, ..config });
+        let mut program = program(2, far(), |config| Config { calls_one, ..open(config) });
         let wildcard = program.world.nodes[0].engine.peer(&Address::from(address(1).locator)).unwrap();
         program.recv(1, None, TAGGED, Some(1), 100);
         program.send_to(0, 1, wildcard, TAGGED, 1, 100, How::default());
@@ -283,7 +283,7 @@ fn what_goes_to_the_one_peer_goes_with_hello() {
 #[test]
 fn what_goes_with_hello_arrives_once_however_lanes_break() {
     for seed in 0..60 {
-        let mut program = program(2, far(), |config| Config { calls_one: true, seed, ..config });
+        let mut program = program(2, far(), |config| Config { calls_one: true, seed, ..open(config) });
         let wildcard = program.world.nodes[0].engine.peer(&Address::from(address(1).locator)).unwrap();
         for _ in 0..20 {
             program.recv(1, None, TAGGED, Some(1), 200_000);
@@ -582,14 +582,14 @@ fn an_endpoint_that_is_told_its_own_locator_knows_that_it_is_meant() {
 /// Behind a port forward nothing but the answer tells that the endpoint has dialled itself.
 #[test]
 fn an_endpoint_that_dials_itself_by_another_locator_takes_what_waits_for_the_lane() {
-    let mut program = calm(2);
+    let mut program = program(2, Net::calm(), open);
     let elsewhere = Address::from(locator(0, 1));
     let own = program.world.nodes[0].engine.peer(&elsewhere).unwrap();
     program.recv(0, None, TAGGED, Some(1), 1 << 20);
     program.send_to(0, 0, own, TAGGED, 1, 1 << 20, How::default());
     program.send_to(0, 0, own, TAGGED, 1, 100, How::default());
     program.settle();
-    assert_eq!(program.world.nodes[0].engine.peer_address(own), Some(address(0)));
+    assert_eq!(program.world.nodes[0].engine.peer_address(own), Some(address(0).place()));
     program.recv(0, Some(0), TAGGED, Some(1), 100);
     program.settle();
     assert_eq!((program.completed, program.world.nodes[0].engine.lanes()), (4, 0));

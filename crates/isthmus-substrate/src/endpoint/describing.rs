@@ -65,7 +65,7 @@ impl Endpoint {
     /// [`Error::Stale`].
     pub fn peer_uri(&self, connection: Connection) -> Result<String, Error> {
         let peer = self.describe(connection)?.peer;
-        Ok(self.inner.peer_address(peer).to_string())
+        Ok(self.inner.peer_address(peer).uri())
     }
 
     fn describe(&self, connection: Connection) -> Result<crate::talk::Described, Error> {

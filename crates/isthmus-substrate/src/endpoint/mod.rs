@@ -129,10 +129,11 @@ impl Endpoint {
         Ok(Self { inner })
     }
 
-    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION`; of an endpoint on
-    /// several devices one for each, joined by commas. Peers may use all of it or one of them.
+    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY`; of an endpoint on
+    /// several devices one for each, joined by commas. Peers may use all of it or one of them. Whoever has it may
+    /// connect: it is a secret, unless the setting `admission` is "open".
     pub fn uri(&self) -> String {
-        let all: Vec<String> = self.inner.ports.iter().map(|port| port.address.to_string()).collect();
+        let all: Vec<String> = self.inner.ports.iter().map(|port| port.address.uri()).collect();
         all.join(",")
     }
 

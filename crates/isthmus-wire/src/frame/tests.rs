@@ -33,18 +33,52 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
 #[test]
 fn golden_vectors_of_the_handshake() {
     golden(
-        Hello { magic: MAGIC, version: 1, source: address(), target: address(), credit: 0x1234, hops: 3 },
-        &joined(&[&[1], b"ISTH", &[1, 0], &ADDRESS, &ADDRESS, &[0x34, 0x12, 0, 0, 0, 0, 0, 0, 3]]),
+        Hello {
+            magic: MAGIC,
+            version: 2,
+            source: address(),
+            target: address(),
+            credit: 0x1234,
+            hops: 3,
+            oldest: 0x0201,
+            payload: 104,
+        },
+        &joined(&[
+            &[1],
+            b"ISTH",
+            &[2, 0],
+            &ADDRESS,
+            &ADDRESS,
+            &[0x34, 0x12, 0, 0, 0, 0, 0, 0, 3, 1, 2, 104, 0, 0, 0],
+        ]),
     );
     golden(
-        Welcome { magic: MAGIC, version: 1, source: address(), credit: 1 },
-        &joined(&[&[2], b"ISTH", &[1, 0], &ADDRESS, &[1, 0, 0, 0, 0, 0, 0, 0]]),
+        Welcome { magic: MAGIC, version: 2, source: address(), credit: 1, payload: 99 },
+        &joined(&[&[2], b"ISTH", &[2, 0], &ADDRESS, &[1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0]]),
     );
-    golden(Refuse { magic: MAGIC, version: 2, reason: 1 }, &joined(&[&[3], b"ISTH", &[2, 0, 1]]));
+    golden(
+        Refuse { magic: MAGIC, version: 4, reason: 1, oldest: 3 },
+        &joined(&[&[3], b"ISTH", &[4, 0, 1, 3, 0]]),
+    );
     golden(Ping { id: 9 }, &[34, 9, 0, 0, 0, 0, 0, 0, 0]);
     golden(Pong { id: 9 }, &[35, 9, 0, 0, 0, 0, 0, 0, 0]);
     golden(Bye { connection: 5 }, &[36, 5, 0, 0, 0]);
     golden(Also { address: address() }, &joined(&[&[37], &ADDRESS]));
+}
+
+#[test]
+fn a_hello_of_an_older_version_is_known_by_its_start() {
+    let start = joined(&[&[1], b"ISTH", &[1, 0]]);
+    assert_eq!(Frame::decode(&start), Err(FrameError::Version(1)));
+    assert_eq!(Frame::decode(&start[..6]), Ok(None));
+    assert_eq!(Frame::decode(&joined(&[&[1], b"ISTH", &[2, 0]])), Ok(None));
+}
+
+#[test]
+fn a_frame_carries_an_address_without_its_key() {
+    let key = crate::Key([7; 32]);
+    let also = Also { address: Address { key, ..address() } };
+    assert_eq!(bytes_of(also), bytes_of(Also { address: address() }));
 }
 
 #[test]

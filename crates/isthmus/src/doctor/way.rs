@@ -47,7 +47,7 @@ fn parse(endpoint: &Endpoint, text: &str) -> Result<Address, (String, &'static s
     let locator =
         found.map_err(|error| (error.to_string(), "correct the name, or ask who runs this host's DNS"))?;
     let own = endpoint.address();
-    Ok(Address { as_id: own.as_id, subnet: own.subnet, locator, incarnation: 0 })
+    Ok(Address { as_id: own.as_id, subnet: own.subnet, ..Address::from(locator) })
 }
 
 /// Whether packets to the peer leave by the interface that this endpoint listens at, which peers connect back to.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use isthmus_wire::frame::{Frame, Hello, MAGIC, Refuse, RefuseReason};
-use isthmus_wire::{Address, AsId, PROTOCOL_VERSION, SubnetId};
+use isthmus_wire::{Address, AsId, Key, PROTOCOL_OLDEST, PROTOCOL_VERSION, SubnetId};
 use tempfile::TempDir;
 
 /// A locator at which no test listens.
@@ -124,11 +124,12 @@ impl World {
 }
 
 pub(crate) fn address(as_id: u32, subnet: u32, locator: SocketAddr) -> Address {
-    Address { as_id: AsId(as_id), subnet: SubnetId(subnet), locator, incarnation: 7 }
+    Address { as_id: AsId(as_id), subnet: SubnetId(subnet), locator, incarnation: 7, key: Key::NONE }
 }
 
 pub(crate) fn hello(source: Address, target: Address) -> Hello {
-    Hello { magic: MAGIC, version: PROTOCOL_VERSION, source, target, credit: 1 << 20, hops: 0 }
+    let (version, oldest) = (PROTOCOL_VERSION, PROTOCOL_OLDEST);
+    Hello { magic: MAGIC, version, source, target, credit: 1 << 20, hops: 0, oldest, payload: 0 }
 }
 
 pub(crate) fn bytes_of(hello: Hello) -> Vec<u8> {
@@ -175,7 +176,7 @@ pub(crate) fn refusal(mut lane: TcpStream) -> RefuseReason {
     let mut bytes = Vec::new();
     lane.read_to_end(&mut bytes).expect("an answer and the end");
     match Frame::decode(&bytes) {
-        Ok(Some(Frame::Refuse(Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason }))) => {
+        Ok(Some(Frame::Refuse(Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason, .. }))) => {
             assert_eq!(bytes.len(), Refuse::LEN, "nothing follows");
             RefuseReason::from_code(reason).expect("a known reason")
         }

@@ -1,18 +1,15 @@
 //! Peers that announce what they like, and send what nobody announced.
 
 use isthmus_proto::{Channel, LaneId, Options, RecvRequest};
-use isthmus_wire::frame::{self, Frame, MAGIC, PROTOCOL_VERSION};
+use isthmus_wire::frame::{self, Frame};
 
-use super::{Victim, message, send};
-use crate::world::address;
+use super::{Victim, address, hello, message, send};
 
 /// A victim that has sent something long with too little credit for it, and is far away; and the number of that.
 fn asking() -> (Victim, LaneId, u64) {
     let mut victim = Victim::new();
     let lane = victim.engine.lane_accepted();
-    let (source, target) = (address(1), address(0));
-    let (magic, version) = (MAGIC, PROTOCOL_VERSION);
-    victim.say(lane, frame::Hello { magic, version, source, target, credit: 0, hops: 0 }, &[]).unwrap();
+    victim.say(lane, hello(0), &[]).unwrap();
     victim.drain();
     victim.now = 50_000;
     victim.say(lane, frame::Pong { id: 0 }, &[]).unwrap();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use isthmus_proto::{LaneId, LaneLoss};
 use isthmus_wire::Frame;
-use isthmus_wire::frame::{Hello, MAGIC, PROTOCOL_VERSION, Refuse, RefuseReason};
+use isthmus_wire::frame::{Hello, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, Refuse, RefuseReason};
 
 use super::{Chunk, Event, Health, Node, ROUTER_PORT, Side, Wire, World};
 
@@ -132,7 +132,8 @@ impl World {
         if !self.nodes[target].alive {
             let reason = RefuseReason::Absent as u8;
             let mut refuse = Vec::new();
-            Frame::from(Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason }).encode(&mut refuse);
+            let (version, oldest) = (PROTOCOL_VERSION, PROTOCOL_OLDEST);
+            Frame::from(Refuse { magic: MAGIC, version, reason, oldest }).encode(&mut refuse);
             self.wires[wire].sides[1].over = true;
             self.wires[wire].dirs[1].bytes += refuse.len();
             self.send_chunk(wire, 1, Chunk::Bytes(refuse));

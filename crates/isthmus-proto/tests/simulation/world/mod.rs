@@ -8,11 +8,12 @@ mod shell;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use isthmus_proto::{
-    Batch, Completion, Config, Engine, LaneId, LaneLoss, Micros, PeerFault, PeerId, Segment, Sink,
+    Batch, Completion, Config, Engine, LaneId, LaneLoss, Micros, PeerFault, PeerId, Secret, Segment, Sink,
 };
-use isthmus_wire::{Address, AsId, SubnetId};
+use isthmus_wire::{Address, AsId, Key, SubnetId};
 
 use crate::arena::Arena;
 use crate::rng::Rng;
@@ -194,7 +195,19 @@ pub(crate) fn foreign(node: usize) -> Address {
 
 /// The address of the process with this number.
 pub(crate) fn address(node: usize) -> Address {
-    Address { as_id: AsId(1), subnet: SubnetId(1), locator: locator(node, 0), incarnation: node as u32 + 1 }
+    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| (0..=254).map(|node| secret(node).key()).collect());
+    let (as_id, subnet, key) = (AsId(1), SubnetId(1), KEYS[node]);
+    Address { as_id, subnet, locator: locator(node, 0), incarnation: node as u32 + 1, key }
+}
+
+/// The configuration of a process that admits everybody.
+pub(crate) fn open(config: Config) -> Config {
+    Config { address: config.address.place(), secret: None, ..config }
+}
+
+/// What the keys of the process with this number come from.
+pub(crate) fn secret(node: usize) -> Secret {
+    Secret([node as u8 + 1; 32])
 }
 
 /// Where the process with this number listens on a way, each on a host of its own: 0 is that of its address.
@@ -223,7 +236,8 @@ impl World {
         let own = |index| if routers > 0 { foreign(index) } else { address(index) };
         let locators = (0..routers).map(|router| ([127, 0, 0, 1], (ROUTER_PORT + router) as u16).into());
         let known: Vec<SocketAddr> = locators.collect();
-        let with_routers = |index| Config { routers: known.clone(), seed, ..Config::new(own(index)) };
+        let with_routers =
+            |index| Config { routers: known.clone(), seed, ..Config::new(own(index)).closed(secret(index)) };
         let node = |index| Node {
             engine: Engine::new(config(with_routers(index))),
             mem: Arena::default(),
@@ -267,6 +281,8 @@ impl World {
     /// What node `node` calls node `other`.
     pub(crate) fn peer(&mut self, node: usize, other: usize) -> PeerId {
         let other = if self.routers.is_empty() { address(other) } else { foreign(other) };
+        let is_open = self.nodes[node].engine.address().key.is_none();
+        let other = if is_open { other.place() } else { other };
         self.nodes[node].engine.peer(&other).expect("within reach")
     }
 

@@ -271,8 +271,8 @@ impl World {
         }
         let Some(frame) = Frame::decode(staging)? else { return Ok(false) };
         let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
-        let atomic = matches!(frame, Frame::Atomic(_));
-        if payload > 0 && !atomic && (payload > whole_max || staging.len() < header + payload) {
+        let whole = matches!(frame, Frame::Atomic(_) | Frame::Hello(_) | Frame::Welcome(_));
+        if payload > 0 && !whole && (payload > whole_max || staging.len() < header + payload) {
             staging.drain(..header);
             engine.begin(self.now, lane, &frame, mem)?;
             return Ok(true);

@@ -1,0 +1,27 @@
+//! The setting that says who may connect.
+
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// Who may connect to an endpoint, and to whom it connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Admission {
+    /// Those who were given its whole address; both ends prove who they are.
+    #[default]
+    Closed,
+    /// Everybody who reaches its port, and says who it is without a proof.
+    Open,
+}
+
+impl FromStr for Admission {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "closed" => Ok(Self::Closed),
+            "open" => Ok(Self::Open),
+            _ => Err("expected closed or open".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Strangers at an endpoint over real TCP: whatever they say, they are not admitted, hear nothing of use, and leave the
+//! conversation between two endpoints alone.
+
+mod support;
+
+use std::fmt::Arguments;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use isthmus_io::log::{Severity, set_hook};
+use isthmus_io::{Admission, Endpoint, Settings};
+use isthmus_wire::frame::{Bye, Frame, Hello, MAGIC, Refuse, RefuseReason};
+use isthmus_wire::{Address, Key, PROTOCOL_OLDEST, PROTOCOL_VERSION};
+use support::*;
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(severity: Severity, line: Arguments<'_>) {
+    if severity == Severity::Warn {
+        LINES.lock().expect("whole").push(line.to_string());
+    }
+}
+
+/// Length of a Hello's proof. Bytes.
+const PROOF: usize = 104;
+
+/// What somebody hears who connects there and says `words`, until it is closed.
+fn answer(at: SocketAddr, words: &[u8]) -> Vec<u8> {
+    let mut lane = TcpStream::connect(at).expect("it listens");
+    lane.set_read_timeout(Some(LIMIT)).expect("a socket");
+    // It may have been closed by then.
+    let _ = lane.write_all(words);
+    let mut heard = Vec::new();
+    // A reset is an end, too: what was sent was not read.
+    let _ = lane.read_to_end(&mut heard);
+    heard
+}
+
+fn hello(source: Address, target: Address, payload: u32) -> Hello {
+    let (version, oldest) = (PROTOCOL_VERSION, PROTOCOL_OLDEST);
+    Hello { magic: MAGIC, version, source, target, credit: 1 << 20, hops: 0, oldest, payload }
+}
+
+fn refuse(reason: RefuseReason) -> Vec<u8> {
+    let (version, oldest) = (PROTOCOL_VERSION, PROTOCOL_OLDEST);
+    Refuse { magic: MAGIC, version, reason: reason as u8, oldest }.to_bytes().to_vec()
+}
+
+/// The Hello with its proof by which `caller` really calls `callee`, as somebody on the way records it.
+fn recorded(caller: &Arc<Endpoint>, callee: &Arc<Endpoint>) -> Vec<u8> {
+    let way = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let locator = way.local_addr().expect("bound");
+    let peer = caller.peer(&Address { locator, ..callee.address() }).expect("near");
+    send(caller, peer, 77, Box::leak(Box::new([7; 8])));
+    let (mut lane, _) = way.accept().expect("it calls");
+    let mut words = vec![0; Hello::LEN + PROOF];
+    lane.read_exact(&mut words).expect("its Hello");
+    words
+}
+
+#[test]
+fn strangers_are_not_admitted_and_leave_a_conversation_alone() {
+    set_hook(keep);
+    let (a, b) = (open(), open());
+    exchange(&a, &b);
+    let at = a.address().locator;
+    let in_the_name_of_b = |payload| hello(b.address(), a.address(), payload).to_bytes().to_vec();
+    let bye = Frame::from(Bye { connection: 0 });
+
+    // No proof, a wrong one, and none for an address that somebody typed: what follows is not heard.
+    for target in [a.address(), Address::from(at)] {
+        let mut forged = hello(b.address(), target, 0).to_bytes().to_vec();
+        bye.encode(&mut forged);
+        assert_eq!(answer(at, &forged), refuse(RefuseReason::Unproved));
+    }
+    let mut forged = [in_the_name_of_b(PROOF as u32), vec![0x5a; PROOF]].concat();
+    bye.encode(&mut forged);
+    assert_eq!(answer(at, &forged), []);
+
+    // Another version, older or newer.
+    let newer = Hello { version: 99, oldest: 90, ..hello(b.address(), a.address(), 0) };
+    assert_eq!(answer(at, &newer.to_bytes()), refuse(RefuseReason::Version));
+    let older = Hello { version: 1, ..hello(b.address(), a.address(), 0) };
+    assert_eq!(answer(at, &older.to_bytes()[..80]), refuse(RefuseReason::Version));
+
+    // Frames before any Hello.
+    let mut farewell = Vec::new();
+    bye.encode(&mut farewell);
+    assert_eq!(answer(at, &farewell), []);
+
+    // A recorded Hello: it opens one lane, and never another.
+    let c = open();
+    let words = recorded(&c, &a);
+    let mut first = TcpStream::connect(at).expect("it listens");
+    first.write_all(&words).expect("room");
+    let mut welcome = [0];
+    first.read_exact(&mut welcome).expect("an answer");
+    assert_eq!(welcome, [2], "a Welcome");
+    for _ in 0..3 {
+        assert_eq!(answer(at, &words), []);
+    }
+    drop(first);
+    c.leave();
+
+    // Who knows the address may connect, but not by another key.
+    let wrong = open();
+    let known = wrong.peer(&Address { key: Key([9; 32]), ..a.address() }).expect("near");
+    send(&wrong, known, 78, Box::leak(Box::new([7; 8])));
+    // Time for some attempts.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    wrong.leave();
+
+    let said: Vec<String> =
+        LINES.lock().expect("whole").iter().filter(|line| line.contains("proved")).cloned().collect();
+    assert!(!said.is_empty() && said.len() <= 2, "{said:?}");
+    assert!(said[0].contains("127.0.0.1:"), "of whom: {said:?}");
+
+    exchange(&a, &b);
+    assert_eq!(b.counters().lanes_lost, 0);
+    assert_eq!(b.counters().duplicates + b.counters().fragments_resent, 0, "{:?}", b.counters());
+    assert!(b.address().key != Key::NONE && !a.address().to_string().contains(&a.address().uri()));
+    a.close();
+    b.close();
+}
+
+#[test]
+fn an_endpoint_that_is_open_talks_by_host_and_port() {
+    let settings =
+        Settings { admission: Admission::Open, transport: isthmus_io::Transport::Tcp, ..settings() };
+    let open = || Endpoint::open(&settings, None, Arc::default()).expect("loopback");
+    let (near, far) = (open(), open());
+    assert_eq!(far.address().key, Key::NONE);
+    let peer = near.peer(&Address::from(far.address().locator)).expect("near");
+    let (mut out, mut back) = (pattern(100, 1), vec![0; 100]);
+    recv(&far, None, 1, &mut back);
+    send(&near, peer, 1, &mut out);
+    complete(&[&near, &far], 2);
+    assert!(out == back);
+    let closed = support::open();
+    let text = closed.peer(&Address::from(far.address().locator)).expect_err("no key").to_string();
+    assert!(text.contains("FI_ISTHMUS_ADMISSION=open"), "{text}");
+}

@@ -1,0 +1,314 @@
+//! Who may connect: the proof by which both ends of a lane know each other.
+//!
+//! An endpoint has a key pair (X25519). Its public key is a part of its address and goes over no lane in clear, so that
+//! only those know it who were given the address: to know it is the permission to connect. A lane begins with a Noise
+//! handshake, `Noise_IK_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34, 7.5), by the crate `snow`:
+//!
+//! - Hello carries the first message. Only who knows the listener's public key can make one. It has the caller's own
+//!   public key, encrypted, and proves that the caller has the private one. The handshake's prologue is the Hello, but
+//!   for the count of routers: nobody on the way alters who calls whom.
+//! - Welcome carries the second message. Only who has the listener's private key can make it. It has the Welcome,
+//!   encrypted, so that nobody alters that either.
+//!
+//! A Hello that somebody has recorded proves nothing when it is sent again: it contains the number of the caller's
+//! Hellos to this listener, and the listener takes each number once ([`Numbers`]). So what follows a Hello at once need
+//! not wait for the Welcome, and the first message between two endpoints is no later than without a proof.
+//!
+//! All randomness comes from a secret that the shell draws ([`Secret`]), so that a simulation repeats exactly.
+
+use std::fmt;
+
+use isthmus_wire::Key;
+use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState};
+
+const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
+/// Length of the number in a Hello's proof. Bytes.
+const NUMBER_LEN: usize = 8;
+/// Length of an encrypted part's tag. Bytes.
+const TAG_LEN: usize = 16;
+/// Length of the proof in a Hello: an ephemeral key, the caller's key, and the number. Bytes.
+pub(crate) const HELLO_PROOF_LEN: usize = Key::LEN + Key::LEN + TAG_LEN + NUMBER_LEN + TAG_LEN;
+/// Most bytes that a proof may have. Bytes.
+const PROOF_MAX: usize = 256;
+
+/// 32 random bytes from which an endpoint's keys come. Nobody else may ever learn them, and no two endpoints may have
+/// the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// The public key that goes into the address of an endpoint with this secret.
+    pub fn key(&self) -> Key {
+        Identity::new(*self).key
+    }
+}
+
+/// An endpoint's keys.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    secret: Secret,
+    private: Secret,
+    key: Key,
+    /// Ephemeral keys that were drawn.
+    drawn: u64,
+}
+
+impl Identity {
+    pub(crate) fn new(secret: Secret) -> Self {
+        let private = derive(&secret, b"isthmus endpoint", 0);
+        let mut pair = x25519();
+        pair.set(&private.0);
+        let mut key = Key::NONE;
+        key.0.copy_from_slice(&pair.pubkey()[..Key::LEN]);
+        Self { secret, private, key, drawn: 0 }
+    }
+
+    /// The proof for a Hello to the endpoint with the key `to`, of which this is the `number`th.
+    pub(crate) fn call(&mut self, to: &Key, hello: &[u8], number: u64) -> (Call, Vec<u8>) {
+        let state = self.builder(hello, |builder| builder.remote_public_key(&to.0)?.build_initiator());
+        let mut call = Call(state);
+        let proof = write(&mut call.0, &number.to_le_bytes());
+        (call, proof)
+    }
+
+    /// Checks the proof of a Hello. None where it does not come from somebody who knows this endpoint's key, or was
+    /// altered.
+    pub(crate) fn hear(&mut self, hello: &[u8], proof: &[u8]) -> Option<Heard> {
+        let mut state = self.builder(hello, |builder| builder.build_responder());
+        let number = read(&mut state, proof)?;
+        let number = u64::from_le_bytes(number.try_into().ok()?);
+        let key = Key(state.get_remote_static()?.try_into().ok()?);
+        Some(Heard { state, key, number })
+    }
+
+    fn builder(
+        &mut self,
+        prologue: &[u8],
+        build: impl FnOnce(Builder<'_>) -> Result<HandshakeState, snow::Error>,
+    ) -> HandshakeState {
+        self.drawn += 1;
+        let ephemeral = derive(&self.secret, b"isthmus ephemeral", self.drawn);
+        let params: NoiseParams = PATTERN.parse().expect("a pattern of the standard");
+        let builder = Builder::with_resolver(params, Box::new(Resolver(ephemeral)));
+        let builder =
+            builder.prologue(prologue).and_then(|builder| builder.local_private_key(&self.private.0));
+        builder.and_then(build).expect("all that the pattern needs is there")
+    }
+}
+
+/// A Hello that was sent and is not answered.
+pub(crate) struct Call(HandshakeState);
+
+impl Call {
+    /// Whether this proof says that the listener has sent this Welcome.
+    pub(crate) fn is_answered_by(&mut self, welcome: &[u8], proof: &[u8]) -> bool {
+        read(&mut self.0, proof).is_some_and(|answer| answer == welcome)
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Call")
+    }
+}
+
+/// A Hello whose proof is good, but may have come before.
+pub(crate) struct Heard {
+    state: HandshakeState,
+    /// The caller's.
+    pub(crate) key: Key,
+    pub(crate) number: u64,
+}
+
+impl Heard {
+    /// Length of the proof of a Welcome that has so many bytes.
+    pub(crate) const fn proof_len(welcome: usize) -> usize {
+        Key::LEN + welcome + TAG_LEN
+    }
+
+    /// The proof for the Welcome.
+    pub(crate) fn answer(mut self, welcome: &[u8]) -> Vec<u8> {
+        write(&mut self.state, welcome)
+    }
+}
+
+fn write(state: &mut HandshakeState, payload: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; PROOF_MAX];
+    let len = state.write_message(payload, &mut message).expect("room for a short message");
+    message.truncate(len);
+    message
+}
+
+fn read(state: &mut HandshakeState, message: &[u8]) -> Option<Vec<u8>> {
+    let mut payload = vec![0; PROOF_MAX];
+    let len = state.read_message(message, &mut payload).ok()?;
+    payload.truncate(len);
+    Some(payload)
+}
+
+/// Which Hellos went to a peer, and which came from it.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    sent: u64,
+    /// The highest that came, and which of the 64 before it: bit i stands for `highest` - i.
+    highest: u64,
+    came: u64,
+}
+
+impl Numbers {
+    /// The number of the next Hello to the peer, from 1.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.sent += 1;
+        self.sent
+    }
+
+    /// Notes a Hello of the peer. False where it came before, or is so old that this is not known.
+    pub(crate) fn is_new(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let ahead = number - self.highest;
+            self.came = if ahead < 64 { self.came << ahead } else { 0 } | 1;
+            self.highest = number;
+            return true;
+        }
+        let bit = 1_u64.checked_shl((self.highest - number).min(64) as u32).unwrap_or(0);
+        let is_new = bit != 0 && number > 0 && self.came & bit == 0;
+        self.came |= bit;
+        is_new
+    }
+}
+
+/// 32 bytes that nobody can guess who does not know the secret.
+fn derive(secret: &Secret, label: &[u8], number: u64) -> Secret {
+    let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s).expect("built in");
+    let mut out = [0; 32];
+    // The secret comes first and has a fixed length, and so has what follows each label.
+    [&secret.0[..], label, &number.to_le_bytes()].into_iter().for_each(|part| hash.input(part));
+    hash.result(&mut out);
+    Secret(out)
+}
+
+fn x25519() -> Box<dyn Dh> {
+    DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("built in")
+}
+
+/// What `snow` is made of, with one ephemeral key drawn already.
+struct Resolver(Secret);
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(Drawn(Some(self.0))))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+/// Gives 32 random bytes once.
+struct Drawn(Option<Secret>);
+
+impl Random for Drawn {
+    fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), snow::Error> {
+        let drawn = self.0.take().filter(|drawn| drawn.0.len() == out.len()).ok_or(snow::Error::Rng)?;
+        out.copy_from_slice(&drawn.0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLO: &[u8] = b"a hello";
+    const WELCOME: &[u8] = b"a welcome";
+
+    fn pair() -> (Identity, Identity) {
+        (Identity::new(Secret([1; 32])), Identity::new(Secret([2; 32])))
+    }
+
+    #[test]
+    fn both_ends_know_each_other_afterwards() {
+        let (mut a, mut b) = pair();
+        let (mut call, proof) = a.call(&b.key, HELLO, 7);
+        assert_eq!(proof.len(), HELLO_PROOF_LEN);
+        let heard = b.hear(HELLO, &proof).expect("a good proof");
+        assert_eq!((heard.key, heard.number), (a.key, 7));
+        let answer = heard.answer(WELCOME);
+        assert_eq!(answer.len(), Heard::proof_len(WELCOME.len()));
+        assert!(call.is_answered_by(WELCOME, &answer));
+    }
+
+    #[test]
+    fn who_does_not_know_the_key_or_alters_anything_proves_nothing() {
+        let (mut a, mut b) = pair();
+        let stranger = Secret([3; 32]).key();
+        assert!(b.hear(HELLO, &a.call(&stranger, HELLO, 1).1).is_none());
+        let (_, proof) = a.call(&b.key, HELLO, 1);
+        assert!(b.hear(b"another hello", &proof).is_none());
+        for at in 0..proof.len() {
+            let mut altered = proof.clone();
+            altered[at] ^= 1;
+            assert!(b.hear(HELLO, &altered).is_none(), "byte {at}");
+            assert!(b.hear(HELLO, &proof[..at]).is_none(), "cut at {at}");
+        }
+        // The point of order 1 makes the shared secret known to all.
+        assert!(b.hear(HELLO, &[&[0; 32], &proof[32..]].concat()).is_none());
+    }
+
+    #[test]
+    fn an_answer_is_for_one_hello_and_one_welcome() {
+        let (mut a, mut b) = pair();
+        let mut answer = |number| {
+            let (call, proof) = a.call(&b.key, HELLO, number);
+            (call, b.hear(HELLO, &proof).expect("good").answer(WELCOME))
+        };
+        let ((mut first, good), (mut second, _)) = (answer(1), answer(2));
+        assert!(!second.is_answered_by(WELCOME, &good), "of another Hello");
+        assert!(!second.is_answered_by(WELCOME, &[]));
+        assert!(!first.is_answered_by(b"altered", &good));
+    }
+
+    #[test]
+    fn no_key_goes_in_clear_and_no_ephemeral_key_twice() {
+        let (mut a, mut b) = pair();
+        let (_, first) = a.call(&b.key, HELLO, 1);
+        let (_, second) = a.call(&b.key, HELLO, 1);
+        assert_ne!(first[..32], second[..32]);
+        let answer = b.hear(HELLO, &first).expect("good").answer(WELCOME);
+        for bytes in [first, answer] {
+            for key in [a.key, b.key] {
+                assert!(!bytes.windows(32).any(|part| part == key.0));
+            }
+        }
+    }
+
+    #[test]
+    fn each_number_is_taken_once_in_any_order_of_the_last_64() {
+        let mut numbers = Numbers::default();
+        assert_eq!((numbers.next(), numbers.next()), (1, 2));
+        for number in [3, 1, 2, 70, 69, 40, 7, 200] {
+            assert!(numbers.is_new(number), "{number}");
+            assert!(!numbers.is_new(number), "{number} again");
+        }
+        assert!(!numbers.is_new(136) && numbers.is_new(137), "too old");
+        assert!(!numbers.is_new(0) && !Numbers::default().is_new(0));
+        assert!(numbers.is_new(u64::MAX) && !numbers.is_new(1));
+    }
+}

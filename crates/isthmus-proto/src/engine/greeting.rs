@@ -1,0 +1,142 @@
+//! The proofs in Hello and Welcome (`admission.rs`), as the lanes of an engine use them.
+
+use isthmus_wire::frame::{self, Frame, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, RefuseReason};
+use isthmus_wire::{Address, Key};
+
+use super::lanes::PeerFault;
+use super::{Engine, LaneId, Refusal};
+use crate::PeerId;
+use crate::admission::{Call, HELLO_PROOF_LEN, Heard};
+
+/// What a lane keeps until both ends have greeted.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    /// What follows the frame that greets.
+    pub(crate) proof: Vec<u8>,
+    /// To check the answer by, of a lane that we dial.
+    call: Option<Call>,
+}
+
+/// Hello as its proof vouches for it: routers count themselves in it.
+fn vouched(hello: &frame::Hello) -> [u8; frame::Hello::LEN] {
+    frame::Hello { hops: 0, ..*hello }.to_bytes()
+}
+
+impl Engine {
+    /// Whether peers have to prove that they know this endpoint's whole address.
+    pub(super) fn is_closed(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// Why this endpoint may not talk to an address, if it may not.
+    pub(super) fn unknown_key(&self, address: &Address) -> Option<Refusal> {
+        let text = match (self.is_closed(), address.key.is_none() || address.is_wildcard()) {
+            _ if self.names_self(address) || *address == self.config.address => return None,
+            (true, false) | (false, true) => return None,
+            (true, true) => format!(
+                "{address} says where an endpoint is and not its key, and this endpoint talks only to those whose whole \
+                 address it knows; give it the whole address (fi_getname), or set admission to open at both ends \
+                 (FI_ISTHMUS_ADMISSION=open)"
+            ),
+            (false, false) => format!(
+                "the endpoint at {address} admits only those who prove who they are, and this one proves nothing since \
+                 its admission is open; set admission to the same at both ends (FI_ISTHMUS_ADMISSION)"
+            ),
+        };
+        Some(Refusal::Unreachable(text))
+    }
+
+    /// The Hello for a lane to `target`, with its proof.
+    pub(super) fn greet(&mut self, peer: PeerId, lane: LaneId, target: Address, credit: u64) {
+        let source = self.config.address;
+        let number = self.connection(peer).hellos.next();
+        let proof = self.identity.as_mut().filter(|_| !target.key.is_none());
+        let payload = proof.as_ref().map_or(0, |_| HELLO_PROOF_LEN as u32);
+        let hello = frame::Hello {
+            magic: MAGIC,
+            version: PROTOCOL_VERSION,
+            source,
+            target,
+            credit,
+            hops: 0,
+            oldest: PROTOCOL_OLDEST,
+            payload,
+        };
+        let greeting = proof.map(|identity| {
+            let (call, proof) = identity.call(&target.key, &vouched(&hello), number);
+            Box::new(Greeting { proof, call: Some(call) })
+        });
+        let record = &mut self.lanes[lane.0 as usize];
+        record.greeting = greeting;
+        record.control.push_back(hello.into());
+    }
+
+    /// Whom a Hello proves to come from, where peers have to prove it.
+    pub(super) fn check_hello(
+        &mut self,
+        hello: &frame::Hello,
+        proof: &[u8],
+    ) -> Result<Option<Heard>, PeerFault> {
+        let Some(identity) = &mut self.identity else { return Ok(None) };
+        let heard = identity.hear(&vouched(hello), proof);
+        heard.map(Some).ok_or(PeerFault::Unproved(
+            "it does not know this endpoint's address, or an address was altered on its way",
+        ))
+    }
+
+    /// Whom a Hello comes from: where that was proved, with the key. A Hello that came before is a fault.
+    pub(super) fn enter_caller(
+        &mut self,
+        source: Address,
+        heard: Option<&Heard>,
+    ) -> Result<PeerId, PeerFault> {
+        let key = heard.map_or(Key::NONE, |heard| heard.key);
+        let peer = self.enter_peer(Address { key, ..source });
+        let peer = self.resolve(peer);
+        match heard {
+            Some(heard) if !self.connection(peer).hellos.is_new(heard.number) => {
+                Err(PeerFault::Unproved("its Hello is one that came before"))
+            }
+            _ => Ok(peer),
+        }
+    }
+
+    /// Answers a Hello.
+    pub(super) fn welcome(&mut self, lane: LaneId, credit: u64, heard: Option<Heard>) {
+        let payload = heard.as_ref().map_or(0, |_| Heard::proof_len(frame::Welcome::LEN) as u32);
+        let source = self.config.address;
+        let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit, payload };
+        let proof = heard.map(|heard| heard.answer(&welcome.to_bytes()));
+        let record = &mut self.lanes[lane.0 as usize];
+        record.greeting = proof.map(|proof| Box::new(Greeting { proof, call: None }));
+        record.control.push_back(welcome.into());
+    }
+
+    /// Whether a Welcome comes from whom we have called.
+    pub(super) fn check_welcome(
+        &mut self,
+        lane: LaneId,
+        welcome: &frame::Welcome,
+        proof: &[u8],
+    ) -> Result<(), PeerFault> {
+        let greeting = self.lanes[lane.0 as usize].greeting.take();
+        let Some(mut call) = greeting.and_then(|greeting| greeting.call) else { return Ok(()) };
+        if call.is_answered_by(&welcome.to_bytes(), proof) {
+            Ok(())
+        } else {
+            Err(PeerFault::Unproved("who answers has not the key of whom we have called"))
+        }
+    }
+
+    /// A lane began with a Hello of a version that is older than any that we speak: says so.
+    pub fn refuse_version(&mut self, lane: LaneId) {
+        if self.lanes.contains(lane.0 as usize) {
+            self.refuse(lane, RefuseReason::Version);
+        }
+    }
+}
+
+/// What follows a frame that greets.
+pub(super) fn proof_of(frame: &Frame, greeting: Option<&Greeting>) -> Option<Vec<u8>> {
+    matches!(frame, Frame::Hello(_) | Frame::Welcome(_)).then(|| Some(greeting?.proof.clone()))?
+}
