@@ -32,6 +32,8 @@
 
 mod burst;
 mod group;
+mod model;
+mod probe;
 mod reader;
 mod round;
 mod shared;
@@ -44,6 +46,7 @@ use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use burst::Bursts;
 use group::Role;
+use probe::{Floor, Probe};
 use reader::Reader;
 use round::{Losses, Round};
 
@@ -63,6 +66,8 @@ const QUEUE_PART: Micros = 4;
 const FIRST_LEAST: u64 = 96 << 10;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
+/// Round trips before the first of them.
+const DRAIN_FIRST_ROUNDS: Micros = 8;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
@@ -113,8 +118,8 @@ enum Phase {
     /// Less is sent for a round, so that our own queue drains.
     Drain,
     Shared(Cubic),
-    /// As `Drain`, to see whether the queue is somebody else's.
-    AmIAlone(Cubic),
+    /// Half is sent, to see whether a queue is one, and whose.
+    Probe(Probe),
 }
 
 /// Less is sent for a while, to see whether losses go.
@@ -186,6 +191,16 @@ pub struct Rate {
     /// Largest window of the rounds in which the path may already have been shared.
     window_before: u64,
     phase_since: Micros,
+    /// When `Drain` last began, and how long to wait for the next. Microseconds.
+    drained_at: Micros,
+    drain_after_us: Micros,
+    /// What left during `Drain` has not been heard of yet.
+    check_drain: bool,
+    /// How long `Shared` lasts before it is put to the proof. Microseconds.
+    alone_after_us: Micros,
+    floor: Floor,
+    model: model::Model,
+    new: bool,
     /// Successive acknowledgements in start-up that told of a queue.
     queued: u32,
     /// What arrived in start-up since a queue stands, and what became of what went before.
@@ -231,6 +246,13 @@ impl Rate {
             shared_rounds: 0,
             window_before: 0,
             phase_since: 0,
+            drained_at: 0,
+            drain_after_us: 0,
+            check_drain: false,
+            alone_after_us: 0,
+            floor: Floor::default(),
+            model: model::Model::default(),
+            new: std::env::var_os("OLD").is_none(),
             queued: 0,
             train: Round::default(),
             beginning: Losses::default(),
@@ -253,10 +275,13 @@ impl Rate {
                 let shown = self.bursts.window(&self.limits, round_us);
                 self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.first_window() as f64)
             }
+            Phase::Cruise if self.new => {
+                self.path_bytes((round_us + self.queue_us()).max(2 * self.rtt_least_us))
+            }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
             Phase::Shared(cubic) => self.beside_others(&cubic),
-            Phase::AmIAlone(cubic) => self.beside_others(&cubic) / 2.0,
+            Phase::Probe(probe) => probe.window,
         }
     }
 
@@ -266,8 +291,11 @@ impl Rate {
             Phase::Start if let Some(rate) = self.bursts.rate(&self.limits) => rate,
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
+            Phase::Cruise if self.new => self.model.gain(self.chance()) * self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
-            Phase::Shared(cubic) | Phase::AmIAlone(cubic) => cubic.pace() as f64,
+            Phase::Shared(cubic) => cubic.pace() as f64,
+            Phase::Probe(Probe { cubic: Some(cubic), .. }) => cubic.pace() as f64,
+            Phase::Probe(_) => self.capacity,
         };
         pace.min(self.limits.cap as f64)
     }
@@ -343,6 +371,9 @@ impl Rate {
         if matches!(phase, Phase::Shared(_)) {
             self.rates = [0.0; 3];
         }
+        if matches!(phase, Phase::Cruise) {
+            self.model_begin();
+        }
         self.phase = phase;
         self.phase_since = now;
         self.shared_rounds = 0;
@@ -388,8 +419,19 @@ impl Rate {
         };
         // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
         let most = 2.0 * self.pace_of_all();
-        let own = per_second(round.bytes, round.span_us).min(most);
+        let own = per_second(round.bytes, round.span_us.max(round.sent_span_us)).min(most);
         let rate = self.of_all(sample.now, &round, own);
+        if std::env::var_os("TRACE").is_some() {
+            eprintln!("{} {}{:?} q{} x{:?} rate {:.1} cap {:.1} known {:.1} line {:.1} step {:.3} skip {} hold {} loss {:.4} chance {:.4} infl {} win {:.0} floor {}/{} rtt {}/{} app {} trial {}", sample.now/1000, self.phase(), self.model.part, queue, round.extra_least_us, rate*8e-6, self.capacity*8e-6, self.known*8e-6, self.line*8e-6, self.step, self.skip, self.hold, round.loss(), self.chance(), sample.in_flight, self.window_of_all(), self.floor.way_us, self.floor.rtt_us, sample.rtt_us, self.rtt_least_us, round.app_limited, self.trial.is_some());
+        }
+        if std::mem::take(&mut self.check_drain)
+            && matches!(self.phase, Phase::Cruise)
+            && !is_short(self.rtt_least_us)
+            && queue >= self.queue_us()
+            && !round.app_limited
+        {
+            return self.begin_probe(sample.now, queue, None);
+        }
         if self.skip > 0 {
             self.skip -= 1;
             // However it left: where a long queue stands all the time, no more than arrives gets through.
@@ -407,22 +449,15 @@ impl Rate {
         }
         match self.phase {
             Phase::Start => {}
+            Phase::Cruise if self.new => self.model_round(sample, &round, queue, rate),
             Phase::Cruise => self.cruise(sample, &round, queue, rate),
             Phase::Drain => {
                 self.enter(sample.now, Phase::Cruise);
                 self.skip = 1;
+                self.check_drain = true;
             }
             Phase::Shared(cubic) => self.share(sample, &round, queue, rate, cubic),
-            Phase::AmIAlone(cubic) if queue < self.queue_us() => {
-                self.window_before = 0;
-                self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);
-                self.enter(sample.now, Phase::Cruise);
-            }
-            // The first round was on its way when it began.
-            Phase::AmIAlone(cubic) if sample.now - self.phase_since > 3 * sample.rtt_us => {
-                self.enter(sample.now, Phase::Shared(cubic));
-            }
-            Phase::AmIAlone(_) => {}
+            Phase::Probe(probe) => self.end_probe(sample, &round, queue, rate, probe),
         }
     }
 
@@ -550,6 +585,7 @@ fn runs(run: f64) -> f64 {
 
 impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
+        let sample = &self.floor.note(sample);
         (self.rtt_us, self.rtt_least_us) = (sample.rtt_us, sample.rtt_least_us);
         self.packet_bytes = sample.packet_bytes;
         if let Some(back) = sample.back_us {
@@ -641,7 +677,7 @@ impl CongestionControl for Rate {
         self.rtt_least_us = rtt_us;
         self.unsure = false;
         self.reset_step();
-        self.phase = Phase::Cruise;
+        self.enter(0, Phase::Cruise);
     }
 
     fn wants_train(&self) -> bool {
@@ -663,7 +699,7 @@ impl CongestionControl for Rate {
             Phase::Cruise => "cruise",
             Phase::Drain => "drain",
             Phase::Shared(_) => "shared",
-            Phase::AmIAlone(_) => "am I alone",
+            Phase::Probe(_) => "probe",
         }
     }
 }

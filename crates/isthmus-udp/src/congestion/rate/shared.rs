@@ -13,6 +13,8 @@ use super::*;
 const SHARED_ROUNDS: u32 = 3;
 /// Between attempts to find out whether it still is. Microseconds.
 const ALONE_EVERY_US: Micros = 8_000_000;
+/// Round trips before the first such attempt.
+const ALONE_FIRST_ROUNDS: Micros = 4;
 
 impl Rate {
     /// A queue that our own window cannot make is somebody else's.
@@ -24,8 +26,11 @@ impl Rate {
         if self.shared_rounds >= SHARED_ROUNDS {
             let bytes = self.window_before.max(4 * self.packet_bytes);
             let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
+            self.alone_after_us = ALONE_FIRST_ROUNDS * sample.rtt_us;
             self.enter(sample.now, Phase::Shared(cubic));
-        } else if sample.now - self.phase_since >= DRAIN_EVERY_US {
+        } else if sample.now - self.drained_at >= self.drain_after_us {
+            self.drained_at = sample.now;
+            self.drain_after_us = (2 * self.drain_after_us).max(DRAIN_FIRST_ROUNDS * sample.rtt_us).min(DRAIN_EVERY_US);
             self.enter(sample.now, Phase::Drain);
         }
     }
@@ -51,8 +56,9 @@ impl Rate {
         if queue < self.queue_us() / 2 {
             self.capacity = rate / (1.0 - self.chance());
             self.enter(sample.now, Phase::Cruise);
-        } else if sample.now - self.phase_since >= ALONE_EVERY_US {
-            self.enter(sample.now, Phase::AmIAlone(cubic));
+        } else if sample.now - self.phase_since >= self.alone_after_us {
+            self.alone_after_us = ALONE_EVERY_US;
+            self.begin_probe(sample.now, queue, Some(cubic));
         } else {
             let excess = round.loss() > self.excess_above(round.losses().all, sample.loss_run);
             self.feed(sample, excess);

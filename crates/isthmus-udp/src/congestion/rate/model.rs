@@ -1,0 +1,131 @@
+//! Probe bandwidth.
+
+use super::round::Round;
+use super::*;
+
+const ROUNDS: usize = 8;
+const CRUISE_ROUNDS: u32 = 6;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Part {
+    #[default]
+    Cruise,
+    Up,
+    Hold,
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Model {
+    rates: [f64; ROUNDS],
+    pub(super) part: Part,
+    /// In which what is heard of now was sent.
+    sent: Part,
+    rounds: u32,
+    pub(super) step: f64,
+    last: f64,
+    before: f64,
+    lifted: u32,
+}
+
+impl Model {
+    fn best(&self) -> f64 {
+        self.rates.iter().copied().fold(0.0, f64::max)
+    }
+    fn push(&mut self, rate: f64) {
+        self.rates.rotate_right(1);
+        self.rates[0] = rate;
+    }
+    fn force(&mut self, rate: f64) {
+        self.rates = [0.0; ROUNDS];
+        self.rates[0] = rate;
+    }
+    pub(super) fn gain(&self, chance: f64) -> f64 {
+        match self.part {
+            Part::Cruise | Part::Hold => 1.0,
+            Part::Up => 1.0 + self.step,
+            Part::Down => 1.0 - self.step.max(1.25 * chance).clamp(0.05, 0.5),
+        }
+    }
+}
+
+impl Rate {
+    pub(super) fn up_step(&self) -> f64 {
+        (STEP_QUEUE_US / self.rtt_least_us.max(1) as f64).min(std::env::var("UPSTEP").ok().and_then(|v| v.parse().ok()).unwrap_or(0.25))
+    }
+
+    pub(super) fn model_begin(&mut self) {
+        let loss = self.trial.is_some();
+        let step = if self.step > 0.2 { self.step } else { self.up_step() };
+        self.model = Model { part: if loss { Part::Down } else { Part::Up }, sent: Part::Cruise, step, ..Default::default() };
+        let chance = self.chance();
+        self.model.force(self.capacity * (1.0 - chance));
+        self.model.last = self.capacity;
+        self.trial = None;
+    }
+
+    pub(super) fn model_round(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
+        if self.capacity != self.model.last {
+            self.model.force(self.capacity * (1.0 - self.chance()));
+            self.model.part = Part::Cruise;
+        }
+        let by_reader = self.cruise_by_reader(round);
+        if by_reader {
+            self.model.force(self.capacity * (1.0 - self.chance()));
+            self.model.last = self.capacity;
+            return;
+        }
+        let losses = round.losses();
+        let above = self.excess_above(losses.all, sample.loss_run);
+        let excess = losses.ratio() > above;
+        let sent = self.model.sent;
+        if sent == Part::Down {
+            let far_less = losses.ratio() < 2.0 * self.chance() - above;
+            if excess || far_less { self.accept_chance(losses) } else { self.learn_chance(losses) }
+        }
+        let best = self.model.best();
+        if round.app_limited {
+            if rate > best { self.model.rates[0] = rate; }
+        } else if excess && matches!(sent, Part::Cruise | Part::Hold) {
+            self.model.force(rate);
+        } else {
+            self.model.push(rate);
+        }
+        self.capacity = (self.model.best() / (1.0 - self.chance())).min(self.limits.cap as f64);
+        self.model.last = self.capacity;
+        self.line = self.line.max(self.capacity);
+        self.known = self.capacity;
+        // the cycle
+        self.model.sent = self.model.part;
+        self.model.rounds += 1;
+        self.model.part = match self.model.part {
+            _ if round.app_limited => Part::Cruise,
+            Part::Up => { self.model.before = best; Part::Hold }
+            Part::Hold => {
+                if rate >= self.model.before * (1.0 + self.model.step / 2.0) {
+                    self.model.step = (2.0 * self.model.step).min(1.0);
+                    Part::Up
+                } else {
+                    self.model.step = self.up_step();
+                    Part::Down
+                }
+            }
+            Part::Down => { self.model.rounds = 0; Part::Cruise }
+            Part::Cruise if excess && sent == Part::Cruise => { self.model.rounds = 0; Part::Down }
+            Part::Cruise if self.model.rounds >= CRUISE_ROUNDS => Part::Up,
+            Part::Cruise => Part::Cruise,
+        };
+        if self.model.part == Part::Cruise && sample.now > 0 {
+            // a delay that stays above the least
+            let extra = round.extra_least_us.unwrap_or(0);
+            let lifted = !is_short(self.rtt_least_us) && !round.app_limited && extra > self.rtt_least_us / 8 && queue > self.queue_us();
+            self.model.lifted = if lifted { self.model.lifted + 1 } else { 0 };
+            if self.model.lifted >= 4 && sample.now - self.drained_at > self.drain_after_us {
+                self.drained_at = sample.now;
+                self.drain_after_us = (2 * self.drain_after_us).max(DRAIN_FIRST_ROUNDS * sample.rtt_us).min(DRAIN_EVERY_US);
+                self.model.lifted = 0;
+                self.begin_probe(sample.now, queue, None);
+            }
+        }
+    }
+}
