@@ -200,6 +200,8 @@ pub struct Rate {
     alone_after_us: Micros,
     floor: Floor,
     model: model::Model,
+    full_rounds: u32,
+    full_rate: f64,
     new: bool,
     /// Successive acknowledgements in start-up that told of a queue.
     queued: u32,
@@ -252,6 +254,8 @@ impl Rate {
             alone_after_us: 0,
             floor: Floor::default(),
             model: model::Model::default(),
+            full_rounds: 0,
+            full_rate: 0.0,
             new: std::env::var_os("OLD").is_none(),
             queued: 0,
             train: Round::default(),

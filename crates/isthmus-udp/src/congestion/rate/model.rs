@@ -26,6 +26,8 @@ pub(super) struct Model {
     last: f64,
     before: f64,
     lifted: u32,
+    /// The last attempt to send more has failed.
+    failed: bool,
 }
 
 impl Model {
@@ -56,8 +58,9 @@ impl Rate {
 
     pub(super) fn model_begin(&mut self) {
         let loss = self.trial.is_some();
+        let part = if loss { Part::Down } else if self.step > 0.2 || self.unsure { Part::Up } else { Part::Cruise };
         let step = if self.step > 0.2 { self.step } else { self.up_step() };
-        self.model = Model { part: if loss { Part::Down } else { Part::Up }, sent: Part::Cruise, step, ..Default::default() };
+        self.model = Model { part, sent: if loss { part } else { Part::Cruise }, step, ..Default::default() };
         let chance = self.chance();
         self.model.force(self.capacity * (1.0 - chance));
         self.model.last = self.capacity;
@@ -103,18 +106,30 @@ impl Rate {
             Part::Up => { self.model.before = best; Part::Hold }
             Part::Hold => {
                 if rate >= self.model.before * (1.0 + self.model.step / 2.0) {
+                    self.model.failed = false;
                     self.model.step = (2.0 * self.model.step).min(1.0);
                     Part::Up
                 } else {
                     self.model.step = self.up_step();
+                    self.model.failed = true;
                     Part::Down
                 }
             }
             Part::Down => { self.model.rounds = 0; Part::Cruise }
             Part::Cruise if excess && sent == Part::Cruise => { self.model.rounds = 0; Part::Down }
+            Part::Cruise if !self.model.failed && !excess && queue < self.queue_us() / 2 => Part::Up,
             Part::Cruise if self.model.rounds >= CRUISE_ROUNDS => Part::Up,
             Part::Cruise => Part::Cruise,
         };
+        let foreign = queue >= 3 * self.queue_us() + self.slack_us() && !round.app_limited;
+        self.window_before = if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
+        self.shared_rounds = if foreign && sent != Part::Up { self.shared_rounds + 1 } else if foreign { self.shared_rounds } else { 0 };
+        if self.shared_rounds >= 3 {
+            let bytes = self.window_before.max(4 * self.packet_bytes);
+            let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
+            self.alone_after_us = 4 * sample.rtt_us;
+            return self.enter(sample.now, Phase::Shared(cubic));
+        }
         if self.model.part == Part::Cruise && sample.now > 0 {
             // a delay that stays above the least
             let extra = round.extra_least_us.unwrap_or(0);

@@ -66,6 +66,16 @@ impl Rate {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
             }
+            if round.tells_rate() && self.had_enough(&round) && !round.is_train && sample.rtt_least_us > 0 {
+                self.full_rounds = if rate > 1.25 * self.full_rate { 0 } else { self.full_rounds + 1 };
+                self.full_rate = self.full_rate.max(rate);
+                if self.full_rounds >= 3 {
+                    self.capacity = self.of_all(sample.now, &round, rate);
+                    self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity)).filter(|_| round.loss() > EXCESS_LEAST);
+                    self.skip = FLIGHT_ROUNDS;
+                    return self.enter(sample.now, Phase::Cruise);
+                }
+            }
             let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
             if self.capacity >= FULL * most {
                 self.fill(sample.now, most);
