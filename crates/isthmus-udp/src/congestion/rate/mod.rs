@@ -279,7 +279,7 @@ impl Rate {
                 let shown = self.bursts.window(&self.limits, round_us);
                 self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.first_window() as f64)
             }
-            Phase::Cruise if self.new => {
+            Phase::Cruise if self.new && self.model.part != model::Part::Down => {
                 self.path_bytes((round_us + self.queue_us()).max(2 * self.rtt_least_us))
             }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),

@@ -28,6 +28,11 @@ pub(super) struct Model {
     lifted: u32,
     /// The last attempt to send more has failed.
     failed: bool,
+    /// By how much less is sent for the queue to drain.
+    less: f64,
+    next_step: f64,
+    /// What arrived when more than chance was lost.
+    cut: Option<f64>,
 }
 
 impl Model {
@@ -46,7 +51,8 @@ impl Model {
         match self.part {
             Part::Cruise | Part::Hold => 1.0,
             Part::Up => 1.0 + self.step,
-            Part::Down => 1.0 - self.step.max(1.25 * chance).clamp(0.05, 0.5),
+            Part::Down if chance < 0.005 && self.cut.is_none() => 1.0,
+            Part::Down => 1.0 - (1.25 * chance).clamp(0.05, 0.5),
         }
     }
 }
@@ -62,19 +68,21 @@ impl Rate {
         let step = if self.step > 0.2 { self.step } else { self.up_step() };
         self.model = Model { part, sent: if loss { part } else { Part::Cruise }, step, ..Default::default() };
         let chance = self.chance();
-        self.model.force(self.capacity * (1.0 - chance));
+        self.model.force(self.capacity);
+        if loss { self.model.cut = Some(self.capacity * (1.0 - chance)); }
+        self.model.next_step = self.up_step();
         self.model.last = self.capacity;
         self.trial = None;
     }
 
     pub(super) fn model_round(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
         if self.capacity != self.model.last {
-            self.model.force(self.capacity * (1.0 - self.chance()));
+            self.model.force(self.capacity);
             self.model.part = Part::Cruise;
         }
         let by_reader = self.cruise_by_reader(round);
         if by_reader {
-            self.model.force(self.capacity * (1.0 - self.chance()));
+            self.model.force(self.capacity);
             self.model.last = self.capacity;
             return;
         }
@@ -85,22 +93,30 @@ impl Rate {
         if sent == Part::Down {
             let far_less = losses.ratio() < 2.0 * self.chance() - above;
             if excess || far_less { self.accept_chance(losses) } else { self.learn_chance(losses) }
+            if let Some(cut) = self.model.cut.take() {
+                let chance = self.chance();
+                self.model.push(cut / (1.0 - chance));
+            }
         }
+        let raw = rate;
+        let rate = if excess { rate / (1.0 - self.chance()) } else { rate / (1.0 - losses.ratio()) };
         let best = self.model.best();
         if round.app_limited {
             if rate > best { self.model.rates[0] = rate; }
         } else if excess && matches!(sent, Part::Cruise | Part::Hold) {
             self.model.force(rate);
+            self.model.cut = Some(raw);
         } else {
             self.model.push(rate);
         }
-        self.capacity = (self.model.best() / (1.0 - self.chance())).min(self.limits.cap as f64);
+        self.capacity = self.model.best().min(self.limits.cap as f64);
         self.model.last = self.capacity;
         self.line = self.line.max(self.capacity);
         self.known = self.capacity;
         // the cycle
         self.model.sent = self.model.part;
         self.model.rounds += 1;
+        self.model.less = queue as f64 / sample.rtt_us.max(1) as f64;
         self.model.part = match self.model.part {
             _ if round.app_limited => Part::Cruise,
             Part::Up => { self.model.before = best; Part::Hold }
@@ -110,7 +126,8 @@ impl Rate {
                     self.model.step = (2.0 * self.model.step).min(1.0);
                     Part::Up
                 } else {
-                    self.model.step = self.up_step();
+                    self.model.next_step = if excess { (self.model.step / 2.0).max(0.02) } else { (2.0 * self.model.step).min(self.up_step()) };
+                    self.model.step = self.model.next_step.min(self.up_step());
                     self.model.failed = true;
                     Part::Down
                 }
@@ -123,7 +140,7 @@ impl Rate {
         };
         let foreign = queue >= 3 * self.queue_us() + self.slack_us() && !round.app_limited;
         self.window_before = if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
-        self.shared_rounds = if foreign && sent != Part::Up { self.shared_rounds + 1 } else if foreign { self.shared_rounds } else { 0 };
+        self.shared_rounds = if foreign && sent == Part::Cruise { self.shared_rounds + 1 } else if foreign { self.shared_rounds } else { 0 };
         if self.shared_rounds >= 3 {
             let bytes = self.window_before.max(4 * self.packet_bytes);
             let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
