@@ -356,7 +356,7 @@ impl Rate {
         let p = self.chance();
         let packets = packets.max(1) as f64;
         let deviation = (p.max(0.001) * (1.0 - p) / packets * runs(run)).sqrt();
-        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * run.max(1.0) / packets
+        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * run.clamp(1.0, 10.0) / packets
     }
 
     fn learn_chance(&mut self, losses: Losses) {

@@ -32,7 +32,7 @@ pub(super) struct Model {
     less: f64,
     next_step: f64,
     /// What arrived when more than chance was lost.
-    cut: Option<f64>,
+    cut: Option<(f64, f64)>,
 }
 
 impl Model {
@@ -52,7 +52,7 @@ impl Model {
             Part::Cruise | Part::Hold => 1.0,
             Part::Up => 1.0 + self.step,
             Part::Down if chance < 0.005 && self.cut.is_none() => 1.0,
-            Part::Down => 1.0 - (1.25 * chance).clamp(0.05, 0.5),
+            Part::Down => 1.0 - (1.25 * chance).clamp(0.02, 0.5),
         }
     }
 }
@@ -63,13 +63,13 @@ impl Rate {
     }
 
     pub(super) fn model_begin(&mut self) {
-        let loss = self.trial.is_some();
+        let (loss, begin_loss) = (self.trial.is_some(), self.trial.map_or(0.0, |trial| trial.excess));
         let part = if loss { Part::Down } else if self.step > 0.2 || self.unsure { Part::Up } else { Part::Cruise };
         let step = if self.step > 0.2 { self.step } else { self.up_step() };
         self.model = Model { part, sent: if loss { part } else { Part::Cruise }, step, ..Default::default() };
         let chance = self.chance();
         self.model.force(self.capacity);
-        if loss { self.model.cut = Some(self.capacity * (1.0 - chance)); }
+        if loss { self.model.cut = Some((self.capacity * (1.0 - chance), begin_loss)); }
         self.model.next_step = self.up_step();
         self.model.last = self.capacity;
         self.trial = None;
@@ -90,12 +90,21 @@ impl Rate {
         let above = self.excess_above(losses.all, sample.loss_run);
         let excess = losses.ratio() > above;
         let sent = self.model.sent;
+        let mut again = false;
         if sent == Part::Down {
             let far_less = losses.ratio() < 2.0 * self.chance() - above;
-            if excess || far_less { self.accept_chance(losses) } else { self.learn_chance(losses) }
-            if let Some(cut) = self.model.cut.take() {
-                let chance = self.chance();
-                self.model.push(cut / (1.0 - chance));
+            let answers = match self.model.cut {
+                Some((_, before)) if excess => losses.ratio() - self.chance() < 0.7 * (before - self.chance()),
+                _ => false,
+            };
+            if answers {
+                again = true;
+            } else {
+                if excess || far_less { self.accept_chance(losses) } else { self.learn_chance(losses) }
+                if let Some((cut, _)) = self.model.cut.take() {
+                    let chance = self.chance();
+                    self.model.push(cut / (1.0 - chance));
+                }
             }
         }
         let raw = rate;
@@ -103,9 +112,9 @@ impl Rate {
         let best = self.model.best();
         if round.app_limited {
             if rate > best { self.model.rates[0] = rate; }
-        } else if excess && matches!(sent, Part::Cruise | Part::Hold) {
+        } else if again || excess && matches!(sent, Part::Cruise | Part::Hold) {
             self.model.force(rate);
-            self.model.cut = Some(raw);
+            self.model.cut = Some((raw, losses.ratio()));
         } else {
             self.model.push(rate);
         }
@@ -119,6 +128,7 @@ impl Rate {
         self.model.less = queue as f64 / sample.rtt_us.max(1) as f64;
         self.model.part = match self.model.part {
             _ if round.app_limited => Part::Cruise,
+            Part::Cruise | Part::Down if again => { self.model.rounds = 0; Part::Down }
             Part::Up => { self.model.before = best; Part::Hold }
             Part::Hold => {
                 if rate >= self.model.before * (1.0 + self.model.step / 2.0) {
@@ -133,29 +143,23 @@ impl Rate {
                 }
             }
             Part::Down => { self.model.rounds = 0; Part::Cruise }
-            Part::Cruise if excess && sent == Part::Cruise => { self.model.rounds = 0; Part::Down }
+            Part::Cruise if sent == Part::Cruise && (excess || queue >= 3 * self.queue_us() + self.slack_us() && self.model.rounds > 2) => { self.model.rounds = 0; Part::Down }
             Part::Cruise if !self.model.failed && !excess && queue < self.queue_us() / 2 => Part::Up,
             Part::Cruise if self.model.rounds >= CRUISE_ROUNDS => Part::Up,
             Part::Cruise => Part::Cruise,
         };
-        let foreign = queue >= 3 * self.queue_us() + self.slack_us() && !round.app_limited;
-        self.window_before = if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
-        self.shared_rounds = if foreign && sent == Part::Cruise { self.shared_rounds + 1 } else if foreign { self.shared_rounds } else { 0 };
-        if self.shared_rounds >= 3 {
-            let bytes = self.window_before.max(4 * self.packet_bytes);
-            let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
-            self.alone_after_us = 4 * sample.rtt_us;
-            return self.enter(sample.now, Phase::Shared(cubic));
-        }
-        if self.model.part == Part::Cruise && sample.now > 0 {
-            // a delay that stays above the least
-            let extra = round.extra_least_us.unwrap_or(0);
-            let lifted = !is_short(self.rtt_least_us) && !round.app_limited && extra > self.rtt_least_us / 8 && queue > self.queue_us();
-            self.model.lifted = if lifted { self.model.lifted + 1 } else { 0 };
-            if self.model.lifted >= 4 && sample.now - self.drained_at > self.drain_after_us {
+        if sent == Part::Down && !round.app_limited {
+            let foreign = queue >= 3 * self.queue_us() + self.slack_us();
+            let lifted = !is_short(self.rtt_least_us) && round.extra_least_us.unwrap_or(0) > self.rtt_least_us / 8 && queue > self.queue_us();
+            if foreign {
+                let bytes = sample.in_flight.max(4 * self.packet_bytes);
+                let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
+                self.alone_after_us = 4 * sample.rtt_us;
+                return self.enter(sample.now, Phase::Shared(cubic));
+            }
+            if lifted && sample.now - self.drained_at > self.drain_after_us {
                 self.drained_at = sample.now;
                 self.drain_after_us = (2 * self.drain_after_us).max(DRAIN_FIRST_ROUNDS * sample.rtt_us).min(DRAIN_EVERY_US);
-                self.model.lifted = 0;
                 self.begin_probe(sample.now, queue, None);
             }
         }
