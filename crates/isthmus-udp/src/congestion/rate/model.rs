@@ -25,7 +25,9 @@ pub(super) struct Model {
     pub(super) step: f64,
     last: f64,
     before: f64,
-    lifted: u32,
+    is_empty: bool,
+    overflows: bool,
+    up_excess: bool,
     /// The last attempt to send more has failed.
     failed: bool,
     /// By how much less is sent for the queue to drain.
@@ -49,9 +51,10 @@ impl Model {
     }
     pub(super) fn gain(&self, chance: f64) -> f64 {
         match self.part {
+            Part::Cruise if self.is_empty && !self.overflows => 1.02,
             Part::Cruise | Part::Hold => 1.0,
             Part::Up => 1.0 + self.step,
-            Part::Down if chance < 0.005 && self.cut.is_none() => 1.0,
+            Part::Down if chance < 0.005 => 1.0,
             Part::Down => 1.0 - (1.25 * chance).clamp(0.02, 0.5),
         }
     }
@@ -125,11 +128,12 @@ impl Rate {
         // the cycle
         self.model.sent = self.model.part;
         self.model.rounds += 1;
+        self.model.is_empty = queue < self.queue_us() / 2 && !excess;
         self.model.less = queue as f64 / sample.rtt_us.max(1) as f64;
         self.model.part = match self.model.part {
             _ if round.app_limited => Part::Cruise,
             Part::Cruise | Part::Down if again => { self.model.rounds = 0; Part::Down }
-            Part::Up => { self.model.before = best; Part::Hold }
+            Part::Up => { self.model.before = best; self.model.up_excess = excess; Part::Hold }
             Part::Hold => {
                 if rate >= self.model.before * (1.0 + self.model.step / 2.0) {
                     self.model.failed = false;
@@ -139,6 +143,7 @@ impl Rate {
                     self.model.next_step = if excess { (self.model.step / 2.0).max(0.02) } else { (2.0 * self.model.step).min(self.up_step()) };
                     self.model.step = self.model.next_step.min(self.up_step());
                     self.model.failed = true;
+                    self.model.overflows = excess || self.model.up_excess;
                     Part::Down
                 }
             }
