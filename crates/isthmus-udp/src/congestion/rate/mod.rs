@@ -256,7 +256,7 @@ impl Rate {
             model: model::Model::default(),
             full_rounds: 0,
             full_rate: 0.0,
-            new: std::env::var_os("OLD").is_none(),
+            new: false,
             queued: 0,
             train: Round::default(),
             beginning: Losses::default(),
@@ -356,7 +356,7 @@ impl Rate {
         let p = self.chance();
         let packets = packets.max(1) as f64;
         let deviation = (p.max(0.001) * (1.0 - p) / packets * runs(run)).sqrt();
-        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * run.clamp(1.0, 10.0) / packets
+        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * if self.new { run.clamp(1.0, 10.0) } else { run.max(1.0) } / packets
     }
 
     fn learn_chance(&mut self, losses: Losses) {
@@ -375,7 +375,7 @@ impl Rate {
         if matches!(phase, Phase::Shared(_)) {
             self.rates = [0.0; 3];
         }
-        if matches!(phase, Phase::Cruise) {
+        if matches!(phase, Phase::Cruise) && self.new {
             self.model_begin();
         }
         self.phase = phase;
@@ -423,18 +423,19 @@ impl Rate {
         };
         // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
         let most = 2.0 * self.pace_of_all();
-        let own = per_second(round.bytes, round.span_us.max(round.sent_span_us)).min(most);
+        let span_us = if self.new { round.span_us.max(round.sent_span_us) } else { round.span_us };
+        let own = per_second(round.bytes, span_us).min(most);
         let rate = self.of_all(sample.now, &round, own);
         if std::env::var_os("TRACE").is_some() {
             eprintln!("{} {}{:?} q{} x{:?} rate {:.1} cap {:.1} known {:.1} line {:.1} step {:.3} skip {} hold {} loss {:.4} chance {:.4} infl {} win {:.0} floor {}/{} rtt {}/{} app {} trial {}", sample.now/1000, self.phase(), self.model.part, queue, round.extra_least_us, rate*8e-6, self.capacity*8e-6, self.known*8e-6, self.line*8e-6, self.step, self.skip, self.hold, round.loss(), self.chance(), sample.in_flight, self.window_of_all(), self.floor.way_us, self.floor.rtt_us, sample.rtt_us, self.rtt_least_us, round.app_limited, self.trial.is_some());
         }
         if std::mem::take(&mut self.check_drain)
             && matches!(self.phase, Phase::Cruise)
-            && !is_short(self.rtt_least_us)
-            && queue >= self.queue_us()
+            && self.may_doubt()
+            && self.is_in_doubt(sample, queue)
             && !round.app_limited
         {
-            return self.begin_probe(sample.now, queue, None);
+            return self.begin_probe(sample, queue, None);
         }
         if self.skip > 0 {
             self.skip -= 1;
@@ -468,6 +469,14 @@ impl Rate {
     fn cruise(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
         if self.cruise_by_reader(round) {
             return;
+        }
+        if round.loss() > start::CHANCE_MOST && !round.app_limited && self.may_doubt() && queue < self.queue_us() {
+            self.trial = Some(Trial::new(round.loss(), 0.0, 0.0));
+            self.chance = (0.0, 0.0);
+            self.capacity = rate;
+            self.new = true;
+            self.skip = 1;
+            return self.enter(sample.now, Phase::Cruise);
         }
         let calm = round.calm();
         let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);

@@ -165,7 +165,7 @@ impl Rate {
             if lifted && sample.now - self.drained_at > self.drain_after_us {
                 self.drained_at = sample.now;
                 self.drain_after_us = (2 * self.drain_after_us).max(DRAIN_FIRST_ROUNDS * sample.rtt_us).min(DRAIN_EVERY_US);
-                self.begin_probe(sample.now, queue, None);
+                self.begin_probe(sample, queue, None);
             }
         }
     }

@@ -53,8 +53,24 @@ pub(super) struct Probe {
 }
 
 impl Rate {
+    /// Whether there may be a doubt: on a short path bursts are the queue, and flows of a group see each other's.
+    pub(super) fn may_doubt(&self) -> bool {
+        !is_short(self.rtt_least_us) && self.group.is_none_or(|group| group.count == 1)
+    }
+
+    /// What a round trip takes beyond its least, on average. Microseconds.
+    fn delay_us(&self, sample: &AckSample) -> Micros {
+        sample.rtt_us.saturating_sub(self.rtt_least_us)
+    }
+
+    /// Whether delay remains after our own queue should have drained.
+    pub(super) fn is_in_doubt(&self, sample: &AckSample, queue: Micros) -> bool {
+        queue >= self.queue_us() || self.delay_us(sample) >= (2 * self.queue_us()).max(2 * QUANTUM_US)
+    }
+
     /// Begins to send half, to learn about a queue of that length.
-    pub(super) fn begin_probe(&mut self, now: Micros, queue_us: Micros, cubic: Option<Cubic>) {
+    pub(super) fn begin_probe(&mut self, sample: &AckSample, queue: Micros, cubic: Option<Cubic>) {
+        let (now, queue_us) = (sample.now, queue.max(self.delay_us(sample)));
         let window = self.window_of_all() / 2.0;
         self.enter(now, Phase::Probe(Probe { queue_us, window, cubic }));
         self.skip = 1;
@@ -62,18 +78,22 @@ impl Rate {
 
     /// What a round in which half was under way tells.
     pub(super) fn end_probe(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64, probe: Probe) {
+        let left = queue.max(self.delay_us(sample));
         let should_us = (probe.window * 1e6 / self.line.max(self.capacity).max(1.0)).min(probe.queue_us as f64);
-        let went_us = probe.queue_us.saturating_sub(queue) as f64;
+        let went_us = probe.queue_us.saturating_sub(left) as f64;
         self.skip = 1;
-        if queue < self.queue_us() {
+        if !self.is_in_doubt(sample, queue) {
             if let Some(cubic) = probe.cubic {
                 self.window_before = 0;
                 self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);
             }
             self.enter(sample.now, Phase::Cruise);
         } else if went_us < ANSWER * should_us {
+            if queue >= self.queue_us() {
             self.floor.rtt_us = self.floor.way_us + round.extra_least_us.unwrap_or(queue);
             self.floor.way_us += queue;
+            }
+            self.new = true;
             self.reset_step();
             self.enter(sample.now, Phase::Cruise);
         } else if let Some(cubic) = probe.cubic {

@@ -26,11 +26,12 @@ impl Rate {
         if self.shared_rounds >= SHARED_ROUNDS {
             let bytes = self.window_before.max(4 * self.packet_bytes);
             let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
-            self.alone_after_us = ALONE_FIRST_ROUNDS * sample.rtt_us;
+            self.alone_after_us = if self.may_doubt() { ALONE_FIRST_ROUNDS * sample.rtt_us } else { ALONE_EVERY_US };
             self.enter(sample.now, Phase::Shared(cubic));
         } else if sample.now - self.drained_at >= self.drain_after_us {
             self.drained_at = sample.now;
-            self.drain_after_us = (2 * self.drain_after_us).max(DRAIN_FIRST_ROUNDS * sample.rtt_us).min(DRAIN_EVERY_US);
+            let first_us = if self.may_doubt() { DRAIN_FIRST_ROUNDS * sample.rtt_us } else { DRAIN_EVERY_US };
+            self.drain_after_us = (2 * self.drain_after_us).max(first_us).min(DRAIN_EVERY_US);
             self.enter(sample.now, Phase::Drain);
         }
     }
@@ -58,7 +59,7 @@ impl Rate {
             self.enter(sample.now, Phase::Cruise);
         } else if sample.now - self.phase_since >= self.alone_after_us {
             self.alone_after_us = ALONE_EVERY_US;
-            self.begin_probe(sample.now, queue, Some(cubic));
+            self.begin_probe(sample, queue, Some(cubic));
         } else {
             let excess = round.loss() > self.excess_above(round.losses().all, sample.loss_run);
             self.feed(sample, excess);

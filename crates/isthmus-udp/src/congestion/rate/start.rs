@@ -14,7 +14,7 @@ const DOUBTS_MOST: u32 = 8;
 /// Loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
 /// Loss in start-up beyond which it is hardly chance alone.
-const CHANCE_MOST: f64 = 0.2;
+pub(super) const CHANCE_MOST: f64 = 0.2;
 /// Most by which one round trip may raise the capacity in start-up.
 const LEAP: f64 = 64.0;
 /// The part of what bursts have shown at which the path counts as full, and the first step beyond.
@@ -69,7 +69,8 @@ impl Rate {
             if round.tells_rate() && self.had_enough(&round) && !round.is_train && sample.rtt_least_us > 0 {
                 self.full_rounds = if rate > 1.25 * self.full_rate { 0 } else { self.full_rounds + 1 };
                 self.full_rate = self.full_rate.max(rate);
-                if self.full_rounds >= 3 {
+                if self.full_rounds >= 3 && round.loss() > CHANCE_MOST && self.may_doubt() {
+                    self.new = true;
                     self.capacity = self.of_all(sample.now, &round, rate);
                     self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity)).filter(|_| round.loss() > EXCESS_LEAST);
                     self.skip = FLIGHT_ROUNDS;
