@@ -67,7 +67,7 @@ const FIRST_LEAST: u64 = 96 << 10;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
 /// Round trips before the first of them.
-const DRAIN_FIRST_ROUNDS: Micros = 8;
+const DRAIN_FIRST_ROUNDS: Micros = 16;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
@@ -283,7 +283,11 @@ impl Rate {
                 self.path_bytes((round_us + self.queue_us()).max(2 * self.rtt_least_us))
             }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
-            Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
+            Phase::Drain => {
+                let least_us = if self.may_doubt() { 2 * QUANTUM_US } else { 0 };
+                let less_us = (2 * self.queue_us()).max(least_us);
+                self.path_bytes(round_us.saturating_sub(less_us).max(round_us / 2))
+            }
             Phase::Shared(cubic) => self.beside_others(&cubic),
             Phase::Probe(probe) => probe.window,
         }
@@ -434,6 +438,7 @@ impl Rate {
             && self.may_doubt()
             && self.is_in_doubt(sample, queue)
             && !round.app_limited
+            && queue < 3 * self.queue_us() + self.slack_us()
         {
             return self.begin_probe(sample, queue, None);
         }

@@ -5,6 +5,7 @@
 //! this one runs when there is a doubt, not by the clock.
 
 use super::round::Round;
+use super::shared::ALONE_EVERY_US;
 use super::*;
 
 /// Least part of what the queue should have lost that shows that it is one.
@@ -50,6 +51,8 @@ pub(super) struct Probe {
     pub(super) window: f64,
     /// What is gone back to if it is a queue that others share.
     pub(super) cubic: Option<Cubic>,
+    /// So soon, that nobody else's queue is there proves nothing.
+    is_early: bool,
 }
 
 impl Rate {
@@ -65,14 +68,16 @@ impl Rate {
 
     /// Whether delay remains after our own queue should have drained.
     pub(super) fn is_in_doubt(&self, sample: &AckSample, queue: Micros) -> bool {
-        queue >= self.queue_us() || self.delay_us(sample) >= (2 * self.queue_us()).max(2 * QUANTUM_US)
+        queue >= self.queue_us().max(QUANTUM_US) || self.delay_us(sample) >= (2 * self.queue_us()).max(2 * QUANTUM_US)
     }
 
     /// Begins to send half, to learn about a queue of that length.
     pub(super) fn begin_probe(&mut self, sample: &AckSample, queue: Micros, cubic: Option<Cubic>) {
         let (now, queue_us) = (sample.now, queue.max(self.delay_us(sample)));
         let window = self.window_of_all() / 2.0;
-        self.enter(now, Phase::Probe(Probe { queue_us, window, cubic }));
+        let is_early = self.alone_after_us < ALONE_EVERY_US;
+        self.alone_after_us = ALONE_EVERY_US;
+        self.enter(now, Phase::Probe(Probe { queue_us, window, cubic, is_early }));
         self.skip = 1;
     }
 
@@ -83,6 +88,12 @@ impl Rate {
         let went_us = probe.queue_us.saturating_sub(left) as f64;
         self.skip = 1;
         if !self.is_in_doubt(sample, queue) {
+            self.drain_after_us = DRAIN_EVERY_US;
+            if let Some(cubic) = probe.cubic
+                && probe.is_early
+            {
+                return self.enter(sample.now, Phase::Shared(cubic));
+            }
             if let Some(cubic) = probe.cubic {
                 self.window_before = 0;
                 self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);

@@ -12,7 +12,7 @@ use super::*;
 /// Rounds with a queue that is not ours after which the path counts as shared.
 const SHARED_ROUNDS: u32 = 3;
 /// Between attempts to find out whether it still is. Microseconds.
-const ALONE_EVERY_US: Micros = 8_000_000;
+pub(super) const ALONE_EVERY_US: Micros = 8_000_000;
 /// Round trips before the first such attempt.
 const ALONE_FIRST_ROUNDS: Micros = 4;
 
@@ -58,7 +58,6 @@ impl Rate {
             self.capacity = rate / (1.0 - self.chance());
             self.enter(sample.now, Phase::Cruise);
         } else if sample.now - self.phase_since >= self.alone_after_us {
-            self.alone_after_us = ALONE_EVERY_US;
             self.begin_probe(sample, queue, Some(cubic));
         } else {
             let excess = round.loss() > self.excess_above(round.losses().all, sample.loss_run);
