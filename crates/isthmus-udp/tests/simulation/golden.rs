@@ -58,10 +58,6 @@ const ROWS: [Row; 5] = [
 /// The floor's time over the time taken, from the first packet of a cold start to the last
 /// acknowledgement.
 fn fraction(row: &Row, rtt_us: u64, loss: f64) -> f64 {
-    if let Ok(only) = std::env::var("ONLY") {
-        let name = format!("{}:{}:{}:{}", rtt_us, loss, row.opened, row.composition);
-        if !name.contains(&only) { return 0.0; }
-    }
     let path = PathSpec { rtt_us, loss: Loss::Independent(loss), mtu: row.mtu, ..Default::default() };
     let mut settings = config(&path);
     settings.stream.composition = row.composition.parse::<Composition>().expect("valid");

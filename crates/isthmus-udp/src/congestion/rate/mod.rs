@@ -46,6 +46,7 @@ use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use burst::Bursts;
 use group::Role;
+use model::Model;
 use probe::{Floor, Probe};
 use reader::Reader;
 use round::{Losses, Round};
@@ -67,7 +68,7 @@ const FIRST_LEAST: u64 = 96 << 10;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
 /// Round trips before the first of them.
-const DRAIN_FIRST_ROUNDS: Micros = 16;
+const DRAIN_FIRST_ROUNDS: Micros = 12;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
@@ -199,10 +200,12 @@ pub struct Rate {
     /// How long `Shared` lasts before it is put to the proof. Microseconds.
     alone_after_us: Micros,
     floor: Floor,
-    model: model::Model,
+    model: Model,
+    /// Rounds of start-up in which no more arrived than before, and the most that did. Bytes/s (wire).
     full_rounds: u32,
     full_rate: f64,
-    new: bool,
+    /// Delay or loss has shown not to be a steady path's: the model decides.
+    is_modelled: bool,
     /// Successive acknowledgements in start-up that told of a queue.
     queued: u32,
     /// What arrived in start-up since a queue stands, and what became of what went before.
@@ -253,10 +256,10 @@ impl Rate {
             check_drain: false,
             alone_after_us: 0,
             floor: Floor::default(),
-            model: model::Model::default(),
+            model: Model::default(),
             full_rounds: 0,
             full_rate: 0.0,
-            new: false,
+            is_modelled: false,
             queued: 0,
             train: Round::default(),
             beginning: Losses::default(),
@@ -279,8 +282,8 @@ impl Rate {
                 let shown = self.bursts.window(&self.limits, round_us);
                 self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.first_window() as f64)
             }
-            Phase::Cruise if self.new && self.model.part != model::Part::Down => {
-                self.path_bytes((round_us + self.queue_us()).max(2 * self.rtt_least_us))
+            Phase::Cruise if self.is_modelled => {
+                self.path_bytes(self.model.window_us(round_us + self.queue_us(), self.rtt_least_us))
             }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
             Phase::Drain => {
@@ -299,7 +302,7 @@ impl Rate {
             Phase::Start if let Some(rate) = self.bursts.rate(&self.limits) => rate,
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
-            Phase::Cruise if self.new => self.model.gain(self.chance()) * self.capacity,
+            Phase::Cruise if self.is_modelled => self.model.gain(self.chance()) * self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
             Phase::Shared(cubic) => cubic.pace() as f64,
             Phase::Probe(Probe { cubic: Some(cubic), .. }) => cubic.pace() as f64,
@@ -360,7 +363,8 @@ impl Rate {
         let p = self.chance();
         let packets = packets.max(1) as f64;
         let deviation = (p.max(0.001) * (1.0 - p) / packets * runs(run)).sqrt();
-        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * if self.new { run.clamp(1.0, 10.0) } else { run.max(1.0) } / packets
+        p + EXCESS_LEAST.max(4.0 * deviation)
+            + EXCESS_PACKETS * if self.is_modelled { run.clamp(1.0, 10.0) } else { run.max(1.0) } / packets
     }
 
     fn learn_chance(&mut self, losses: Losses) {
@@ -379,12 +383,40 @@ impl Rate {
         if matches!(phase, Phase::Shared(_)) {
             self.rates = [0.0; 3];
         }
-        if matches!(phase, Phase::Cruise) && self.new {
-            self.model_begin();
+        if matches!(phase, Phase::Cruise) && self.is_modelled {
+            self.begin_model();
         }
         self.phase = phase;
         self.phase_since = now;
         self.shared_rounds = 0;
+    }
+
+    /// The path is not steady: the model decides from now on.
+    fn model_path(&mut self, now: Micros) {
+        self.is_modelled = true;
+        self.skip = 1;
+        self.enter(now, Phase::Cruise);
+    }
+
+    /// A queue that this control alone does not make. Microseconds.
+    fn long_queue_us(&self) -> Micros {
+        3 * self.queue_us() + self.slack_us()
+    }
+
+    /// Whether it is time to look at the path without our own queue. If so, the next time is twice as far, up to
+    /// [`DRAIN_EVERY_US`].
+    fn is_drain_due(&mut self, sample: &AckSample) -> bool {
+        let first_us = if self.may_doubt() { DRAIN_FIRST_ROUNDS * sample.rtt_us } else { DRAIN_EVERY_US };
+        if self.drain_after_us == 0 {
+            (self.drained_at, self.drain_after_us) = (sample.now, first_us.min(DRAIN_EVERY_US));
+        }
+        let is_due = sample.now - self.drained_at >= self.drain_after_us;
+        if is_due {
+            self.drained_at = sample.now;
+            self.drain_after_us =
+                (2 * self.drain_after_us).clamp(first_us.min(DRAIN_EVERY_US), DRAIN_EVERY_US);
+        }
+        is_due
     }
 
     fn reset_step(&mut self) {
@@ -427,18 +459,15 @@ impl Rate {
         };
         // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
         let most = 2.0 * self.pace_of_all();
-        let span_us = if self.new { round.span_us.max(round.sent_span_us) } else { round.span_us };
+        let span_us = if self.is_modelled { round.span_us.max(round.sent_span_us) } else { round.span_us };
         let own = per_second(round.bytes, span_us).min(most);
         let rate = self.of_all(sample.now, &round, own);
-        if std::env::var_os("TRACE").is_some() {
-            eprintln!("{} {}{:?} q{} x{:?} rate {:.1} cap {:.1} known {:.1} line {:.1} step {:.3} skip {} hold {} loss {:.4} chance {:.4} infl {} win {:.0} floor {}/{} rtt {}/{} app {} trial {}", sample.now/1000, self.phase(), self.model.part, queue, round.extra_least_us, rate*8e-6, self.capacity*8e-6, self.known*8e-6, self.line*8e-6, self.step, self.skip, self.hold, round.loss(), self.chance(), sample.in_flight, self.window_of_all(), self.floor.way_us, self.floor.rtt_us, sample.rtt_us, self.rtt_least_us, round.app_limited, self.trial.is_some());
-        }
         if std::mem::take(&mut self.check_drain)
             && matches!(self.phase, Phase::Cruise)
             && self.may_doubt()
             && self.is_in_doubt(sample, queue)
             && !round.app_limited
-            && queue < 3 * self.queue_us() + self.slack_us()
+            && queue < self.long_queue_us()
         {
             return self.begin_probe(sample, queue, None);
         }
@@ -459,7 +488,7 @@ impl Rate {
         }
         match self.phase {
             Phase::Start => {}
-            Phase::Cruise if self.new => self.model_round(sample, &round, queue, rate),
+            Phase::Cruise if self.is_modelled => self.cruise_by_model(sample, &round, queue, rate),
             Phase::Cruise => self.cruise(sample, &round, queue, rate),
             Phase::Drain => {
                 self.enter(sample.now, Phase::Cruise);
@@ -475,13 +504,13 @@ impl Rate {
         if self.cruise_by_reader(round) {
             return;
         }
-        if round.loss() > start::CHANCE_MOST && !round.app_limited && self.may_doubt() && queue < self.queue_us() {
+        let loses_much = round.loss() > start::CHANCE_MOST && queue < self.queue_us();
+        if loses_much && !round.app_limited && self.may_doubt() {
+            // A policer, or a queue that holds next to nothing.
             self.trial = Some(Trial::new(round.loss(), 0.0, 0.0));
             self.chance = (0.0, 0.0);
             self.capacity = rate;
-            self.new = true;
-            self.skip = 1;
-            return self.enter(sample.now, Phase::Cruise);
+            return self.model_path(sample.now);
         }
         let calm = round.calm();
         let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);

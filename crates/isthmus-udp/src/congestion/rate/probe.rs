@@ -68,7 +68,8 @@ impl Rate {
 
     /// Whether delay remains after our own queue should have drained.
     pub(super) fn is_in_doubt(&self, sample: &AckSample, queue: Micros) -> bool {
-        queue >= self.queue_us().max(QUANTUM_US) || self.delay_us(sample) >= (2 * self.queue_us()).max(2 * QUANTUM_US)
+        queue >= self.queue_us().max(QUANTUM_US)
+            || self.delay_us(sample) >= (2 * self.queue_us()).max(2 * QUANTUM_US)
     }
 
     /// Begins to send half, to learn about a queue of that length.
@@ -82,9 +83,17 @@ impl Rate {
     }
 
     /// What a round in which half was under way tells.
-    pub(super) fn end_probe(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64, probe: Probe) {
+    pub(super) fn end_probe(
+        &mut self,
+        sample: &AckSample,
+        round: &Round,
+        queue: Micros,
+        rate: f64,
+        probe: Probe,
+    ) {
         let left = queue.max(self.delay_us(sample));
-        let should_us = (probe.window * 1e6 / self.line.max(self.capacity).max(1.0)).min(probe.queue_us as f64);
+        let should_us =
+            (probe.window * 1e6 / self.line.max(self.capacity).max(1.0)).min(probe.queue_us as f64);
         let went_us = probe.queue_us.saturating_sub(left) as f64;
         self.skip = 1;
         if !self.is_in_doubt(sample, queue) {
@@ -101,12 +110,11 @@ impl Rate {
             self.enter(sample.now, Phase::Cruise);
         } else if went_us < ANSWER * should_us {
             if queue >= self.queue_us() {
-            self.floor.rtt_us = self.floor.way_us + round.extra_least_us.unwrap_or(queue);
-            self.floor.way_us += queue;
+                self.floor.rtt_us = self.floor.way_us + round.extra_least_us.unwrap_or(queue);
+                self.floor.way_us += queue;
             }
-            self.new = true;
             self.reset_step();
-            self.enter(sample.now, Phase::Cruise);
+            self.model_path(sample.now);
         } else if let Some(cubic) = probe.cubic {
             self.enter(sample.now, Phase::Shared(cubic));
         } else {

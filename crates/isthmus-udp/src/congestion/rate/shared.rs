@@ -14,24 +14,22 @@ const SHARED_ROUNDS: u32 = 3;
 /// Between attempts to find out whether it still is. Microseconds.
 pub(super) const ALONE_EVERY_US: Micros = 8_000_000;
 /// Round trips before the first such attempt.
-const ALONE_FIRST_ROUNDS: Micros = 4;
+pub(super) const ALONE_FIRST_ROUNDS: Micros = 4;
 
 impl Rate {
     /// A queue that our own window cannot make is somebody else's.
     pub(super) fn look_for_others(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
-        let foreign = queue >= 3 * self.queue_us() + self.slack_us() && !round.app_limited;
+        let foreign = queue >= self.long_queue_us() && !round.app_limited;
         self.window_before =
             if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
         self.shared_rounds = if foreign { self.shared_rounds + 1 } else { 0 };
         if self.shared_rounds >= SHARED_ROUNDS {
             let bytes = self.window_before.max(4 * self.packet_bytes);
             let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
-            self.alone_after_us = if self.may_doubt() { ALONE_FIRST_ROUNDS * sample.rtt_us } else { ALONE_EVERY_US };
+            self.alone_after_us =
+                if self.may_doubt() { ALONE_FIRST_ROUNDS * sample.rtt_us } else { ALONE_EVERY_US };
             self.enter(sample.now, Phase::Shared(cubic));
-        } else if sample.now - self.drained_at >= self.drain_after_us {
-            self.drained_at = sample.now;
-            let first_us = if self.may_doubt() { DRAIN_FIRST_ROUNDS * sample.rtt_us } else { DRAIN_EVERY_US };
-            self.drain_after_us = (2 * self.drain_after_us).max(first_us).min(DRAIN_EVERY_US);
+        } else if self.is_drain_due(sample) {
             self.enter(sample.now, Phase::Drain);
         }
     }

@@ -20,6 +20,9 @@ const LEAP: f64 = 64.0;
 /// The part of what bursts have shown at which the path counts as full, and the first step beyond.
 const FULL: f64 = 0.8;
 const STEP_FULL: f64 = 0.25;
+/// Rounds in which the rate does not grow by so much show that the path is full, as of BBR's start-up; so many of them.
+const FULL_GROWTH: f64 = 1.25;
+const FULL_ROUNDS: u32 = 3;
 /// Most rounds after start-up in which packets of its last flight arrive.
 const FLIGHT_ROUNDS: u32 = 2;
 /// What a path is taken for that showed nothing because others filled it. Bytes/s (1 Gb/s).
@@ -66,15 +69,15 @@ impl Rate {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
             }
-            if round.tells_rate() && self.had_enough(&round) && !round.is_train && sample.rtt_least_us > 0 {
-                self.full_rounds = if rate > 1.25 * self.full_rate { 0 } else { self.full_rounds + 1 };
+            if round.tells_rate() && self.had_enough(&round) && !round.is_train {
+                self.full_rounds = if rate > FULL_GROWTH * self.full_rate { 0 } else { self.full_rounds + 1 };
                 self.full_rate = self.full_rate.max(rate);
-                if self.full_rounds >= 3 && round.loss() > CHANCE_MOST && self.may_doubt() {
-                    self.new = true;
+                if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MOST && self.may_doubt() {
                     self.capacity = self.of_all(sample.now, &round, rate);
-                    self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity)).filter(|_| round.loss() > EXCESS_LEAST);
+                    self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity));
+                    self.model_path(sample.now);
                     self.skip = FLIGHT_ROUNDS;
-                    return self.enter(sample.now, Phase::Cruise);
+                    return;
                 }
             }
             let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
