@@ -67,8 +67,9 @@ const QUEUE_PART: Micros = 4;
 const FIRST_LEAST: u64 = 96 << 10;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
-/// Round trips before the first of them.
-const DRAIN_FIRST_ROUNDS: Micros = 12;
+/// Round trips before the first of them, and least before the second; where these take longer than that, as above.
+const DRAIN_FIRST_ROUNDS: Micros = 2;
+const DRAIN_ROUNDS: Micros = 12;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
@@ -406,15 +407,17 @@ impl Rate {
     /// Whether it is time to look at the path without our own queue. If so, the next time is twice as far, up to
     /// [`DRAIN_EVERY_US`].
     fn is_drain_due(&mut self, sample: &AckSample) -> bool {
-        let first_us = if self.may_doubt() { DRAIN_FIRST_ROUNDS * sample.rtt_us } else { DRAIN_EVERY_US };
+        let soon_us = DRAIN_ROUNDS * sample.rtt_us;
+        let is_soon = self.may_doubt() && soon_us <= DRAIN_EVERY_US;
         if self.drain_after_us == 0 {
-            (self.drained_at, self.drain_after_us) = (sample.now, first_us.min(DRAIN_EVERY_US));
+            let first_us = if is_soon { DRAIN_FIRST_ROUNDS * sample.rtt_us } else { DRAIN_EVERY_US };
+            (self.drained_at, self.drain_after_us) = (sample.now, first_us);
         }
         let is_due = sample.now - self.drained_at >= self.drain_after_us;
         if is_due {
+            let least_us = if is_soon { soon_us } else { DRAIN_EVERY_US };
             self.drained_at = sample.now;
-            self.drain_after_us =
-                (2 * self.drain_after_us).clamp(first_us.min(DRAIN_EVERY_US), DRAIN_EVERY_US);
+            self.drain_after_us = (2 * self.drain_after_us).clamp(least_us, DRAIN_EVERY_US);
         }
         is_due
     }
