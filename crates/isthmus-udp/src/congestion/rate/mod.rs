@@ -24,6 +24,9 @@
 //! than its bursts, and more than what goes ahead of them shows nothing. What is sent there first is what such
 //! a queue holds, and the window makes up for acknowledgements that wait behind what the other end sends.
 //!
+//! Where delay does not answer to sending less (`probe.rs`), or losses show a policer, the path is not steady: BBR's
+//! model decides from then on (`model.rs`). docs/rate-control.md describes both.
+//!
 //! A new path is measured by the dispersion of the first flight: a queue that grows while it
 //! passes tells the bottleneck's rate within one round trip. On a path that is too fast for that, flights
 //! go at the rate at which those before have arrived, and become several times as long (`burst.rs`).

@@ -29,7 +29,7 @@ struct Tuning {
     step_least: f64,
     /// Share by which `Cruise` sends more where no queue stands, so that one shows a path that is full.
     more: f64,
-    /// Share by which less than chance loses `Down` sends, in terms of that chance. Above 1, so that losses of
+    /// Share by which `Down` sends less, in terms of what chance loses. Above 1, so that losses of
     /// congestion vanish.
     down_of_chance: f64,
     /// The same share at most. Half is enough to see a difference.
