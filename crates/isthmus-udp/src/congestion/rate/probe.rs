@@ -10,6 +10,9 @@ use super::*;
 
 /// Least part of what the queue should have lost that shows that it is one.
 const ANSWER: f64 = 0.5;
+/// Least part of the delay that a queue should lose for that to tell: one flow of many takes little off their queue
+/// (`flows_that_start_together_fill_the_path_and_none_starves`).
+const SHARE_LEAST: f64 = 0.2;
 
 /// Delay of the path beyond its least of the last seconds. Microseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +111,7 @@ impl Rate {
                 self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);
             }
             self.enter(sample.now, Phase::Cruise);
-        } else if went_us < ANSWER * should_us {
+        } else if went_us < ANSWER * should_us && should_us >= SHARE_LEAST * probe.queue_us as f64 {
             if queue >= self.queue_us() {
                 self.floor.rtt_us = self.floor.way_us + round.extra_least_us.unwrap_or(queue);
                 self.floor.way_us += queue;
