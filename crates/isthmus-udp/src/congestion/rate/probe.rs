@@ -59,9 +59,12 @@ pub(super) struct Probe {
 }
 
 impl Rate {
-    /// Whether there may be a doubt: on a short path bursts are the queue, and flows of a group see each other's.
+    /// Whether there may be a doubt: on a short path bursts are the queue, flows of a group see each other's, and a
+    /// slow receiver makes delay that the path does not.
     pub(super) fn may_doubt(&self) -> bool {
-        !is_short(self.rtt_least_us) && self.group.is_none_or(|group| group.count == 1)
+        self.reader.queue_us() == 0
+            && !is_short(self.rtt_least_us)
+            && self.group.is_none_or(|group| group.count == 1)
     }
 
     /// What a round trip takes beyond its least, on average. Microseconds.
