@@ -70,6 +70,9 @@ const QUEUE_PART: Micros = 4;
 const FIRST_LEAST: u64 = 96 << 10;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
+/// Chance losses up to which delay is put to the proof: the model tests chance by sending less, which costs more
+/// than jitter does where much is lost (`overload` at 10 %).
+const CHANCE_TESTED: f64 = 0.02;
 /// Round trips before the first of them, and least before the second; where these take longer than that, as above.
 const DRAIN_FIRST_ROUNDS: Micros = 2;
 const DRAIN_ROUNDS: Micros = 12;
@@ -411,7 +414,7 @@ impl Rate {
     /// [`DRAIN_EVERY_US`].
     fn is_drain_due(&mut self, sample: &AckSample) -> bool {
         let soon_us = DRAIN_ROUNDS * sample.rtt_us;
-        let is_soon = self.may_doubt() && soon_us <= DRAIN_EVERY_US;
+        let is_soon = self.may_doubt() && self.chance() < CHANCE_TESTED && soon_us <= DRAIN_EVERY_US;
         if self.drain_after_us == 0 {
             let first_us = if is_soon { DRAIN_FIRST_ROUNDS * sample.rtt_us } else { DRAIN_EVERY_US };
             (self.drained_at, self.drain_after_us) = (sample.now, first_us);
@@ -471,6 +474,7 @@ impl Rate {
         if std::mem::take(&mut self.check_drain)
             && matches!(self.phase, Phase::Cruise)
             && self.may_doubt()
+            && self.chance() < CHANCE_TESTED
             && self.is_in_doubt(sample, queue)
             && !round.app_limited
             && queue < self.long_queue_us()
