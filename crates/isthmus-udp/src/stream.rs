@@ -238,6 +238,8 @@ pub struct Stream {
 
     /// The first number of the present round.
     round_from: u64,
+    /// When the newest packet that has arrived had left.
+    newest_sent_at: Micros,
     /// The receiver's time of the newest arrival that was told.
     arrived: Option<u64>,
     /// Nothing waited to be sent behind the last piece.
@@ -361,6 +363,7 @@ impl Stream {
             protection: composition.checksum(),
             sealed: false,
             round_from: 0,
+            newest_sent_at: 0,
             arrived: None,
             dry: true,
             resumed: false,

@@ -41,6 +41,8 @@ pub struct AckSample {
     pub back_us: Option<Micros>,
     /// Receiver's time since what the acknowledgement before told of.
     pub span_us: Micros,
+    /// Time between the newest packet's leaving and that of the newest before.
+    pub sent_span_us: Micros,
     /// The sender had paused meanwhile: `span_us` says nothing of the path.
     pub resumed: bool,
     /// What was sent after the last such moment has been answered.

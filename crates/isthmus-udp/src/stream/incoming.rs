@@ -267,6 +267,9 @@ impl Stream {
         let read_span_us = read_at.saturating_sub(self.peers.read_at);
         self.peers.read_at = self.peers.read_at.max(read_at);
         let strained = newest.is_some() && now < self.peers.until;
+        let sent_at = newest.map_or(self.newest_sent_at, |(_, newest)| newest.sent_at);
+        let sent_span_us = sent_at.saturating_sub(self.newest_sent_at);
+        self.newest_sent_at = self.newest_sent_at.max(sent_at);
         let resumed = fates.acked.iter().any(|(_, t)| t.resumed);
         let round_ended = fates.acked.iter().any(|(number, _)| *number >= self.round_from);
         if round_ended {
@@ -288,6 +291,7 @@ impl Stream {
             queue_us: waited.map(|(queue, _)| queue),
             back_us: waited.map(|(_, back)| back),
             span_us,
+            sent_span_us,
             resumed,
             round_ended,
             app_limited: resumed || fates.acked.iter().any(|(_, t)| t.app_limited),

@@ -89,7 +89,7 @@ impl Rate {
 
     /// This flow plans for all from now on, whatever it did before.
     fn begin_to_lead(&mut self, now: Micros, plan: &Plan) {
-        let own = self.role == Role::Alone && matches!(self.phase, Phase::Shared(_) | Phase::AmIAlone(_));
+        let own = self.role == Role::Alone && matches!(self.phase, Phase::Shared(_) | Phase::Probe(_));
         if plan.capacity == 0 || own {
             self.hint = self.hint.max(plan.pace as f64);
             return;
@@ -148,7 +148,7 @@ impl Rate {
         }
         let (pace, window) = (self.pace_of_all() as u64, self.window_of_all() as u64);
         let capacity = match self.phase {
-            Phase::Shared(_) | Phase::AmIAlone(_) => pace,
+            Phase::Shared(_) => pace,
             _ => self.capacity as u64,
         };
         Some(Plan { capacity, pace, window, loss, rtt_us })

@@ -24,6 +24,9 @@
 //! than its bursts, and more than what goes ahead of them shows nothing. What is sent there first is what such
 //! a queue holds, and the window makes up for acknowledgements that wait behind what the other end sends.
 //!
+//! Where delay does not answer to sending less (`probe.rs`), or losses show a policer, the path is not steady: BBR's
+//! model decides from then on (`model.rs`). docs/rate-control.md describes both.
+//!
 //! A new path is measured by the dispersion of the first flight: a queue that grows while it
 //! passes tells the bottleneck's rate within one round trip. On a path that is too fast for that, flights
 //! go at the rate at which those before have arrived, and become several times as long (`burst.rs`).
@@ -32,6 +35,8 @@
 
 mod burst;
 mod group;
+mod model;
+mod probe;
 mod reader;
 mod round;
 mod shared;
@@ -44,6 +49,8 @@ use crate::Micros;
 use crate::pacer::{QUANTUM_US, is_short, quantum_us};
 use burst::Bursts;
 use group::Role;
+use model::Model;
+use probe::{Floor, Probe};
 use reader::Reader;
 use round::{Losses, Round};
 
@@ -63,6 +70,12 @@ const QUEUE_PART: Micros = 4;
 const FIRST_LEAST: u64 = 96 << 10;
 /// Between attempts to see the path without the queue of our own. Microseconds.
 const DRAIN_EVERY_US: Micros = 4_000_000;
+/// Chance losses up to which delay is put to the proof: the model tests chance by sending less, which costs more
+/// than jitter does where much is lost (`overload` at 10 %).
+const CHANCE_TESTED: f64 = 0.02;
+/// Round trips before the first of them, and least before the second; where these take longer than that, as above.
+const DRAIN_FIRST_ROUNDS: Micros = 2;
+const DRAIN_ROUNDS: Micros = 12;
 /// Packets that the window has beyond its length in time, so that the least flow grows.
 const PACKETS_MORE: u64 = 2;
 /// Most by which the capacity is guessed beyond what was seen to arrive, which is what was
@@ -113,8 +126,8 @@ enum Phase {
     /// Less is sent for a round, so that our own queue drains.
     Drain,
     Shared(Cubic),
-    /// As `Drain`, to see whether the queue is somebody else's.
-    AmIAlone(Cubic),
+    /// Half is sent, to see whether a queue is one, and whose.
+    Probe(Probe),
 }
 
 /// Less is sent for a while, to see whether losses go.
@@ -186,6 +199,20 @@ pub struct Rate {
     /// Largest window of the rounds in which the path may already have been shared.
     window_before: u64,
     phase_since: Micros,
+    /// When `Drain` last began, and how long to wait for the next. Microseconds.
+    drained_at: Micros,
+    drain_after_us: Micros,
+    /// What left during `Drain` has not been heard of yet.
+    check_drain: bool,
+    /// How long `Shared` lasts before it is put to the proof. Microseconds.
+    alone_after_us: Micros,
+    floor: Floor,
+    model: Model,
+    /// Rounds of start-up in which no more arrived than before, and the most that did. Bytes/s (wire).
+    full_rounds: u32,
+    full_rate: f64,
+    /// Delay or loss has shown not to be a steady path's: the model decides.
+    is_modelled: bool,
     /// Successive acknowledgements in start-up that told of a queue.
     queued: u32,
     /// What arrived in start-up since a queue stands, and what became of what went before.
@@ -231,6 +258,15 @@ impl Rate {
             shared_rounds: 0,
             window_before: 0,
             phase_since: 0,
+            drained_at: 0,
+            drain_after_us: 0,
+            check_drain: false,
+            alone_after_us: 0,
+            floor: Floor::default(),
+            model: Model::default(),
+            full_rounds: 0,
+            full_rate: 0.0,
+            is_modelled: false,
             queued: 0,
             train: Round::default(),
             beginning: Losses::default(),
@@ -253,10 +289,17 @@ impl Rate {
                 let shown = self.bursts.window(&self.limits, round_us);
                 self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.first_window() as f64)
             }
+            Phase::Cruise if self.is_modelled => {
+                self.path_bytes(self.model.window_us(round_us + self.queue_us(), self.rtt_least_us))
+            }
             Phase::Cruise => self.path_bytes(round_us + self.queue_us()),
-            Phase::Drain => self.path_bytes(round_us.saturating_sub(2 * self.queue_us()).max(round_us / 2)),
+            Phase::Drain => {
+                let least_us = if self.may_doubt() { 2 * QUANTUM_US } else { 0 };
+                let less_us = (2 * self.queue_us()).max(least_us);
+                self.path_bytes(round_us.saturating_sub(less_us).max(round_us / 2))
+            }
             Phase::Shared(cubic) => self.beside_others(&cubic),
-            Phase::AmIAlone(cubic) => self.beside_others(&cubic) / 2.0,
+            Phase::Probe(probe) => probe.window,
         }
     }
 
@@ -266,8 +309,11 @@ impl Rate {
             Phase::Start if let Some(rate) = self.bursts.rate(&self.limits) => rate,
             Phase::Start if self.capacity == 0.0 => self.limits.first_pace as f64,
             Phase::Start => 2.0 * self.capacity,
+            Phase::Cruise if self.is_modelled => self.model.gain(self.chance()) * self.capacity,
             Phase::Cruise | Phase::Drain => 1.02 * self.capacity,
-            Phase::Shared(cubic) | Phase::AmIAlone(cubic) => cubic.pace() as f64,
+            Phase::Shared(cubic) => cubic.pace() as f64,
+            Phase::Probe(Probe { cubic: Some(cubic), .. }) => cubic.pace() as f64,
+            Phase::Probe(_) => self.capacity,
         };
         pace.min(self.limits.cap as f64)
     }
@@ -324,7 +370,8 @@ impl Rate {
         let p = self.chance();
         let packets = packets.max(1) as f64;
         let deviation = (p.max(0.001) * (1.0 - p) / packets * runs(run)).sqrt();
-        p + EXCESS_LEAST.max(4.0 * deviation) + EXCESS_PACKETS * run.max(1.0) / packets
+        p + EXCESS_LEAST.max(4.0 * deviation)
+            + EXCESS_PACKETS * if self.is_modelled { run.clamp(1.0, 10.0) } else { run.max(1.0) } / packets
     }
 
     fn learn_chance(&mut self, losses: Losses) {
@@ -343,9 +390,42 @@ impl Rate {
         if matches!(phase, Phase::Shared(_)) {
             self.rates = [0.0; 3];
         }
+        if matches!(phase, Phase::Cruise) && self.is_modelled {
+            self.begin_model();
+        }
         self.phase = phase;
         self.phase_since = now;
         self.shared_rounds = 0;
+    }
+
+    /// The path is not steady: the model decides from now on.
+    fn model_path(&mut self, now: Micros) {
+        self.is_modelled = true;
+        self.skip = 1;
+        self.enter(now, Phase::Cruise);
+    }
+
+    /// A queue that this control alone does not make. Microseconds.
+    fn long_queue_us(&self) -> Micros {
+        3 * self.queue_us() + self.slack_us()
+    }
+
+    /// Whether it is time to look at the path without our own queue. If so, the next time is twice as far, up to
+    /// [`DRAIN_EVERY_US`].
+    fn is_drain_due(&mut self, sample: &AckSample) -> bool {
+        let soon_us = DRAIN_ROUNDS * sample.rtt_us;
+        let is_soon = self.may_doubt() && self.chance() < CHANCE_TESTED && soon_us <= DRAIN_EVERY_US;
+        if self.drain_after_us == 0 {
+            let first_us = if is_soon { DRAIN_FIRST_ROUNDS * sample.rtt_us } else { DRAIN_EVERY_US };
+            (self.drained_at, self.drain_after_us) = (sample.now, first_us);
+        }
+        let is_due = sample.now - self.drained_at >= self.drain_after_us;
+        if is_due {
+            let least_us = if is_soon { soon_us } else { DRAIN_EVERY_US };
+            self.drained_at = sample.now;
+            self.drain_after_us = (2 * self.drain_after_us).clamp(least_us, DRAIN_EVERY_US);
+        }
+        is_due
     }
 
     fn reset_step(&mut self) {
@@ -388,8 +468,19 @@ impl Rate {
         };
         // What arrives faster than it left has waited together; by itself it may have left as fast as all may.
         let most = 2.0 * self.pace_of_all();
-        let own = per_second(round.bytes, round.span_us).min(most);
+        let span_us = if self.is_modelled { round.span_us.max(round.sent_span_us) } else { round.span_us };
+        let own = per_second(round.bytes, span_us).min(most);
         let rate = self.of_all(sample.now, &round, own);
+        if std::mem::take(&mut self.check_drain)
+            && matches!(self.phase, Phase::Cruise)
+            && self.may_doubt()
+            && self.chance() < CHANCE_TESTED
+            && self.is_in_doubt(sample, queue)
+            && !round.app_limited
+            && queue < self.long_queue_us()
+        {
+            return self.begin_probe(sample, queue, None);
+        }
         if self.skip > 0 {
             self.skip -= 1;
             // However it left: where a long queue stands all the time, no more than arrives gets through.
@@ -407,28 +498,29 @@ impl Rate {
         }
         match self.phase {
             Phase::Start => {}
+            Phase::Cruise if self.is_modelled => self.cruise_by_model(sample, &round, queue, rate),
             Phase::Cruise => self.cruise(sample, &round, queue, rate),
             Phase::Drain => {
                 self.enter(sample.now, Phase::Cruise);
                 self.skip = 1;
+                self.check_drain = true;
             }
             Phase::Shared(cubic) => self.share(sample, &round, queue, rate, cubic),
-            Phase::AmIAlone(cubic) if queue < self.queue_us() => {
-                self.window_before = 0;
-                self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);
-                self.enter(sample.now, Phase::Cruise);
-            }
-            // The first round was on its way when it began.
-            Phase::AmIAlone(cubic) if sample.now - self.phase_since > 3 * sample.rtt_us => {
-                self.enter(sample.now, Phase::Shared(cubic));
-            }
-            Phase::AmIAlone(_) => {}
+            Phase::Probe(probe) => self.end_probe(sample, &round, queue, rate, probe),
         }
     }
 
     fn cruise(&mut self, sample: &AckSample, round: &Round, queue: Micros, rate: f64) {
         if self.cruise_by_reader(round) {
             return;
+        }
+        let loses_much = round.loss() > start::CHANCE_MOST && queue < self.queue_us();
+        if loses_much && !round.app_limited && self.may_doubt() {
+            // A policer, or a queue that holds next to nothing.
+            self.trial = Some(Trial::new(round.loss(), 0.0, 0.0));
+            self.chance = (0.0, 0.0);
+            self.capacity = rate;
+            return self.model_path(sample.now);
         }
         let calm = round.calm();
         let above = |losses: Losses| self.excess_above(losses.all, sample.loss_run);
@@ -550,6 +642,7 @@ fn runs(run: f64) -> f64 {
 
 impl CongestionControl for Rate {
     fn on_ack(&mut self, sample: &AckSample) {
+        let sample = &self.floor.note(sample);
         (self.rtt_us, self.rtt_least_us) = (sample.rtt_us, sample.rtt_least_us);
         self.packet_bytes = sample.packet_bytes;
         if let Some(back) = sample.back_us {
@@ -641,7 +734,7 @@ impl CongestionControl for Rate {
         self.rtt_least_us = rtt_us;
         self.unsure = false;
         self.reset_step();
-        self.phase = Phase::Cruise;
+        self.enter(0, Phase::Cruise);
     }
 
     fn wants_train(&self) -> bool {
@@ -663,7 +756,7 @@ impl CongestionControl for Rate {
             Phase::Cruise => "cruise",
             Phase::Drain => "drain",
             Phase::Shared(_) => "shared",
-            Phase::AmIAlone(_) => "am I alone",
+            Phase::Probe(_) => "probe",
         }
     }
 }

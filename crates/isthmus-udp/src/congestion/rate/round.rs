@@ -16,6 +16,8 @@ pub(super) struct Round {
     /// Of what the sender did not pause before: bytes, and how long they took to arrive.
     pub(super) bytes: u64,
     pub(super) span_us: Micros,
+    /// And to leave.
+    pub(super) sent_span_us: Micros,
     /// For how long nothing had arrived before it, and the longest time in which nothing did.
     pub(super) led_by_us: Micros,
     pub(super) gap_us: Micros,
@@ -28,7 +30,9 @@ pub(super) struct Round {
     /// The newest that arrived had waited long.
     pub(super) queued: bool,
     pub(super) queue_least_us: Option<Micros>,
-    /// The same of its second half.
+    /// The same of both ways together.
+    pub(super) extra_least_us: Option<Micros>,
+    /// The same as the first, of its second half.
     pub(super) late_least_us: Option<Micros>,
     pub(super) app_limited: bool,
     /// It was, but what would have told of it was lost.
@@ -69,6 +73,7 @@ impl Round {
         if !sample.resumed {
             self.bytes += sample.acked_bytes;
             self.span_us += sample.span_us;
+            self.sent_span_us += sample.sent_span_us;
         }
         self.acked += sample.acked_packets;
         let lost = sample.lost_packets.saturating_sub(sample.refused_packets);
@@ -80,6 +85,8 @@ impl Round {
         if let Some(queue) = sample.queue_us {
             let least = |before: Option<Micros>| Some(before.map_or(queue, |least| least.min(queue)));
             self.queue_least_us = least(self.queue_least_us);
+            let extra = queue + sample.back_us.unwrap_or(0);
+            self.extra_least_us = Some(self.extra_least_us.map_or(extra, |least| least.min(extra)));
             if self.since.is_some_and(|since| sample.now - since >= sample.rtt_us / 2) {
                 self.late_least_us = least(self.late_least_us);
             }

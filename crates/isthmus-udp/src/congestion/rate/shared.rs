@@ -12,20 +12,24 @@ use super::*;
 /// Rounds with a queue that is not ours after which the path counts as shared.
 const SHARED_ROUNDS: u32 = 3;
 /// Between attempts to find out whether it still is. Microseconds.
-const ALONE_EVERY_US: Micros = 8_000_000;
+pub(super) const ALONE_EVERY_US: Micros = 8_000_000;
+/// Round trips before the first such attempt.
+pub(super) const ALONE_FIRST_ROUNDS: Micros = 4;
 
 impl Rate {
     /// A queue that our own window cannot make is somebody else's.
     pub(super) fn look_for_others(&mut self, sample: &AckSample, round: &Round, queue: Micros) {
-        let foreign = queue >= 3 * self.queue_us() + self.slack_us() && !round.app_limited;
+        let foreign = queue >= self.long_queue_us() && !round.app_limited;
         self.window_before =
             if foreign { self.window_before.max(sample.in_flight) } else { sample.in_flight };
         self.shared_rounds = if foreign { self.shared_rounds + 1 } else { 0 };
         if self.shared_rounds >= SHARED_ROUNDS {
             let bytes = self.window_before.max(4 * self.packet_bytes);
             let cubic = Cubic::with_window(self.limits, bytes, sample.rtt_us, self.packet_bytes);
+            self.alone_after_us =
+                if self.may_doubt() { ALONE_FIRST_ROUNDS * sample.rtt_us } else { ALONE_EVERY_US };
             self.enter(sample.now, Phase::Shared(cubic));
-        } else if sample.now - self.phase_since >= DRAIN_EVERY_US {
+        } else if self.is_drain_due(sample) {
             self.enter(sample.now, Phase::Drain);
         }
     }
@@ -51,8 +55,8 @@ impl Rate {
         if queue < self.queue_us() / 2 {
             self.capacity = rate / (1.0 - self.chance());
             self.enter(sample.now, Phase::Cruise);
-        } else if sample.now - self.phase_since >= ALONE_EVERY_US {
-            self.enter(sample.now, Phase::AmIAlone(cubic));
+        } else if sample.now - self.phase_since >= self.alone_after_us {
+            self.begin_probe(sample, queue, Some(cubic));
         } else {
             let excess = round.loss() > self.excess_above(round.losses().all, sample.loss_run);
             self.feed(sample, excess);

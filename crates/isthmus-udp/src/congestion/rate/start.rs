@@ -14,12 +14,15 @@ const DOUBTS_MOST: u32 = 8;
 /// Loss in start-up beyond which what arrives says nothing of the path.
 const LOST_START: f64 = 0.5;
 /// Loss in start-up beyond which it is hardly chance alone.
-const CHANCE_MOST: f64 = 0.2;
+pub(super) const CHANCE_MOST: f64 = 0.2;
 /// Most by which one round trip may raise the capacity in start-up.
 const LEAP: f64 = 64.0;
 /// The part of what bursts have shown at which the path counts as full, and the first step beyond.
 const FULL: f64 = 0.8;
 const STEP_FULL: f64 = 0.25;
+/// Rounds in which the rate does not grow by so much show that the path is full, as of BBR's start-up; so many of them.
+const FULL_GROWTH: f64 = 1.25;
+const FULL_ROUNDS: u32 = 3;
 /// Most rounds after start-up in which packets of its last flight arrive.
 const FLIGHT_ROUNDS: u32 = 2;
 /// What a path is taken for that showed nothing because others filled it. Bytes/s (1 Gb/s).
@@ -65,6 +68,17 @@ impl Rate {
             if round.tells_rate() && rate > self.capacity && self.had_enough(&round) && !round.is_train {
                 let most = LEAP * per_second(round.bytes, sample.rtt_us);
                 self.capacity = rate.min(most).max(self.capacity);
+            }
+            if round.tells_rate() && self.had_enough(&round) && !round.is_train {
+                self.full_rounds = if rate > FULL_GROWTH * self.full_rate { 0 } else { self.full_rounds + 1 };
+                self.full_rate = self.full_rate.max(rate);
+                if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MOST && self.may_doubt() {
+                    self.capacity = self.of_all(sample.now, &round, rate);
+                    self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity));
+                    self.model_path(sample.now);
+                    self.skip = FLIGHT_ROUNDS;
+                    return;
+                }
             }
             let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
             if self.capacity >= FULL * most {

@@ -26,6 +26,7 @@ fn a_guess_does_not_run_away_from_what_arrives() {
             queue_us: Some(0),
             back_us: Some(0),
             span_us: 1_000,
+            sent_span_us: 1_000,
             resumed: false,
             round_ended: ms % 24 == 0,
             app_limited: false,

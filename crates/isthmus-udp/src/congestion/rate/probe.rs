@@ -1,0 +1,130 @@
+//! Probe: half is sent for two round trips, to see what remains of a delay that looks like a queue.
+//!
+//! A queue becomes shorter when less is sent, whoever else fills it. Jitter and a longer route stay. What stays is
+//! the path's own delay from then on ([`Floor`]). BBR's ProbeRTT sends half as well (draft-ietf-ccwg-bbr, 5.3.4);
+//! this one runs when there is a doubt, not by the clock.
+
+use super::round::Round;
+use super::shared::ALONE_EVERY_US;
+use super::*;
+
+/// Least part of what the queue should have lost that shows that it is one.
+const ANSWER: f64 = 0.5;
+/// Least part of the delay that a queue should lose for that to tell: one flow of many takes little off their queue
+/// (`flows_that_start_together_fill_the_path_and_none_starves`).
+const SHARE_LEAST: f64 = 0.2;
+
+/// Delay of the path beyond its least of the last seconds. Microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Floor {
+    /// Of the way there, and of the round trip.
+    pub(super) way_us: Micros,
+    pub(super) rtt_us: Micros,
+    /// The least of each in the present round.
+    least: Option<(Micros, Micros)>,
+}
+
+impl Floor {
+    /// Takes in an acknowledgement, and takes the floor off its delays.
+    pub(super) fn note(&mut self, sample: &AckSample) -> AckSample {
+        if let (Some(way), Some(back)) = (sample.queue_us, sample.back_us) {
+            let (way_least, rtt_least) = self.least.unwrap_or((way, way + back));
+            self.least = Some((way.min(way_least), (way + back).min(rtt_least)));
+        }
+        if sample.round_ended
+            && let Some((way, rtt)) = self.least.take()
+        {
+            // Less than the floor has been seen: it is less.
+            (self.way_us, self.rtt_us) = (self.way_us.min(way), self.rtt_us.min(rtt));
+        }
+        AckSample {
+            queue_us: sample.queue_us.map(|queue| queue.saturating_sub(self.way_us)),
+            rtt_least_us: sample.rtt_least_us + self.rtt_us,
+            ..*sample
+        }
+    }
+}
+
+/// What is being tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    /// The queue that is in doubt, above the floor. Microseconds.
+    queue_us: Micros,
+    /// What may be under way meanwhile. Bytes (wire).
+    pub(super) window: f64,
+    /// What is gone back to if it is a queue that others share.
+    pub(super) cubic: Option<Cubic>,
+    /// So soon, that nobody else's queue is there proves nothing.
+    is_early: bool,
+}
+
+impl Rate {
+    /// Whether there may be a doubt: on a short path bursts are the queue, flows of a group see each other's, and a
+    /// slow receiver makes delay that the path does not.
+    pub(super) fn may_doubt(&self) -> bool {
+        self.reader.queue_us() == 0
+            && !is_short(self.rtt_least_us)
+            && self.group.is_none_or(|group| group.count == 1)
+    }
+
+    /// What a round trip takes beyond its least, on average. Microseconds.
+    fn delay_us(&self, sample: &AckSample) -> Micros {
+        sample.rtt_us.saturating_sub(self.rtt_least_us)
+    }
+
+    /// Whether delay remains after our own queue should have drained.
+    pub(super) fn is_in_doubt(&self, sample: &AckSample, queue: Micros) -> bool {
+        queue >= self.queue_us().max(QUANTUM_US)
+            || self.delay_us(sample) >= (2 * self.queue_us()).max(2 * QUANTUM_US)
+    }
+
+    /// Begins to send half, to learn about a queue of that length.
+    pub(super) fn begin_probe(&mut self, sample: &AckSample, queue: Micros, cubic: Option<Cubic>) {
+        let (now, queue_us) = (sample.now, queue.max(self.delay_us(sample)));
+        let window = self.window_of_all() / 2.0;
+        let is_early = self.alone_after_us < ALONE_EVERY_US;
+        self.alone_after_us = ALONE_EVERY_US;
+        self.enter(now, Phase::Probe(Probe { queue_us, window, cubic, is_early }));
+        self.skip = 1;
+    }
+
+    /// What a round in which half was under way tells.
+    pub(super) fn end_probe(
+        &mut self,
+        sample: &AckSample,
+        round: &Round,
+        queue: Micros,
+        rate: f64,
+        probe: Probe,
+    ) {
+        let left = queue.max(self.delay_us(sample));
+        let should_us =
+            (probe.window * 1e6 / self.line.max(self.capacity).max(1.0)).min(probe.queue_us as f64);
+        let went_us = probe.queue_us.saturating_sub(left) as f64;
+        self.skip = 1;
+        if !self.is_in_doubt(sample, queue) {
+            self.drain_after_us = DRAIN_EVERY_US;
+            if let Some(cubic) = probe.cubic
+                && probe.is_early
+            {
+                return self.enter(sample.now, Phase::Shared(cubic));
+            }
+            if let Some(cubic) = probe.cubic {
+                self.window_before = 0;
+                self.capacity = (cubic.window_bytes() as f64 * 1e6 / sample.rtt_us.max(1) as f64).max(rate);
+            }
+            self.enter(sample.now, Phase::Cruise);
+        } else if went_us < ANSWER * should_us && should_us >= SHARE_LEAST * probe.queue_us as f64 {
+            if queue >= self.queue_us() {
+                self.floor.rtt_us = self.floor.way_us + round.extra_least_us.unwrap_or(queue);
+                self.floor.way_us += queue;
+            }
+            self.reset_step();
+            self.model_path(sample.now);
+        } else if let Some(cubic) = probe.cubic {
+            self.enter(sample.now, Phase::Shared(cubic));
+        } else {
+            self.enter(sample.now, Phase::Cruise);
+        }
+    }
+}
