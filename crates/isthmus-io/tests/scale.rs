@@ -15,8 +15,8 @@ use support::*;
 
 /// Makes this program the other end: how many endpoints, and whom they greet.
 const SPOKES: &str = "ISTHMUS_TEST_SPOKES";
-/// Bytes that a silent peer may cost, its open lane and its address included; besides, its key, which the table of peers
-/// and the map from addresses have, each with spare room, and the numbers of the Hellos.
+/// Bytes that a silent peer may cost, its open lane and its address included; besides, its key (32 bytes, and as
+/// much again of spare room in the table of peers), the numbers of the Hellos (24), and 64 bytes that may be in flight.
 const SILENT_MAX: isize = 1024 + 4 * 32 + 24;
 /// Endpoints that are talked to once, and how many of them at a time.
 const PEERS: usize = 1000;

@@ -387,9 +387,9 @@ impl Engine {
 
     /// A wildcard has told its full address: it becomes that peer, or joins it.
     fn identify(&mut self, wildcard: PeerId, address: Address, mem: &mut dyn Memory) -> PeerId {
-        let Some(&known) = self.by_address.get(&address) else {
-            self.by_address.insert(address, wildcard);
+        let Some(known) = self.directory.find(&self.peers, &address) else {
             self.peers[wildcard.0 as usize].address = address;
+            self.directory.enter(&self.peers, wildcard);
             return wildcard;
         };
         let known = self.resolve(known);

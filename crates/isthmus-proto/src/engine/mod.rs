@@ -11,6 +11,7 @@ mod announce;
 mod counting;
 mod credit;
 mod decisions;
+mod directory;
 mod granted;
 mod greeting;
 mod lanes;
@@ -35,7 +36,7 @@ mod transfer;
 mod transmit;
 mod ways;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use isthmus_wire::Address;
@@ -46,6 +47,7 @@ use crate::matching::{Matcher, Posted};
 use crate::memory::{Memory, Place};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
 use acks::Owed;
+use directory::Directory;
 use routed::Routers;
 use sparse::Warm;
 use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, Pool, Stage};
@@ -226,7 +228,7 @@ pub struct Engine {
     /// Where peers have to prove who they are.
     identity: Option<Identity>,
     peers: Vec<Peer>,
-    by_address: HashMap<Address, PeerId>,
+    directory: Directory,
     warm: Warm,
     lanes: Slab<Lane>,
     operations: Slab<Operation>,
@@ -279,7 +281,7 @@ impl Engine {
             identity: config.secret.map(Identity::new),
             config,
             peers: Vec::new(),
-            by_address: HashMap::new(),
+            directory: Directory::default(),
             warm: Warm::default(),
             lanes: Slab::new(),
             operations: Slab::new(),
@@ -333,12 +335,12 @@ impl Engine {
 
     fn enter_peer(&mut self, address: Address) -> PeerId {
         let address = if self.names_self(&address) { self.config.address } else { address };
-        if let Some(&peer) = self.by_address.get(&address) {
+        if let Some(peer) = self.directory.find(&self.peers, &address) {
             return peer;
         }
         let peer = PeerId(self.peers.len() as u32);
         self.peers.push(Peer { address, answers_at: None, alias: None, connection: None });
-        self.by_address.insert(address, peer);
+        self.directory.enter(&self.peers, peer);
         peer
     }
 

@@ -1,0 +1,41 @@
+//! Which peer an address is.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+use isthmus_wire::Address;
+
+use super::PeerId;
+use super::state::Peer;
+
+/// Finds peers by their addresses. The addresses themselves are in the table of peers only: a peer that has fallen silent
+/// costs 4 bytes here.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    whole: HashTable<PeerId>,
+    /// Addresses as users typed them, without an incarnation: the peer has its whole address once it has answered.
+    wildcards: HashMap<Address, PeerId>,
+    hasher: RandomState,
+}
+
+impl Directory {
+    pub(crate) fn find(&self, peers: &[Peer], address: &Address) -> Option<PeerId> {
+        if address.is_wildcard() {
+            return self.wildcards.get(address).copied();
+        }
+        let is_it = |peer: &PeerId| peers[peer.0 as usize].address == *address;
+        self.whole.find(self.hasher.hash_one(address), is_it).copied()
+    }
+
+    /// Enters a peer under the address that it has in the table of peers; nobody has been entered under that.
+    pub(crate) fn enter(&mut self, peers: &[Peer], peer: PeerId) {
+        let address = &peers[peer.0 as usize].address;
+        if address.is_wildcard() {
+            self.wildcards.insert(*address, peer);
+            return;
+        }
+        let hash = |peer: &PeerId| self.hasher.hash_one(peers[peer.0 as usize].address);
+        self.whole.insert_unique(self.hasher.hash_one(address), peer, hash);
+    }
+}
