@@ -64,7 +64,7 @@ def address_of(serving, seconds=20):
     """HOST:PORT, as the service prints it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if found := re.search(r"isthmus://\d+\.\d+/([\d.]+:\d+)", serving.output()):
+        if found := re.search(r"listening at isthmus://\d+\.\d+/([\d.]+:\d+)", serving.output()):
             return found.group(1)
         time.sleep(0.05)
     raise Failure(f"the service prints no address: {last_words(serving.output())}")

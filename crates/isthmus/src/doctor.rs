@@ -245,9 +245,12 @@ fn shared_memory() -> Finding {
 
 /// Opens an endpoint, talks to itself, and to the peer if one is named.
 fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
-    // A peer that is named by host and port only tells whether it is there, and its versions of the protocol.
-    let knows_whole = args.peer.as_ref().is_none_or(|peer| peer.contains('#'));
-    let admission = if knows_whole { settings.admission } else { Admission::Open };
+    // Doctors find each other by host and port. What they send is empty, so nothing is open but that.
+    let admission = match &args.peer {
+        Some(peer) if has_key(peer) => settings.admission,
+        None if !args.listen => settings.admission,
+        _ => Admission::Open,
+    };
     let settings = &Settings { admission, ..settings.clone() };
     let endpoint = match Endpoint::open(settings, None, Arc::default()) {
         Ok(endpoint) => endpoint,
@@ -301,6 +304,11 @@ fn network(settings: &Settings, args: &Args) -> Vec<Finding> {
     }
     endpoint.close();
     findings
+}
+
+/// Whether an address as text is a whole one, by which closed endpoints admit.
+fn has_key(text: &str) -> bool {
+    text.rsplit_once('#').is_some_and(|(_, end)| end.contains('.'))
 }
 
 /// Whether what leaves this host can be read on its way.

@@ -13,6 +13,9 @@ use super::{Finding, Verdict, exchange, finding, good};
 /// How long UDP may take, beside what the peer took.
 const UDP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What the error says of a closed endpoint, to one that has no proof.
+const CLOSED: &str = "admits only those who know its whole address";
+
 /// Tries the way to the peer that is written as `text`.
 pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: Duration) -> Vec<Finding> {
     let address = match parse(endpoint, text) {
@@ -25,6 +28,13 @@ pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: 
             let text = format!("{address} answered in {:.3} ms", rtt.as_secs_f64() * 1e3);
             findings.push(good("peer", text));
             findings.extend(udp(settings, &address));
+        }
+        // It is there, and says no more to who knows its host and port only.
+        Err(text) if text.contains(CLOSED) => {
+            findings.push(good("peer", format!("an endpoint of Isthmus listens at {address}")));
+            let text = "the peer admits only those who know its whole address: messages and UDP were not tried";
+            let remedy = "run isthmus doctor --listen there, and name the port that it prints";
+            findings.push(finding(Verdict::Advice, "admission", text, remedy));
         }
         Err(text) => findings.push(finding(
             Verdict::Bad,

@@ -82,6 +82,7 @@ fn refusals_say_why() {
     assert_eq!(asked(looping), RefuseReason::Loop);
     let mut newer = hello(from, to);
     newer.version += 1;
+    newer.oldest = newer.version;
     assert_eq!(asked(newer), RefuseReason::Version);
 
     let (near, far) = through(sites.r1[0], from, &target, to);
