@@ -78,19 +78,20 @@ static LIMITS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 #[test]
 fn endpoints_keep_to_a_range_of_ports_by_tcp_and_udp() {
     let _limits = LIMITS.lock().expect("no other test failed");
-    let range = PortRange(Some(42_310..=42_313));
+    // Below the ports that the system gives to whoever asks for any (32768 and up): no other test has one of these.
+    let range = PortRange(Some(23_310..=23_313));
     let settings =
         Settings { port_range: range, transport: isthmus_io::Transport::Auto, ..support::settings() };
     let open = || Endpoint::open(&settings, None, Arc::default());
     let mut all: Vec<_> = (0..4).map(|_| open().expect("a free port")).collect();
     let mut ports: Vec<u16> = all.iter().map(|endpoint| endpoint.address().locator.port()).collect();
     ports.sort_unstable();
-    assert_eq!(ports, [42_310, 42_311, 42_312, 42_313]);
+    assert_eq!(ports, [23_310, 23_311, 23_312, 23_313]);
     for port in ports {
         assert!(std::net::UdpSocket::bind(("127.0.0.1", port)).is_err(), "{port} is taken by UDP too");
     }
     let error = open().expect_err("all are taken").to_string();
-    assert!(error.contains("no port from 42310 to 42313 is free at 127.0.0.1"), "{error}");
+    assert!(error.contains("no port from 23310 to 23313 is free at 127.0.0.1"), "{error}");
     // What one gives back another has.
     let first = all.swap_remove(0);
     let port = first.address().locator.port();

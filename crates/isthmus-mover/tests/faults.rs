@@ -495,7 +495,10 @@ fn files_whose_length_is_not_that_of_their_content_are_not_reported_as_copied() 
         let (done, notices) = run(&place.put(&[file], "copy"));
         let text = format!("{done:?} {notices:?}");
         let failed = done.map_or(1, |summary| summary.failed);
-        assert!(failed == 1 && text.contains("as files of /proc and /sys do"), "{file}: {text}");
+        // The kernel may drop and remake what it knows of a file of /sys at any time, with new times: then it "changed".
+        let why = ["as files of /proc and /sys do", "changed while it was read"];
+        let told = why[..if file.starts_with("/sys") { 2 } else { 1 }].iter().any(|why| text.contains(why));
+        assert!(failed == 1 && told, "{file}: {text}");
         assert!(!place.export("copy").exists());
     }
     fs::write(place.here("empty"), "").expect("written");
