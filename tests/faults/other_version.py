@@ -7,8 +7,8 @@ import threading
 MAGIC = b"ISTH"
 HELLO, WELCOME, REFUSE, OFFER, ANSWER = 1, 2, 3, 4, 5
 ADDRESS = 32
-# Tag, magic, version, source, target, credit.
-HELLO_LAYOUT = struct.Struct(f"<B4sH{ADDRESS}s{ADDRESS}sQ")
+# Tag, magic, version, source, target, credit, routers passed, oldest version, length of the proof that follows.
+HELLO_LAYOUT = struct.Struct(f"<B4sH{ADDRESS}s{ADDRESS}sQBHI")
 # Tag, magic, version, host, payload.
 OFFER_LAYOUT = struct.Struct("<B4sHQI")
 REASON_VERSION = 1
@@ -50,14 +50,16 @@ class Peer:
         hello = self.hear(lane, HELLO_LAYOUT.size)
         if len(hello) < HELLO_LAYOUT.size:
             return
-        tag, magic, version, _, target, _ = HELLO_LAYOUT.unpack(hello)
+        tag, magic, version, _, target, _, _, _, proof = HELLO_LAYOUT.unpack(hello)
         if (tag, magic) != (HELLO, MAGIC):
             return
+        # What is unread when a connection closes makes the kernel reset it, and the answer is lost.
+        self.hear(lane, proof)
         self.greeted_by.append(version)
         if self.how == "refuses":
-            lane.sendall(struct.pack("<B4sHB", REFUSE, MAGIC, self.version, REASON_VERSION))
+            lane.sendall(struct.pack("<B4sHBH", REFUSE, MAGIC, self.version, REASON_VERSION, self.version))
         else:
-            lane.sendall(struct.pack(f"<B4sH{ADDRESS}sQ", WELCOME, MAGIC, self.version, target, 1 << 20))
+            lane.sendall(struct.pack(f"<B4sH{ADDRESS}sQI", WELCOME, MAGIC, self.version, target, 1 << 20, 0))
         lane.recv(1)  # until the other side ends it
 
     def close(self):
