@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 import time
 from pathlib import Path
 
@@ -73,10 +74,13 @@ def address_of(serving, seconds=20):
 def two_sites(c):
     if c.transport != "isthmus":
         raise Skip("a guide to Isthmus")
-    folder = Path(c.scratch("two-sites"))
+    with tempfile.TemporaryDirectory(prefix="two-sites-") as folder:
+        return follow(c, Path(folder))
+
+
+def follow(c, folder):
     homes = {name: folder / name for name in ("a", "b")}
     a, b = (Site(c, name, homes) for name in ("a", "b"))
-    (homes["b"] / "port.txt").unlink(missing_ok=True)
 
     a.run(block("isthmus doctor\n"), ".doctor")
     check = block("--peer")
