@@ -52,7 +52,7 @@ mv "$stage/installed/prefix" "$data/data"
 mkdir -p "$data/scripts"
 mv "$data/data/bin/isthmus" "$data/scripts/"
 # A wheel holds no links: the C library by the name that programs load, and the MPI mover's command as a script.
-rm -r "$data"/data/{bin,lib/systemd,lib/mpi,share/modulefiles} 2>/dev/null || true
+rm -rf "$data"/data/{bin,lib/systemd,lib/mpi,share/modulefiles}
 cp "$build/lib/pkgconfig/isthmus.pc" "$data/data/lib/pkgconfig/"
 find "$data/data" -type l -delete
 info=$(echo "$root"/*.dist-info)
