@@ -34,6 +34,9 @@ pub(crate) const HELLO_PROOF_LEN: usize = Key::LEN + Key::LEN + TAG_LEN + NUMBER
 /// Most bytes that a proof may have. Bytes.
 const PROOF_MAX: usize = 256;
 
+/// What the error says of an endpoint that refuses whoever proves nothing: it is there, and closed.
+pub const ADMITS_KNOWN: &str = "admits only those who know its whole address";
+
 /// 32 random bytes from which an endpoint's keys come. Nobody else may ever learn them, and no two endpoints may have
 /// the same.
 #[derive(Clone, Copy, PartialEq, Eq)]

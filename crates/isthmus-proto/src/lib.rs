@@ -13,7 +13,7 @@ mod operation;
 mod service;
 mod window;
 
-pub use admission::Secret;
+pub use admission::{ADMITS_KNOWN, Secret};
 pub use atomics::apply as apply_atomic;
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneKind, LaneLoss, LaneSample, Micros,

@@ -15,6 +15,7 @@ use isthmus_wire::frame::{self, RefuseReason};
 use super::lanes::other_version;
 use super::state::{LaneState, Micros};
 use super::{Action, Engine, LaneId};
+use crate::admission::ADMITS_KNOWN;
 use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
@@ -180,7 +181,7 @@ impl Engine {
                  tls_certificate, tls_key and tls_authorities"
             )),
             Some(RefuseReason::Unproved) => OpError::Unreachable(format!(
-                "the endpoint at {address} admits only those who know its whole address; give this one that address \
+                "the endpoint at {address} {ADMITS_KNOWN}; give this one that address \
                  (fi_getname), or set admission to open at both ends (FI_ISTHMUS_ADMISSION=open)"
             )),
             Some(RefuseReason::Subnet) if self.is_routed(&address) => OpError::Unreachable(format!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isthmus_io::{Endpoint, Settings, Transport};
+use isthmus_proto::ADMITS_KNOWN;
 use isthmus_units::HostPort;
 use isthmus_wire::Address;
 
@@ -12,9 +13,6 @@ use super::{Finding, Verdict, exchange, finding, good};
 
 /// How long UDP may take, beside what the peer took.
 const UDP_PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the error says of a closed endpoint, to one that has no proof.
-const CLOSED: &str = "admits only those who know its whole address";
 
 /// Tries the way to the peer that is written as `text`.
 pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: Duration) -> Vec<Finding> {
@@ -30,9 +28,9 @@ pub(super) fn peer(endpoint: &Endpoint, settings: &Settings, text: &str, limit: 
             findings.extend(udp(settings, &address));
         }
         // It is there, and says no more to who knows its host and port only.
-        Err(text) if text.contains(CLOSED) => {
+        Err(text) if text.contains(ADMITS_KNOWN) => {
             findings.push(good("peer", format!("an endpoint of Isthmus listens at {address}")));
-            let text = "the peer admits only those who know its whole address: messages and UDP were not tried";
+            let text = format!("the peer {ADMITS_KNOWN}: messages and UDP were not tried");
             let remedy = "run isthmus doctor --listen there, and name the port that it prints";
             findings.push(finding(Verdict::Advice, "admission", text, remedy));
         }
