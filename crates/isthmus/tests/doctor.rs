@@ -93,6 +93,17 @@ fn a_peer_that_listens_is_reached_and_one_that_is_not_there_is_named() {
 }
 
 #[test]
+fn a_closed_peer_is_there_and_says_no_more_to_who_knows_its_port() {
+    let settings = isthmus_io::Settings { interface: "127.0.0.1".into(), ..Default::default() };
+    let closed = isthmus_io::Endpoint::open(&settings, None, Default::default()).expect("an endpoint");
+    let peer = closed.address().locator.to_string();
+    let (_folder, mut command) = provided(&["--timeout", "20s", "--peer", &peer]);
+    let (_, found) = findings(&mut command);
+    assert_eq!((&*of(&found, "peer")[1], &*of(&found, "admission")[1]), ("good", "advice"), "{found:?}");
+    closed.close();
+}
+
+#[test]
 fn a_peer_may_be_named_by_its_host_and_whether_udp_passes_is_told() {
     for (transport, passes) in [("auto", true), ("tcp", false)] {
         let (_folder, mut command) = provided(&["--listen", "--timeout", "60s"]);
