@@ -1,0 +1,193 @@
+//! Secrets, and the keys of one direction.
+
+use std::fmt;
+
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+
+/// Length of what proves a packet genuine. Bytes.
+pub const TAG_LEN: usize = 16;
+/// Packets that one key seals, as a power of two: well below the bound of RFC 8446, 5.5, at any packet size.
+const KEY_BITS: u32 = 24;
+
+/// 32 bytes that both ends know, and nobody else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; Secret::LEN]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Output of HKDF that has the length of a secret.
+struct Okm;
+
+impl KeyType for Okm {
+    fn len(&self) -> usize {
+        Secret::LEN
+    }
+}
+
+impl Secret {
+    /// Length. Bytes.
+    pub const LEN: usize = 32;
+
+    /// The secret that comes from `from`, which need not look random but must be hard to guess. `label` keeps different
+    /// uses of it apart (HKDF-Extract).
+    pub fn extract(label: &[u8], from: &[u8]) -> Self {
+        Self::of(&Salt::new(HKDF_SHA256, label).extract(from), &[])
+    }
+
+    /// Another secret that comes from this one. Different `info` gives unrelated secrets (HKDF-Expand): its parts count
+    /// as one string.
+    pub fn expand(&self, info: &[&[u8]]) -> Self {
+        Self::of(&Prk::new_less_safe(HKDF_SHA256, &self.0), info)
+    }
+
+    fn of(prk: &Prk, info: &[&[u8]]) -> Self {
+        let mut secret = [0; Self::LEN];
+        let okm = prk.expand(info, Okm).and_then(|okm| okm.fill(&mut secret));
+        // It fails only where more is asked for than 255 hashes give.
+        okm.expect("32 bytes are few");
+        Self(secret)
+    }
+}
+
+/// The keys of one direction. The key changes every 2^24 packets; packets of the key before and of the key after the
+/// present one are opened as well.
+pub struct Keys {
+    secret: Prk,
+    epoch: u64,
+    /// Those of `epoch` - 1 (while `epoch` is 0, the same as the next), `epoch`, `epoch` + 1.
+    keys: [LessSafeKey; 3],
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl Keys {
+    /// The keys of a direction whose secret this is. No two directions may have the same.
+    pub fn new(secret: &Secret) -> Self {
+        let secret = Prk::new_less_safe(HKDF_SHA256, &secret.0);
+        let keys = [key(&secret, 0), key(&secret, 0), key(&secret, 1)];
+        Self { secret, epoch: 0, keys }
+    }
+
+    /// Seals `text` in place, and vouches for `beside`, which stays readable. Each number is used once, and numbers only
+    /// grow. Returns the tag, which is to follow the text.
+    pub fn seal(&mut self, number: u64, beside: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
+        self.reach(number);
+        let [_, key, _] = &self.keys;
+        let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(beside), text);
+        // It fails only for texts of gigabytes.
+        let mut bytes = [0; TAG_LEN];
+        bytes.copy_from_slice(tag.expect("a packet is short").as_ref());
+        bytes
+    }
+
+    /// Opens in place what was sealed, with its tag at the end. None where it is not genuine.
+    pub fn open<'a>(&mut self, number: u64, beside: &[u8], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
+        let (text, tag) = sealed.split_at_mut_checked(sealed.len().checked_sub(TAG_LEN)?)?;
+        let tag = Tag::try_from(&*tag).ok()?;
+        let key = self.of(number)?;
+        let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text, 0..).ok()?;
+        self.reach(number);
+        Some(opened)
+    }
+
+    /// The key of a packet's number, if it is of an epoch that may be in use.
+    fn of(&self, number: u64) -> Option<&LessSafeKey> {
+        let at = (number >> KEY_BITS) + 1;
+        self.keys.get(at.checked_sub(self.epoch)? as usize)
+    }
+
+    /// A packet of this number is known to be genuine.
+    fn reach(&mut self, number: u64) {
+        while number >> KEY_BITS > self.epoch {
+            self.epoch += 1;
+            self.keys.rotate_left(1);
+            self.keys[2] = key(&self.secret, self.epoch + 1);
+        }
+    }
+}
+
+fn key(secret: &Prk, epoch: u64) -> LessSafeKey {
+    let info = [b"isthmus key".as_slice(), &epoch.to_be_bytes()];
+    let okm = secret.expand(&info, &AES_128_GCM).expect("16 bytes are few");
+    LessSafeKey::new(UnboundKey::from(okm))
+}
+
+fn nonce(number: u64) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(seed: u8) -> Keys {
+        Keys::new(&Secret([seed; Secret::LEN]))
+    }
+
+    fn sealed(by: &mut Keys, number: u64) -> Vec<u8> {
+        let mut packet = b"text".to_vec();
+        let tag = by.seal(number, b"header", &mut packet);
+        packet.extend_from_slice(&tag);
+        packet
+    }
+
+    fn opened(by: &mut Keys, number: u64, beside: &[u8], packet: &[u8]) -> Option<Vec<u8>> {
+        by.open(number, beside, &mut packet.to_vec()).map(|text| text.to_vec())
+    }
+
+    #[test]
+    fn what_was_sealed_opens_unless_anything_was_altered() {
+        let (mut a, mut b) = (keys(1), keys(1));
+        let packet = sealed(&mut a, 5);
+        assert!(!packet.windows(4).any(|bytes| bytes == b"text"));
+        assert_eq!(opened(&mut b, 5, b"header", &packet), Some(b"text".to_vec()));
+        assert_eq!(opened(&mut b, 6, b"header", &packet), None, "another number");
+        assert_eq!(opened(&mut b, 5, b"heAder", &packet), None, "another header");
+        assert_eq!(opened(&mut keys(2), 5, b"header", &packet), None, "another secret");
+        for at in 0..packet.len() {
+            let mut altered = packet.clone();
+            altered[at] ^= 1;
+            assert_eq!(opened(&mut b, 5, b"header", &altered), None, "byte {at}");
+            assert_eq!(opened(&mut b, 5, b"header", &packet[..at]), None, "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn keys_change_on_both_sides_and_late_packets_still_open() {
+        let (mut a, mut b) = (keys(1), keys(1));
+        let first = |epoch: u64| epoch << KEY_BITS;
+        let late = sealed(&mut a, first(1) - 1);
+        let new = sealed(&mut a, first(1));
+        assert_ne!(late, new);
+        // One that claims to be of the epoch to come changes nothing unless it is genuine.
+        assert_eq!(opened(&mut b, first(1) + 1, b"header", &new), None);
+        assert_eq!(b.epoch, 0);
+        assert_eq!(opened(&mut b, first(1), b"header", &new), Some(b"text".to_vec()));
+        assert_eq!(opened(&mut b, first(1) - 1, b"header", &late), Some(b"text".to_vec()));
+        let far = sealed(&mut a, first(3));
+        assert_eq!(opened(&mut b, first(3), b"header", &far), None, "epochs are never skipped");
+        let next = sealed(&mut keys(1), first(2));
+        assert_eq!(opened(&mut b, first(2), b"header", &next), Some(b"text".to_vec()));
+        assert_eq!(opened(&mut b, first(1) - 1, b"header", &late), None, "too late");
+    }
+
+    #[test]
+    fn secrets_of_different_uses_differ() {
+        let secret = Secret::extract(b"use", b"something");
+        assert_ne!(secret, Secret::extract(b"another use", b"something"));
+        assert_ne!(secret, Secret::extract(b"use", b"something else"));
+        assert_ne!(secret.expand(&[b"there"]), secret.expand(&[b"back"]));
+        assert_eq!(secret.expand(&[b"th", b"ere"]), secret.expand(&[b"there"]));
+    }
+}
