@@ -58,7 +58,7 @@ pub use congestion::Limits;
 pub use pacer::Cap;
 pub use path::Learned;
 pub use port::{Dropped, Event, Port, PortConfig, StreamId, Transmit};
-pub use protection::Session;
+pub use protection::{Initial, Session};
 pub use receiving::StreamFault;
 pub use spec::{
     ChecksumKind, Composition, CongestionKind, DetectionKind, MtuKind, RedundancyKind, SpecError,

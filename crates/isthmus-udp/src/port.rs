@@ -11,9 +11,9 @@ use crate::Micros;
 use crate::intake::Intake;
 use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE};
 use crate::path::{Common, Learned};
-use crate::protection::{Protection, Session, without_checksum};
+use crate::protection::{Initial, Protection, Sealing, Session, without_checksum};
 use crate::spec::Composition;
-use crate::stream::{Failure, Incoming, Stream, StreamConfig, Trust};
+use crate::stream::{Failure, Guard, Incoming, Stream, StreamConfig, Trust};
 use crate::token::Mint;
 use crate::wire::{ConnectionId, Header, Packet, Token};
 
@@ -73,6 +73,9 @@ pub struct PortConfig {
     /// Whether they may only within a session, see [`Port::expect`]. Strangers get no answer
     /// at all then. Default false.
     pub sessions_only: bool,
+    /// Whether only those may who know this, which is what an opener outside of a session is to know of us. Strangers get
+    /// no answer at all then. Default: everybody may.
+    pub initial: Option<Initial>,
     /// Most streams. Default 65,536.
     pub streams_max: usize,
     /// Most streams of addresses that have not proved to be their owners' (each may hold
@@ -89,6 +92,7 @@ impl Default for PortConfig {
             stream: StreamConfig::default(),
             accepts: true,
             sessions_only: false,
+            initial: None,
             streams_max: 65_536,
             strangers_max: 64,
             strangers_trusted: 4,
@@ -240,20 +244,26 @@ impl Port {
 
     /// Opens a stream; what is written to it goes with the first flight.
     pub fn open(&mut self, now: Micros, to: SocketAddr) -> StreamId {
-        self.open_with(now, to, None)
+        self.open_with(now, to, Guard::None)
+    }
+
+    /// The same to one of which nobody knows this who may not open streams to it: packets are sealed.
+    pub fn open_known(&mut self, now: Micros, to: SocketAddr, initial: &Initial) -> StreamId {
+        self.open_with(now, to, Guard::Address(initial))
     }
 
     /// The same within a session, whose other end expects it. Packets are sealed. One stream
     /// is opened within a session, never a second one.
     pub fn open_within(&mut self, now: Micros, to: SocketAddr, session: &Session) -> StreamId {
-        self.open_with(now, to, Some(session))
+        self.open_with(now, to, Guard::Session(session))
     }
 
-    fn open_with(&mut self, now: Micros, to: SocketAddr, session: Option<&Session>) -> StreamId {
+    fn open_with(&mut self, now: Micros, to: SocketAddr, guard: Guard<'_>) -> StreamId {
         let learned = self.learned(now, to.ip());
         let id = self.mint.draw();
-        let stream = Stream::open(now, self.config.stream.clone(), id, learned.as_ref(), session);
-        self.enter(now, stream, to, (None, session.map_or(0, |session| session.label)));
+        let stream = Stream::open(now, self.config.stream.clone(), id, learned.as_ref(), guard);
+        let label = if let Guard::Session(session) = guard { session.label } else { 0 };
+        self.enter(now, stream, to, (None, label));
         StreamId(id)
     }
 
@@ -457,9 +467,9 @@ impl Port {
 
     fn find(&mut self, now: Micros, from: SocketAddr, packet: &mut Incoming<'_>) -> Option<usize> {
         let key = match packet.header {
-            Header::Data { target } | Header::Accept { target, .. } => {
+            Header::Data { target, .. } | Header::Accept { target, .. } => {
                 let key = self.by_id.get(&target).copied();
-                if key.is_none() && !self.config.sessions_only {
+                if key.is_none() && !self.config.sessions_only && self.config.initial.is_none() {
                     self.answer(from, Packet::Reset { target });
                 }
                 key
@@ -482,15 +492,19 @@ impl Port {
             return None;
         }
         let expected = self.expected.get(&token).filter(|expected| now < expected.since + EXPECTED_US);
-        let mut sealed = expected.map(|expected| expected.session.for_acceptor());
-        let proved = match (&mut sealed, expected) {
-            (Some(sealed), Some(expected)) => {
-                packet.opened =
-                    Some(packet.body + sealed.open(packet.number, packet.bytes, packet.body)?.len());
-                expected.host == from.ip()
-            }
-            _ if self.config.sessions_only => return None,
-            _ => self.mint.is_good(&token, now, from.ip()),
+        let id = self.mint.draw();
+        let mut sealed = match (expected, &self.config.initial) {
+            (Some(expected), _) => Some(expected.session.for_acceptor()),
+            (None, _) if self.config.sessions_only => return None,
+            (None, initial) => initial.as_ref().map(|initial| initial.for_acceptor(source, id)),
+        };
+        if let Some(sealed) = &mut sealed {
+            let of = Sealing::new(&packet.header, packet.number);
+            packet.opened = Some(packet.body + sealed.open(of, packet.bytes, packet.body)?.len());
+        }
+        let proved = match expected {
+            Some(expected) => expected.host == from.ip(),
+            None => self.mint.is_good(&token, now, from.ip()),
         };
         if !proved && self.strangers >= self.config.strangers_max {
             let token = self.mint.issue(now, from.ip());
@@ -498,7 +512,6 @@ impl Port {
             return None;
         }
         let learned = self.learned(now, from.ip());
-        let id = self.mint.draw();
         let config = self.config.stream.clone();
         let trust = Trust { proved, generous: proved || self.strangers < self.config.strangers_trusted };
         let next = (trust, self.mint.issue(now, from.ip()));

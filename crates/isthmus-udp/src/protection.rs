@@ -1,20 +1,24 @@
 //! Where packets are sealed and opened.
 //!
-//! Who shares a [`Session`] (the exporter of one TLS 1.3 session, RFC 8446, 7.5) has one
-//! stream within it, whose packets are [`Sealed`] by AES-128-GCM. The header stays readable
-//! and is authenticated; the nonce is the packet's number, which is never used twice; each
-//! direction has keys of its own, that change every 2^24 packets, well before the bound of
-//! RFC 8446, 5.5, at any packet size. A packet that came before is dropped by its number.
+//! A sealed packet's header stays readable and is authenticated; the nonce is the packet's number, which is never used
+//! twice; each direction has keys of its own ([`isthmus_seal::Keys`]). A packet that came before is dropped by its
+//! number. Keys come from one of two:
 //!
-//! Without a session packets can be [`Checked`]: UDP's own sum has 16 bits, and misses one in 65,536 of the
-//! packets that a broken card or router alters. Builds from before there was that do not read them.
+//! - a [`Session`]: the exporter of one TLS 1.3 session (RFC 8446, 7.5), within which one stream is opened;
+//! - an [`Initial`] secret, which whoever has the acceptor's address knows. As with QUIC's Initial packets (RFC 9001,
+//!   5.2) each stream begins with keys that come from it and from the connection ids, the acceptor's among them, so that
+//!   nobody makes the acceptor use keys again by sending an opening again. Once both ends share a secret of their own,
+//!   they change to that ([`crate::Stream::rekey`]). The acceptor does so at once, the opener when it has heard that the
+//!   acceptor did. From then on packets by the initial keys count only if they were sent before the change.
+//!
+//! Without either packets can be [`Checked`]: UDP's own sum has 16 bits, and misses one in 65,536 of the packets that a
+//! broken card or router alters.
 
 use std::fmt;
 
-use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Prk};
+use isthmus_seal::{Keys, Secret, TAG_LEN};
 
-use crate::wire::{TOKEN_LEN, Token};
+use crate::wire::{ConnectionId, Header, TOKEN_LEN, Token};
 
 /// Protects the frames of packets. The header stays readable and is protected with them.
 pub trait Protection: Send + fmt::Debug {
@@ -22,13 +26,44 @@ pub trait Protection: Send + fmt::Debug {
     fn is_checked(&self) -> bool {
         false
     }
+    /// Whether packets that need no ids but the addressee's go by the stream's own keys, see [`Protection::rekey`].
+    fn is_keyed(&self) -> bool {
+        false
+    }
     /// Bytes that sealing adds.
     fn overhead(&self) -> usize;
     /// Seals the packet that begins at `start` from its frames, at `body`, on to its end, and
     /// appends the rest.
-    fn seal(&mut self, number: u64, packet: &mut Vec<u8>, start: usize, body: usize);
+    fn seal(&mut self, of: Sealing, packet: &mut Vec<u8>, start: usize, body: usize);
     /// Opens a packet in place and returns its frames; `None` where it is not genuine.
-    fn open<'a>(&mut self, number: u64, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]>;
+    fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]>;
+    /// Both ends share this secret, or will once our next words have arrived. False where packets keep their keys.
+    fn rekey(&mut self, _: &Secret) -> bool {
+        false
+    }
+}
+
+/// What of a packet's header sealing depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Sealing {
+    /// The packet's number.
+    pub number: u64,
+    /// It goes by the stream's own keys.
+    pub keyed: bool,
+    /// The id of an acceptor that says it in this packet.
+    pub acceptor: Option<ConnectionId>,
+}
+
+impl Sealing {
+    /// Of a packet with this header.
+    pub fn new(header: &Header, number: u64) -> Self {
+        let (keyed, acceptor) = match *header {
+            Header::Data { keyed, .. } => (keyed, None),
+            Header::Accept { source, .. } => (false, Some(source)),
+            Header::Open { .. } => (false, None),
+        };
+        Self { number, keyed, acceptor }
+    }
 }
 
 /// None, for links between hosts that trust their network, and below TLS.
@@ -39,8 +74,8 @@ impl Protection for Plain {
     fn overhead(&self) -> usize {
         0
     }
-    fn seal(&mut self, _: u64, _: &mut Vec<u8>, _: usize, _: usize) {}
-    fn open<'a>(&mut self, _: u64, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
+    fn seal(&mut self, _: Sealing, _: &mut Vec<u8>, _: usize, _: usize) {}
+    fn open<'a>(&mut self, _: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
         packet.get(body..)
     }
 }
@@ -70,51 +105,48 @@ impl Protection for Checked {
     fn overhead(&self) -> usize {
         CHECKSUM_LEN
     }
-    fn seal(&mut self, _: u64, packet: &mut Vec<u8>, start: usize, _: usize) {
+    fn seal(&mut self, _: Sealing, packet: &mut Vec<u8>, start: usize, _: usize) {
         packet.extend_from_slice(&checksum(&packet[start..]));
     }
     /// Nothing is believed of a packet before its checksum was seen to, its header neither: that is past here.
-    fn open<'a>(&mut self, number: u64, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
-        Plain.open(number, packet, body)
+    fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
+        Plain.open(of, packet, body)
     }
 }
-
-/// Length of a direction's secret. Bytes.
-const SECRET_LEN: usize = 32;
 
 /// What both ends of an authenticated session have in common, for one stream.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) token: Token,
-    opener: [u8; SECRET_LEN],
-    acceptor: [u8; SECRET_LEN],
+    opener: Secret,
+    acceptor: Secret,
     pub(crate) label: u64,
 }
 
 impl Session {
     /// How much the session's exporter is to give. Bytes.
-    pub const LEN: usize = TOKEN_LEN + 2 * SECRET_LEN;
+    pub const LEN: usize = TOKEN_LEN + 2 * Secret::LEN;
 
     /// From what the exporter gave. `label` is the application's own, see
     /// [`crate::Port::label`].
     pub fn new(exported: &[u8; Self::LEN], label: u64) -> Self {
-        let part = |from: usize| std::array::from_fn(|i| exported[from + i]);
+        let part = |from: usize| Secret(std::array::from_fn(|i| exported[from + i]));
         Self {
             token: std::array::from_fn(|i| exported[i]),
             opener: part(TOKEN_LEN),
-            acceptor: part(TOKEN_LEN + SECRET_LEN),
+            acceptor: part(TOKEN_LEN + Secret::LEN),
             label,
         }
     }
 
     /// The protection of whoever opens the stream.
     pub(crate) fn for_opener(&self) -> Sealed {
-        Sealed { sends: Keys::new(&self.opener), receives: Keys::new(&self.acceptor) }
+        Sealed::by_session(&self.opener, &self.acceptor)
     }
 
     /// The protection of the other side.
     pub(crate) fn for_acceptor(&self) -> Sealed {
-        Sealed { sends: Keys::new(&self.acceptor), receives: Keys::new(&self.opener) }
+        Sealed::by_session(&self.acceptor, &self.opener)
     }
 }
 
@@ -124,91 +156,149 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Packets that one key seals, as a power of two.
-const KEY_BITS: u32 = 24;
+/// What whoever may open a stream to an acceptor knows of it: it comes from what is secret in the acceptor's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Initial(Secret);
 
-/// The keys of one direction: of the present epoch, the one before and the one behind.
-struct Keys {
-    secret: Prk,
-    epoch: u64,
-    /// Those of `epoch` - 1 (while `epoch` is 0, the same as the next), `epoch`, `epoch` + 1.
-    keys: [LessSafeKey; 3],
+impl Initial {
+    /// From what nobody knows who was not given the acceptor's address.
+    pub fn new(known: &[u8]) -> Self {
+        Self(Secret::extract(b"isthmus-udp initial", known))
+    }
+
+    fn opener_secret(&self, opener: ConnectionId) -> Secret {
+        self.0.expand(&[OPENER, &opener.to_be_bytes()])
+    }
+
+    fn acceptor_secret(&self, opener: ConnectionId, acceptor: ConnectionId) -> Secret {
+        self.0.expand(&[ACCEPTOR, &opener.to_be_bytes(), &acceptor.to_be_bytes()])
+    }
+
+    /// The protection of whoever opens a stream by this id.
+    pub(crate) fn for_opener(&self, opener: ConnectionId) -> Sealed {
+        let sends = Keys::new(&self.opener_secret(opener));
+        Sealed { sends, receives: Inward::Awaited { initial: self.clone(), opener }, own: None, role: Role::Opener }
+    }
+
+    /// The protection of whoever accepts it by that one.
+    pub(crate) fn for_acceptor(&self, opener: ConnectionId, acceptor: ConnectionId) -> Sealed {
+        let sends = Keys::new(&self.acceptor_secret(opener, acceptor));
+        let receives = Inward::Known(Keys::new(&self.opener_secret(opener)));
+        Sealed { sends, receives, own: None, role: Role::Acceptor }
+    }
 }
 
-impl Keys {
-    fn new(secret: &[u8; SECRET_LEN]) -> Self {
-        let secret = Prk::new_less_safe(HKDF_SHA256, secret);
-        let keys = [key(&secret, 0), key(&secret, 0), key(&secret, 1)];
-        Self { secret, epoch: 0, keys }
+/// What keeps the directions of a stream apart.
+const OPENER: &[u8] = b"opener";
+const ACCEPTOR: &[u8] = b"acceptor";
+
+/// On which side of a stream its keys are, and whether they may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// A session's are the stream's own from the beginning.
+    Session,
+    Opener,
+    Acceptor,
+}
+
+/// The initial keys of what comes.
+#[derive(Debug)]
+enum Inward {
+    Known(Keys),
+    /// Until the acceptor has said its id.
+    Awaited { initial: Initial, opener: ConnectionId },
+}
+
+/// The keys that come from the secret of both ends.
+#[derive(Debug)]
+struct Own {
+    sends: Keys,
+    receives: Keys,
+    /// The peer has them too.
+    confirmed: bool,
+    /// The least number of a packet that came by them.
+    first: Option<u64>,
+}
+
+/// AES-128-GCM by the keys of a [`Session`] or of an [`Initial`] secret, and then by the stream's own.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    sends: Keys,
+    receives: Inward,
+    own: Option<Box<Own>>,
+    role: Role,
+}
+
+impl Sealed {
+    fn by_session(sends: &Secret, receives: &Secret) -> Self {
+        let receives = Inward::Known(Keys::new(receives));
+        Self { sends: Keys::new(sends), receives, own: None, role: Role::Session }
     }
 
-    /// The key of a packet's number, if it is of an epoch that may be in use.
-    fn of(&self, number: u64) -> Option<&LessSafeKey> {
-        let at = (number >> KEY_BITS) + 1;
-        self.keys.get(at.checked_sub(self.epoch)? as usize)
+    /// Whether they belong to a session, and so need no proof of an address.
+    pub(crate) fn is_of_session(&self) -> bool {
+        self.role == Role::Session
     }
 
-    /// A packet of this number is known to be genuine.
-    fn reach(&mut self, number: u64) {
-        while number >> KEY_BITS > self.epoch {
-            self.epoch += 1;
-            self.keys.rotate_left(1);
-            self.keys[2] = key(&self.secret, self.epoch + 1);
+    fn open_by_own<'a>(&mut self, number: u64, header: &[u8], sealed: &'a mut [u8]) -> Option<&'a [u8]> {
+        let own = self.own.as_mut()?;
+        let opened = own.receives.open(number, header, sealed)?;
+        own.confirmed = true;
+        own.first = Some(own.first.map_or(number, |first| first.min(number)));
+        Some(opened)
+    }
+
+    fn open_by_initial<'a>(&mut self, of: Sealing, header: &[u8], sealed: &'a mut [u8]) -> Option<&'a [u8]> {
+        let changed_at = self.own.as_ref().and_then(|own| own.first);
+        if changed_at.is_some_and(|first| of.number > first) {
+            return None; // the peer has sent none by these since
+        }
+        match &mut self.receives {
+            Inward::Known(keys) => keys.open(of.number, header, sealed).map(|opened| &*opened),
+            Inward::Awaited { initial, opener } => {
+                let mut keys = Keys::new(&initial.acceptor_secret(*opener, of.acceptor?));
+                let opened = keys.open(of.number, header, sealed)?;
+                self.receives = Inward::Known(keys);
+                Some(opened)
+            }
         }
     }
 }
 
-fn key(secret: &Prk, epoch: u64) -> LessSafeKey {
-    let info = [b"isthmus-udp key".as_slice(), &epoch.to_be_bytes()];
-    // It fails only where more is asked for than a hash can give.
-    let okm = secret.expand(&info, &AES_128_GCM).expect("16 bytes are few");
-    LessSafeKey::new(UnboundKey::from(okm))
-}
-
-fn nonce(number: u64) -> Nonce {
-    let mut bytes = [0; NONCE_LEN];
-    bytes[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
-}
-
-/// AES-128-GCM by the keys of a [`Session`].
-pub(crate) struct Sealed {
-    sends: Keys,
-    receives: Keys,
-}
-
-impl fmt::Debug for Sealed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealed").finish_non_exhaustive()
-    }
-}
-
-/// Length of what proves a packet genuine. Bytes.
-const TAG_LEN: usize = 16;
-
 impl Protection for Sealed {
+    fn is_keyed(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| own.confirmed)
+    }
+
     fn overhead(&self) -> usize {
         TAG_LEN
     }
 
-    fn seal(&mut self, number: u64, packet: &mut Vec<u8>, start: usize, body: usize) {
-        self.sends.reach(number);
-        let [_, key, _] = &self.sends.keys;
+    fn seal(&mut self, of: Sealing, packet: &mut Vec<u8>, start: usize, body: usize) {
+        let keys = match &mut self.own {
+            Some(own) if of.keyed => &mut own.sends,
+            _ => &mut self.sends,
+        };
         let (header, frames) = packet[start..].split_at_mut(body - start);
-        // It fails only for packets of gigabytes.
-        let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(header), frames);
-        packet.extend_from_slice(tag.expect("a packet is short").as_ref());
+        let tag = keys.seal(of.number, header, frames);
+        packet.extend_from_slice(&tag);
     }
 
-    fn open<'a>(&mut self, number: u64, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
+    fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
         let (header, sealed) = packet.split_at_mut_checked(body)?;
-        let (frames, tag) = sealed.split_at_mut_checked(sealed.len().checked_sub(TAG_LEN)?)?;
-        let tag = Tag::try_from(&*tag).ok()?;
-        let key = self.receives.of(number)?;
-        let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(header), tag, frames, 0..);
-        let opened = opened.ok()?;
-        self.receives.reach(number);
-        Some(opened)
+        if of.keyed { self.open_by_own(of.number, header, sealed) } else { self.open_by_initial(of, header, sealed) }
+    }
+
+    fn rekey(&mut self, secret: &Secret) -> bool {
+        let keys = |label: &[u8]| Keys::new(&secret.expand(&[label]));
+        let (sends, receives) = match self.role {
+            Role::Session => return false,
+            Role::Opener => (keys(OPENER), keys(ACCEPTOR)),
+            Role::Acceptor => (keys(ACCEPTOR), keys(OPENER)),
+        };
+        let confirmed = self.role == Role::Acceptor;
+        self.own = Some(Box::new(Own { sends, receives, confirmed, first: None }));
+        true
     }
 }
 
@@ -220,30 +310,32 @@ mod tests {
         Session::new(&std::array::from_fn(|i| seed.wrapping_mul(31).wrapping_add(i as u8)), 7)
     }
 
-    fn sealed(by: &mut Sealed, number: u64) -> Vec<u8> {
+    fn plainly(number: u64) -> Sealing {
+        Sealing { number, keyed: false, acceptor: None }
+    }
+
+    fn keyed(number: u64) -> Sealing {
+        Sealing { keyed: true, ..plainly(number) }
+    }
+
+    /// One by an acceptor that says its id, 9.
+    fn accepting(number: u64) -> Sealing {
+        Sealing { acceptor: Some(9), ..plainly(number) }
+    }
+
+    fn sealed(by: &mut Sealed, of: Sealing) -> Vec<u8> {
         let mut packet = b"before headerframes".to_vec();
-        by.seal(number, &mut packet, 7, 13);
+        by.seal(of, &mut packet, 7, 13);
         assert_eq!(packet.len(), 19 + by.overhead());
         packet.split_off(7)
     }
 
-    fn opened(by: &mut Sealed, number: u64, packet: &[u8]) -> Option<Vec<u8>> {
-        by.open(number, &mut packet.to_vec(), 6).map(<[u8]>::to_vec)
+    fn opened(by: &mut Sealed, of: Sealing, packet: &[u8]) -> Option<Vec<u8>> {
+        by.open(of, &mut packet.to_vec(), 6).map(<[u8]>::to_vec)
     }
 
-    #[test]
-    fn the_other_end_opens_what_was_sealed_and_nothing_else() {
-        let (mut a, mut b) = (session(1).for_opener(), session(1).for_acceptor());
-        let packet = sealed(&mut a, 5);
-        assert!(!packet.windows(6).any(|bytes| bytes == b"frames"));
-        assert_eq!(opened(&mut b, 5, &packet), Some(b"frames".to_vec()));
-        assert_eq!(opened(&mut b, 6, &packet), None, "another number");
-        for at in 0..packet.len() {
-            let mut altered = packet.clone();
-            altered[at] ^= 1;
-            assert_eq!(opened(&mut b, 5, &altered), None, "byte {at}");
-            assert_eq!(opened(&mut b, 5, &packet[..at]), None, "cut at {at}");
-        }
+    fn frames() -> Option<Vec<u8>> {
+        Some(b"frames".to_vec())
     }
 
     #[test]
@@ -251,7 +343,7 @@ mod tests {
         // The check value of CRC-32C (RFC 3720, B.4, and the catalogues of CRCs).
         assert_eq!(checksum(b"123456789"), 0xe306_9283_u32.to_le_bytes());
         let mut packet = b"before headerframes".to_vec();
-        Checked.seal(5, &mut packet, 7, 13);
+        Checked.seal(plainly(5), &mut packet, 7, 13);
         let mut packet = packet.split_off(7);
         assert_eq!(without_checksum(&mut packet.clone()).as_deref(), Some(b"headerframes".as_slice()));
         for bit in 0..8 * packet.len() {
@@ -265,29 +357,54 @@ mod tests {
     #[test]
     fn each_direction_and_each_session_has_keys_of_its_own() {
         let (mut a, mut b) = (session(1).for_opener(), session(1).for_acceptor());
-        let (there, back) = (sealed(&mut a, 5), sealed(&mut b, 5));
+        let (there, back) = (sealed(&mut a, plainly(5)), sealed(&mut b, plainly(5)));
         assert_ne!(there, back);
-        assert_eq!(opened(&mut a, 5, &there), None, "what one sent oneself");
-        assert_eq!(opened(&mut a, 5, &back), Some(b"frames".to_vec()));
-        assert_eq!(opened(&mut session(2).for_acceptor(), 5, &there), None, "another session");
+        assert_eq!(opened(&mut a, plainly(5), &there), None, "what one sent oneself");
+        assert_eq!(opened(&mut a, plainly(5), &back), frames());
+        assert_eq!(opened(&mut session(2).for_acceptor(), plainly(5), &there), None, "another session");
+        assert!(!a.rekey(&Secret([1; 32])), "a session's keys stay");
     }
 
     #[test]
-    fn keys_change_on_both_sides_and_late_packets_still_open() {
-        let (mut a, mut b) = (session(1).for_opener(), session(1).for_acceptor());
-        let first = |epoch: u64| epoch << KEY_BITS;
-        let late = sealed(&mut a, first(1) - 1);
-        let new = sealed(&mut a, first(1));
-        assert_ne!(late, new);
-        // One that claims to be of the epoch to come changes nothing unless it is genuine.
-        assert_eq!(opened(&mut b, first(1) + 1, &new), None);
-        assert_eq!(b.receives.epoch, 0);
-        assert_eq!(opened(&mut b, first(1), &new), Some(b"frames".to_vec()));
-        assert_eq!(opened(&mut b, first(1) - 1, &late), Some(b"frames".to_vec()));
-        let far = sealed(&mut a, first(3));
-        assert_eq!(opened(&mut b, first(3), &far), None, "epochs are never skipped");
-        let next = sealed(&mut session(1).for_opener(), first(2));
-        assert_eq!(opened(&mut b, first(2), &next), Some(b"frames".to_vec()));
-        assert_eq!(opened(&mut b, first(1) - 1, &late), None, "too late");
+    fn who_knows_the_address_opens_and_no_two_streams_have_the_same_keys() {
+        let (known, other) = (Initial::new(b"the key of an address"), Initial::new(b"another"));
+        let mut a = known.for_opener(3);
+        let there = sealed(&mut a, plainly(0));
+        assert_eq!(opened(&mut known.for_acceptor(3, 9), plainly(0), &there), frames());
+        assert_eq!(opened(&mut known.for_acceptor(4, 9), plainly(0), &there), None, "another opener's id");
+        assert_eq!(opened(&mut other.for_acceptor(3, 9), plainly(0), &there), None, "another address");
+        // An opening that comes again leads to an acceptor of another id, and so to other keys.
+        let answers = [9, 10].map(|id| sealed(&mut known.for_acceptor(3, id), plainly(0)));
+        assert_ne!(answers[0], answers[1]);
+        assert_eq!(opened(&mut a, plainly(0), &answers[0]), None, "whose id it is was not said");
+        assert_eq!(opened(&mut a, accepting(0), &answers[1]), None, "another id was said");
+        assert_eq!(opened(&mut a, accepting(0), &answers[0]), frames());
+        assert_eq!(opened(&mut a, plainly(0), &answers[0]), frames(), "once known it need not be said");
+    }
+
+    #[test]
+    fn both_ends_change_to_their_own_keys_and_late_packets_still_open() {
+        let known = Initial::new(b"the key of an address");
+        let (mut a, mut b) = (known.for_opener(3), known.for_acceptor(3, 9));
+        let secret = Secret([5; 32]);
+        let late = sealed(&mut a, plainly(1));
+        assert!(a.rekey(&secret) && !a.is_keyed(), "the acceptor may not have the secret yet");
+        let before = sealed(&mut a, plainly(2));
+        assert_eq!(opened(&mut b, plainly(2), &before), frames());
+        assert!(b.rekey(&secret) && b.is_keyed());
+        // What the acceptor sends by them tells the opener that it has them.
+        let back = sealed(&mut b, keyed(0));
+        assert_eq!(opened(&mut a, keyed(0), &back), frames());
+        assert!(a.is_keyed());
+        let own = sealed(&mut a, keyed(3));
+        assert_eq!(opened(&mut b, keyed(3), &own), frames());
+        assert_eq!(opened(&mut b, plainly(1), &late), frames());
+        // Whoever else has the address makes packets by the initial keys, which come too late.
+        let forged = sealed(&mut known.for_opener(3), plainly(4));
+        assert_eq!(opened(&mut b, plainly(4), &forged), None);
+        assert_eq!(opened(&mut b, keyed(4), &forged), None);
+        let mut other = known.for_opener(3);
+        other.rekey(&Secret([6; 32]));
+        assert_eq!(opened(&mut b, keyed(4), &sealed(&mut other, keyed(4))), None, "another secret");
     }
 }

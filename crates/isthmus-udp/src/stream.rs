@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use isthmus_ledger::Flow;
+use isthmus_seal::Secret;
 
 use crate::Micros;
 use crate::answers::Answers;
@@ -25,7 +26,7 @@ use crate::mtu::{IP_UDP_BYTES, PAYLOAD_BASE, PathMtu};
 use crate::pacer::{Cap, Pacer, quantum_us};
 use crate::parity::Parity;
 use crate::path::{Common, Learned, Path};
-use crate::protection::{Protection, Sealed, Session};
+use crate::protection::{Initial, Protection, Sealed, Session};
 use crate::receiving::{Receiving, StreamFault};
 use crate::redundancy::{Matter, Redundancy};
 use crate::repeats::Repeats;
@@ -234,7 +235,8 @@ pub struct Stream {
     train: Option<u32>,
     mtu: Box<dyn PathMtu>,
     protection: Box<dyn Protection>,
-    sealed: bool,
+    /// By what keys it began, if packets are sealed.
+    sealed: Option<By>,
 
     /// The first number of the present round.
     round_from: u64,
@@ -263,6 +265,21 @@ pub struct Stream {
     peers: PeerStrain,
 }
 
+/// By what keys a stream's packets are sealed when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Address,
+    Session,
+}
+
+/// What protects a stream that is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Guard<'a> {
+    None,
+    Address(&'a Initial),
+    Session(&'a Session),
+}
+
 /// What the peer is told of our host ([`Strain`]).
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnStrain {
@@ -287,20 +304,23 @@ struct PeerStrain {
 }
 
 impl Stream {
-    /// A stream that asks for a connection, within a session if there is one. `local` is an id
-    /// that nobody can guess.
+    /// A stream that asks for a connection. `local` is an id that nobody can guess.
     pub(crate) fn open(
         now: Micros,
         config: StreamConfig,
         local: ConnectionId,
         learned: Option<&Learned>,
-        session: Option<&Session>,
+        guard: Guard<'_>,
     ) -> Self {
         let mut token = learned.map_or([0; TOKEN_LEN], |learned| learned.token);
         let mut stream = Self::new(now, config, local, learned);
-        if let Some(session) = session {
-            token = session.token;
-            stream.seal(session.for_opener());
+        match guard {
+            Guard::None => {}
+            Guard::Address(initial) => stream.seal(initial.for_opener(local)),
+            Guard::Session(session) => {
+                token = session.token;
+                stream.seal(session.for_opener());
+            }
         }
         stream.handshake = Handshake::Opening { token };
         let known =
@@ -361,7 +381,7 @@ impl Stream {
             train: None,
             mtu: composition.mtu(config.payload_max, config.overhead),
             protection: composition.checksum(),
-            sealed: false,
+            sealed: None,
             round_from: 0,
             newest_sent_at: 0,
             arrived: None,
@@ -545,7 +565,7 @@ impl Stream {
         if composition.mtu != before.mtu {
             self.mtu = composition.mtu(self.config.payload_max, self.config.overhead);
         }
-        if composition.checksum != before.checksum && !self.sealed {
+        if composition.checksum != before.checksum && !self.is_sealed() {
             self.protection = composition.checksum();
         }
         self.config.composition = composition;
@@ -599,13 +619,19 @@ impl Stream {
 
     /// Seals packets. Both sides do so before the first.
     pub(crate) fn seal(&mut self, by: Sealed) {
+        self.sealed = Some(if by.is_of_session() { By::Session } else { By::Address });
         self.protection = Box::new(by);
-        self.sealed = true;
     }
 
     /// Whether packets are sealed.
     pub fn is_sealed(&self) -> bool {
-        self.sealed
+        self.sealed.is_some()
+    }
+
+    /// From now on packets are sealed by keys that come from this secret, which both ends share, or will once our next
+    /// words have arrived. Nothing changes where packets are not sealed, or are within a session.
+    pub fn rekey(&mut self, secret: &Secret) {
+        self.protection.rekey(secret);
     }
 
     /// What the next stream to the same host can begin with.

@@ -9,6 +9,7 @@
 //! | 3 Data | target 8, number 6 | frames follow |
 //! | 4 Challenge | target 8, token 24 | open again with this token; nothing follows |
 //! | 5 Reset | target 8 | the receiver of `target` knows no such connection; nothing follows |
+//! | 6 Keyed | as of 3 | as of 3; sealed by the keys that the stream has of its own |
 //! | 14, 13, 12 | as of 1, 2, 3 | the same; behind the frames a CRC-32C of the whole packet, 4 |
 //!
 //! Of two kinds that differ only in having a checksum all four bits differ: none becomes the other by the
@@ -84,7 +85,7 @@ pub enum WireError {
 pub enum Header {
     Open { source: ConnectionId, token: Token, window: u64 },
     Accept { target: ConnectionId, source: ConnectionId, token: Token, window: u64 },
-    Data { target: ConnectionId },
+    Data { target: ConnectionId, keyed: bool },
 }
 
 /// Any packet.
@@ -160,9 +161,10 @@ impl Packet {
                 token: from.token()?,
                 window: from.uint(6)?,
             },
-            3 => Header::Data { target: from.uint(8)? },
+            3 => Header::Data { target: from.uint(8)?, keyed: false },
             4 => return Ok(Self::Challenge { target: from.uint(8)?, token: from.token()? }),
             5 => return Ok(Self::Reset { target: from.uint(8)? }),
+            6 => Header::Data { target: from.uint(8)?, keyed: true },
             _ => return Err(WireError::Kind(first)),
         };
         let number = from.uint(6)?;
@@ -200,8 +202,8 @@ impl Packet {
                         out.extend_from_slice(&token);
                         put(out, window.min(U48_END - 1), 6);
                     }
-                    Header::Data { target } => {
-                        out.push(first(3));
+                    Header::Data { target, keyed } => {
+                        out.push(first(if keyed { 6 } else { 3 }));
                         put(out, target, 8);
                     }
                 }
@@ -455,7 +457,7 @@ mod tests {
     #[test]
     fn packets_look_as_they_always_did() {
         let data = Packet::Numbered {
-            header: Header::Data { target: 0x0807_0605_0403_0201 },
+            header: Header::Data { target: 0x0807_0605_0403_0201, keyed: false },
             number: 0x0a0b,
             ack_now: true,
             checked: false,

@@ -1,9 +1,10 @@
 //! Packets that come in.
 
-use super::{Failure, Handshake, Stream, WIRE_OVERHEAD};
+use super::{By, Failure, Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::congestion::AckSample;
 use crate::pacer::is_short;
+use crate::protection::Sealing;
 use crate::receiving::{ACK_DELAY_US, StreamFault};
 use crate::sent::{Carried, Fate, Fates};
 use crate::wire::{Ack, Frame, Frames, Header, Strain, Token};
@@ -36,14 +37,14 @@ impl Stream {
         if self.failure.is_some() {
             return true;
         }
-        if self.sealed && self.receiving.is_stale(packet.number) {
+        if self.is_sealed() && self.receiving.is_stale(packet.number) {
             self.counters.packets_stale += 1;
             return true;
         }
         let len = packet.bytes.len() as u64;
         let frames = match packet.opened {
             Some(end) => packet.bytes.get(packet.body..end),
-            None => self.protection.open(packet.number, packet.bytes, packet.body),
+            None => self.protection.open(Sealing::new(&packet.header, packet.number), packet.bytes, packet.body),
         };
         let Some(frames) = frames else { return false };
         if let Some(allowance) = &mut self.allowance {
@@ -118,7 +119,7 @@ impl Stream {
     /// The peer wants to be asked with a token; nothing that went before counts.
     pub(crate) fn on_challenge(&mut self, now: Micros, fresh: Token) {
         let Handshake::Opening { token } = &mut self.handshake else { return };
-        if self.sealed || *token == fresh {
+        if self.sealed == Some(By::Session) || *token == fresh {
             return;
         }
         *token = fresh;
@@ -134,8 +135,8 @@ impl Stream {
 
     /// The peer knows nothing of this stream.
     pub(crate) fn on_reset(&mut self) {
-        // Nobody can tell whose word it is: within a session it is passed over.
-        if self.failure.is_none() && !self.is_done() && !self.sealed {
+        // Nobody can tell whose word it is: of a sealed stream it is passed over.
+        if self.failure.is_none() && !self.is_done() && !self.is_sealed() {
             self.failure = Some(Failure::Reset);
         }
     }

@@ -4,6 +4,7 @@ use super::{Handshake, Stream, WIRE_OVERHEAD};
 use crate::Micros;
 use crate::mtu::PAYLOAD_BASE;
 use crate::parity::Shard;
+use crate::protection::Sealing;
 use crate::redundancy::Matter;
 use crate::sending::Piece;
 use crate::sent::{Carried, Transmission};
@@ -335,7 +336,7 @@ impl Stream {
         match self.handshake {
             Handshake::Opening { token } => Header::Open { source, token, window },
             Handshake::Accepting => Header::Accept { target, source, token: self.token, window },
-            Handshake::Done => Header::Data { target },
+            Handshake::Done => Header::Data { target, keyed: self.protection.is_keyed() },
         }
     }
 
@@ -379,7 +380,7 @@ impl Stream {
         if let Header::Open { .. } = header {
             self.pad(start, out);
         }
-        self.protection.seal(number, out, start, body);
+        self.protection.seal(Sealing::new(&header, number), out, start, body);
         let fits = out.len() - start <= size || matches!(load, Load::Probe(_));
         debug_assert!(fits, "{load:?} makes a packet longer than the path takes");
         self.note(now, number, out.len() - start, load, carried);

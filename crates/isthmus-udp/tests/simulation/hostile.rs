@@ -69,7 +69,7 @@ fn a_flood_of_openings_is_answered_with_less_than_three_times_its_bytes_and_soon
 /// A packet of somebody on the path, who knows the ids.
 fn forged(target: u64, number: u64, frames: &[Frame<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Packet::Numbered { header: Header::Data { target }, number, ack_now: false, checked: false, body: 0 }
+    Packet::Numbered { header: Header::Data { target, keyed: false }, number, ack_now: false, checked: false, body: 0 }
         .encode(&mut bytes);
     frames.iter().for_each(|frame| put_small(&mut bytes, frame));
     bytes
@@ -87,7 +87,7 @@ fn id_of_port_1(net: &mut Net) -> u64 {
     let mut bytes = Vec::new();
     net.ports[0].poll_transmit(now, 1, 9_000, &mut bytes).expect("there is data");
     match Packet::decode(&bytes) {
-        Ok(Packet::Numbered { header: Header::Data { target }, .. }) => target,
+        Ok(Packet::Numbered { header: Header::Data { target, .. }, .. }) => target,
         other => panic!("{other:?}"),
     }
 }

@@ -11,6 +11,7 @@ mod fairness;
 mod golden;
 mod handshake;
 mod hostile;
+mod known;
 mod latency;
 mod messages;
 mod net;

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use isthmus_lab::model::{Direction, DirectionSpec, Fate, Loss, wire_bytes};
-use isthmus_udp::{Event, Micros, Port, PortConfig, Session, StreamId};
+use isthmus_seal::Secret;
+use isthmus_udp::{Event, Initial, Micros, Port, PortConfig, Session, StreamId};
 
 use crate::stalls::{StallSpec, Stalls};
 
@@ -85,6 +86,20 @@ impl PathSpec {
     pub(crate) fn floor_s(&self, bytes: u64) -> f64 {
         self.rtt_us as f64 / 1e6 + bytes as f64 / self.goodput()
     }
+}
+
+/// By what packets are sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A session for each stream.
+    Session,
+    /// What the opener knows of the acceptor, and then a secret of both.
+    Address,
+}
+
+/// What is known of every port here.
+pub(crate) fn initial() -> Initial {
+    Initial::new(b"an address")
 }
 
 #[derive(Debug)]
@@ -178,7 +193,7 @@ pub(crate) struct Net {
     pub(crate) noise: Option<isthmus_lab::rng::Rng>,
     /// Streams are opened within sessions, and all that mischief sends comes from where the
     /// genuine packet came from.
-    pub(crate) sealed: bool,
+    pub(crate) sealed: Option<By>,
     sessions: u64,
     /// Streams that were opened and accepted, by port.
     pub(crate) opened: Vec<(usize, StreamId)>,
@@ -220,7 +235,7 @@ impl Net {
             sent_bytes: vec![0; count],
             mischief: None,
             noise: None,
-            sealed: false,
+            sealed: None,
             sessions: 0,
             opened: Vec::new(),
         }
@@ -238,20 +253,31 @@ impl Net {
     }
 
     pub(crate) fn open(&mut self, from: usize, to: usize) -> StreamId {
-        let id = if self.sealed {
-            let session = self.session();
-            self.ports[to].expect(self.now, address(from).ip(), session.clone());
-            self.ports[from].open_within(self.now, address(to), &session)
-        } else {
-            self.ports[from].open(self.now, address(to))
+        let id = match self.sealed {
+            None => self.ports[from].open(self.now, address(to)),
+            Some(By::Session) => {
+                let session = self.session();
+                self.ports[to].expect(self.now, address(from).ip(), session.clone());
+                self.ports[from].open_within(self.now, address(to), &session)
+            }
+            Some(By::Address) => self.ports[from].open_known(self.now, address(to), &initial()),
         };
+        self.rekey(from, id);
         self.opened.push((from, id));
         id
+    }
+
+    /// Both ends of a stream that is opened to a known address share a secret when it begins.
+    fn rekey(&mut self, port: usize, id: StreamId) {
+        if self.sealed == Some(By::Address) {
+            self.ports[port].with(self.now, id, |stream| stream.rekey(&Secret([9; Secret::LEN])));
+        }
     }
 
     pub(crate) fn event(&mut self, port: usize) -> Option<Event> {
         let event = self.ports[port].poll_event()?;
         if let Event::Accepted(id, _) = event {
+            self.rekey(port, id);
             self.opened.push((port, id));
         }
         Some(event)
@@ -330,7 +356,7 @@ impl Net {
             }
             let later = at_ns + mischief.up_to(100_000_000);
             // Where content is not authenticated, from a wrong address, or as an exact repetition.
-            let genuine = self.sealed || damaged == packet;
+            let genuine = self.sealed.is_some() || damaged == packet;
             let from = if genuine { address(port) } else { address(port + 100) };
             self.fly(later, target, from, &damaged);
         }

@@ -5,7 +5,7 @@ use isthmus_udp::wire::{Frame, Header, Packet, put_small};
 use isthmus_udp::{ChecksumKind, Dropped, Event, Port, PortConfig, Session, StreamId};
 
 use crate::delivery::any_path;
-use crate::net::{Net, PathSpec, address, config, seeds, transfer};
+use crate::net::{By, Net, PathSpec, address, config, seeds, transfer};
 
 fn sealed_config(path: &PathSpec) -> PortConfig {
     PortConfig { sessions_only: true, ..config(path) }
@@ -13,7 +13,7 @@ fn sealed_config(path: &PathSpec) -> PortConfig {
 
 fn sealed_pair(path: &PathSpec) -> Net {
     let mut net = Net::new(path, vec![sealed_config(path), sealed_config(path)]);
-    net.sealed = true;
+    net.sealed = Some(By::Session);
     net
 }
 
@@ -27,7 +27,7 @@ fn bytes_arrive_exactly_whatever_is_altered_cut_short_and_sent_again_on_the_way(
         // Keys go before a checksum, which anybody can make.
         settings.stream.composition.checksum = ChecksumKind::ALL[seed as usize % 2];
         let mut net = Net::new(&path, vec![settings.clone(), settings]);
-        net.sealed = true;
+        net.sealed = Some(By::Session);
         net.mischief = Some(Rng::new(seed, 14));
         let bytes = 1 + Rng::new(seed, 15).up_to(400_000);
         println!("seed {seed}: {bytes} bytes, {path:?}");
@@ -85,7 +85,7 @@ fn who_has_no_session_gets_no_answer_and_leaves_no_trace() {
     thief[last] ^= 1;
     let mut data = Vec::new();
     Packet::Numbered {
-        header: Header::Data { target: 9 },
+        header: Header::Data { target: 9, keyed: false },
         number: 0,
         ack_now: true,
         checked: false,
@@ -145,7 +145,7 @@ fn nobody_but_the_peer_ends_a_stream() {
     net.ports[0].with(now, id, |stream| stream.write(b"x"));
     let mut bytes = Vec::new();
     net.ports[0].poll_transmit(now, 1, 9_000, &mut bytes).expect("there is data");
-    let Ok(Packet::Numbered { header: Header::Data { target }, .. }) = Packet::decode(&bytes) else {
+    let Ok(Packet::Numbered { header: Header::Data { target, .. }, .. }) = Packet::decode(&bytes) else {
         panic!("no data packet");
     };
     // Somebody on the path, who knows the ids and writes from the right address.
@@ -154,7 +154,7 @@ fn nobody_but_the_peer_ends_a_stream() {
     net.ports[0].on_packet(now, now, address(1), &mut reset);
     let mut close = Vec::new();
     Packet::Numbered {
-        header: Header::Data { target },
+        header: Header::Data { target, keyed: false },
         number: 900,
         ack_now: false,
         checked: false,

@@ -1,0 +1,133 @@
+//! Streams to an address that only some know: who does not know it reaches nothing, and who does has no part in the
+//! streams of others.
+
+use isthmus_lab::rng::Rng;
+use isthmus_udp::wire::{Frame, Header, Packet, put_small};
+use isthmus_udp::{Dropped, Event, Initial, Port, PortConfig, StreamId};
+
+use crate::delivery::any_path;
+use crate::net::{By, Net, PathSpec, address, config, initial, seeds, transfer};
+
+fn known_config(path: &PathSpec) -> PortConfig {
+    PortConfig { initial: Some(initial()), ..config(path) }
+}
+
+fn known_pair(path: &PathSpec) -> Net {
+    let mut net = Net::new(path, vec![known_config(path), known_config(path)]);
+    net.sealed = Some(By::Address);
+    net
+}
+
+#[test]
+fn bytes_arrive_exactly_whatever_is_altered_cut_short_and_sent_again_on_the_way() {
+    let mut forged = 0;
+    for seed in seeds(150) {
+        let path = any_path(seed);
+        let mut net = known_pair(&path);
+        net.mischief = Some(Rng::new(seed, 14));
+        let bytes = 1 + Rng::new(seed, 15).up_to(400_000);
+        println!("seed {seed}: {bytes} bytes, {path:?}");
+        transfer(&mut net, bytes, true, 600.0).expect("it ends");
+        forged += net.ports.iter().map(|port| port.dropped().forged).sum::<u64>();
+    }
+    assert!(forged > 0);
+}
+
+#[test]
+fn keys_cost_no_round_trip() {
+    for seed in seeds(30) {
+        let path = PathSpec { seed, ..PathSpec::default() };
+        let plain = transfer(&mut Net::pair(&path), 100_000, false, 60.0).expect("it ends");
+        let sealed = transfer(&mut known_pair(&path), 100_000, false, 60.0).expect("it ends");
+        assert!(sealed < 1.01 * plain, "seed {seed}: plain {plain} s, sealed {sealed} s");
+    }
+}
+
+/// The first packet of a stream that port 0 opens, to whom it knows so.
+fn opening(net: &mut Net, known: &Initial) -> Vec<u8> {
+    let now = net.now;
+    net.ports[0].open_known(now, address(1), known);
+    let mut packets = Vec::new();
+    net.ports[0].poll_transmit(now, 1, 9_000, &mut packets).expect("it opens");
+    packets
+}
+
+fn answers(port: &mut Port, now: u64) -> usize {
+    let mut out = Vec::new();
+    port.poll_transmit(now, 8, 9_000, &mut out).map_or(0, |transmit| transmit.len)
+}
+
+#[test]
+fn who_does_not_know_the_address_gets_no_answer_and_leaves_no_trace() {
+    let mut net = known_pair(&PathSpec::default());
+    let now = net.now;
+    let mut plain = Vec::new();
+    let header = Header::Open { source: 7, token: [0; 24], window: 1 << 20 };
+    Packet::Numbered { header, number: 0, ack_now: true, checked: false, body: 0 }.encode(&mut plain);
+    put_small(&mut plain, &Frame::Ping);
+    let guessed = opening(&mut net, &Initial::new(b"a guess"));
+    let mut altered = opening(&mut net, &initial());
+    altered[40] ^= 1;
+    let header = Header::Data { target: 9, keyed: true };
+    let mut data = Vec::new();
+    Packet::Numbered { header, number: 0, ack_now: true, checked: false, body: 0 }.encode(&mut data);
+    for mut packet in [plain, guessed, altered, data] {
+        net.ports[1].on_packet(now, now, address(0), &mut packet);
+        assert_eq!((net.ports[1].len(), answers(&mut net.ports[1], now)), (0, 0));
+    }
+    assert_eq!(net.ports[1].dropped(), Dropped { strange: 4, ..Dropped::default() });
+}
+
+#[test]
+fn an_opening_that_comes_again_is_answered_by_other_keys() {
+    let mut net = known_pair(&PathSpec::default());
+    let now = net.now;
+    let packet = opening(&mut net, &initial());
+    // Recorded, and sent from other addresses: what leaves for each is unlike all else.
+    let mut answers = Vec::new();
+    for host in [0, 5, 6] {
+        net.ports[1].on_packet(now, now, address(host), &mut packet.clone());
+        let mut out = Vec::new();
+        net.ports[1].poll_transmit(now, 1, 9_000, &mut out).expect("it answers");
+        let Ok(Packet::Numbered { body, .. }) = Packet::decode(&out) else { panic!("no answer") };
+        answers.push(out[body..].to_vec());
+    }
+    assert!(answers[0] != answers[1] && answers[1] != answers[2] && answers[0] != answers[2]);
+}
+
+/// An open stream, its ends at both ports, both by their own keys.
+fn open_stream(net: &mut Net) -> [StreamId; 2] {
+    let id = net.open(0, 1);
+    let mut accepted = None;
+    for _ in 0..4 {
+        let limit = net.now + 1_000_000;
+        while net.step(limit) {
+            if let Some(Event::Accepted(id, _)) = net.event(1) {
+                accepted = Some(id);
+            }
+        }
+        let now = net.now;
+        let both = [(0, id), (1, accepted.expect("it was accepted"))];
+        both.iter().for_each(|(port, id)| {
+            net.ports[*port].with(now, *id, |stream| stream.write(b"x"));
+        });
+    }
+    [id, accepted.expect("it was accepted")]
+}
+
+#[test]
+fn both_ends_come_to_use_keys_that_others_who_know_the_address_do_not_have() {
+    let mut net = known_pair(&PathSpec::default());
+    let ids = open_stream(&mut net);
+    let now = net.now;
+    for (port, id) in ids.into_iter().enumerate() {
+        net.ports[port].with(now, id, |stream| stream.write(b"y"));
+        let mut bytes = Vec::new();
+        net.ports[port].poll_transmit(now, 1, 9_000, &mut bytes).expect("there is data");
+        let packet = Packet::decode(&bytes);
+        assert!(
+            matches!(packet, Ok(Packet::Numbered { header: Header::Data { keyed: true, .. }, .. })),
+            "{packet:?}"
+        );
+    }
+}
