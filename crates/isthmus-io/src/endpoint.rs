@@ -26,7 +26,7 @@ use crate::poller::{Bell, Poller};
 use crate::shell::{Core, Shell};
 use crate::signals;
 use crate::watch::Watch;
-use crate::{Admission, Credit, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
+use crate::{Admission, Credit, Encrypt, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
 
 pub(crate) mod diagnosis;
 mod post;
@@ -148,7 +148,7 @@ impl Endpoint {
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
         let tls = settings.trust(carrier::PROTOCOL)?.map(Tls::new);
-        let Listening { listeners, at, also, packets } = listen(settings, bind)?;
+        let Listening { listeners, at, also, mut packets } = listen(settings, bind)?;
         let address = Address {
             as_id: AsId(settings.as_id),
             subnet: SubnetId(settings.subnet),
@@ -171,6 +171,7 @@ impl Endpoint {
             transfers: settings.all_protocols().transfers,
             peer_timeout_us: settings.peer_timeout.0 / 1_000,
             proved_only: settings.tls == TlsMode::Required,
+            sealed_only: settings.encrypt == Encrypt::Always && settings.admission == Admission::Closed,
             routers: settings.routers.0.clone(),
             seed: u64::from(address.incarnation),
             ..Config::new(address)
@@ -180,6 +181,9 @@ impl Endpoint {
             Admission::Open => config,
         };
         let address = config.address;
+        if settings.admission == Admission::Closed {
+            packets.iter_mut().for_each(|udp| udp.admit(&address.key));
+        }
         let shell = Shell::new(Carriers::new(settings, at.ip(), from, packets, tls), listeners)?;
         let event_fd = Poller::new()?;
         event_fd.add(shell.poller(), 0, false)?;

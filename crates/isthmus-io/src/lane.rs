@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault};
+use isthmus_proto::{Batch, Engine, LaneId, LaneLoss, Micros, PeerFault, Secret};
 use isthmus_wire::frame::Message;
 use isthmus_wire::{Frame, FrameError};
 use socket2::SockRef;
@@ -65,6 +65,8 @@ pub(crate) struct Lane {
     pub(crate) rested_in: u32,
     /// It goes by shared memory, and waits to be woken.
     pub(crate) asleep: bool,
+    /// The peer has greeted, and with that said what all is sealed with that comes from now on.
+    secret: Option<Box<Secret>>,
 }
 
 impl Lane {
@@ -84,6 +86,7 @@ impl Lane {
             heard_in: 0,
             rested_in: 0,
             asleep: false,
+            secret: None,
         }
     }
 
@@ -130,6 +133,11 @@ unsafe impl Send for Outgoing {}
 impl Outgoing {
     pub(crate) fn is_unwritten(&self) -> bool {
         self.written < self.pieces.len()
+    }
+
+    /// What all is sealed with that follows this batch.
+    pub(crate) fn secret(&self) -> Option<Secret> {
+        self.batch.secret
     }
 
     /// What is still to be written, and what of it is memory of the program's.
@@ -283,6 +291,18 @@ pub(crate) fn read_some(
         Transfer::Bytes(0) => Err(LaneLoss::Closed),
         Transfer::Bytes(n) => {
             understand(lane, id, now, engine, memory).map_err(|error| fault(lane, error))?;
+            while let Some(secret) = lane.secret.take() {
+                if !lane.carrier.share(&secret, lane.dialled, index, carriers) {
+                    let what = "it would seal what nobody else can read";
+                    return Err(fault(lane, PeerFault::Frame(what)));
+                }
+                let rest = lane.read_from..lane.read_to;
+                if lane.carrier.open_inward(&lane.staging[rest], carriers) {
+                    lane.read_from = lane.read_to;
+                } else {
+                    understand(lane, id, now, engine, memory).map_err(|error| fault(lane, error))?;
+                }
+            }
             Ok(Some((n, direct + room)))
         }
         Transfer::Blocked => Ok(None),
@@ -407,8 +427,15 @@ fn understand_frames(
         let Some(frame) = frame else { return Ok(()) };
         let (header, payload) = (frame.header_len(), frame.payload_len() as usize);
         if let Some(payload) = bytes.get(header..header + payload) {
+            let greets = matches!(frame, Frame::Hello(_) | Frame::Welcome(_));
+            // That of a lane that we dial is over with the answer.
+            let secret = if greets { engine.lane_secret(id) } else { None };
             engine.handle(now, id, &frame, payload, memory)?;
             lane.read_from += header + payload.len();
+            if let (true, Some(secret)) = (greets, secret.or_else(|| engine.lane_secret(id))) {
+                lane.secret = Some(Box::new(secret));
+                return Ok(());
+            }
         } else if payload > WHOLE_MAX {
             engine.begin(now, id, &frame, memory)?;
             lane.read_from += header;

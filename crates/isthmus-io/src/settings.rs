@@ -4,6 +4,7 @@
 mod admission;
 mod changes;
 mod congestion;
+mod encrypt;
 mod limits;
 mod ports;
 mod protocols;
@@ -28,6 +29,7 @@ use crate::interface::{self, Chosen, Family, InterfaceError};
 pub use admission::Admission;
 pub(crate) use changes::Changes;
 pub use congestion::TcpCongestion;
+pub use encrypt::Encrypt;
 pub use limits::RateLimits;
 pub use ports::PortRange;
 pub use protocols::Protocols;
@@ -112,7 +114,8 @@ settings! {
     protocols: Protocols = "", "What service levels, messages and lanes are made of, as one text: entries of what it is, a colon, and names joined by +; separated by commas. UU, RU and RO: how messages of connections of that level are transferred, as `transfer` has it, beside what the level promises; messages: the same of all others; udp: lanes by UDP, or as frames, as `udp_protocols` has it; tcp: congestion control of lanes by TCP, as `congestion` has it. After @ and an IP address or a range of them, for these hosts only; the narrowest counts, such as \"RO: eager, udp@10.2.0.0/16: cubic+once, tcp@10.2.0.1: bbr\". Goes before what those settings say of just the same hosts. What a level promises cannot be set. Where the file is changed, running programs take it up within a few seconds. Default: what those settings say.";
     rate_limit: RateLimits = "", "Most that lanes to other hosts send together: a rate, such as \"2Gbit\"; after a range of IP addresses, or one, and =, for lanes to there. Several entries separated by commas, of which the narrowest that fits counts, such as \"10.2.0.0/16=500Mbit, 2Gbit\". For each endpoint, and for those of this host that use one path together as far as they have a ledger; by TCP and by UDP, which rarely go to one host at a time, each. Default: no limit.";
     admission: Admission = "closed", "Who may connect: \"closed\", those who were given the endpoint's whole address (fi_getname), where both ends prove who they are before anything else is heard; or \"open\", everybody who reaches the port, as programs need that know each other by HOST:PORT only. The same at both ends. Default closed.";
-    tls: TlsMode = "off", "Whether lanes to and from other endpoints are encrypted: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; plain ones are refused then. Lanes to and from `routers` stay plain, since those encrypt between sites. With \"off\", lanes to hosts that are 1 ms or more away are plain too, of which the log warns once. Default off.";
+    encrypt: Encrypt = "far", "Which lanes are encrypted and proved to be unaltered, with keys that only the two endpoints have, through routers too: \"far\", those that leave the subnet or whose round trip is 1 ms or more; \"always\", all but those by shared memory, and plain ones are refused; \"never\", none. Lanes by UDP and Ethernet always are. Whoever connects a lane decides. It needs nothing to be set up, and `admission` closed. Default far.";
+    tls: TlsMode = "off", "Whether lanes to and from other endpoints go within TLS, by which both hosts prove by certificate to which AS they belong: \"off\", or \"required\" for mutual TLS 1.3 by TCP and, with keys from it, AES-GCM by UDP; others are refused then. Not lanes to and from `routers`, which have certificates between sites. Default off.";
     tls_certificate: KeyFiles = "", "For tls: the certificate of this host, which names its AS, as `isthmus router keygen` makes it. Absolute path. Default: none.";
     tls_key: KeyFiles = "", "For tls: the private key of that certificate. Absolute path. Default: none.";
     tls_authorities: KeyFiles = "", "For tls: the authorities of the AS's whose endpoints are trusted, one's own among them. Absolute paths, several separated by commas. Default: none.";
@@ -498,6 +501,7 @@ text_value! {
     Streams, Self(1);
     Switch, Self::On;
     Admission, Self::Closed;
+    Encrypt, Self::Far;
     Credit, Self::Auto;
     Transport, Self::Tcp;
     Routers, Self::default();

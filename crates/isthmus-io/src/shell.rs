@@ -456,7 +456,7 @@ impl Shell {
     /// Does what the engine asks for.
     fn act(&mut self, action: Action, core: &Mutex<Core>) {
         match action {
-            Action::Dial { lane, locator } => self.dial(lane, locator, core),
+            Action::Dial { lane, locator, key } => self.dial(lane, locator, &key, core),
             Action::Abandon { lane } => {
                 let text = "the other end gave no sign of life".to_owned();
                 if let Some(lane) = self.lanes.get_mut(lane.0 as usize).and_then(Option::as_mut) {
@@ -479,6 +479,9 @@ impl Shell {
         let mut more = true;
         let Some(lane) = self.lanes[index].as_mut() else { return more };
         if let Some(outgoing) = lane.outgoing.as_mut().filter(|outgoing| outgoing.is_unwritten()) {
+            if let Some(secret) = outgoing.secret() {
+                lane.carrier.share(&secret, lane.dialled, index, &mut self.carriers);
+            }
             let (pieces, lent) = outgoing.rest();
             // SAFETY: the pieces are the batch's own bytes and memory lent until the
             // engine hears that the batch is written, or was returned if it is borrowed.
@@ -494,6 +497,9 @@ impl Shell {
                 self.watched = false;
                 self.wait_to_write(index, true);
                 return more;
+            }
+            if outgoing.secret().is_some() {
+                lane.carrier.seal_outward();
             }
             let borrows = lane.carrier.borrows(&self.carriers);
             let mut guard = core.lock();

@@ -14,10 +14,14 @@
 //! Hellos to this listener, and the listener takes each number once ([`Numbers`]). So what follows a Hello at once need
 //! not wait for the Welcome, and the first message between two endpoints is no later than without a proof.
 //!
+//! The Hello of a lane that is to be sealed also contains a secret, drawn for this lane. The handshake encrypts it to the
+//! listener; from it come the keys of all that follows Hello and Welcome on the lane.
+//!
 //! All randomness comes from a secret that the shell draws ([`Secret`]), so that a simulation repeats exactly.
 
 use std::fmt;
 
+use isthmus_seal::Secret;
 use isthmus_wire::Key;
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -30,29 +34,17 @@ const NUMBER_LEN: usize = 8;
 /// Length of an encrypted part's tag. Bytes.
 const TAG_LEN: usize = 16;
 /// Length of the proof in a Hello: an ephemeral key, the caller's key, and the number. Bytes.
-pub(crate) const HELLO_PROOF_LEN: usize = Key::LEN + Key::LEN + TAG_LEN + NUMBER_LEN + TAG_LEN;
+const HELLO_PROOF_LEN: usize = Key::LEN + Key::LEN + TAG_LEN + NUMBER_LEN + TAG_LEN;
 /// Most bytes that a proof may have. Bytes.
 const PROOF_MAX: usize = 256;
 
 /// What the error says of an endpoint that refuses whoever proves nothing: it is there, and closed.
 pub const ADMITS_KNOWN: &str = "admits only those who know its whole address";
 
-/// 32 random bytes from which an endpoint's keys come. Nobody else may ever learn them, and no two endpoints may have
-/// the same.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Secret(pub [u8; 32]);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
-    }
-}
-
-impl Secret {
-    /// The public key that goes into the address of an endpoint with this secret.
-    pub fn key(&self) -> Key {
-        Identity::new(*self).key
-    }
+/// The public key that goes into the address of an endpoint with this secret, which is random: nobody else may ever learn
+/// it, and no two endpoints may have the same.
+pub fn public_key(secret: &Secret) -> Key {
+    Identity::new(*secret).key
 }
 
 /// An endpoint's keys.
@@ -67,7 +59,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn new(secret: Secret) -> Self {
-        let private = derive(&secret, b"isthmus endpoint", 0);
+        let private = secret.expand(&[b"isthmus endpoint"]);
         let mut pair = x25519();
         pair.set(&private.0);
         let mut key = Key::NONE;
@@ -75,11 +67,30 @@ impl Identity {
         Self { secret, private, key, drawn: 0 }
     }
 
-    /// The proof for a Hello to the endpoint with the key `to`, of which this is the `number`th.
-    pub(crate) fn call(&mut self, to: &Key, hello: &[u8], number: u64) -> (Call, Vec<u8>) {
+    /// A secret for a lane.
+    pub(crate) fn draw(&mut self) -> Secret {
+        self.drawn += 1;
+        self.secret.expand(&[b"isthmus lane", &self.drawn.to_le_bytes()])
+    }
+
+    /// Length of the proof in a Hello, of a lane that is to be sealed or not. Bytes.
+    pub(crate) const fn proof_len(seals: bool) -> usize {
+        HELLO_PROOF_LEN + if seals { Secret::LEN } else { 0 }
+    }
+
+    /// The proof for a Hello to the endpoint with the key `to`, of which this is the `number`th. `lane` is the secret of
+    /// the lane, if it is to be sealed.
+    pub(crate) fn call(
+        &mut self,
+        to: &Key,
+        hello: &[u8],
+        number: u64,
+        lane: Option<&Secret>,
+    ) -> (Call, Vec<u8>) {
         let state = self.builder(hello, |builder| builder.remote_public_key(&to.0)?.build_initiator());
         let mut call = Call(state);
-        let proof = write(&mut call.0, &number.to_le_bytes());
+        let payload = [&number.to_le_bytes()[..], lane.map_or(&[], |lane| &lane.0)].concat();
+        let proof = write(&mut call.0, &payload);
         (call, proof)
     }
 
@@ -87,10 +98,15 @@ impl Identity {
     /// altered.
     pub(crate) fn hear(&mut self, hello: &[u8], proof: &[u8]) -> Option<Heard> {
         let mut state = self.builder(hello, |builder| builder.build_responder());
-        let number = read(&mut state, proof)?;
-        let number = u64::from_le_bytes(number.try_into().ok()?);
+        let payload = read(&mut state, proof)?;
+        let (number, lane) = payload.split_first_chunk::<NUMBER_LEN>()?;
+        let number = u64::from_le_bytes(*number);
+        let lane = match lane {
+            [] => None,
+            secret => Some(Secret(secret.try_into().ok()?)),
+        };
         let key = Key(state.get_remote_static()?.try_into().ok()?);
-        Some(Heard { state, key, number })
+        Some(Heard { state, key, number, lane })
     }
 
     fn builder(
@@ -99,7 +115,7 @@ impl Identity {
         build: impl FnOnce(Builder<'_>) -> Result<HandshakeState, snow::Error>,
     ) -> HandshakeState {
         self.drawn += 1;
-        let ephemeral = derive(&self.secret, b"isthmus ephemeral", self.drawn);
+        let ephemeral = self.secret.expand(&[b"isthmus ephemeral", &self.drawn.to_le_bytes()]);
         let params: NoiseParams = PATTERN.parse().expect("a pattern of the standard");
         let builder = Builder::with_resolver(params, Box::new(Resolver(ephemeral)));
         let builder =
@@ -130,6 +146,8 @@ pub(crate) struct Heard {
     /// The caller's.
     pub(crate) key: Key,
     pub(crate) number: u64,
+    /// The lane's secret, if it is to be sealed.
+    pub(crate) lane: Option<Secret>,
 }
 
 impl Heard {
@@ -189,16 +207,6 @@ impl Numbers {
     }
 }
 
-/// 32 bytes that nobody can guess who does not know the secret.
-fn derive(secret: &Secret, label: &[u8], number: u64) -> Secret {
-    let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s).expect("built in");
-    let mut out = [0; 32];
-    // The secret comes first and has a fixed length, and so has what follows each label.
-    [&secret.0[..], label, &number.to_le_bytes()].into_iter().for_each(|part| hash.input(part));
-    hash.result(&mut out);
-    Secret(out)
-}
-
 fn x25519() -> Box<dyn Dh> {
     DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("built in")
 }
@@ -249,8 +257,15 @@ mod tests {
     #[test]
     fn both_ends_know_each_other_afterwards() {
         let (mut a, mut b) = pair();
-        let (mut call, proof) = a.call(&b.key, HELLO, 7);
-        assert_eq!(proof.len(), HELLO_PROOF_LEN);
+        let secrets = [None, Some(a.draw()), Some(a.draw())];
+        assert_ne!(secrets[1], secrets[2]);
+        for lane in &secrets[..2] {
+            let (_, proof) = a.call(&b.key, HELLO, 6, lane.as_ref());
+            assert_eq!(proof.len(), Identity::proof_len(lane.is_some()));
+            assert_eq!(b.hear(HELLO, &proof).map(|heard| heard.lane), Some(*lane));
+            assert!(lane.is_none_or(|lane| !proof.windows(32).any(|part| part == lane.0)));
+        }
+        let (mut call, proof) = a.call(&b.key, HELLO, 7, None);
         let heard = b.hear(HELLO, &proof).expect("a good proof");
         assert_eq!((heard.key, heard.number), (a.key, 7));
         let answer = heard.answer(WELCOME);
@@ -261,9 +276,9 @@ mod tests {
     #[test]
     fn who_does_not_know_the_key_or_alters_anything_proves_nothing() {
         let (mut a, mut b) = pair();
-        let stranger = Secret([3; 32]).key();
-        assert!(b.hear(HELLO, &a.call(&stranger, HELLO, 1).1).is_none());
-        let (_, proof) = a.call(&b.key, HELLO, 1);
+        let stranger = public_key(&Secret([3; 32]));
+        assert!(b.hear(HELLO, &a.call(&stranger, HELLO, 1, None).1).is_none());
+        let (_, proof) = a.call(&b.key, HELLO, 1, None);
         assert!(b.hear(b"another hello", &proof).is_none());
         for at in 0..proof.len() {
             let mut altered = proof.clone();
@@ -279,7 +294,7 @@ mod tests {
     fn an_answer_is_for_one_hello_and_one_welcome() {
         let (mut a, mut b) = pair();
         let mut answer = |number| {
-            let (call, proof) = a.call(&b.key, HELLO, number);
+            let (call, proof) = a.call(&b.key, HELLO, number, None);
             (call, b.hear(HELLO, &proof).expect("good").answer(WELCOME))
         };
         let ((mut first, good), (mut second, _)) = (answer(1), answer(2));
@@ -291,8 +306,8 @@ mod tests {
     #[test]
     fn no_key_goes_in_clear_and_no_ephemeral_key_twice() {
         let (mut a, mut b) = pair();
-        let (_, first) = a.call(&b.key, HELLO, 1);
-        let (_, second) = a.call(&b.key, HELLO, 1);
+        let (_, first) = a.call(&b.key, HELLO, 1, None);
+        let (_, second) = a.call(&b.key, HELLO, 1, None);
         assert_ne!(first[..32], second[..32]);
         let answer = b.hear(HELLO, &first).expect("good").answer(WELCOME);
         for bytes in [first, answer] {

@@ -13,12 +13,13 @@ mod operation;
 mod service;
 mod window;
 
-pub use admission::{ADMITS_KNOWN, Secret};
+pub use admission::{ADMITS_KNOWN, public_key};
 pub use atomics::apply as apply_atomic;
 pub use engine::{
     Action, Batch, Config, Counters, Decision, Engine, LaneId, LaneKind, LaneLoss, LaneSample, Micros,
     PeerCounters, PeerFault, Refusal, SHORT_FRAME_MAX, Segment, Sink, Transfer, Transfers,
 };
+pub use isthmus_seal::Secret;
 pub use memory::{Access, Memory, Place};
 pub use operation::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Fence, Level,

@@ -267,6 +267,11 @@ impl Port {
         StreamId(id)
     }
 
+    /// From now on only those may open streams, but for sessions, who know this ([`PortConfig::initial`]).
+    pub fn admit(&mut self, initial: Initial) {
+        self.config.initial = Some(initial);
+    }
+
     /// From now on, for 30 s, `host` may open a stream within this session.
     pub fn expect(&mut self, now: Micros, host: IpAddr, session: Session) {
         self.expected.retain(|_, expected| now < expected.since + EXPECTED_US);

@@ -177,7 +177,12 @@ impl Initial {
     /// The protection of whoever opens a stream by this id.
     pub(crate) fn for_opener(&self, opener: ConnectionId) -> Sealed {
         let sends = Keys::new(&self.opener_secret(opener));
-        Sealed { sends, receives: Inward::Awaited { initial: self.clone(), opener }, own: None, role: Role::Opener }
+        Sealed {
+            sends,
+            receives: Inward::Awaited { initial: self.clone(), opener },
+            own: None,
+            role: Role::Opener,
+        }
     }
 
     /// The protection of whoever accepts it by that one.
@@ -206,7 +211,10 @@ enum Role {
 enum Inward {
     Known(Keys),
     /// Until the acceptor has said its id.
-    Awaited { initial: Initial, opener: ConnectionId },
+    Awaited {
+        initial: Initial,
+        opener: ConnectionId,
+    },
 }
 
 /// The keys that come from the secret of both ends.
@@ -286,7 +294,11 @@ impl Protection for Sealed {
 
     fn open<'a>(&mut self, of: Sealing, packet: &'a mut [u8], body: usize) -> Option<&'a [u8]> {
         let (header, sealed) = packet.split_at_mut_checked(body)?;
-        if of.keyed { self.open_by_own(of.number, header, sealed) } else { self.open_by_initial(of, header, sealed) }
+        if of.keyed {
+            self.open_by_own(of.number, header, sealed)
+        } else {
+            self.open_by_initial(of, header, sealed)
+        }
     }
 
     fn rekey(&mut self, secret: &Secret) -> bool {

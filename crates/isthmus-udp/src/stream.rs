@@ -628,6 +628,11 @@ impl Stream {
         self.sealed.is_some()
     }
 
+    /// Whether they are sealed by a session's keys.
+    pub fn is_in_session(&self) -> bool {
+        self.sealed == Some(By::Session)
+    }
+
     /// From now on packets are sealed by keys that come from this secret, which both ends share, or will once our next
     /// words have arrived. Nothing changes where packets are not sealed, or are within a session.
     pub fn rekey(&mut self, secret: &Secret) {

@@ -12,11 +12,12 @@ use std::fmt;
 
 use crate::Address;
 
-/// The newest version of the protocol that this build speaks. Since version 2 a Hello proves who sends it.
-pub const PROTOCOL_VERSION: u16 = 2;
+/// The newest version of the protocol that this build speaks. Since version 2 a Hello proves who sends it; since version 3
+/// it can contain the secret with which its lane is sealed, and packets are always sealed.
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The oldest version of the protocol that this build speaks.
-pub const PROTOCOL_OLDEST: u16 = 2;
+pub const PROTOCOL_OLDEST: u16 = 3;
 
 /// First field of [`Hello`] and [`Welcome`]: tells an Isthmus peer from anything else.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"ISTH");

@@ -8,12 +8,14 @@
 mod congestion;
 mod fabric;
 mod grounds;
+mod held;
 mod limit;
 mod memory;
 mod neighbours;
 mod pace;
 mod plain;
 mod race;
+mod sealed;
 mod tcp;
 mod tls;
 mod udp;
@@ -26,24 +28,26 @@ use std::time::Duration;
 
 use isthmus_datagram::is_frames_only;
 use isthmus_fabric::{Hubs, News};
-use isthmus_proto::{LaneKind, LaneSample};
+use isthmus_proto::{LaneKind, LaneSample, Secret};
 use isthmus_udp::{Composition, Dropped};
-use isthmus_wire::AsId;
+use isthmus_wire::{AsId, Key};
 use socket2::Socket;
 
 use crate::listen::for_tcp;
 use crate::log::info_log;
 use crate::poller::Ready;
-use crate::settings::{Protocols, Transport};
+use crate::settings::{Admission, Encrypt, Protocols, Transport};
 use crate::{Settings, ledger};
 use fabric::FabricLane;
 use grounds::Grounds;
+use held::Held;
 use limit::Limit;
 use memory::Memory;
 pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Shown, Sleeper, Spot};
 use neighbours::Neighbours;
 use race::{RaceLane, Winner};
+use sealed::SealedLane;
 use tcp::{Looked, Paths, Weakness};
 pub(crate) use tcp::{TcpLane, listen};
 use tls::TlsLane;
@@ -97,8 +101,21 @@ pub(crate) enum Carrier {
     Race(Box<RaceLane>),
     /// An encrypted TCP connection from end to end.
     Tls(Box<TlsLane>),
+    /// One of the others, sealed with keys that only the two ends have.
+    Sealed(Box<SealedLane>),
     /// A TCP connection that came in and may be encrypted; taken when that is known.
     Arrived(Option<TcpLane>),
+}
+
+/// Whether what a lane carries is to be sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sealing {
+    No,
+    /// If it leaves the subnet.
+    Outside,
+    Yes,
+    /// It need not be: nobody else can read or alter it.
+    Private,
 }
 
 /// Who is at a lane's other end.
@@ -123,6 +140,7 @@ impl Carrier {
             Self::Udp(_) => None,
             Self::Race(lane) => lane.fd(),
             Self::Tls(lane) => Some(lane.fd()),
+            Self::Sealed(lane) => lane.inner.fd(),
             Self::Arrived(lane) => lane.as_ref().map(TcpLane::fd),
         }
     }
@@ -136,7 +154,7 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.settle(&mut shared.paths),
             Self::Fabric(_) => self.settle_fabric(index, shared),
-            Self::Memory(_) => Ok(Settled::Yes),
+            Self::Memory(_) | Self::Sealed(_) => Ok(Settled::Yes),
             Self::Udp(lane) => lane.settle(index, shared.udp()?),
             Self::Race(_) => self.settle_race(index, shared),
             Self::Tls(_) => self.settle_tls(index, shared),
@@ -150,6 +168,7 @@ impl Carrier {
         match self {
             Self::Tcp(_) => false,
             Self::Fabric(lane) => lane.has_moved(),
+            Self::Sealed(lane) => lane.inner.is_turned(),
             Self::Udp(_) | Self::Memory(_) => true,
             Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => false,
         }
@@ -170,6 +189,7 @@ impl Carrier {
         match self {
             Self::Fabric(lane) => lane.stir(&mut shared.hubs),
             Self::Memory(lane) => lane.stir(),
+            Self::Sealed(lane) => lane.inner.stir(shared),
             _ => {}
         }
     }
@@ -204,6 +224,8 @@ impl Carrier {
                 Some(tls) => unsafe { lane.read(pieces, tls) },
                 None => Transfer::Failed(io::ErrorKind::Unsupported.into()),
             },
+            // SAFETY: the caller's promise.
+            Self::Sealed(lane) => unsafe { lane.read(pieces, shared) },
             Self::Race(_) | Self::Arrived(_) => Transfer::Blocked,
         }
     }
@@ -233,6 +255,8 @@ impl Carrier {
             },
             // SAFETY: the caller's promise.
             Self::Tls(lane) => unsafe { lane.write(pieces) },
+            // SAFETY: the caller's promise.
+            Self::Sealed(lane) => unsafe { lane.write(pieces, lent, shared) },
             Self::Race(_) | Self::Arrived(_) => Transfer::Blocked,
         }
     }
@@ -273,6 +297,7 @@ impl Carrier {
             Self::Memory(lane) => lane.finish(),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.finish(udp)),
             Self::Tls(lane) => lane.finish(),
+            Self::Sealed(lane) => lane.inner.finish(shared),
             Self::Race(_) | Self::Arrived(_) => {}
         }
     }
@@ -282,6 +307,7 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.discard(),
             Self::Tls(lane) => lane.discard(),
+            Self::Sealed(lane) => lane.inner.discard(),
             // Of these none holds much; one by UDP looks after itself.
             Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
         }
@@ -291,6 +317,7 @@ impl Carrier {
     pub(crate) fn release(&mut self, shared: &mut Carriers) {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Arrived(_) => {}
+            Self::Sealed(lane) => lane.inner.release(shared),
             Self::Memory(lane) => lane.withdraw(),
             Self::Fabric(lane) => lane.release(shared.grounds()),
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.release(udp)),
@@ -304,12 +331,13 @@ impl Carrier {
             Self::Tcp(_) => "TCP",
             Self::Fabric(lane) => lane.name(&shared.hubs),
             Self::Memory(_) => MEMORY,
-            Self::Udp(_) => {
-                let sealed = self.neighbour(shared) != Neighbour::Unknown;
-                shared.udp.as_ref().map_or("UDP", |udp| if sealed { udp.sealed_name() } else { udp.name() })
-            }
+            Self::Udp(lane) => shared
+                .udp
+                .as_ref()
+                .map_or("UDP", |udp| if lane.is_sealed(udp) { udp.sealed_name() } else { udp.name() }),
             Self::Race(_) => "TCP or UDP",
-            Self::Tls(_) => "TCP, encrypted",
+            Self::Sealed(lane) if lane.inner.kind() == LaneKind::Fabric => "fabric, encrypted",
+            Self::Tls(_) | Self::Sealed(_) => "TCP, encrypted",
             Self::Arrived(_) => "TCP",
         }
     }
@@ -321,6 +349,7 @@ impl Carrier {
             Self::Fabric(_) => LaneKind::Fabric,
             Self::Memory(_) => LaneKind::Memory,
             Self::Udp(_) => LaneKind::Packets,
+            Self::Sealed(lane) => lane.inner.kind(),
         }
     }
 
@@ -332,6 +361,7 @@ impl Carrier {
             Self::Memory(lane) => lane.rtt_us(),
             Self::Udp(lane) => shared.udp.as_ref().and_then(|udp| lane.rtt_us(udp)),
             Self::Tls(lane) => lane.rtt_us(),
+            Self::Sealed(lane) => lane.inner.rtt_us(shared),
             Self::Race(_) | Self::Arrived(_) => None,
         }
     }
@@ -339,6 +369,7 @@ impl Carrier {
     /// Who is at the other end, of a lane that is settled.
     pub(crate) fn neighbour(&self, shared: &Carriers) -> Neighbour {
         let of = match self {
+            Self::Sealed(lane) => return lane.inner.neighbour(shared),
             Self::Tls(lane) => lane.peer_as(),
             Self::Udp(lane) => shared.udp.as_ref().and_then(|udp| lane.peer_as(udp)),
             Self::Fabric(lane) if lane.peer_ip().is_some_and(|host| shared.is_router(host)) => {
@@ -354,6 +385,7 @@ impl Carrier {
         match self {
             Self::Tcp(lane) => lane.follow(&shared.paths, &former.tcp),
             Self::Tls(lane) => lane.follow(&shared.paths, &former.tcp),
+            Self::Sealed(lane) => lane.inner.follow(shared, former),
             Self::Fabric(_) | Self::Memory(_) | Self::Udp(_) | Self::Race(_) | Self::Arrived(_) => {}
         }
     }
@@ -363,6 +395,7 @@ impl Carrier {
         let looked = match self {
             Self::Tcp(lane) => lane.look(&mut shared.paths),
             Self::Tls(lane) => lane.look(&mut shared.paths),
+            Self::Sealed(lane) => return lane.inner.look(shared),
             Self::Udp(lane) => {
                 let rtt_us = shared.udp.as_ref().and_then(|udp| lane.take_nearer_us(udp));
                 return PathNews { rtt_us, ..PathNews::default() };
@@ -377,6 +410,65 @@ impl Carrier {
         let sample = looked.and_then(|looked| looked.lane);
         let outdone = weakness.is_some_and(|weakness| shared.prefer_udp(weakness));
         PathNews { sample, outdone, rtt_us: None }
+    }
+
+    /// What is to become of this lane, whose round trip in microseconds is known or not: whether what it carries is sealed.
+    pub(crate) fn sealing(&self, rtt_us: Option<u64>, shared: &Carriers) -> Sealing {
+        let by_setting = match shared.encrypt {
+            Encrypt::Never => Sealing::No,
+            Encrypt::Always => Sealing::Yes,
+            Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= plain::FAR_US) => Sealing::Yes,
+            Encrypt::Far => Sealing::Outside,
+        };
+        match self {
+            Self::Tcp(_) | Self::Fabric(_) => by_setting,
+            // Nothing else would keep strangers from adding packets.
+            Self::Udp(lane) if shared.udp.as_ref().is_some_and(|udp| lane.peer_as(udp).is_none()) => {
+                Sealing::Yes
+            }
+            Self::Udp(_) | Self::Memory(_) | Self::Tls(_) | Self::Sealed(_) => Sealing::Private,
+            Self::Race(_) | Self::Arrived(_) => Sealing::No,
+        }
+    }
+
+    /// Both ends share a secret, or will once what is written now has arrived. What carries the lane, of this index, comes
+    /// to be sealed by it; false where that cannot be.
+    pub(crate) fn share(
+        &mut self,
+        secret: &Secret,
+        dialled: bool,
+        index: usize,
+        shared: &mut Carriers,
+    ) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Fabric(_) => {
+                let inner = std::mem::replace(self, Self::Arrived(None));
+                *self = Self::Sealed(Box::new(SealedLane::new(inner, index, secret, dialled)));
+            }
+            Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.rekey(secret, udp)),
+            Self::Sealed(_) => {}
+            Self::Memory(_) | Self::Tls(_) | Self::Race(_) | Self::Arrived(_) => return false,
+        }
+        true
+    }
+
+    /// Our greeting is written: all that follows is sealed, where that is agreed upon.
+    pub(crate) fn seal_outward(&mut self) {
+        if let Self::Sealed(lane) = self {
+            lane.seal_outward();
+        }
+    }
+
+    /// The peer's greeting is understood: all that comes is sealed, where that is agreed upon, and so are these bytes, which
+    /// have come already. True if so.
+    pub(crate) fn open_inward(&mut self, came: &[u8], shared: &mut Carriers) -> bool {
+        match self {
+            Self::Sealed(lane) => {
+                lane.open_inward(came, shared);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Becomes a lane by shared memory where that is agreed upon, and a plain TCP lane where
@@ -461,8 +553,11 @@ pub(crate) struct Carriers {
     memory: Memory,
     news: Vec<News>,
     udp: Option<Udp>,
-    /// There if lanes that no router or fabric carries are encrypted.
+    /// There if lanes that no router or fabric carries go within TLS.
     tls: Option<Tls>,
+    /// Of lanes that are sealed.
+    sealed: Held,
+    encrypt: Encrypt,
     /// That they are plain is not worth saying.
     plain_is_fine: bool,
     /// What messages and lanes are made of: `udp` and `paths` have their parts, the engine has its own.
@@ -503,7 +598,9 @@ impl Carriers {
             news: Vec::new(),
             udp,
             tls,
-            plain_is_fine: false,
+            sealed: Held::default(),
+            encrypt: settings.encrypt,
+            plain_is_fine: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
             protocols,
         }
     }
@@ -585,8 +682,8 @@ impl Carriers {
         self.hurried = Some(train);
     }
 
-    /// Starts to connect to `to`.
-    pub(crate) fn dial(&mut self, to: SocketAddr) -> io::Result<Carrier> {
+    /// Starts to connect to `to`, where an endpoint with this key listens; with none, one that admits everybody, or a router.
+    pub(crate) fn dial(&mut self, to: SocketAddr, key: &Key) -> io::Result<Carrier> {
         let by = self.way_to(to);
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
         if let Some(tls) = self.tls.as_ref().filter(|_| !self.routers.contains(&to)) {
@@ -599,19 +696,26 @@ impl Carriers {
         if by == Some(Known::Udp)
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Udp(udp.dial(to)));
+            return Ok(Carrier::Udp(udp.dial(to, key)));
         }
         if by.is_none()
             && let Some(train) = self.hurried
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Udp(udp.try_out(to, self.udp_from, train)));
+            return Ok(Carrier::Udp(udp.try_out(to, key, self.udp_from, train)));
         }
         let lane = TcpLane::dial(by_tcp, self.from)?;
         if by.is_none_or(|by| by == Known::Wanted)
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Race(Box::new(RaceLane::dial(to, lane, udp, by.is_some(), self.udp_from))));
+            let packets = udp.dial(to, key);
+            return Ok(Carrier::Race(Box::new(RaceLane::dial(
+                to,
+                lane,
+                packets,
+                by.is_some(),
+                self.udp_from,
+            ))));
         }
         let near = self.is_near(to.ip()) && !self.routers.contains(&to) && !self.memory.is_off();
         Ok(if self.hubs.is_off() && !near {
@@ -705,7 +809,8 @@ impl Carriers {
     pub(crate) fn is_plain(&self) -> bool {
         (self.hubs.is_off() || self.hubs.is_idle())
             && self.udp.as_ref().is_none_or(Udp::is_idle)
-            && self.tls.as_ref().is_none_or(Tls::is_idle)
+            && self.tls.as_ref().is_none_or(|tls| tls.held.is_empty())
+            && self.sealed.is_empty()
     }
 
     /// Turns what lanes share, and adds to `ready` the lanes that this concerns, by index;
@@ -718,10 +823,9 @@ impl Carriers {
             writable: news.writable,
         }));
         self.udp.iter_mut().for_each(|udp| udp.turn(ready));
-        if let Some(tls) = &mut self.tls {
-            let held = |index: usize| Ready { key: index as u64, readable: true, writable: false };
-            ready.extend(tls.holding().map(held));
-        }
+        let held = self.tls.iter_mut().map(|tls| &mut tls.held).chain([&mut self.sealed]);
+        let read = |index: usize| Ready { key: index as u64, readable: true, writable: false };
+        ready.extend(held.flat_map(Held::take).map(read));
     }
 
     /// Lanes by index that are to rest from now on ([`Carrier::rests`]), or to carry again.
@@ -746,7 +850,8 @@ impl Carriers {
             return None;
         }
         let udp = self.udp.as_mut().and_then(Udp::deadline);
-        let held = self.tls.as_ref().is_some_and(|tls| !tls.is_idle()).then_some(Duration::ZERO);
+        let held = self.tls.as_ref().is_some_and(|tls| !tls.held.is_empty()) || !self.sealed.is_empty();
+        let held = held.then_some(Duration::ZERO);
         self.hubs.deadline().into_iter().chain(udp).chain(held).min()
     }
 

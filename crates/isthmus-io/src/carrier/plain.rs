@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::log::{info_log, warn_log};
 
 /// From this round trip on a host counts as far. Microseconds.
-const FAR_US: u64 = 1_000;
+pub(super) const FAR_US: u64 = 1_000;
 /// Hosts of which it is said.
 const HOSTS_MAX: usize = 1_024;
 
@@ -34,7 +34,8 @@ pub(super) fn tell(host: IpAddr, rtt_us: u64) {
     if is_first {
         warn_log!(
             "lanes to {host}, {rtt_us} us away, are not encrypted, nor are those to other hosts: if others can reach \
-             the network between, set tls to required at both ends (isthmus router keygen makes what it takes)"
+             the network between, set encrypt to far, or where admission is open, tls to required at both ends (isthmus \
+             router keygen makes what it takes)"
         );
     } else {
         info_log!("lanes to {host}, {rtt_us} us away, are not encrypted either");
@@ -71,7 +72,7 @@ mod tests {
             .filter(|(severity, line)| *severity == Severity::Warn && line.contains("not encrypted"));
         let [(_, warning)] = plain.collect::<Vec<_>>()[..] else { panic!("{lines:?}") };
         assert!(
-            warning.contains(&format!("to {},", far[0])) && warning.contains("set tls to required"),
+            warning.contains(&format!("to {},", far[0])) && warning.contains("set encrypt to far"),
             "{warning}"
         );
     }

@@ -83,11 +83,11 @@ impl RaceLane {
     pub(super) fn dial(
         to: SocketAddr,
         tcp: TcpLane,
-        udp: &mut Udp,
+        udp: UdpLane,
         prefers_udp: bool,
         long: Duration,
     ) -> Self {
-        Self::new(to, Base::Plain(tcp), Some(udp.dial(to)), prefers_udp, long)
+        Self::new(to, Base::Plain(tcp), Some(udp), prefers_udp, long)
     }
 
     /// The same, encrypted.

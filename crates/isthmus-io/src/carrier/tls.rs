@@ -16,6 +16,7 @@ use isthmus_wire::AsId;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, Connection, Error};
 
+use super::held::Held;
 use super::tcp::{Looked, Paths, TcpLane};
 use super::{Settled, Transfer};
 use crate::log::info_sparingly;
@@ -41,30 +42,18 @@ pub(crate) struct Untrusted(String);
 /// What lanes with TLS share.
 pub(crate) struct Tls {
     trust: Trust,
-    /// Room to read into, when no lane has it.
-    spare: Vec<u8>,
-    /// Lanes that hold bytes which their connection no longer shows.
-    holding: Vec<usize>,
+    pub(super) held: Held,
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("holding", &self.holding).finish_non_exhaustive()
+        f.debug_struct("Tls").field("held", &self.held).finish_non_exhaustive()
     }
 }
 
 impl Tls {
     pub(crate) fn new(trust: Trust) -> Self {
-        Self { trust, spare: Vec::new(), holding: Vec::new() }
-    }
-
-    /// Lanes to be read though nothing shows it.
-    pub(super) fn holding(&mut self) -> std::vec::Drain<'_, usize> {
-        self.holding.drain(..)
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.holding.is_empty()
+        Self { trust, held: Held::default() }
     }
 
     /// A lane that is being connected.
@@ -261,7 +250,7 @@ impl TlsLane {
     /// show.
     fn note_held(&self, tls: &mut Tls) {
         if self.decrypted > 0 || self.taken < self.filled {
-            tls.holding.push(self.index);
+            tls.held.note(self.index);
         }
     }
 
@@ -295,8 +284,7 @@ impl TlsLane {
     fn pull(&mut self, tls: &mut Tls) -> io::Result<Pulled> {
         if self.taken == self.filled {
             if self.inward.is_empty() {
-                self.inward = std::mem::take(&mut tls.spare);
-                self.inward.resize(READ_BYTES, 0);
+                self.inward = tls.held.lend(READ_BYTES);
             }
             (self.taken, self.filled) = (0, 0);
             match self.tcp.receive(&mut self.inward)? {
@@ -321,9 +309,9 @@ impl TlsLane {
 
     /// Room that holds nothing goes to the next lane that reads.
     fn put_by(&mut self, tls: &mut Tls) {
-        if self.taken == self.filled && !self.inward.is_empty() {
+        if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
-            tls.spare = std::mem::take(&mut self.inward);
+            tls.held.give_back(&mut self.inward);
         }
     }
 

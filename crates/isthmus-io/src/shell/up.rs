@@ -4,9 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use isthmus_proto::{LaneId, LaneLoss};
+use isthmus_wire::Key;
 
 use super::{Core, Shell, loss_of};
-use crate::carrier::{Carrier, Neighbour, Settled};
+use crate::carrier::{Carrier, Neighbour, Sealing, Settled};
 use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
 use crate::log::info_log;
@@ -75,8 +76,8 @@ impl Shell {
         added.is_ok()
     }
 
-    pub(super) fn dial(&mut self, id: LaneId, locator: SocketAddr, core: &Mutex<Core>) {
-        match self.carriers.dial(locator) {
+    pub(super) fn dial(&mut self, id: LaneId, locator: SocketAddr, key: &Key, core: &Mutex<Core>) {
+        match self.carriers.dial(locator, key) {
             Ok(carrier) => {
                 if self.install(id, Lane::new(carrier, true), core) {
                     self.settle(id.0 as usize, core);
@@ -109,7 +110,7 @@ impl Shell {
         let id = LaneId(index as u32);
         let rtt_us = lane.carrier.rtt_us(&self.carriers);
         let (fills_path, rests) = (lane.carrier.fills_path(), lane.carrier.rests(&self.carriers));
-        let kind = lane.carrier.kind();
+        let (kind, sealing) = (lane.carrier.kind(), lane.carrier.sealing(rtt_us, &self.carriers));
         let neighbour = lane.carrier.neighbour(&self.carriers);
         let name = lane.carrier.name(&self.carriers);
         let (how, rtt) = (if lane.dialled { "dialled" } else { "accepted" }, rtt_us.unwrap_or(0));
@@ -125,6 +126,18 @@ impl Shell {
             Neighbour::Unknown => {}
         }
         guard.engine.lane_goes_by(id, kind);
+        let seals = match sealing {
+            Sealing::No => false,
+            Sealing::Outside => guard.engine.lane_leaves(id),
+            Sealing::Yes => true,
+            Sealing::Private => {
+                guard.engine.lane_is_private(id);
+                false
+            }
+        };
+        if lane.dialled && seals {
+            guard.engine.lane_seals(id);
+        }
         if fills_path {
             guard.engine.lane_fills_path(id);
             guard.engine.lane_rests(id, rests);

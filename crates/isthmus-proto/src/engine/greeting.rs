@@ -1,12 +1,13 @@
 //! The proofs in Hello and Welcome (`admission.rs`), as the lanes of an engine use them.
 
+use isthmus_seal::Secret;
 use isthmus_wire::frame::{self, Frame, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, RefuseReason};
 use isthmus_wire::{Address, Key};
 
 use super::lanes::PeerFault;
 use super::{Engine, LaneId, Refusal};
 use crate::PeerId;
-use crate::admission::{Call, HELLO_PROOF_LEN, Heard};
+use crate::admission::{Call, Heard, Identity};
 
 /// What a lane keeps until both ends have greeted.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct Greeting {
     pub(crate) proof: Vec<u8>,
     /// To check the answer by, of a lane that we dial.
     call: Option<Call>,
+    /// What follows is sealed with keys that come from this.
+    pub(crate) secret: Option<Secret>,
 }
 
 /// Hello as its proof vouches for it: routers count themselves in it.
@@ -50,8 +53,9 @@ impl Engine {
     pub(super) fn greet(&mut self, peer: PeerId, lane: LaneId, target: Address, credit: u64) {
         let source = self.config.address;
         let number = self.connection(peer).hellos.next();
+        let seals = self.lanes[lane.0 as usize].seals;
         let proof = self.identity.as_mut().filter(|_| !target.key.is_none());
-        let payload = proof.as_ref().map_or(0, |_| HELLO_PROOF_LEN as u32);
+        let payload = proof.as_ref().map_or(0, |_| Identity::proof_len(seals) as u32);
         let hello = frame::Hello {
             magic: MAGIC,
             version: PROTOCOL_VERSION,
@@ -63,8 +67,9 @@ impl Engine {
             payload,
         };
         let greeting = proof.map(|identity| {
-            let (call, proof) = identity.call(&target.key, &vouched(&hello), number);
-            Box::new(Greeting { proof, call: Some(call) })
+            let secret = seals.then(|| identity.draw());
+            let (call, proof) = identity.call(&target.key, &vouched(&hello), number, secret.as_ref());
+            Box::new(Greeting { proof, call: Some(call), secret })
         });
         let record = &mut self.lanes[lane.0 as usize];
         record.greeting = greeting;
@@ -106,10 +111,41 @@ impl Engine {
         let payload = heard.as_ref().map_or(0, |_| Heard::proof_len(frame::Welcome::LEN) as u32);
         let source = self.config.address;
         let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit, payload };
-        let proof = heard.map(|heard| heard.answer(&welcome.to_bytes()));
         let record = &mut self.lanes[lane.0 as usize];
-        record.greeting = proof.map(|proof| Box::new(Greeting { proof, call: None }));
+        record.greeting = heard.map(|heard| {
+            let secret = heard.lane;
+            Box::new(Greeting { proof: heard.answer(&welcome.to_bytes()), call: None, secret })
+        });
         record.control.push_back(welcome.into());
+    }
+
+    /// What this lane carries behind the greetings is to be sealed: said before [`Engine::lane_connected`]. True where it
+    /// will be, which takes an endpoint that is closed.
+    pub fn lane_seals(&mut self, lane: LaneId) -> bool {
+        let closed = self.is_closed();
+        self.lanes.get_mut(lane.0 as usize).is_some_and(|record| {
+            record.seals = closed;
+            closed
+        })
+    }
+
+    /// Nobody but the two ends can read or alter what this lane carries.
+    pub fn lane_is_private(&mut self, lane: LaneId) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.private = true;
+        }
+    }
+
+    /// Whether a lane that is dialled leaves the subnet.
+    pub fn lane_leaves(&self, lane: LaneId) -> bool {
+        let Some(record) = self.lanes.get(lane.0 as usize) else { return false };
+        let peer = record.peer.map(|peer| &self.peers[peer.0 as usize].address);
+        record.router.is_some() || peer.is_some_and(|address| self.is_routed(address))
+    }
+
+    /// The secret from which the keys come of what follows the Hello that this lane has brought, where that is sealed.
+    pub fn lane_secret(&self, lane: LaneId) -> Option<Secret> {
+        self.lanes.get(lane.0 as usize)?.greeting.as_ref()?.secret
     }
 
     /// Whether a Welcome comes from whom we have called.
@@ -136,7 +172,7 @@ impl Engine {
     }
 }
 
-/// What follows a frame that greets.
-pub(super) fn proof_of(frame: &Frame, greeting: Option<&Greeting>) -> Option<Vec<u8>> {
-    matches!(frame, Frame::Hello(_) | Frame::Welcome(_)).then(|| Some(greeting?.proof.clone()))?
+/// What is to be said of a frame that greets: its proof, and the secret with which all behind that is sealed.
+pub(super) fn greeting_of<'a>(frame: &Frame, greeting: Option<&'a Greeting>) -> Option<&'a Greeting> {
+    greeting.filter(|_| matches!(frame, Frame::Hello(_) | Frame::Welcome(_)))
 }

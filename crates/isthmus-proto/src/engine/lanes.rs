@@ -242,6 +242,11 @@ impl Engine {
             return Ok(());
         }
         let heard = self.check_hello(hello, payload)?;
+        let sealed = heard.as_ref().is_some_and(|heard| heard.lane.is_some());
+        if self.config.sealed_only && !sealed && !self.lanes[lane.0 as usize].private {
+            self.refuse(lane, RefuseReason::Plain);
+            return Ok(());
+        }
         if self.is_routed(&hello.source) && (hello.hops == 0 || !self.has_routers()) {
             self.refuse(lane, RefuseReason::Subnet);
             return Ok(());

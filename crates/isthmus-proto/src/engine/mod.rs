@@ -39,10 +39,11 @@ mod ways;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use isthmus_wire::Address;
+use isthmus_seal::Secret;
+use isthmus_wire::{Address, Key};
 use slab::Slab;
 
-use crate::admission::{Identity, Secret};
+use crate::admission::{Identity, public_key};
 use crate::matching::{Matcher, Posted};
 use crate::memory::{Memory, Place};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
@@ -84,6 +85,9 @@ pub struct Config {
     pub refusals_max: u32,
     /// Whether lanes that come in must be proved, see [`Engine::lane_is_of`]. Default false.
     pub proved_only: bool,
+    /// Whether peers have to seal what comes by lanes that the shell does not call private
+    /// ([`Engine::lane_is_private`]). Default false.
+    pub sealed_only: bool,
     /// Routers of the endpoint's subnet, for peers in others. Empty: there are none.
     pub routers: Vec<SocketAddr>,
     /// Where else the endpoint listens, on networks of their own; peers are told. At most 3 count.
@@ -122,6 +126,7 @@ impl Config {
             peer_timeout_us: 60_000_000,
             refusals_max: 8,
             proved_only: false,
+            sealed_only: false,
             routers: Vec::new(),
             also: Vec::new(),
             calls_one: false,
@@ -133,7 +138,7 @@ impl Config {
     /// The same of an endpoint that admits only those who know its address, which is given the key.
     #[must_use]
     pub fn closed(self, secret: Secret) -> Self {
-        Self { address: Address { key: secret.key(), ..self.address }, secret: Some(secret), ..self }
+        Self { address: Address { key: public_key(&secret), ..self.address }, secret: Some(secret), ..self }
     }
 }
 
@@ -146,6 +151,8 @@ pub enum Action {
         lane: LaneId,
         /// Where to: the peer's own locator, or a router's.
         locator: SocketAddr,
+        /// The key of who listens there, if it is the peer and has one.
+        key: Key,
     },
     /// Close at once and report [`LaneLoss::Broken`]: the peer does not greet.
     Abandon {

@@ -381,6 +381,10 @@ pub(crate) struct Lane {
     pub(crate) peer: Option<PeerId>,
     /// Handshake and liveness frames, sent before anything else.
     pub(crate) control: VecDeque<Frame>,
+    /// What it carries is to be sealed, if we dial it.
+    pub(crate) seals: bool,
+    /// Nobody else can read what it carries, sealed or not.
+    pub(crate) private: bool,
     /// Until both ends have greeted.
     pub(crate) greeting: Option<Box<super::greeting::Greeting>>,
     pub(crate) stream: Option<Box<Stream>>,
@@ -427,6 +431,8 @@ impl Lane {
             proof: Proof::None,
             peer,
             control: VecDeque::new(),
+            seals: false,
+            private: false,
             greeting: None,
             stream: None,
             writable: true,

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 
+use isthmus_seal::Secret;
+use isthmus_wire::Key;
 use isthmus_wire::frame::{self, Frame};
 
-use super::greeting::proof_of;
+use super::greeting::greeting_of;
 use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
@@ -64,6 +66,8 @@ pub struct Batch {
     pub bytes: Vec<u8>,
     /// What to write.
     pub segments: Vec<Segment>,
+    /// All that follows this batch, and the peer's greeting, is sealed with keys that come from this.
+    pub secret: Option<Secret>,
     lent: u64,
 }
 
@@ -72,6 +76,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.segments.clear();
+        self.secret = None;
         self.lent = 0;
     }
 
@@ -125,15 +130,21 @@ impl Engine {
     pub fn transmit(&mut self, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
         // Taken whole: a lane that is up keeps no room for its greeting.
-        for frame in std::mem::take(&mut record.control) {
+        let mut control = std::mem::take(&mut record.control);
+        while batch.secret.is_none()
+            && let Some(frame) = control.pop_front()
+        {
             batch.push_frame(&frame);
-            if let Some(proof) = proof_of(&frame, record.greeting.as_deref()) {
-                batch.push_bytes(&proof);
+            if let Some(greeting) = greeting_of(&frame, record.greeting.as_deref()) {
+                batch.push_bytes(&greeting.proof);
+                batch.secret = greeting.secret;
                 // That of a lane that we dial checks the answer.
                 record.greeting.take_if(|_| !record.dialled);
             }
         }
-        if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
+        if batch.secret.is_some() {
+            record.control = control;
+        } else if let (Some(peer), true) = (record.peer, record.state != LaneState::Closing) {
             let connection = self.connection(peer);
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
             let owed = connection.ack_owed;
@@ -264,7 +275,9 @@ impl Engine {
         let record = super::Lane { router, way, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
         let lane = LaneId(self.lanes.insert(record) as u32);
         self.connection(peer).dialing += 1;
-        self.actions.push_back(Action::Dial { lane, locator });
+        let address = self.peers[peer.0 as usize].address;
+        let key = if router.is_none() { address.key } else { Key::NONE };
+        self.actions.push_back(Action::Dial { lane, locator, key });
         lane
     }
 

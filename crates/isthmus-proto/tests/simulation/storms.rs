@@ -103,6 +103,7 @@ fn run(seed: u64, storm: &Storm) {
     let mut program = Program::new(world);
     program.mortal = storm.mortal;
     program.world.shorts = !seed.is_multiple_of(4);
+    program.world.seals = seed.is_multiple_of(3);
     program.world.runs = seed % 4 > 1;
     let mut receives = Vec::new();
     let mut budget = 12u64 << 20;

@@ -44,7 +44,9 @@ impl Stream {
         let len = packet.bytes.len() as u64;
         let frames = match packet.opened {
             Some(end) => packet.bytes.get(packet.body..end),
-            None => self.protection.open(Sealing::new(&packet.header, packet.number), packet.bytes, packet.body),
+            None => {
+                self.protection.open(Sealing::new(&packet.header, packet.number), packet.bytes, packet.body)
+            }
         };
         let Some(frames) = frames else { return false };
         if let Some(allowance) = &mut self.allowance {

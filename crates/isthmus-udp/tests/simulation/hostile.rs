@@ -69,8 +69,14 @@ fn a_flood_of_openings_is_answered_with_less_than_three_times_its_bytes_and_soon
 /// A packet of somebody on the path, who knows the ids.
 fn forged(target: u64, number: u64, frames: &[Frame<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Packet::Numbered { header: Header::Data { target, keyed: false }, number, ack_now: false, checked: false, body: 0 }
-        .encode(&mut bytes);
+    Packet::Numbered {
+        header: Header::Data { target, keyed: false },
+        number,
+        ack_now: false,
+        checked: false,
+        body: 0,
+    }
+    .encode(&mut bytes);
     frames.iter().for_each(|frame| put_small(&mut bytes, frame));
     bytes
 }

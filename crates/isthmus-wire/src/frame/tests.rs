@@ -35,7 +35,7 @@ fn golden_vectors_of_the_handshake() {
     golden(
         Hello {
             magic: MAGIC,
-            version: 2,
+            version: 3,
             source: address(),
             target: address(),
             credit: 0x1234,
@@ -53,7 +53,7 @@ fn golden_vectors_of_the_handshake() {
         ]),
     );
     golden(
-        Welcome { magic: MAGIC, version: 2, source: address(), credit: 1, payload: 99 },
+        Welcome { magic: MAGIC, version: 3, source: address(), credit: 1, payload: 99 },
         &joined(&[&[2], b"ISTH", &[2, 0], &ADDRESS, &[1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0]]),
     );
     golden(

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use isthmus_udp::{Failure, Stream, StreamId};
+use isthmus_seal::Secret;
+use isthmus_udp::{Failure, Micros, Stream, StreamId};
 use isthmus_wire::AsId;
 
 use super::super::{Settled, Transfer};
@@ -23,6 +24,8 @@ pub(crate) struct UdpLane {
     /// The round trip that the path is to have at least, where that is not known.
     trial: Option<Duration>,
     loans: Loans,
+    /// Its packets come to be sealed by keys of both ends.
+    keyed: bool,
     /// The least round trip that was told of. Microseconds.
     told_rtt_us: u64,
 }
@@ -33,7 +36,15 @@ impl UdpLane {
     }
 
     pub(super) fn new(stream: StreamId, peer: SocketAddr, dialled: bool) -> Self {
-        Self { stream, peer, dialled, trial: None, loans: Loans::default(), told_rtt_us: u64::MAX }
+        Self {
+            stream,
+            peer,
+            dialled,
+            trial: None,
+            loans: Loans::default(),
+            keyed: false,
+            told_rtt_us: u64::MAX,
+        }
     }
 
     pub(super) fn on_trial(self, long: Duration) -> Self {
@@ -145,6 +156,20 @@ impl UdpLane {
 
     pub(in super::super) fn release(&mut self, udp: &mut Udp) {
         udp.leave(self.stream);
+    }
+
+    /// Its packets are to be sealed by keys that come from this secret, which both ends share, or will once our next words
+    /// have arrived.
+    pub(in super::super) fn rekey(&mut self, secret: &Secret, udp: &mut Udp) {
+        if !std::mem::replace(&mut self.keyed, true) {
+            udp.port
+                .with(udp.epoch.elapsed().as_micros() as Micros, self.stream, |stream| stream.rekey(secret));
+        }
+    }
+
+    /// Whether its packets are sealed.
+    pub(in super::super) fn is_sealed(&self, udp: &Udp) -> bool {
+        udp.port.stream(self.stream).is_some_and(Stream::is_sealed)
     }
 
     /// The AS at the other end, if it has shown its certificate.

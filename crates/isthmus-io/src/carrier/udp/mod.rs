@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 use isthmus_datagram::{PacketSocket, SEND_BYTES, Sent, is_frames_only};
 use isthmus_ledger::Ledger;
 use isthmus_udp::{
-    Cap, Composition, Counters, Dropped, Event, Micros, Port, PortConfig, Session, Stream, StreamId, Transmit,
+    Cap, Composition, Counters, Dropped, Event, Initial, Micros, Port, PortConfig, Session, Stream, StreamId,
+    Transmit,
 };
 use isthmus_units::PerHost;
-use isthmus_wire::AsId;
+use isthmus_wire::{AsId, Key};
 
 use super::plain;
 use crate::ledger;
@@ -346,17 +347,27 @@ impl Udp {
         changes.iter().for_each(|(host, change)| self.change(*host, change));
     }
 
-    /// Opens a lane.
-    pub(super) fn dial(&mut self, to: SocketAddr) -> UdpLane {
-        let stream = self.port.open(self.now(), to);
+    /// Only those may open lanes from now on, but for sessions, who know this key.
+    pub(crate) fn admit(&mut self, key: &Key) {
+        self.port.admit(Initial::new(&key.0));
+    }
+
+    /// Opens a lane to the endpoint there, whose key this is: none where it admits everybody.
+    pub(super) fn dial(&mut self, to: SocketAddr, key: &Key) -> UdpLane {
+        let now = self.now();
+        let stream = if key.is_none() {
+            self.port.open(now, to)
+        } else {
+            self.port.open_known(now, to, &Initial::new(&key.0))
+        };
         self.set_up(stream, to.ip());
         UdpLane::new(stream, to, true)
     }
 
     /// Opens a lane that carries at once, though it ends if the round trip is shorter than `long`, or if
     /// nothing gets through while TCP does. `train` bytes behind its first words measure the path.
-    pub(super) fn try_out(&mut self, to: SocketAddr, long: Duration, train: u32) -> UdpLane {
-        let lane = self.dial(to);
+    pub(super) fn try_out(&mut self, to: SocketAddr, key: &Key, long: Duration, train: u32) -> UdpLane {
+        let lane = self.dial(to, key);
         if train > 0 {
             self.port.with(self.now(), lane.stream(), |stream| stream.measure(train));
         }
@@ -429,8 +440,8 @@ impl Udp {
 
     /// The AS at a stream's other end, if it has shown its certificate.
     fn peer_as(&self, stream: StreamId) -> Option<AsId> {
-        let sealed = self.port.stream(stream)?.is_sealed();
-        sealed.then(|| AsId(self.port.label(stream) as u32))
+        let certified = self.port.stream(stream)?.is_in_session();
+        certified.then(|| AsId(self.port.label(stream) as u32))
     }
 
     /// Packets that were passed over.

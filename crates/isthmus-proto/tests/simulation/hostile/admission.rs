@@ -3,7 +3,7 @@
 
 use isthmus_proto::{
     Action, Batch, Channel, Config, Engine, LaneId, LaneLoss, Options, PeerFault, PeerId, RecvRequest,
-    SendRequest,
+    Secret, SendRequest, public_key,
 };
 use isthmus_wire::frame::{self, Frame, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, RefuseReason};
 use isthmus_wire::{Address, FrameError};
@@ -170,7 +170,7 @@ fn a_hello_in_a_friends_name_without_a_proof_is_refused() {
 fn who_has_guessed_the_key_wrongly_hears_nothing_at_all() {
     let (mut victim, mut friend, lanes, _, _) = conversation();
     let mut stranger = End::new(1, 7);
-    let (_, said) = stranger.call(Address { key: secret(9).key(), ..address(0) }, b"let me in");
+    let (_, said) = stranger.call(Address { key: public_key(&secret(9)), ..address(0) }, b"let me in");
     let lane = victim.accept();
     assert!(is_unproved(&victim.hear(lane, &said)));
     assert_eq!(victim.written(lane), []);
@@ -304,4 +304,55 @@ fn who_knows_no_key_is_told_what_to_do() {
     let mut open = Engine::new(Config::new(address(0).place()));
     let text = open.peer(&address(1)).expect_err("it proves nothing").to_string();
     assert!(text.contains("FI_ISTHMUS_ADMISSION"), "{text}");
+}
+
+#[test]
+fn both_ends_of_a_lane_that_is_sealed_share_a_secret_that_goes_over_no_lane() {
+    let (mut victim, mut friend) = (End::new(0, 0), End::new(1, 1));
+    let peer = friend.engine.peer(&address(0)).expect("within reach");
+    friend.send(peer, b"first");
+    let Some(Action::Dial { lane, key, .. }) = friend.engine.poll_action() else {
+        panic!("no lane is wanted")
+    };
+    assert_eq!(key, public_key(&secret(0)), "packets are sealed by it");
+    assert!(friend.engine.lane_seals(lane));
+    friend.engine.lane_connected(0, lane);
+    assert_eq!(friend.engine.next_ready(), Some(lane));
+    let mut batch = Batch::default();
+    assert!(friend.engine.transmit(lane, &mut batch, &mut friend.mem));
+    let shared = batch.secret.expect("what follows is sealed");
+    assert!(!batch.bytes.windows(Secret::LEN).any(|part| part == shared.0));
+    let Ok(Some(hello)) = Frame::decode(&batch.bytes) else { panic!("no greeting") };
+    let whole = hello.header_len() + hello.payload_len() as usize;
+    assert_eq!(whole, batch.bytes.len(), "nothing that is to be sealed goes with the greeting");
+    let ours = victim.accept();
+    victim.hear(ours, &batch.bytes).expect("a friend");
+    assert_eq!(victim.engine.lane_secret(ours), Some(shared));
+    friend.engine.written(lane, &mut friend.mem);
+    let rest = friend.written(lane);
+    victim.receive(None);
+    victim.hear(ours, &rest).expect("the message");
+    assert_eq!(victim.received(), 1);
+}
+
+#[test]
+fn who_wants_lanes_sealed_takes_no_other_unless_nobody_can_read_it() {
+    for private in [false, true] {
+        let config = Config { sealed_only: true, ..Config::new(address(0)).closed(secret(0)) };
+        let mut victim = End { engine: Engine::new(config), mem: Arena::default() };
+        let mut friend = End::new(1, 1);
+        let (_, said) = friend.call(address(0), b"first");
+        let ours = victim.accept();
+        if private {
+            victim.engine.lane_is_private(ours);
+        }
+        victim.receive(None);
+        let _ = victim.hear(ours, &said);
+        assert_eq!(victim.received(), usize::from(private));
+        let Ok(Some(answer)) = Frame::decode(&victim.written(ours)) else { panic!("no answer") };
+        match answer {
+            Frame::Refuse(refuse) => assert_eq!(refuse.reason, RefuseReason::Plain as u8),
+            answer => assert!(private, "{answer:?}"),
+        }
+    }
 }

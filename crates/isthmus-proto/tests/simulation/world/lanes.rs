@@ -76,6 +76,9 @@ impl World {
         if self.wires[wire].fills_path {
             self.nodes[node].engine.lane_fills_path(lane);
         }
+        if self.seals && lane.0.is_multiple_of(2) {
+            self.nodes[node].engine.lane_seals(lane);
+        }
         self.nodes[node].engine.lane_connected(self.now, lane);
         self.pump(node);
     }

@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 
 use isthmus_proto::{
     Batch, Completion, Config, Engine, LaneId, LaneLoss, Micros, PeerFault, PeerId, Secret, Segment, Sink,
+    public_key,
 };
 use isthmus_wire::{Address, AsId, Key, SubnetId};
 
@@ -175,6 +176,8 @@ pub(crate) struct World {
     pub(crate) routers: Vec<Health>,
     /// Messages go the short way where they may, and how many did.
     pub(crate) shorts: bool,
+    /// Every other lane is to be sealed: how frames are cut into batches differs, and nothing else.
+    pub(crate) seals: bool,
     pub(crate) went_short: u64,
     /// Batches that were given back as the engine asked for them.
     pub(crate) recalled: u64,
@@ -195,7 +198,8 @@ pub(crate) fn foreign(node: usize) -> Address {
 
 /// The address of the process with this number.
 pub(crate) fn address(node: usize) -> Address {
-    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| (0..=254).map(|node| secret(node).key()).collect());
+    static KEYS: LazyLock<Vec<Key>> =
+        LazyLock::new(|| (0..=254).map(|node| public_key(&secret(node))).collect());
     let (as_id, subnet, key) = (AsId(1), SubnetId(1), KEYS[node]);
     Address { as_id, subnet, locator: locator(node, 0), incarnation: node as u32 + 1, key }
 }
@@ -258,6 +262,7 @@ impl World {
             steps: 0,
             routers: vec![Health::Up; routers],
             shorts: false,
+            seals: false,
             went_short: 0,
             recalled: 0,
             runs: false,

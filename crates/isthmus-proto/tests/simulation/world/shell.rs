@@ -64,7 +64,7 @@ impl World {
 
     pub(super) fn act(&mut self, node: usize, action: Action) {
         match action {
-            Action::Dial { lane, locator } => self.dial(node, lane, locator),
+            Action::Dial { lane, locator, .. } => self.dial(node, lane, locator),
             Action::Abandon { lane } => {
                 let dialled = || {
                     let comes_up = |wire: &Wire| {

@@ -1,0 +1,285 @@
+//! Lanes whose bytes are sealed by keys that only the two ends have: through routers too, and whatever carries them.
+//!
+//! A lane begins plain, with the greetings of both ends, by which they come to share a secret (`isthmus_proto`,
+//! `admission.rs`). What each sends behind its greeting is in records ([`isthmus_seal`]).
+
+use std::io;
+use std::ops::Range;
+
+use isthmus_seal::{Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer, Secret};
+
+use super::{Carrier, Carriers, Transfer};
+use crate::log::warn_sparingly;
+
+/// Room for what was read and is not yet opened. Bytes.
+const READ_BYTES: usize = 128 << 10;
+/// So much is sealed at once. Bytes.
+const SEAL_BYTES: usize = 128 << 10;
+
+/// A lane that is sealed behind its greetings.
+#[derive(Debug)]
+pub(crate) struct SealedLane {
+    /// What carries the records.
+    pub(super) inner: Carrier,
+    index: usize,
+    sealer: Sealer,
+    /// All that we write from now on is sealed.
+    seals: bool,
+    opener: Opener,
+    /// All that comes from now on is sealed.
+    opens: bool,
+    /// What was read, from `taken` to `filled` not yet opened.
+    inward: Vec<u8>,
+    taken: usize,
+    filled: usize,
+    /// Where in it text is that was not yet delivered.
+    text: Range<usize>,
+    /// Records, of which the first `sent` bytes are written.
+    outward: Vec<u8>,
+    sent: usize,
+    /// Bytes of the pieces to be written that are in those records, and not yet counted as written.
+    owed: usize,
+}
+
+impl SealedLane {
+    /// A lane of this index that both ends, of which we have `dialled`, will seal by keys that come from `secret`.
+    pub(super) fn new(inner: Carrier, index: usize, secret: &Secret, dialled: bool) -> Self {
+        let [caller, listener] =
+            [&b"caller"[..], b"listener"].map(|end| secret.expand(&[b"isthmus records ", end]));
+        let (ours, theirs) = if dialled { (caller, listener) } else { (listener, caller) };
+        Self {
+            inner,
+            index,
+            sealer: Sealer::new(&ours),
+            seals: false,
+            opener: Opener::new(&theirs),
+            opens: false,
+            inward: Vec::new(),
+            taken: 0,
+            filled: 0,
+            text: 0..0,
+            outward: Vec::new(),
+            sent: 0,
+            owed: 0,
+        }
+    }
+
+    /// All that is written from now on is sealed.
+    pub(super) fn seal_outward(&mut self) {
+        self.seals = true;
+    }
+
+    /// All that comes from now on is sealed, and so are these bytes, which have come already.
+    pub(super) fn open_inward(&mut self, came: &[u8], shared: &mut Carriers) {
+        if self.opens {
+            return;
+        }
+        self.opens = true;
+        if !came.is_empty() {
+            self.inward = shared.sealed.lend(READ_BYTES.max(came.len()));
+            self.inward[..came.len()].copy_from_slice(came);
+            (self.taken, self.filled) = (0, came.len());
+            shared.sealed.note(self.index);
+        }
+    }
+
+    /// As [`Carrier::read`].
+    ///
+    /// # Safety
+    /// Every piece is valid for writing and nobody else touches it during the call.
+    pub(super) unsafe fn read(&mut self, pieces: &mut [libc::iovec], shared: &mut Carriers) -> Transfer {
+        if !self.opens {
+            // SAFETY: the caller's promise.
+            return unsafe { self.inner.read(pieces, shared) };
+        }
+        let (mut total, mut room) = (0, 0);
+        let mut end = None;
+        for piece in pieces {
+            // SAFETY: the caller's promise.
+            let place = unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast(), piece.iov_len) };
+            room += place.len();
+            let (n, over) = self.fill(place, shared);
+            total += n;
+            end = over;
+            if total < room {
+                break;
+            }
+        }
+        if self.text.is_empty() && self.taken == self.filled {
+            shared.sealed.give_back(&mut self.inward);
+            (self.taken, self.filled) = (0, 0);
+        } else if total == room {
+            shared.sealed.note(self.index);
+        }
+        match end {
+            _ if total > 0 => Transfer::Bytes(total),
+            Some(end) => end,
+            None => Transfer::Blocked,
+        }
+    }
+
+    /// Reads into `place` what there is. Also returns why there is nothing more to come.
+    fn fill(&mut self, place: &mut [u8], shared: &mut Carriers) -> (usize, Option<Transfer>) {
+        let mut filled = 0;
+        while filled < place.len() {
+            if self.text.is_empty() {
+                match self.next_record(shared) {
+                    Transfer::Bytes(n) if n > 0 => continue,
+                    Transfer::Blocked => return (filled, None),
+                    end => return (filled, Some(end)),
+                }
+            }
+            let len = self.text.len().min(place.len() - filled);
+            let from = self.text.start;
+            place[filled..filled + len].copy_from_slice(&self.inward[from..from + len]);
+            self.text.start += len;
+            filled += len;
+        }
+        (filled, None)
+    }
+
+    /// Opens the next record, or reads. [`Transfer::Bytes`] above 0: there is more than before.
+    fn next_record(&mut self, shared: &mut Carriers) -> Transfer {
+        if self.inward.is_empty() {
+            self.inward = shared.sealed.lend(READ_BYTES);
+        }
+        match self.opener.open(&mut self.inward[self.taken..self.filled]) {
+            Err(isthmus_seal::Forged) => {
+                let text = "what came was altered on its way, or somebody has added to it";
+                warn_sparingly!("a sealed lane is closed and dialled again: {text}");
+                return Transfer::Failed(io::Error::other(text));
+            }
+            Ok(Some((taken, text))) => {
+                // The tag is last.
+                let start = self.taken + RECORD_OVERHEAD - isthmus_seal::TAG_LEN;
+                self.text = start..start + text.len();
+                self.taken += taken;
+                return Transfer::Bytes(taken);
+            }
+            Ok(None) => {}
+        }
+        if self.taken == self.filled {
+            (self.taken, self.filled) = (0, 0);
+        } else if self.inward.len() - self.taken < RECORD_MAX + RECORD_OVERHEAD {
+            self.inward.copy_within(self.taken..self.filled, 0);
+            (self.taken, self.filled) = (0, self.filled - self.taken);
+        }
+        let room = &mut self.inward[self.filled..];
+        let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
+        // SAFETY: the piece is the lane's own.
+        let came = unsafe { self.inner.read(&mut piece, shared) };
+        if let Transfer::Bytes(n) = came {
+            self.filled += n;
+        }
+        came
+    }
+
+    /// As [`Carrier::write`]. Pieces are given again until they were counted.
+    ///
+    /// # Safety
+    /// Every piece is valid for reading during the call.
+    pub(super) unsafe fn write(
+        &mut self,
+        pieces: &mut [libc::iovec],
+        lent: &[bool],
+        shared: &mut Carriers,
+    ) -> Transfer {
+        if !self.seals {
+            // SAFETY: the caller's promise.
+            return unsafe { self.inner.write(pieces, lent, shared) };
+        }
+        let mut total = 0;
+        loop {
+            match self.flush(shared) {
+                Ok(true) => total += std::mem::take(&mut self.owed),
+                Ok(false) if total == 0 => return Transfer::Blocked,
+                Ok(false) => return Transfer::Bytes(total),
+                Err(error) => return Transfer::Failed(error),
+            }
+            if self.outward.capacity() == 0 {
+                self.outward = shared.sealed.lend_outward();
+            }
+            let mut text = Text { pieces, skip: total };
+            let mut left = SEAL_BYTES;
+            while left > 0 {
+                // SAFETY: the caller's promise.
+                let len = unsafe { text.len(left.min(RECORD_MAX)) };
+                if len == 0 {
+                    break;
+                }
+                self.sealer.seal(&mut self.outward, |out| {
+                    // SAFETY: the caller's promise.
+                    unsafe { text.take(len, out) };
+                });
+                self.owed += len;
+                left -= len;
+            }
+            if self.owed == 0 {
+                // A lane that has nothing to send keeps no room for it.
+                shared.sealed.give_back_outward(&mut self.outward);
+                return Transfer::Bytes(total);
+            }
+        }
+    }
+
+    /// Sends what is sealed; false where no more is taken now.
+    fn flush(&mut self, shared: &mut Carriers) -> io::Result<bool> {
+        while self.sent < self.outward.len() {
+            let rest = &mut self.outward[self.sent..];
+            let mut piece = [libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() }];
+            // SAFETY: the piece is the lane's own, and nobody borrows what is not lent.
+            match unsafe { self.inner.write(&mut piece, &[false], shared) } {
+                Transfer::Bytes(n) if n > 0 => self.sent += n,
+                Transfer::Failed(error) => return Err(error),
+                Transfer::Bytes(_) | Transfer::Blocked => return Ok(false),
+            }
+        }
+        self.outward.clear();
+        self.sent = 0;
+        Ok(true)
+    }
+}
+
+/// What is to be written, behind the first `skip` bytes.
+struct Text<'a> {
+    pieces: &'a [libc::iovec],
+    skip: usize,
+}
+
+impl Text<'_> {
+    /// How much there is, at `most` so much.
+    ///
+    /// # Safety
+    /// Every piece is valid for reading.
+    unsafe fn len(&self, most: usize) -> usize {
+        let mut len = 0;
+        for piece in self.pieces {
+            len += piece.iov_len;
+            if len >= self.skip + most {
+                return most;
+            }
+        }
+        len - self.skip.min(len)
+    }
+
+    /// Appends the next `len` bytes, which are there.
+    ///
+    /// # Safety
+    /// Every piece is valid for reading.
+    unsafe fn take(&mut self, mut len: usize, out: &mut Vec<u8>) {
+        while let (Some(piece), true) = (self.pieces.first(), len > 0) {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+            let bytes = bytes.get(self.skip..).unwrap_or_default();
+            let taken = bytes.len().min(len);
+            out.extend_from_slice(&bytes[..taken]);
+            len -= taken;
+            if taken == bytes.len() {
+                self.skip = self.skip.saturating_sub(piece.iov_len);
+                self.pieces = &self.pieces[1..];
+            } else {
+                self.skip += taken;
+            }
+        }
+    }
+}
