@@ -161,7 +161,10 @@ fn plain_and_encrypted_endpoints_tell_each_other_what_is_missing(by: Transport) 
     let plain = Settings { as_id: 7, transport: by, ..settings() };
     let (a, b) = (open_with(&plain), open_with(&required));
     let text = failure(&a, &b);
-    assert!(text.contains("takes encrypted lanes only; set tls to required"), "{text}");
+    assert!(
+        text.contains("takes encrypted lanes only") && text.contains("set tls to required here too"),
+        "{text}"
+    );
     let text = failure(&b, &a);
     assert!(text.contains("set tls to required there too"), "{text}");
     a.close();

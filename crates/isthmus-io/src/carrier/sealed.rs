@@ -283,3 +283,161 @@ impl Text<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    use socket2::Socket;
+
+    use super::*;
+    use crate::Settings;
+
+    /// Long enough for whatever comes to have come.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn pair() -> [TcpStream; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        [near, listener.accept().expect("it calls").0]
+    }
+
+    /// One end, and what it shares with other lanes.
+    struct End {
+        carrier: Carrier,
+        shared: Carriers,
+    }
+
+    impl End {
+        fn new(socket: TcpStream, dialled: bool) -> Self {
+            socket.set_nonblocking(true).expect("a socket");
+            let own = "127.0.0.1".parse().expect("an address");
+            let mut shared = Carriers::new(&Settings::default(), own, None, None, None);
+            let tcp = super::super::TcpLane::accept(Socket::from(socket), &mut shared.paths).expect("a lane");
+            let mut carrier = Carrier::Tcp(tcp);
+            assert!(carrier.share(&Secret([7; Secret::LEN]), dialled, 0, &mut shared));
+            Self { carrier, shared }
+        }
+
+        /// Writes what there is room for.
+        fn write(&mut self, bytes: &[u8]) -> usize {
+            // In pieces that fit no record.
+            let mut pieces: Vec<_> = bytes
+                .chunks(5_000)
+                .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() })
+                .collect();
+            let lent = vec![false; pieces.len()];
+            // SAFETY: the pieces are only read, and live until this returns.
+            match unsafe { self.carrier.write(&mut pieces, &lent, &mut self.shared) } {
+                Transfer::Bytes(n) => n,
+                Transfer::Blocked => 0,
+                Transfer::Failed(error) => panic!("{error}"),
+            }
+        }
+
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            let mut piece = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
+            // SAFETY: the piece is `room`.
+            match unsafe { self.carrier.read(&mut piece, &mut self.shared) } {
+                Transfer::Bytes(n) => Ok(n),
+                Transfer::Blocked => Ok(0),
+                Transfer::Failed(error) => Err(error),
+            }
+        }
+    }
+
+    /// Two ends that have greeted, and all that went from the first to the second. `alter` changes it on the way.
+    fn ends(mut alter: impl FnMut(usize, &mut [u8]) + Send + 'static) -> (End, End, mpsc::Receiver<Vec<u8>>) {
+        let ([near, mut tap_in], [mut tap_out, far]) = (pair(), pair());
+        let (kept, keeps) = mpsc::channel();
+        std::thread::spawn(move || {
+            let (mut bytes, mut passed) = (vec![0; 10_000], 0);
+            while let Ok(len @ 1..) = tap_in.read(&mut bytes) {
+                let _ = kept.send(bytes[..len].to_vec());
+                alter(passed, &mut bytes[..len]);
+                passed += len;
+                if tap_out.write_all(&bytes[..len]).is_err() {
+                    break;
+                }
+            }
+        });
+        let (mut a, mut b) = (End::new(near, true), End::new(far, false));
+        a.carrier.seal_outward();
+        assert!(b.carrier.open_inward(&[], &mut b.shared));
+        (a, b, keeps)
+    }
+
+    /// Sends a text of so many bytes. What has arrived of it, and the error that ended that.
+    fn send(a: &mut End, b: &mut End, len: usize) -> (Vec<u8>, Option<io::Error>) {
+        let text: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+        let (mut sent, mut got, start) = (0, Vec::new(), Instant::now());
+        let mut room = vec![0; 70_000];
+        while got.len() < len {
+            assert!(start.elapsed() < LIMIT, "{} of {len} bytes came", got.len());
+            sent += a.write(&text[sent..]);
+            match b.read(&mut room) {
+                Ok(n) => got.extend_from_slice(&room[..n]),
+                Err(error) => return (got, Some(error)),
+            }
+        }
+        assert!(got == text);
+        (got, None)
+    }
+
+    #[test]
+    fn what_is_sealed_comes_out_as_it_went_in_and_nobody_on_the_way_can_read_it() {
+        let (mut a, mut b, kept) = ends(|_, _| {});
+        for len in [1, RECORD_MAX, RECORD_MAX + 1, 3_000_000] {
+            assert!(send(&mut a, &mut b, len).1.is_none());
+        }
+        let kept: Vec<u8> = kept.try_iter().flatten().collect();
+        assert!(kept.len() > 3_000_000);
+        let run: Vec<u8> = (0..16).collect();
+        assert!(!kept.windows(16).any(|part| part == run));
+    }
+
+    #[test]
+    fn what_is_altered_on_the_way_ends_the_lane_and_nothing_of_it_is_delivered() {
+        for at in [0_usize, 3, 4, 10_000, 16_390, 20_000, 1_000_000] {
+            let (mut a, mut b, _) = ends(move |passed, bytes| {
+                if let Some(byte) = at.checked_sub(passed).and_then(|at| bytes.get_mut(at)) {
+                    *byte ^= 0x40;
+                }
+            });
+            let (got, error) = send(&mut a, &mut b, 3_000_000);
+            // All that came before it, by whole records.
+            let whole = at / (RECORD_MAX + RECORD_OVERHEAD) * RECORD_MAX;
+            assert!(error.is_some_and(|error| error.to_string().contains("altered on its way")), "byte {at}");
+            assert!(got.len() <= whole && got.iter().enumerate().all(|(i, byte)| *byte == (i % 251) as u8));
+        }
+    }
+
+    #[test]
+    fn what_came_together_with_the_greeting_is_opened_first() {
+        let secret = Secret([7; Secret::LEN]);
+        let [near, far] = pair();
+        let mut b = End::new(far, false);
+        let caller = secret.expand(&[b"isthmus records ", b"caller"]);
+        let mut sealer = Sealer::new(&caller);
+        let mut records = Vec::new();
+        for text in [&b"with it"[..], b" and after"] {
+            sealer.seal(&mut records, |out| out.extend_from_slice(text));
+        }
+        let (with, after) = records.split_at(40);
+        assert!(b.carrier.open_inward(with, &mut b.shared));
+        assert!(!b.shared.is_plain(), "it is to be read though its connection shows nothing");
+        let mut room = [0; 100];
+        assert_eq!(b.read(&mut room).expect("genuine"), 7);
+        assert_eq!(&room[..7], b"with it");
+        (&near).write_all(after).expect("room");
+        let start = Instant::now();
+        let mut n = 0;
+        while n == 0 && start.elapsed() < LIMIT {
+            n = b.read(&mut room).expect("genuine");
+        }
+        assert_eq!(&room[..n], b" and after");
+    }
+}

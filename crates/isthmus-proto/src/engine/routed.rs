@@ -177,8 +177,9 @@ impl Engine {
                 "the process at {address} has ended and another one listens at its port; connect to that one anew"
             )),
             Some(RefuseReason::Plain) => OpError::Unreachable(format!(
-                "the endpoint at {address} takes encrypted lanes only; where tls is required there, set it here too, with \
-                 tls_certificate, tls_key and tls_authorities; else set encrypt to always (FI_ISTHMUS_ENCRYPT=always)"
+                "the endpoint at {address} takes encrypted lanes only: set encrypt to always \
+                 (FI_ISTHMUS_ENCRYPT=always), or, if it has tls set, set tls to required here too, with \
+                 tls_certificate, tls_key and tls_authorities"
             )),
             Some(RefuseReason::Unproved) => OpError::Unreachable(format!(
                 "the endpoint at {address} {ADMITS_KNOWN}; give this one that address \

@@ -71,7 +71,7 @@ fn a_path_is_judged_by_the_round_trip_of_now_and_not_by_what_is_remembered() {
             assert!(since.elapsed() < Duration::from_secs(30), "it takes too long");
         }
     };
-    let mut lane = a.dial(to);
+    let mut lane = a.dial(to, &Key::NONE);
     let stream = lane.stream();
     lane.settle(0, &mut a).expect("it may carry at once");
     until(&mut a, Duration::ZERO, &|a| lane.measured_rtt_us(a).is_some());
@@ -79,7 +79,7 @@ fn a_path_is_judged_by_the_round_trip_of_now_and_not_by_what_is_remembered() {
     a.leave(stream);
     until(&mut a, Duration::ZERO, &|a| a.port.learned(a.now(), to.ip()).is_some());
     // The path has become longer since.
-    let mut lane = a.try_out(to, LONG, 0);
+    let mut lane = a.try_out(to, &Key::NONE, LONG, 0);
     assert!(lane.rtt_us(&a).is_some() && lane.measured_rtt_us(&a).is_none());
     lane.settle(1, &mut a).expect("it may carry at once");
     until(&mut a, 2 * LONG, &|a| a.known(to.ip()).is_some());
@@ -105,7 +105,7 @@ fn lanes_to_a_host_rest_where_the_processor_holds_them_up_unless_an_administrato
     let host = IpAddr::from([127, 0, 0, 1]);
     for (transport, chooses) in [(Transport::Auto, true), (Transport::Udp, false)] {
         let ((mut a, _), (_b, at)) = (open_by(transport), open());
-        let mut lane = a.dial(at);
+        let mut lane = a.dial(at, &Key::NONE);
         lane.settle(3, &mut a).expect("it may carry at once");
         a.learn(host, Known::Udp, format_args!("a test says so"));
         a.account(0);
