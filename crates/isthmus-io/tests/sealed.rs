@@ -85,7 +85,10 @@ fn shared_memory_needs_no_sealing() {
 
 #[test]
 fn who_does_not_know_the_address_gets_no_answer_by_udp() {
-    let (a, b) = (open_with(Encrypt::Far, Transport::UdpEverywhere), open_with(Encrypt::Far, Transport::UdpEverywhere));
+    let (a, b) = (
+        open_with(Encrypt::Far, Transport::UdpEverywhere),
+        open_with(Encrypt::Far, Transport::UdpEverywhere),
+    );
     exchange(&a, &b);
     let stranger = UdpSocket::bind("127.0.0.1:0").expect("a port");
     stranger.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");

@@ -137,8 +137,7 @@ fn near() {
         }
     }
     assert!(tcp_segments() - tcp_before < 200, "some of it went by TCP");
-    let carrier = if role == "sealed" { "Ethernet, encrypted" } else { "Ethernet" };
-    assert!(endpoint.carriers().iter().all(|by| by == carrier), "{:?}", endpoint.carriers());
+    assert!(endpoint.carriers().iter().all(|by| by == "Ethernet, encrypted"), "{:?}", endpoint.carriers());
     cut_and_mend(&endpoint, connections[2].0);
     kill(&mut far.child);
     lost(&endpoint);

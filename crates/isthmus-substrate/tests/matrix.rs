@@ -56,8 +56,8 @@ fn libfabric() {
 fn carrier(transport: &str) -> &str {
     match transport {
         "tcp" => "TCP",
-        "udp" => "UDP",
-        "ethernet" => "Ethernet",
+        "udp" => "UDP, encrypted",
+        "ethernet" => "Ethernet, encrypted",
         other => other,
     }
 }

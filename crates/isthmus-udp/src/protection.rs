@@ -188,7 +188,7 @@ impl Initial {
     /// The protection of whoever accepts it by that one.
     pub(crate) fn for_acceptor(&self, opener: ConnectionId, acceptor: ConnectionId) -> Sealed {
         let sends = Keys::new(&self.acceptor_secret(opener, acceptor));
-        let receives = Inward::Known(Keys::new(&self.opener_secret(opener)));
+        let receives = Inward::Known(Box::new(Keys::new(&self.opener_secret(opener))));
         Sealed { sends, receives, own: None, role: Role::Acceptor }
     }
 }
@@ -209,7 +209,7 @@ enum Role {
 /// The initial keys of what comes.
 #[derive(Debug)]
 enum Inward {
-    Known(Keys),
+    Known(Box<Keys>),
     /// Until the acceptor has said its id.
     Awaited {
         initial: Initial,
@@ -239,7 +239,7 @@ pub(crate) struct Sealed {
 
 impl Sealed {
     fn by_session(sends: &Secret, receives: &Secret) -> Self {
-        let receives = Inward::Known(Keys::new(receives));
+        let receives = Inward::Known(Box::new(Keys::new(receives)));
         Self { sends: Keys::new(sends), receives, own: None, role: Role::Session }
     }
 
@@ -266,7 +266,7 @@ impl Sealed {
             Inward::Awaited { initial, opener } => {
                 let mut keys = Keys::new(&initial.acceptor_secret(*opener, of.acceptor?));
                 let opened = keys.open(of.number, header, sealed)?;
-                self.receives = Inward::Known(keys);
+                self.receives = Inward::Known(Box::new(keys));
                 Some(opened)
             }
         }

@@ -326,7 +326,7 @@ impl Carrier {
     }
 
     /// What it goes by, for people.
-    pub(crate) fn name<'a>(&self, shared: &'a Carriers) -> &'a str {
+    pub(crate) fn name<'a>(&'a self, shared: &'a Carriers) -> &'a str {
         match self {
             Self::Tcp(_) => "TCP",
             Self::Fabric(lane) => lane.name(&shared.hubs),
@@ -336,8 +336,8 @@ impl Carrier {
                 .as_ref()
                 .map_or("UDP", |udp| if lane.is_sealed(udp) { udp.sealed_name() } else { udp.name() }),
             Self::Race(_) => "TCP or UDP",
-            Self::Sealed(lane) if lane.inner.kind() == LaneKind::Fabric => "fabric, encrypted",
-            Self::Tls(_) | Self::Sealed(_) => "TCP, encrypted",
+            Self::Tls(_) => "TCP, encrypted",
+            Self::Sealed(lane) => &lane.name,
             Self::Arrived(_) => "TCP",
         }
     }
@@ -443,7 +443,7 @@ impl Carrier {
         match self {
             Self::Tcp(_) | Self::Fabric(_) => {
                 let inner = std::mem::replace(self, Self::Arrived(None));
-                *self = Self::Sealed(Box::new(SealedLane::new(inner, index, secret, dialled)));
+                *self = Self::Sealed(Box::new(SealedLane::new(inner, index, secret, dialled, shared)));
             }
             Self::Udp(lane) => shared.udp.iter_mut().for_each(|udp| lane.rekey(secret, udp)),
             Self::Sealed(_) => {}

@@ -9,7 +9,7 @@ use std::ops::Range;
 use isthmus_seal::{Opener, RECORD_MAX, RECORD_OVERHEAD, Sealer, Secret};
 
 use super::{Carrier, Carriers, Transfer};
-use crate::log::warn_sparingly;
+use crate::log::{info_log, warn_sparingly};
 
 /// Room for what was read and is not yet opened. Bytes.
 const READ_BYTES: usize = 128 << 10;
@@ -21,6 +21,8 @@ const SEAL_BYTES: usize = 128 << 10;
 pub(crate) struct SealedLane {
     /// What carries the records.
     pub(super) inner: Carrier,
+    /// What it goes by, for people.
+    pub(super) name: String,
     index: usize,
     sealer: Sealer,
     /// All that we write from now on is sealed.
@@ -43,12 +45,21 @@ pub(crate) struct SealedLane {
 
 impl SealedLane {
     /// A lane of this index that both ends, of which we have `dialled`, will seal by keys that come from `secret`.
-    pub(super) fn new(inner: Carrier, index: usize, secret: &Secret, dialled: bool) -> Self {
+    pub(super) fn new(
+        inner: Carrier,
+        index: usize,
+        secret: &Secret,
+        dialled: bool,
+        shared: &Carriers,
+    ) -> Self {
         let [caller, listener] =
             [&b"caller"[..], b"listener"].map(|end| secret.expand(&[b"isthmus records ", end]));
         let (ours, theirs) = if dialled { (caller, listener) } else { (listener, caller) };
+        let name = format!("{}, encrypted", inner.name(shared));
+        info_log!("lane {index} is encrypted from here on");
         Self {
             inner,
+            name,
             index,
             sealer: Sealer::new(&ours),
             seals: false,

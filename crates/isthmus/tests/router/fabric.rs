@@ -61,7 +61,7 @@ fn crosses(fabric: &str) {
     }
     let (by, other) = (near.carriers(), far.carriers());
     assert!(by.iter().any(|by| by.starts_with(fabric)), "{by:?}\n{}", sites.world.log());
-    assert!(other.iter().all(|by| by == "TCP"), "{other:?}");
+    assert!(other.iter().all(|by| by == "TCP, encrypted"), "{other:?}");
     near.close();
     far.close();
 }
@@ -87,7 +87,7 @@ fn an_endpoint_with_a_fabric_that_its_router_has_not_stays_with_tcp() {
     send(&near, to_far, 1, &mut sent);
     complete(&[&near, &far], 2);
     assert!(sent == got);
-    assert!(near.carriers().iter().all(|by| by == "TCP"));
+    assert!(near.carriers().iter().all(|by| by == "TCP, encrypted"));
     near.close();
     far.close();
 }
