@@ -106,18 +106,18 @@ static int is_one_of(const char *list, size_t length, int rank, const char *host
 static int place_in(const char *sites, int rank)
 {
     char host[256] = "";
+    int found = 0, place = 1;
     gethostname(host, sizeof host - 1);
-    for (int place = 1; *sites; place++) {
-        size_t length = strcspn(sites, ";");
-        int bad = length == 0;
-        int is = is_one_of(sites, length, rank, host, &bad);
+    for (const char *next = sites; next; place++) {
+        size_t length = strcspn(next, ";");
+        int bad = length == 0, is = is_one_of(next, length, rank, host, &bad);
         if (bad)
-            refuse("ISTHMUS_COLLECTIVES_SITES: expected ranks or names of hosts of each site, sites separated by ; such as \"0-3;4-7\" or \"a*,b1;c*\"");
-        if (is)
-            return place;
-        sites += length + (sites[length] == ';');
+            refuse("ISTHMUS_COLLECTIVES_SITES = \"%s\": expected ranks or names of hosts of each site, sites separated by ; such as \"0-3;4-7\" or \"a*,b1;c*\"", sites);
+        if (is && !found)
+            found = place;
+        next = next[length] ? next + length + 1 : NULL;
     }
-    return 0;
+    return found;
 }
 
 static int number_in(const char *text, uint64_t *number)
