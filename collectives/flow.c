@@ -1,11 +1,59 @@
 // Messages under way, packing, and folding by an operation.
 #include "internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+// What is assumed of memory that is copied for the first time. Bytes a second.
+#define COPY_RATE 1e9
+// Memory for sends that outlive their collective, for each communicator. Bytes.
+#define DETACHED_MOST ((int64_t)64 << 20)
+
+// Whether Isthmus carries the messages of this process: its I/O thread moves them while the program computes.
+static int has_provider(void)
+{
+    char line[4096];
+    int has = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && !has && fgets(line, sizeof line, maps))
+        has = strstr(line, "/libisthmus-fi.so") != NULL;
+    if (maps)
+        fclose(maps);
+    return has;
+}
+
+int64_t detached_most(const struct settings *settings)
+{
+    if (settings->detach >= 0)
+        return settings->detach;
+    double most = settings->rtt_s / 2 * COPY_RATE;
+    return !has_provider() ? 0 : most < (double)DETACHED_MOST ? (int64_t)most : DETACHED_MOST;
+}
+
+void reap(struct plan *plan, int wait)
+{
+    for (struct detached **at = &plan->detached, *one; (one = *at);) {
+        int arrived = 1;
+        int error = wait ? PMPI_Waitall(one->count, one->requests, MPI_STATUSES_IGNORE) : PMPI_Testall(one->count, one->requests, &arrived, MPI_STATUSES_IGNORE);
+        if (error)
+            plan->broken = 1; // its memory stays
+        else if (!arrived) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        plan->detached_bytes -= one->bytes;
+        for (int i = 0; !error && i < one->blocks; i++)
+            free(one->memory[i]);
+        if (!error)
+            free(one->memory), free(one->requests), free(one);
+    }
+}
+
 void flow_begin(struct flow *flow, struct plan *plan)
 {
+    reap(plan, 0);
     memset(flow, 0, sizeof *flow);
     flow->plan = plan;
 }
@@ -72,12 +120,65 @@ static void started(struct flow *flow, int error)
     flow->live--;
 }
 
-void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index)
+static void detach(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, int64_t bytes)
+{
+    if (flow->error)
+        return;
+    if (flow->detached_count == flow->detached_room) {
+        int room = flow->detached_room ? 2 * flow->detached_room : 16;
+        MPI_Request *requests = realloc(flow->detached, (size_t)room * sizeof *requests);
+        if (!requests) {
+            flow_fail(flow, MPI_ERR_NO_MEM);
+            return;
+        }
+        flow->detached = requests;
+        flow->detached_room = room;
+    }
+    flow_fail(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, tag, flow->plan->far, &flow->detached[flow->detached_count]));
+    if (!flow->error) {
+        flow->detached_count++;
+        flow->detached_bytes += bytes;
+    }
+}
+
+// Of a send across that may outlive its collective; 0: it may not.
+static int64_t detachable(const struct flow *flow, MPI_Count count, MPI_Datatype type, int to, struct shape *shape)
+{
+    const struct plan *plan = flow->plan;
+    if (flow->error || plan->detached_most == 0 || plan->site_of[to] == plan->site || shape_of(type, shape))
+        return 0;
+    int64_t bytes = count * shape->size;
+    return plan->detached_bytes + flow->detached_bytes + bytes <= plan->detached_most ? bytes : 0;
+}
+
+static void attach(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index)
 {
     MPI_Request *request = place_for(flow, then, what, index);
-    if (!request)
+    if (request)
+        started(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, tag, flow->plan->far, request));
+}
+
+void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index)
+{
+    struct shape shape;
+    int64_t bytes = then ? 0 : detachable(flow, count, type, to, &shape);
+    void *copy = bytes ? flow_elements(flow, count, &shape) : NULL;
+    if (!copy) {
+        attach(flow, data, count, type, to, tag, then, what, index);
         return;
-    started(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, tag, flow->plan->far, request));
+    }
+    copy_elements(flow, data, count, type, copy, count, type);
+    detach(flow, copy, count, type, to, tag, bytes);
+}
+
+void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag)
+{
+    struct shape shape;
+    int64_t bytes = detachable(flow, count, type, to, &shape);
+    if (bytes)
+        detach(flow, data, count, type, to, tag, bytes);
+    else
+        attach(flow, data, count, type, to, tag, NULL, NULL, 0);
 }
 
 void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index)
@@ -140,18 +241,35 @@ void flow_wait(struct flow *flow)
     free(done), free(statuses), free(after);
 }
 
+// What is still under way keeps the memory of the flow.
+static struct detached *keep(struct flow *flow)
+{
+    struct detached *one = malloc(sizeof *one);
+    if (!one)
+        return NULL;
+    *one = (struct detached){flow->plan->detached, flow->detached, flow->detached_count, flow->detached_bytes, flow->memory, flow->blocks};
+    flow->plan->detached = one;
+    flow->plan->detached_bytes += one->bytes;
+    return one;
+}
+
 int flow_end(struct flow *flow)
 {
-    if (flow->error && flow->live) {
+    int kept = !flow->error && flow->detached_count && keep(flow);
+    if (flow->error && (flow->live || flow->detached_count)) {
         // Requests may still use the memory, and their messages would meet later ones: the memory stays, and the
         // communicator is the MPI's from now on.
         flow->plan->broken = 1;
-    } else {
+    } else if (!kept) {
+        if (flow->detached_count)
+            flow_fail(flow, PMPI_Waitall(flow->detached_count, flow->detached, MPI_STATUSES_IGNORE));
         for (int i = 0; i < flow->blocks; i++)
             free(flow->memory[i]);
         free(flow->memory);
-        free(flow->requests);
+        free(flow->detached);
     }
+    if (!flow->error)
+        free(flow->requests);
     free(flow->under_way);
     return flow->error;
 }

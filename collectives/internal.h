@@ -59,6 +59,7 @@ struct settings {
     double pair_rate;   // most that one rank alone sends across; 0: rate
     double near_s;      // a message within a site, one way; 0: to be measured
     double near_rate;   // bytes a second between two ranks of a site; 0: to be measured
+    int64_t detach;     // most bytes; -1: chosen
     double far_s;       // ranks are of two sites from this measured round trip on
     int64_t segment;    // bytes; 0: chosen
     int32_t pins[OPERATIONS];
@@ -104,6 +105,9 @@ struct plan {
     int blocks;    // each site is one run of ranks, so folding site by site keeps the order of ranks
     int broken;    // a message failed: what is under way cannot be told from what comes later
     int tag_max;
+    int64_t detached_most; // bytes
+    int64_t detached_bytes;
+    struct detached *detached;
     struct settings settings;
 };
 // NULL: the MPI does it, for the communicator lies within one site or is none of ours.
@@ -135,6 +139,23 @@ int64_t segment_of(const struct plan *plan, int64_t bytes);
 
 // --- flow ----------------------------------------------------------------------
 
+// Sends across that outlive their collective. MPI completes a long send when its acknowledgement is back, and a collective
+// that waited for it would take a whole round trip. So what goes across is sent from memory of our own, and later
+// collectives of the communicator look whether it has arrived. Only where the provider moves data by itself: elsewhere it
+// would wait for the program's next call.
+struct detached {
+    struct detached *next;
+    MPI_Request *requests;
+    int count;
+    int64_t bytes;
+    void **memory;
+    int blocks;
+};
+// How much may be under way like this: no more than is copied in the time that it saves.
+int64_t detached_most(const struct settings *settings);
+// Frees what has arrived; all of it, waiting, if `wait`.
+void reap(struct plan *plan, int wait);
+
 // Messages under way. A function may follow each, which may start further ones.
 struct flow;
 typedef void follow(struct flow *flow, void *what, int64_t index);
@@ -151,12 +172,17 @@ struct flow {
     struct under_way *under_way;
     void **memory; // freed at the end
     int blocks, block_room;
+    MPI_Request *detached;
+    int detached_count, detached_room;
+    int64_t detached_bytes;
 };
 void flow_begin(struct flow *flow, struct plan *plan);
 void flow_fail(struct flow *flow, int error);
 // Memory until flow_end; NULL after an error.
 void *flow_memory(struct flow *flow, int64_t bytes);
 void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index);
+// The same from memory of the flow that nobody writes to any more.
+void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag);
 void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index);
 // Until all is done, or something fails.
 void flow_wait(struct flow *flow);

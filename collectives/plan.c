@@ -24,6 +24,7 @@ static void free_plan(struct plan *plan)
 {
     if (!plan)
         return;
+    reap(plan, 1);
     free_comm(&plan->near);
     free_comm(&plan->self);
     free_comm(&plan->far);
@@ -178,6 +179,7 @@ static struct plan *make_plan(MPI_Comm comm)
         plan->settings = map.settings;
         if (!error && plan->sites > 1 && !(error = arrange(plan)) && !(error = make_comms(plan)))
             error = measure(plan);
+        plan->detached_most = detached_most(&plan->settings);
     }
     if (error || (error = PMPI_Comm_set_attr(comm, keyval, plan))) {
         free_plan(plan);

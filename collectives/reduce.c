@@ -133,7 +133,7 @@ static void site_complete(struct flow *flow, const struct reducing *reducing, in
     void *partial = fold(flow, part->near, size_of(plan, plan->site), part->count, reducing->type, reducing->op);
     for (int site = 0; site < plan->sites; site++)
         if (site != plan->site && (part->to == EVERYBODY || plan->site_of[part->to] == site))
-            flow_send(flow, partial, part->count, reducing->type, collector_of(plan, reducing, site, i), tag_of(i, PARTIAL), NULL, NULL, 0);
+            flow_send_kept(flow, partial, part->count, reducing->type, collector_of(plan, reducing, site, i), tag_of(i, PARTIAL));
     if (!part->sites || flow->error)
         return;
     // What is being sent must stay as it is, and folding writes to all but the first.

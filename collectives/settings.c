@@ -28,12 +28,13 @@ const char *algorithm_name(enum algorithm algorithm) { return ALGORITHM_NAMES[al
 
 void refuse(const char *format, ...)
 {
+    char text[1024];
     va_list arguments;
     va_start(arguments, format);
-    fputs("isthmus-collectives: refused: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    // At once, for other ranks may end the job meanwhile.
+    fprintf(stderr, "isthmus-collectives: refused: %s\n", text);
     PMPI_Abort(MPI_COMM_WORLD, 2);
     exit(2);
 }
@@ -99,6 +100,8 @@ static void read_settings(void)
     settings.near_rate = quantity("ISTHMUS_COLLECTIVES_NEAR_RATE", RATES, "100Gbit");
     settings.far_s = quantity("ISTHMUS_COLLECTIVES_FAR", TIMES, "2ms");
     settings.segment = (int64_t)quantity("ISTHMUS_COLLECTIVES_SEGMENT", SIZES, "256KiB");
+    const char *detach = getenv("ISTHMUS_COLLECTIVES_DETACH");
+    settings.detach = !detach || !detach[0] ? -1 : !strcasecmp(detach, "off") ? 0 : (int64_t)quantity("ISTHMUS_COLLECTIVES_DETACH", SIZES, "64MiB");
     if (settings.rate == 0)
         settings.rate = DEFAULT_RATE;
     if (settings.far_s == 0)

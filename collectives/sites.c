@@ -304,6 +304,22 @@ static void number(int ranks, const struct card *cards, enum knowledge knowledge
     }
 }
 
+// As one line, which other ranks' words do not break.
+static void tell(int ranks, const struct map *map, const char *how)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *line = open_memstream(&text, &length);
+    if (!line)
+        return;
+    fprintf(line, "isthmus-collectives: sites of ranks 0 to %d, by %s:", ranks - 1, how);
+    for (int i = 0; i < ranks; i++)
+        fprintf(line, " %d", map->site_of[i]);
+    fclose(line);
+    fprintf(stderr, "%s\n", text);
+    free(text);
+}
+
 // By the cards of all.
 static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
 {
@@ -330,13 +346,8 @@ static int discover(MPI_Comm comm, int rank, int ranks, struct map *map)
             number(ranks, cards, (enum knowledge)knowledge, map);
     }
     free(cards);
-    if (!error && rank == 0 && map->settings.trace) {
-        fprintf(stderr, "isthmus-collectives: sites of ranks 0 to %d, by %s:", ranks - 1,
-                knowledge == SAID ? "the environment" : knowledge == NETWORK ? "AS and subnet" : "measured round trips");
-        for (int i = 0; i < ranks; i++)
-            fprintf(stderr, " %d", map->site_of[i]);
-        fputc('\n', stderr);
-    }
+    if (!error && rank == 0 && map->settings.trace)
+        tell(ranks, map, knowledge == SAID ? "the environment" : knowledge == NETWORK ? "AS and subnet" : "measured round trips");
     return error;
 }
 

@@ -8,6 +8,7 @@ link allows: half a round trip, and the time that the bytes of one site take acr
     tools/measure-collectives.py                              100 ms and 24 ms, 1 Gb/s, 4 + 4 ranks
     tools/measure-collectives.py --rtt 24ms --size 1 64       another path, vectors of 1 and 64 MiB
     tools/measure-collectives.py --loss 1% --json samples.json
+    tools/measure-collectives.py --set FI_ISTHMUS_LEDGER=off  without the ledger of paths
 """
 
 import argparse
@@ -67,7 +68,8 @@ def measure(mpi, args, rtt):
     place = mpis.Place("sites", ("a", "b"))
     program = [str(mpi.programs / "measure" / "collectives"), str(args.repeats), str(2e3 * quantity(rtt, UNITS) + 50), *map(str, args.size)]
     env = {"LD_PRELOAD": str(library(mpi)), "ISTHMUS_COLLECTIVES_RATE": args.rate,
-           **{name: value for name, value in os.environ.items() if name.startswith("ISTHMUS_COLLECTIVES_")}}
+           **{name: value for name, value in os.environ.items() if name.startswith("ISTHMUS_COLLECTIVES_")},
+           **dict(setting.split("=", 1) for setting in args.set)}
     command, launch_env = mpi.command(args.ranks, program, args.transport, place, env)
     ended = process.run(command, launch_env, mpis.BUILD / "logs" / "measure-collectives" / f"{rtt}.log", SECONDS)
     samples = {}
@@ -109,6 +111,7 @@ def options():
     parser.add_argument("--ranks", type=int, default=8, help="of both sites together: an even number")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--size", type=int, nargs="+", default=[1], metavar="MiB")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="in the environment of all ranks")
     parser.add_argument("--mpi", choices=list(mpis.MPIS), default="mpich")
     parser.add_argument("--transport", choices=mpis.TRANSPORTS, default="isthmus")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the samples to FILE")

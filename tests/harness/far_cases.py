@@ -11,6 +11,8 @@ SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
 LAYOUTS = ((6, "0-2;3-5"), (6, "0,2,4;1,3,5"), (7, "0;1-6"), (8, "0,3,6;1,2;4,5,7"), (5, "0-3;4"), (8, "2-4;0,1,5-7"))
 # Small ones, so that short vectors have many.
 SEGMENT = {"ISTHMUS_COLLECTIVES_SEGMENT": "1KiB"}
+# Sends that outlive their collective: all, none, and as the library chooses on one host.
+DETACHED = ({"ISTHMUS_COLLECTIVES_DETACH": "64MiB"}, {"ISTHMUS_COLLECTIVES_DETACH": "off"}, {})
 
 
 def start(c, ranks, words, env, suffix):
@@ -26,7 +28,7 @@ def random_calls(c):
     rounds = 0
     for algorithm in ("leaders", "parallel", "auto"):
         for number, (ranks, sites) in enumerate(LAYOUTS):
-            env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}"}
+            env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": sites, "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[number % 3]}
             words = ("far_collectives", SEED + number, 100, 4000 if number == 0 else 300)
             must_pass(start(c, ranks, words, env, f".{algorithm}.{number}").wait(120))
             rounds += 100
@@ -36,7 +38,7 @@ def random_calls(c):
 def threads(c):
     """Three threads call collectives at once, each on a communicator of its own."""
     for algorithm in ("leaders", "parallel"):
-        env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0,2;1,3-4", "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}"}
+        env = {**SEGMENT, "ISTHMUS_COLLECTIVES_SITES": "0,2;1,3-4", "ISTHMUS_COLLECTIVES_PIN": f"all:{algorithm}", **DETACHED[0]}
         must_pass(start(c, 5, ("far_collectives", SEED, 50, 300, 3), env, f".{algorithm}").wait(120))
     return "three threads, both algorithms"
 
