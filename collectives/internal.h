@@ -132,6 +132,7 @@ struct load {
     double parallel_near; // sent by each rank
     int messages;         // of each rank, if all work side by side
     int leaders_can, parallel_can;
+    int any_length;       // of the vector: leaders need no more memory than their own vector
 };
 enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load);
 // How long segments are of a vector of so many bytes.

@@ -355,8 +355,9 @@ int run_scan(struct plan *plan, enum operation operation, const void *from, void
     int direct = keeps_order(plan, op) && (plan->settings.pins[operation] == PARALLEL ||
                  half + (double)bytes * plan->ranks / rate < steps * (half + (double)bytes / rate));
     struct load load = {.across = (double)bytes * (plan->sites - 1), .leader_near = (double)bytes * near_steps(plan),
-                        .parallel_near = (double)bytes * plan->ranks, .messages = 2 * plan->ranks, .leaders_can = plan->blocks, .parallel_can = direct};
-    enum algorithm algorithm = choose(plan, operation, plan->blocks ? 0 : bytes, load);
+                        .parallel_near = (double)bytes * plan->ranks, .messages = 2 * plan->ranks, .leaders_can = plan->blocks, .parallel_can = direct,
+                        .any_length = 1};
+    enum algorithm algorithm = choose(plan, operation, bytes, load);
     if (algorithm == MPI)
         return LEAVE;
     flow_begin(&flow, plan);

@@ -2,9 +2,11 @@
 
 import os
 import re
+import signal
+import time
 
-from . import mpis
-from .cases import Case, Failure, last_words, must_pass
+from . import mpis, process, suite
+from .cases import FAILED, Case, Failure, Skip, last_words, must_pass, ranks_of
 
 SEED = int(os.environ.get("ISTHMUS_SEED", "1"))
 # Ranks, and which of them share a site: in blocks, alternating, unequal, three sites, one rank alone.
@@ -15,12 +17,17 @@ SEGMENT = {"ISTHMUS_COLLECTIVES_SEGMENT": "1KiB"}
 DETACHED = ({"ISTHMUS_COLLECTIVES_DETACH": "64MiB"}, {"ISTHMUS_COLLECTIVES_DETACH": "off"}, {})
 
 
-def start(c, ranks, words, env, suffix):
-    """Starts a job with the library preloaded."""
+def preload(c):
+    """The environment that loads the library, which is built where it is older than its source."""
     said = mpis.compile_collectives(c.mpi, c.log(".library"))
     if said:
         raise Failure(f"the library does not compile: {last_words(said)}")
-    return c.start(ranks, *words, env={"LD_PRELOAD": str(mpis.collectives_library(c.mpi)), **env}, suffix=suffix)
+    return {"LD_PRELOAD": str(mpis.collectives_library(c.mpi))}
+
+
+def start(c, ranks, words, env, suffix):
+    """Starts a job with the library preloaded."""
+    return c.start(ranks, *words, env={**preload(c), **env}, suffix=suffix)
 
 
 def random_calls(c):
@@ -71,12 +78,54 @@ def settings(c):
     return f"{len(trials)} refused with what to do"
 
 
+def killed_rank(c):
+    """A rank dies amid collectives: the job ends with an error, as without the library."""
+    env = {**SEGMENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0-1;2-3"}
+    job = start(c, 4, ("far_collectives", SEED, 10000000, 3000), env, "")
+    try:
+        pids = ranks_of(job, 4, "far_collectives")
+        time.sleep(1)
+        os.kill(max(pids), signal.SIGKILL)
+        killed = time.monotonic()
+        ended = job.wait(killed - job.began + 60)
+    finally:
+        job.end()
+    if ended.timed_out:
+        raise Failure("no end 60 s after a rank was killed")
+    if ended.status == 0:
+        raise Failure("exit 0 though a rank was killed")
+    return f"ended {time.monotonic() - killed:.1f} s after, exit {ended.status}"
+
+
+# mpi4py's tests of what the library covers.
+MPI4PY = ("test_cco_buf", "test_cco_obj", "test_cco_vec", "test_op", "test_msgzero")
+
+
+def mpi4py(c):
+    """mpi4py's tests of collectives, with three ranks at two sites."""
+    if not suite.MAIN.exists():
+        raise Skip("mpi4py's tests are not here: tools/bootstrap.sh mpi4py-tests")
+    logs = [c.logs / f"{c.label}.{c.case}.rank.{rank}" for rank in range(3)]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    words = ["/bin/sh", "-c", suite.RANK_SHELL, c.mpi.python(), str(suite.MAIN), str(logs[0])[:-2], *MPI4PY]
+    env = {**SEGMENT, **DETACHED[0], "ISTHMUS_COLLECTIVES_SITES": "0,2;1", "ISTHMUS_COLLECTIVES_PIN": "all:parallel", **preload(c)}
+    command, launch_env = c.mpi.command(3, words, c.transport, c.place, env)
+    ended = process.Running(command, launch_env, c.log()).wait(240)
+    outcome = suite.judge([log.read_text(errors="replace") if log.exists() else "" for log in logs], ended, c.mpi.name)
+    if outcome.verdict == FAILED:
+        raise Failure(outcome.detail)
+    return outcome.detail
+
+
 CASES = {
     case.name: case
     for case in (
         Case("far-random", random_calls, places=("host",), mpis=("mpich",)),
         Case("far-threads", threads, places=("host",), mpis=("mpich",)),
         Case("far-sites", sites_found, places=("host", "sites"), mpis=("mpich",)),
+        Case("far-killed", killed_rank, places=("host",), mpis=("mpich",)),
+        Case("far-mpi4py", mpi4py, places=("host",), mpis=("mpich",)),
         Case("far-settings", settings, places=("host",), mpis=("mpich",)),
     )
 }
