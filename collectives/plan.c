@@ -2,6 +2,7 @@
 #include "internal.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,15 @@ enum { TRIPS = 4, RATE_TRIPS = 2, RATE_BYTES = 256 << 10 };
 
 static int keyval = MPI_KEYVAL_INVALID;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+// The communicator that a thread used last: looking at it costs less than the attribute. Once any plan is deleted, its
+// handle may come to name another communicator, so all threads forget.
+static atomic_uint deletions;
+static _Thread_local struct {
+    MPI_Comm comm;
+    struct plan *plan; // NULL: none
+    unsigned deletions;
+} last;
 
 static void free_comm(MPI_Comm *comm)
 {
@@ -39,6 +49,7 @@ static void free_plan(struct plan *plan)
 static int delete_plan(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)extra;
+    atomic_fetch_add(&deletions, 1);
     free_plan(value);
     return MPI_SUCCESS;
 }
@@ -188,17 +199,28 @@ static struct plan *make_plan(MPI_Comm comm)
     return plan;
 }
 
-struct plan *plan_of(MPI_Comm comm)
+static struct plan *look_up(MPI_Comm comm)
 {
     struct plan *plan = NULL;
     int found = 0;
     if (comm == MPI_COMM_NULL)
         return NULL;
     pthread_once(&once, make_keyval);
+    // Before the plan is looked up: a deletion from now on is noticed.
+    unsigned seen = atomic_load(&deletions);
     if (PMPI_Comm_get_attr(comm, keyval, &plan, &found) != MPI_SUCCESS)
         return NULL;
     if (!found)
         plan = make_plan(comm);
+    last.comm = comm;
+    last.plan = plan;
+    last.deletions = seen;
+    return plan;
+}
+
+struct plan *plan_of(MPI_Comm comm)
+{
+    struct plan *plan = last.plan && last.comm == comm && last.deletions == atomic_load(&deletions) ? last.plan : look_up(comm);
     return plan && plan->sites > 1 && !plan->broken ? plan : NULL;
 }
 
