@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
+.PHONY: help build wheel install uninstall mpi collectives demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -16,7 +16,7 @@ LOSS ?= 0.1%
 MTU ?= 9000
 RANKS ?= 4
 BLOCK ?= 4MiB
-# The MPI for which the mover is built, and what its folder is called.
+# The MPI for which the mover and the collectives are built, and what its folder is called.
 MPICC ?= mpicc
 NAME ?= mpi
 # Where make install puts things; DESTDIR goes before it, for packages.
@@ -43,6 +43,9 @@ help:
   '             programs build/include/isthmus.h and build/lib/libisthmus.so' \
 	  'make mpi     the mover for programs of one MPI, into build/lib/mpi/NAME (docs/mover-mpi.md):' \
 	  '             variables: MPICC=mpicc NAME=mpi' \
+	  'make collectives' \
+	  '             collectives that cross each wide link once, for programs of one MPI, into' \
+	  '             build/lib/collectives/NAME (docs/collectives.md): the same variables' \
 	  'make wheel   build/wheel/isthmus-*.whl, for pip, for glibc 2.28 and later: provider, command, C library,' \
   '             header, manual pages and Python binding' \
 	  'make install' \
@@ -73,6 +76,10 @@ build:
 
 mpi: build
 	@tools/build-mpi.sh '$(NAME)' $(MPICC)
+
+# Only a C compiler's work: it needs nothing of make build.
+collectives:
+	@tools/build-collectives.sh '$(NAME)' $(MPICC)
 
 wheel:
 	@tools/bootstrap.sh base rust manylinux

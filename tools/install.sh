@@ -47,6 +47,15 @@ put_mpi() {
     done
 }
 
+# The collectives for each MPI that `make collectives` was run for, where `isthmus env --collectives` looks.
+put_collectives() {
+    local from
+    for from in "$build"/lib/collectives/*/libisthmus-collectives.so; do
+        [[ -e $from ]] || continue
+        put 755 "$from" "$tolib/isthmus/collectives/$(basename "$(dirname "$from")")/libisthmus-collectives.so"
+    done
+}
+
 install_all() {
     local part library page file
     for part in bin/isthmus lib/libisthmus-fi.so lib/libisthmus.so include/isthmus.h lib/pkgconfig/isthmus.pc; do
@@ -80,6 +89,7 @@ install_all() {
         put 644 "$file" "$to/share/isthmus/mpi/${file##*/}"
     done
     put_mpi
+    put_collectives
     put 644 LICENSE "$to/share/doc/isthmus/LICENSE"
     put 644 README.md "$to/share/doc/isthmus/README.md"
     put 644 CHANGELOG.md "$to/share/doc/isthmus/CHANGELOG.md"
@@ -104,6 +114,10 @@ uninstall_all() {
     for folder in "$tolib"/mpi/*/; do
         rm -f "$folder"/libisthmus-mpi.so{,.1} "$folder/isthmus_mpi.py" "$folder/pkgconfig/isthmus-mpi.pc"
         rmdir "$folder/pkgconfig" "$folder" 2>/dev/null || true
+    done
+    rm -f "$tolib"/isthmus/collectives/*/libisthmus-collectives.so
+    for folder in "$tolib"/isthmus/collectives/*/ "$tolib/isthmus/collectives"; do
+        rmdir "$folder" 2>/dev/null || true
     done
     # Only those that nobody else uses.
     rmdir "$tolib/isthmus" "$tolib/mpi" "$to/share/modulefiles/isthmus" 2>/dev/null || true

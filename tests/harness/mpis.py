@@ -298,3 +298,18 @@ def compile_mover(mpi, log, sources=("tests/mover/mover.c", "tests/mover/layout.
         if ended.status != 0:
             return ended.output
     return None
+
+
+# --- the collectives library -------------------------------------------------
+
+
+def collectives_library(mpi):
+    return BUILD / "lib" / "collectives" / mpi.name / "libisthmus-collectives.so"
+
+
+def compile_collectives(mpi, log):
+    """Builds the library for this MPI, if it is older. Returns the compiler's words on failure."""
+    from . import process
+
+    ended = process.run([str(ROOT / "tools" / "build-collectives.sh"), mpi.name, *mpi.mpicc()], mpi.compile_env(), log, 120)
+    return ended.output if ended.status != 0 else None

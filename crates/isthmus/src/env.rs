@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Also turn shared memory off, so that the provider carries messages inside a host too
     #[arg(long)]
     no_shared_memory: bool,
+    /// Also load the library whose collectives cross each wide link once (docs/collectives.md)
+    #[arg(long)]
+    collectives: bool,
     /// Whose words to print
     #[arg(long, value_name = "SHELL", default_value = "sh")]
     shell: Shell,
@@ -44,6 +47,15 @@ enum Mpi {
 }
 
 impl Mpi {
+    /// The folder of what is compiled for it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mpich => "mpich",
+            Self::Openmpi => "openmpi",
+            Self::Intel => "intel",
+        }
+    }
+
     /// Open MPI's pml cm leaves everything to the provider.
     fn has_own_shared_memory(self) -> bool {
         self != Self::Openmpi
@@ -74,6 +86,9 @@ impl Shell {
     }
 }
 
+/// Built by `make collectives`, below the provider's folder in `collectives/MPI`.
+const COLLECTIVES: &str = "libisthmus-collectives.so";
+
 /// Said to people where nothing would go by the provider within a host.
 const OWN_SHARED_MEMORY: &str = "isthmus env: on one host MPI's own shared memory carries everything; to see isthmus at \
     work there, add --no-shared-memory";
@@ -83,7 +98,16 @@ pub(crate) fn main(args: Args) -> ExitCode {
         errln!("isthmus env: {LIBRARY} is not beside this program; give its folder with --provider-path");
         return ExitCode::FAILURE;
     };
-    let variables = variables(args.mpi, &folder.display().to_string(), args.no_shared_memory);
+    let mut variables = variables(args.mpi, &folder.display().to_string(), args.no_shared_memory);
+    if args.collectives {
+        let library = folder.join("collectives").join(args.mpi.name()).join(COLLECTIVES);
+        if !library.is_file() {
+            let name = args.mpi.name();
+            errln!("isthmus env: {} is missing; build it: make collectives NAME={name} MPICC=mpicc", library.display());
+            return ExitCode::FAILURE;
+        }
+        variables.push(("LD_PRELOAD", library.display().to_string()));
+    }
     if args.json {
         let object: serde_json::Map<_, _> =
             variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();

@@ -1,0 +1,122 @@
+// The MPI functions that programs call. Each is run here, or left to the MPI: where the communicator lies within one site,
+// where an argument is wrong, or where the model or a pin says so.
+#include "internal.h"
+
+#include <stddef.h>
+
+#pragma GCC visibility push(default)
+
+int MPI_Init(int *argc, char ***argv);
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
+int MPI_Finalize(void);
+
+static void begin(void)
+{
+    discover_world();
+    struct plan *plan = plan_of(MPI_COMM_WORLD);
+    if (plan)
+        keep_measured(&plan->settings);
+}
+
+int MPI_Init(int *argc, char ***argv)
+{
+    int error = PMPI_Init(argc, argv);
+    if (error == MPI_SUCCESS)
+        begin();
+    return error;
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    int error = PMPI_Init_thread(argc, argv, required, provided);
+    if (error == MPI_SUCCESS)
+        begin();
+    return error;
+}
+
+int MPI_Finalize(void)
+{
+    drop_plans();
+    forget_world();
+    return PMPI_Finalize();
+}
+
+// --- what is looked at first ----------------------------------------------------
+
+static int is_root(const struct plan *plan, int root) { return root >= 0 && root < plan->ranks; }
+
+// MPI_BOTTOM may be NULL: only a datatype of the MPI's own has no addresses in it.
+static int is_data(const void *data, MPI_Count count, MPI_Datatype type)
+{
+    int integers, addresses, types, combiner;
+    if (count < 0 || type == MPI_DATATYPE_NULL)
+        return 0;
+    if (data || count == 0)
+        return 1;
+    return PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) == MPI_SUCCESS && combiner != MPI_COMBINER_NAMED;
+}
+
+static int are_operands(const void *from, const void *to, MPI_Count count, MPI_Datatype type, MPI_Op op)
+{
+    return op != MPI_OP_NULL && is_data(from, count, type) && is_data(to, count, type) && to != MPI_IN_PLACE && (from != to || count == 0);
+}
+
+static int are_counts(const struct plan *plan, const struct spread *spread)
+{
+    if (!spread->counts && !spread->counts_c)
+        return 0;
+    for (int rank = 0; rank < plan->ranks; rank++)
+        if (count_at(spread, rank) < 0)
+            return 0;
+    return 1;
+}
+
+static int are_exchanged(const void *from, MPI_Count count, MPI_Datatype type, const void *to, MPI_Count to_count, MPI_Datatype to_type)
+{
+    return is_data(to, to_count, to_type) && to != MPI_IN_PLACE &&
+           (from == MPI_IN_PLACE || (is_data(from, count, type) && (from != to || count == 0 || to_count == 0)));
+}
+
+// Each rank has `one`; the root has `all`, and may have its own part there already.
+static int is_gathered(const struct plan *plan, const void *one, MPI_Count count, MPI_Datatype type, const void *all, MPI_Count all_count,
+                       MPI_Datatype all_type, int root)
+{
+    if (plan->rank != root)
+        return is_data(one, count, type) && one != MPI_IN_PLACE;
+    return are_exchanged(one, count, type, all, all_count, all_type);
+}
+
+// An error is the program's, by the handler of its communicator.
+static int ended(const struct plan *plan, int error)
+{
+    if (error != MPI_SUCCESS)
+        PMPI_Comm_call_errhandler(plan->comm, error);
+    return error;
+}
+
+// --- the functions -------------------------------------------------------------
+
+int MPI_Barrier(MPI_Comm comm)
+{
+    struct plan *plan = plan_of(comm);
+    int error = plan ? run_barrier(plan) : LEAVE;
+    return error == LEAVE ? PMPI_Barrier(comm) : ended(plan, error);
+}
+
+#define ENTRY(name) MPI_##name
+#define STOCK(name) PMPI_##name
+#define COUNT int
+#define DISPL int
+#define SPREAD(c, d) {.counts = (c), .displs = (d)}
+#include "entries.h"
+
+#if LARGE_COUNTS
+#define ENTRY(name) MPI_##name##_c
+#define STOCK(name) PMPI_##name##_c
+#define COUNT MPI_Count
+#define DISPL MPI_Aint
+#define SPREAD(c, d) {.counts_c = (c), .displs_c = (d)}
+#include "entries.h"
+#endif
+
+#pragma GCC visibility pop

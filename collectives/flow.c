@@ -1,0 +1,369 @@
+// Messages under way, packing, and folding by an operation.
+#include "internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// What is assumed of memory that is copied for the first time. Bytes a second.
+#define COPY_RATE 1e9
+// Memory for sends that outlive their collective, for each communicator. Bytes.
+#define DETACHED_MOST ((int64_t)64 << 20)
+
+// Whether Isthmus carries the messages of this process: its I/O thread moves them while the program computes.
+static int has_provider(void)
+{
+    char line[4096];
+    int has = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && !has && fgets(line, sizeof line, maps))
+        has = strstr(line, "/libisthmus-fi.so") != NULL;
+    if (maps)
+        fclose(maps);
+    return has;
+}
+
+int64_t detached_most(const struct settings *settings)
+{
+    if (settings->detach >= 0)
+        return settings->detach;
+    double most = settings->rtt_s / 2 * COPY_RATE;
+    return !has_provider() ? 0 : most < (double)DETACHED_MOST ? (int64_t)most : DETACHED_MOST;
+}
+
+void reap(struct plan *plan, int wait)
+{
+    for (struct detached **at = &plan->detached, *one; (one = *at);) {
+        int arrived = 1;
+        int error = wait ? PMPI_Waitall(one->count, one->requests, MPI_STATUSES_IGNORE) : PMPI_Testall(one->count, one->requests, &arrived, MPI_STATUSES_IGNORE);
+        if (error)
+            plan->broken = 1; // its memory stays
+        else if (!arrived) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        plan->detached_bytes -= one->bytes;
+        for (int i = 0; !error && i < one->blocks; i++)
+            free(one->memory[i]);
+        if (!error)
+            free(one->memory), free(one->requests), free(one);
+    }
+}
+
+void flow_begin(struct flow *flow, struct plan *plan)
+{
+    reap(plan, 0);
+    memset(flow, 0, sizeof *flow);
+    flow->plan = plan;
+}
+
+void flow_fail(struct flow *flow, int error)
+{
+    if (error != MPI_SUCCESS && flow->error == MPI_SUCCESS)
+        flow->error = error;
+}
+
+void *flow_memory(struct flow *flow, int64_t bytes)
+{
+    if (flow->error)
+        return NULL;
+    if (flow->blocks == flow->block_room) {
+        int room = flow->block_room ? 2 * flow->block_room : 16;
+        void **memory = realloc(flow->memory, (size_t)room * sizeof *memory);
+        if (!memory) {
+            flow_fail(flow, MPI_ERR_NO_MEM);
+            return NULL;
+        }
+        flow->memory = memory;
+        flow->block_room = room;
+    }
+    void *block = malloc(bytes > 0 ? (size_t)bytes : 1);
+    if (block)
+        flow->memory[flow->blocks++] = block;
+    else
+        flow_fail(flow, MPI_ERR_NO_MEM);
+    return block;
+}
+
+// A free place for a request; NULL after an error.
+static MPI_Request *place_for(struct flow *flow, follow *then, void *what, int64_t index)
+{
+    if (flow->error)
+        return NULL;
+    if (flow->count == flow->room) {
+        int room = flow->room ? 2 * flow->room : 64;
+        MPI_Request *requests = realloc(flow->requests, (size_t)room * sizeof *requests);
+        if (requests)
+            flow->requests = requests;
+        struct under_way *under_way = realloc(flow->under_way, (size_t)room * sizeof *under_way);
+        if (under_way)
+            flow->under_way = under_way;
+        if (!requests || !under_way) {
+            flow_fail(flow, MPI_ERR_NO_MEM);
+            return NULL;
+        }
+        flow->room = room;
+    }
+    flow->under_way[flow->count] = (struct under_way){then, what, index};
+    flow->requests[flow->count] = MPI_REQUEST_NULL;
+    flow->live++;
+    return &flow->requests[flow->count++];
+}
+
+static void started(struct flow *flow, int error)
+{
+    if (error == MPI_SUCCESS)
+        return;
+    flow_fail(flow, error);
+    flow->count--;
+    flow->live--;
+}
+
+static void detach(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, int64_t bytes)
+{
+    if (flow->error)
+        return;
+    if (flow->detached_count == flow->detached_room) {
+        int room = flow->detached_room ? 2 * flow->detached_room : 16;
+        MPI_Request *requests = realloc(flow->detached, (size_t)room * sizeof *requests);
+        if (!requests) {
+            flow_fail(flow, MPI_ERR_NO_MEM);
+            return;
+        }
+        flow->detached = requests;
+        flow->detached_room = room;
+    }
+    flow_fail(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, tag, flow->plan->far, &flow->detached[flow->detached_count]));
+    if (!flow->error) {
+        flow->detached_count++;
+        flow->detached_bytes += bytes;
+    }
+}
+
+// Of a send across that may outlive its collective; 0: it may not.
+static int64_t detachable(const struct flow *flow, MPI_Count count, MPI_Datatype type, int to, struct shape *shape)
+{
+    const struct plan *plan = flow->plan;
+    if (flow->error || plan->detached_most == 0 || plan->site_of[to] == plan->site || shape_of(type, shape))
+        return 0;
+    int64_t bytes = count * shape->size;
+    return plan->detached_bytes + flow->detached_bytes + bytes <= plan->detached_most ? bytes : 0;
+}
+
+static void attach(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index)
+{
+    MPI_Request *request = place_for(flow, then, what, index);
+    if (request)
+        started(flow, COUNTED(PMPI_Isend)(data, (counted)count, type, to, tag, flow->plan->far, request));
+}
+
+void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index)
+{
+    struct shape shape;
+    int64_t bytes = then ? 0 : detachable(flow, count, type, to, &shape);
+    void *copy = bytes ? flow_elements(flow, count, &shape) : NULL;
+    if (!copy) {
+        attach(flow, data, count, type, to, tag, then, what, index);
+        return;
+    }
+    copy_elements(flow, data, count, type, copy, count, type);
+    detach(flow, copy, count, type, to, tag, bytes);
+}
+
+void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag)
+{
+    struct shape shape;
+    int64_t bytes = detachable(flow, count, type, to, &shape);
+    if (bytes)
+        detach(flow, data, count, type, to, tag, bytes);
+    else
+        attach(flow, data, count, type, to, tag, NULL, NULL, 0);
+}
+
+void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index)
+{
+    MPI_Request *request = place_for(flow, then, what, index);
+    if (!request)
+        return;
+    started(flow, COUNTED(PMPI_Irecv)(data, (counted)count, type, from, tag, flow->plan->far, request));
+}
+
+// Takes out what is done, so that the next wait looks at fewer.
+static void compact(struct flow *flow)
+{
+    int kept = 0;
+    for (int i = 0; i < flow->count; i++)
+        if (flow->requests[i] != MPI_REQUEST_NULL) {
+            flow->requests[kept] = flow->requests[i];
+            flow->under_way[kept++] = flow->under_way[i];
+        }
+    flow->count = kept;
+}
+
+void flow_wait(struct flow *flow)
+{
+    int room = 0, *done = NULL;
+    MPI_Status *statuses = NULL;
+    struct under_way *after = NULL;
+    while (!flow->error && flow->live > 0) {
+        if (room < flow->room) {
+            room = flow->room;
+            free(done), free(statuses), free(after);
+            done = malloc((size_t)room * sizeof *done);
+            statuses = malloc((size_t)room * sizeof *statuses);
+            after = malloc((size_t)room * sizeof *after);
+            if (!done || !statuses || !after) {
+                flow_fail(flow, MPI_ERR_NO_MEM);
+                break;
+            }
+        }
+        int count = 0;
+        int error = PMPI_Waitsome(flow->count, flow->requests, &count, done, statuses);
+        if (error != MPI_SUCCESS) {
+            for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
+                flow_fail(flow, statuses[i].MPI_ERROR);
+            flow_fail(flow, error);
+            break;
+        }
+        if (count == MPI_UNDEFINED || count <= 0) {
+            flow_fail(flow, MPI_ERR_INTERN);
+            break;
+        }
+        for (int i = 0; i < count; i++)
+            after[i] = flow->under_way[done[i]];
+        flow->live -= count;
+        compact(flow);
+        for (int i = 0; i < count && !flow->error; i++)
+            if (after[i].then)
+                after[i].then(flow, after[i].what, after[i].index);
+    }
+    free(done), free(statuses), free(after);
+}
+
+// What is still under way keeps the memory of the flow.
+static struct detached *keep(struct flow *flow)
+{
+    struct detached *one = malloc(sizeof *one);
+    if (!one)
+        return NULL;
+    *one = (struct detached){flow->plan->detached, flow->detached, flow->detached_count, flow->detached_bytes, flow->memory, flow->blocks};
+    flow->plan->detached = one;
+    flow->plan->detached_bytes += one->bytes;
+    return one;
+}
+
+int flow_end(struct flow *flow)
+{
+    int kept = !flow->error && flow->detached_count && keep(flow);
+    if (flow->error && (flow->live || flow->detached_count)) {
+        // Requests may still use the memory, and their messages would meet later ones: the memory stays, and the
+        // communicator is the MPI's from now on.
+        flow->plan->broken = 1;
+    } else if (!kept) {
+        if (flow->detached_count)
+            flow_fail(flow, PMPI_Waitall(flow->detached_count, flow->detached, MPI_STATUSES_IGNORE));
+        for (int i = 0; i < flow->blocks; i++)
+            free(flow->memory[i]);
+        free(flow->memory);
+        free(flow->detached);
+    }
+    if (!flow->error)
+        free(flow->requests);
+    free(flow->under_way);
+    return flow->error;
+}
+
+// --- datatypes -----------------------------------------------------------------
+
+int shape_of(MPI_Datatype type, struct shape *shape)
+{
+    int integers, addresses, types, combiner, error;
+    if ((error = PMPI_Type_size_x(type, &shape->size)) || (error = PMPI_Type_get_extent_x(type, &shape->lower, &shape->extent)) ||
+        (error = PMPI_Type_get_true_extent_x(type, &shape->true_lower, &shape->true_extent)) ||
+        (error = PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner)))
+        return error;
+    // A derived datatype without gaps may still have its bytes in another order.
+    shape->plain = combiner == MPI_COMBINER_NAMED && shape->size == shape->extent && shape->size == shape->true_extent &&
+                   shape->lower == 0 && shape->true_lower == 0;
+    return MPI_SUCCESS;
+}
+
+// Calls of MPI_Pack before MPI 4 count bytes by int: so many at a time.
+#define PACK_MOST ((MPI_Count)1 << 30)
+
+void pack(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape, char *bytes)
+{
+    if (flow->error || count == 0 || shape->size == 0)
+        return;
+    if (shape->plain) {
+        memmove(bytes, data, (size_t)(count * shape->size));
+        return;
+    }
+#if LARGE_COUNTS
+    MPI_Count position = 0;
+    flow_fail(flow, PMPI_Pack_c(data, count, type, bytes, count * shape->size, &position, flow->plan->far));
+    if (position != count * shape->size)
+        flow_fail(flow, MPI_ERR_INTERN);
+#else
+    MPI_Count most = PACK_MOST / shape->size;
+    for (MPI_Count i = 0; i < count && !flow->error; i += most) {
+        int some = (int)(count - i < most ? count - i : most), position = 0, length = (int)(some * shape->size);
+        flow_fail(flow, most < 1 ? MPI_ERR_COUNT : PMPI_Pack(element(data, shape, i), some, type, bytes + i * shape->size, length, &position, flow->plan->far));
+        if (position != length)
+            flow_fail(flow, MPI_ERR_INTERN);
+    }
+#endif
+}
+
+void unpack(struct flow *flow, const char *bytes, void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape)
+{
+    if (flow->error || count == 0 || shape->size == 0)
+        return;
+    if (shape->plain) {
+        memmove(data, bytes, (size_t)(count * shape->size));
+        return;
+    }
+#if LARGE_COUNTS
+    MPI_Count position = 0;
+    flow_fail(flow, PMPI_Unpack_c(bytes, count * shape->size, &position, data, count, type, flow->plan->far));
+#else
+    MPI_Count most = PACK_MOST / shape->size;
+    for (MPI_Count i = 0; i < count && !flow->error; i += most) {
+        int some = (int)(count - i < most ? count - i : most), position = 0, length = (int)(some * shape->size);
+        flow_fail(flow, most < 1 ? MPI_ERR_COUNT : PMPI_Unpack(bytes + i * shape->size, length, &position, element(data, shape, i), some, type, flow->plan->far));
+    }
+#endif
+}
+
+void *flow_elements(struct flow *flow, MPI_Count count, const struct shape *shape)
+{
+    // Of a negative extent the last element lies lowest.
+    MPI_Count span = count > 1 ? (count - 1) * shape->extent : 0;
+    char *memory = flow_memory(flow, (span < 0 ? -span : span) + shape->true_extent);
+    return memory ? memory - (span < 0 ? span : 0) - shape->true_lower : NULL;
+}
+
+void copy_elements(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, void *to, MPI_Count to_count, MPI_Datatype to_type)
+{
+    struct shape shape, to_shape;
+    if (flow->error)
+        return;
+    flow_fail(flow, shape_of(type, &shape));
+    flow_fail(flow, shape_of(to_type, &to_shape));
+    if (flow->error || count * shape.size == 0)
+        return;
+    if (shape.plain && to_shape.plain && count * shape.size <= to_count * to_shape.size) {
+        memmove(to, from, (size_t)(count * shape.size));
+        return;
+    }
+    flow_fail(flow, COUNTED(PMPI_Sendrecv)(from, (counted)count, type, 0, 0, to, (counted)to_count, to_type, 0, 0, flow->plan->self, MPI_STATUS_IGNORE));
+}
+
+void *fold(struct flow *flow, void **values, int count, MPI_Count elements, MPI_Datatype type, MPI_Op op)
+{
+    for (int i = 1; i < count && !flow->error; i++)
+        // values[i] = values[i - 1] op values[i]
+        flow_fail(flow, COUNTED(PMPI_Reduce_local)(values[i - 1], values[i], (counted)elements, type, op));
+    return values[count - 1];
+}

@@ -1,0 +1,254 @@
+// What the files of this folder share: a library that unmodified MPI programs load by LD_PRELOAD, and whose
+// collectives send each byte across each wide link once.
+//
+//   calls.c     the MPI functions that programs call; each is run here or left to the MPI
+//   settings.c  the environment
+//   sites.c     which ranks are near each other
+//   plan.c      what is kept for each communicator
+//   model.c     which algorithm, by what it would cost
+//   flow.c      messages under way, packing, folding by an operation
+//   move.c      Barrier, Bcast, Gather, Scatter, Allgather, Alltoall
+//   reduce.c    Reduce, Allreduce, Reduce_scatter, Scan, Exscan
+//
+// The far half of each algorithm is the one of MagPIe (Kielmann et al., PPoPP 1999) and MPICH-G2 (Karonis et al., IPDPS
+// 2000): every site sends what it has to every other site directly and at once, so that a collective takes one wide
+// latency. Long vectors are cut into segments that all ranks of a site carry side by side.
+//
+// Three rules hold everywhere:
+// - All ranks choose alike. A choice depends on arguments that MPI requires to be the same on all ranks, and on the plan,
+//   whose settings are rank 0's.
+// - No rank waits for a message before it has posted all receives that do not depend on it and started all sends that it
+//   can start. Each function says why the order "A waits for B" has no cycle.
+// - Messages go over communicators of our own, so that they never meet the program's.
+#ifndef ISTHMUS_COLLECTIVES_INTERNAL_H
+#define ISTHMUS_COLLECTIVES_INTERNAL_H
+
+#include <mpi.h>
+#include <stdint.h>
+
+// Functions with large counts (MPI 4), which Open MPI has from 6 on.
+#if defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 6
+#define LARGE_COUNTS 0
+#else
+#define LARGE_COUNTS (MPI_VERSION >= 4)
+#endif
+
+// MPI functions whose counts may be large, by the name that has the largest.
+#if LARGE_COUNTS
+#define COUNTED(function) function##_c
+typedef MPI_Count counted;
+#else
+#define COUNTED(function) function
+typedef int counted;
+#endif
+
+// What a function returns that leaves the call to the MPI.
+enum { LEAVE = -1 };
+
+enum operation {
+    BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLTOALL, ALLTOALLV,
+    REDUCE_SCATTER, SCAN, EXSCAN, OPERATIONS
+};
+// AUTO as a pin only: the model chooses.
+enum algorithm { AUTO, MPI, LEADERS, PARALLEL, ALGORITHMS };
+
+// What the model knows. Every rank of a communicator has rank 0's.
+struct settings {
+    double rtt_s;       // the longest round trip between two sites; 0: to be measured
+    double rate;        // bytes a second across the link of a site
+    double pair_rate;   // most that one rank alone sends across; 0: rate
+    double near_s;      // a message within a site, one way; 0: to be measured
+    double near_rate;   // bytes a second between two ranks of a site; 0: to be measured
+    int64_t detach;     // most bytes; -1: chosen
+    double far_s;       // ranks are of two sites from this measured round trip on
+    int64_t segment;    // bytes; 0: chosen
+    int32_t pins[OPERATIONS];
+    int32_t trace;
+};
+
+// Rank's own, read once.
+const struct settings *own_settings(void);
+const char *operation_name(enum operation operation);
+const char *algorithm_name(enum algorithm algorithm);
+// Says what is wrong with the environment, and ends the program.
+__attribute__((noreturn, format(printf, 1, 2))) void refuse(const char *format, ...);
+
+// --- sites ---------------------------------------------------------------------
+
+// The site of each rank, numbered from 0 in the order of their lowest ranks.
+struct map {
+    int sites;
+    int *site_of;
+    struct settings settings;
+};
+// At MPI_Init: finds the sites of the world, for all communicators within it.
+void discover_world(void);
+// What was measured for the world, for communicators within it.
+void keep_measured(const struct settings *settings);
+void forget_world(void);
+// 0, or an MPI error. Collective over comm.
+int map_of(MPI_Comm comm, int rank, int ranks, struct map *map);
+
+// --- plan ----------------------------------------------------------------------
+
+struct plan {
+    MPI_Comm comm; // the program's, for its error handler
+    MPI_Comm far;  // all its ranks, with the same numbers
+    MPI_Comm near; // the ranks of this site, in the order of comm
+    MPI_Comm self; // this rank, to ask the MPI what it thinks of arguments
+    int rank, ranks;
+    int sites, site;
+    int spot;      // the rank in near
+    int *site_of, *spot_of; // by rank
+    int *first;    // of site X the members first[X] .. first[X + 1] - 1
+    int *members;  // ranks, by site and within it in order
+    int blocks;    // each site is one run of ranks, so folding site by site keeps the order of ranks
+    int broken;    // a message failed: what is under way cannot be told from what comes later
+    int tag_max;
+    int64_t detached_most; // bytes
+    int64_t detached_bytes;
+    struct detached *detached;
+    struct settings settings;
+};
+// NULL: the MPI does it, for the communicator lies within one site or is none of ours.
+struct plan *plan_of(MPI_Comm comm);
+// The attributes of the world and of self are deleted while MPI still works.
+void drop_plans(void);
+
+static inline int size_of(const struct plan *plan, int site) { return plan->first[site + 1] - plan->first[site]; }
+static inline int member(const struct plan *plan, int site, int spot) { return plan->members[plan->first[site] + spot]; }
+// The rank that acts for a site: the root in its own.
+static inline int leader_of(const struct plan *plan, int site, int root)
+{
+    return root >= 0 && plan->site_of[root] == site ? root : member(plan, site, 0);
+}
+
+// --- model ---------------------------------------------------------------------
+
+// What a collective moves, in bytes: across a wide link, and what a leader and one of many carry near.
+struct load {
+    double across;        // through the link of a site, one way
+    double leader_near;   // copied by a leader, one copy after the other
+    double parallel_near; // sent by each rank
+    int messages;         // of each rank, if all work side by side
+    int leaders_can, parallel_can;
+    int any_length;       // of the vector: leaders need no more memory than their own vector
+};
+enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load);
+// How long segments are of a vector of so many bytes.
+int64_t segment_of(const struct plan *plan, int64_t bytes);
+
+// --- flow ----------------------------------------------------------------------
+
+// Sends across that outlive their collective. MPI completes a long send when its acknowledgement is back, and a collective
+// that waited for it would take a whole round trip. So what goes across is sent from memory of our own, and later
+// collectives of the communicator look whether it has arrived. Only where the provider moves data by itself: elsewhere it
+// would wait for the program's next call.
+struct detached {
+    struct detached *next;
+    MPI_Request *requests;
+    int count;
+    int64_t bytes;
+    void **memory;
+    int blocks;
+};
+// How much may be under way like this: no more than is copied in the time that it saves.
+int64_t detached_most(const struct settings *settings);
+// Frees what has arrived; all of it, waiting, if `wait`.
+void reap(struct plan *plan, int wait);
+
+// Messages under way. A function may follow each, which may start further ones.
+struct flow;
+typedef void follow(struct flow *flow, void *what, int64_t index);
+struct under_way {
+    follow *then;
+    void *what;
+    int64_t index;
+};
+struct flow {
+    struct plan *plan;
+    int error; // the first
+    int count, room, live;
+    MPI_Request *requests;
+    struct under_way *under_way;
+    void **memory; // freed at the end
+    int blocks, block_room;
+    MPI_Request *detached;
+    int detached_count, detached_room;
+    int64_t detached_bytes;
+};
+void flow_begin(struct flow *flow, struct plan *plan);
+void flow_fail(struct flow *flow, int error);
+// Memory until flow_end; NULL after an error.
+void *flow_memory(struct flow *flow, int64_t bytes);
+void flow_send(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag, follow *then, void *what, int64_t index);
+// The same from memory of the flow that nobody writes to any more.
+void flow_send_kept(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, int to, int tag);
+void flow_receive(struct flow *flow, void *data, MPI_Count count, MPI_Datatype type, int from, int tag, follow *then, void *what, int64_t index);
+// Until all is done, or something fails.
+void flow_wait(struct flow *flow);
+// Frees; the error.
+int flow_end(struct flow *flow);
+
+// What a datatype is made of. 0, or an error.
+struct shape {
+    MPI_Count size;
+    MPI_Count lower, extent, true_lower, true_extent;
+    int plain; // its elements lie one after the other as bytes
+};
+int shape_of(MPI_Datatype type, struct shape *shape);
+static inline char *element(const void *data, const struct shape *shape, MPI_Count index)
+{
+    return (char *)(uintptr_t)data + index * shape->extent;
+}
+// Elements as bytes, and back.
+void pack(struct flow *flow, const void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape, char *bytes);
+void unpack(struct flow *flow, const char *bytes, void *data, MPI_Count count, MPI_Datatype type, const struct shape *shape);
+// Memory for elements, addressed as the datatype does.
+void *flow_elements(struct flow *flow, MPI_Count count, const struct shape *shape);
+void copy_elements(struct flow *flow, const void *from, MPI_Count count, MPI_Datatype type, void *to, MPI_Count to_count, MPI_Datatype to_type);
+// values[0] op values[1] op ..., in this order: the address of the result, which is the last of them.
+void *fold(struct flow *flow, void **values, int count, MPI_Count elements, MPI_Datatype type, MPI_Op op);
+
+// --- collectives ---------------------------------------------------------------
+
+// Counts and displacements as the caller has them: of int, of MPI_Count, or all the same.
+struct spread {
+    const int *counts, *displs;
+    const MPI_Count *counts_c;
+    const MPI_Aint *displs_c;
+    MPI_Count each;
+};
+static inline MPI_Count count_at(const struct spread *spread, int rank)
+{
+    return spread->counts ? spread->counts[rank] : spread->counts_c ? spread->counts_c[rank] : spread->each;
+}
+static inline MPI_Count displ_at(const struct spread *spread, int rank)
+{
+    return spread->displs ? spread->displs[rank] : spread->displs_c ? (MPI_Count)spread->displs_c[rank] : spread->each * rank;
+}
+
+// log2 of the ranks of the largest site, rounded up; the largest site.
+int near_steps(const struct plan *plan);
+int largest_site(const struct plan *plan);
+// The leaders give each other a part: *mine of `length` elements to all, and theirs to parts[site]. Waits.
+// Both sends and receives are posted before the wait, so no leader waits for one that waits for it.
+void exchange(struct flow *flow, int root, void **parts, const MPI_Count *lengths, MPI_Datatype type);
+
+// Each returns 0, an MPI error, or LEAVE.
+int run_barrier(struct plan *plan);
+int run_bcast(struct plan *plan, void *data, MPI_Count count, MPI_Datatype type, int root);
+int run_gather(struct plan *plan, enum operation operation, const void *from, MPI_Count count, MPI_Datatype type, void *to,
+               const struct spread *spread, MPI_Datatype to_type, int root);
+int run_scatter(struct plan *plan, enum operation operation, const void *from, const struct spread *spread, MPI_Datatype from_type,
+                void *to, MPI_Count count, MPI_Datatype type, int root);
+int run_allgather(struct plan *plan, const void *from, MPI_Count count, MPI_Datatype type, void *to, const struct spread *spread,
+                  MPI_Datatype to_type);
+int run_alltoall(struct plan *plan, enum operation operation, const void *from, const struct spread *from_spread, MPI_Datatype from_type,
+                 void *to, const struct spread *to_spread, MPI_Datatype to_type);
+// root -1: all have the result.
+int run_reduce(struct plan *plan, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op, int root);
+int run_reduce_scatter(struct plan *plan, const void *from, void *to, const struct spread *spread, MPI_Datatype type, MPI_Op op);
+int run_scan(struct plan *plan, enum operation operation, const void *from, void *to, MPI_Count count, MPI_Datatype type, MPI_Op op);
+
+#endif

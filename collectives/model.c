@@ -1,0 +1,78 @@
+// Which algorithm, by what it would cost.
+//
+//   leaders   near by the MPI's own collectives to and from one rank of each site; these ranks exchange
+//   parallel  all ranks of a site carry a part of the vector, segment by segment, near and far overlapping
+//
+// Both take half a round trip and the time that the bytes take across. They differ in what is done near: a leader takes
+// part in about log2(ranks) steps with the whole vector; in parallel each rank sends a message to each other, and every
+// byte near moves about twice.
+#include "internal.h"
+
+#include <stdio.h>
+
+// Of longer ones the MPI's near collectives, whose counts are ints, and a leader's memory would be in the way. Bytes.
+#define LEADERS_MOST ((int64_t)16 << 20)
+// A segment: long enough that its own cost (a message of some microseconds) does not count, short enough that the last
+// one, which nothing overlaps, does not either. Bytes.
+#define SEGMENT_LEAST ((int64_t)32 << 10)
+#define SEGMENT_MOST ((int64_t)1 << 20)
+// A vector's parts by which near and far overlap, for each rank of the largest site.
+enum { PARTS = 4 };
+// The tags of a flow are few, and each segment takes requests: more than that many make segments longer.
+enum { SEGMENTS_MOST = 4096 };
+
+int largest_site(const struct plan *plan)
+{
+    int most = 0;
+    for (int site = 0; site < plan->sites; site++)
+        if (size_of(plan, site) > most)
+            most = size_of(plan, site);
+    return most;
+}
+
+int near_steps(const struct plan *plan)
+{
+    int steps = 0, most = largest_site(plan);
+    for (int reached = 1; reached < most; reached *= 2)
+        steps++;
+    return steps;
+}
+
+enum algorithm choose(const struct plan *plan, enum operation operation, int64_t bytes, struct load load)
+{
+    const struct settings *known = &plan->settings;
+    int most = largest_site(plan);
+    double pair_rate = known->pair_rate > 0 && known->pair_rate < known->rate ? known->pair_rate : known->rate;
+    double side_rate = pair_rate * most < known->rate ? pair_rate * most : known->rate;
+    double leaders_s = known->rtt_s / 2 + load.across / pair_rate + 2 * near_steps(plan) * known->near_s + load.leader_near / known->near_rate;
+    double parallel_s = known->rtt_s / 2 + load.across / side_rate + load.messages * known->near_s + load.parallel_near / known->near_rate;
+    enum algorithm pin = (enum algorithm)known->pins[operation], chosen;
+    int leaders_can = load.leaders_can && (load.any_length || bytes <= LEADERS_MOST);
+    const char *why = "cost";
+
+    if (pin == MPI || (!leaders_can && !load.parallel_can))
+        chosen = MPI, why = pin == MPI ? "pinned" : "neither algorithm keeps MPI's rules here";
+    else if (pin == LEADERS && leaders_can)
+        chosen = LEADERS, why = "pinned";
+    else if (pin == PARALLEL && load.parallel_can)
+        chosen = PARALLEL, why = "pinned";
+    else if (!leaders_can || !load.parallel_can)
+        chosen = leaders_can ? LEADERS : PARALLEL, why = "the only one";
+    else
+        chosen = leaders_s <= parallel_s ? LEADERS : PARALLEL;
+    if (known->trace && plan->rank == 0)
+        fprintf(stderr, "isthmus-collectives: %s of %lld B on %d ranks at %d sites: %s (%s); expected: leaders %.2f ms, parallel %.2f ms\n",
+                operation_name(operation), (long long)bytes, plan->ranks, plan->sites, algorithm_name(chosen), why, 1e3 * leaders_s, 1e3 * parallel_s);
+    return chosen;
+}
+
+int64_t segment_of(const struct plan *plan, int64_t bytes)
+{
+    int64_t segment = plan->settings.segment;
+    if (segment == 0) {
+        segment = bytes / ((int64_t)PARTS * largest_site(plan));
+        segment = segment < SEGMENT_LEAST ? SEGMENT_LEAST : segment > SEGMENT_MOST ? SEGMENT_MOST : segment;
+    }
+    int64_t least = bytes / SEGMENTS_MOST + 1;
+    return segment < least ? least : segment;
+}

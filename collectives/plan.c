@@ -1,0 +1,237 @@
+// What is kept for each communicator: an attribute, made by its first collective and deleted with it.
+#include "internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+// From these, a few messages of each size and the least time of them.
+enum { TRIPS = 4, RATE_TRIPS = 2, RATE_BYTES = 256 << 10 };
+// The least that a measured near message costs; below it the clock says nothing. Seconds, bytes a second.
+#define NEAR_LEAST_S 1e-7
+#define NEAR_RATE_LEAST 1e7
+
+static int keyval = MPI_KEYVAL_INVALID;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+// The communicator that a thread used last: looking at it costs less than the attribute. Once any plan is deleted, its
+// handle may come to name another communicator, so all threads forget.
+static atomic_uint deletions;
+static _Thread_local struct {
+    MPI_Comm comm;
+    struct plan *plan; // NULL: none
+    unsigned deletions;
+} last;
+
+static void free_comm(MPI_Comm *comm)
+{
+    if (*comm != MPI_COMM_NULL)
+        PMPI_Comm_free(comm);
+}
+
+static void free_plan(struct plan *plan)
+{
+    if (!plan)
+        return;
+    reap(plan, 1);
+    free_comm(&plan->near);
+    free_comm(&plan->self);
+    free_comm(&plan->far);
+    free(plan->site_of);
+    free(plan->spot_of);
+    free(plan->first);
+    free(plan->members);
+    free(plan);
+}
+
+// All ranks of a communicator free it together, and so the ones that belong to it.
+static int delete_plan(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)extra;
+    atomic_fetch_add(&deletions, 1);
+    free_plan(value);
+    return MPI_SUCCESS;
+}
+
+static void make_keyval(void)
+{
+    PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, delete_plan, &keyval, NULL);
+}
+
+static int arrange(struct plan *plan)
+{
+    plan->spot_of = calloc((size_t)plan->ranks, sizeof *plan->spot_of);
+    plan->members = calloc((size_t)plan->ranks, sizeof *plan->members);
+    plan->first = calloc((size_t)plan->sites + 1, sizeof *plan->first);
+    if (!plan->spot_of || !plan->members || !plan->first)
+        return MPI_ERR_NO_MEM;
+    int next = 0;
+    plan->blocks = 1;
+    for (int site = 0; site < plan->sites; site++) {
+        plan->first[site] = next;
+        for (int rank = 0; rank < plan->ranks; rank++)
+            if (plan->site_of[rank] == site) {
+                plan->spot_of[rank] = next - plan->first[site];
+                plan->blocks &= next == rank;
+                plan->members[next++] = rank;
+            }
+    }
+    plan->first[plan->sites] = next;
+    plan->site = plan->site_of[plan->rank];
+    plan->spot = plan->spot_of[plan->rank];
+    return MPI_SUCCESS;
+}
+
+static int make_comms(struct plan *plan)
+{
+    MPI_Group all, group;
+    int error = PMPI_Comm_group(plan->comm, &all);
+    // Of the same group, but without the program's attributes, as MPI_Comm_dup would copy them.
+    if (!error && !(error = PMPI_Comm_create(plan->comm, all, &plan->far)))
+        error = PMPI_Comm_set_errhandler(plan->far, MPI_ERRORS_RETURN);
+    if (!error)
+        error = PMPI_Group_incl(all, size_of(plan, plan->site), plan->members + plan->first[plan->site], &group);
+    if (!error) {
+        // Only the ranks of a site talk.
+        if (!(error = PMPI_Comm_create_group(plan->far, group, 0, &plan->near)))
+            error = PMPI_Comm_set_errhandler(plan->near, MPI_ERRORS_RETURN);
+        PMPI_Group_free(&group);
+    }
+    if (!error && !(error = PMPI_Comm_split(MPI_COMM_SELF, 0, 0, &plan->self)))
+        error = PMPI_Comm_set_errhandler(plan->self, MPI_ERRORS_RETURN);
+    PMPI_Group_free(&all);
+    int *most = NULL, found = 0;
+    if (!error)
+        error = PMPI_Comm_get_attr(plan->far, MPI_TAG_UB, &most, &found);
+    plan->tag_max = found ? *most : 32767;
+    return error;
+}
+
+// The least time of a round trip, seconds. Both call it.
+static int ping(struct plan *plan, int first, int second, int trips, char *data, int bytes, double *best)
+{
+    int error = MPI_SUCCESS;
+    *best = 1e9;
+    for (int i = 0; i < trips && !error; i++) {
+        double began = PMPI_Wtime();
+        if (plan->rank == first && !(error = PMPI_Send(data, bytes, MPI_BYTE, second, 0, plan->far)))
+            error = PMPI_Recv(data, bytes, MPI_BYTE, second, 0, plan->far, MPI_STATUS_IGNORE);
+        if (plan->rank == second && !(error = PMPI_Recv(data, bytes, MPI_BYTE, first, 0, plan->far, MPI_STATUS_IGNORE)))
+            error = PMPI_Send(data, bytes, MPI_BYTE, first, 0, plan->far);
+        double took = PMPI_Wtime() - began;
+        if (took < *best)
+            *best = took;
+    }
+    return error;
+}
+
+// What the settings do not say. Rank 0 is of site 0 and its first member; it measures, and tells all.
+static int measure(struct plan *plan)
+{
+    struct settings *known = &plan->settings;
+    int error = MPI_SUCCESS;
+    double took;
+    if (known->rtt_s == 0) {
+        for (int site = 1; site < plan->sites && !error; site++) {
+            error = ping(plan, 0, member(plan, site, 0), TRIPS, (char[1]){0}, 1, &took);
+            if (plan->rank == 0 && took > known->rtt_s)
+                known->rtt_s = took;
+        }
+    }
+    int near = 0;
+    while (near < plan->sites && size_of(plan, near) < 2)
+        near++;
+    if (!error && near < plan->sites && (known->near_s == 0 || known->near_rate == 0)) {
+        int first = member(plan, near, 0), second = member(plan, near, 1);
+        char *data = calloc(1, RATE_BYTES);
+        double least = 0, long_one = 0, figures[2];
+        if (plan->rank == first || plan->rank == second) {
+            if (!data || (error = ping(plan, first, second, TRIPS, data, 1, &least)) ||
+                (error = ping(plan, first, second, RATE_TRIPS, data, RATE_BYTES, &long_one)))
+                error = error ? error : MPI_ERR_NO_MEM;
+        }
+        free(data);
+        figures[0] = least / 2;
+        figures[1] = long_one > least ? 2 * RATE_BYTES / (long_one - least) : 1e9;
+        if (!error)
+            error = PMPI_Bcast(figures, 2, MPI_DOUBLE, first, plan->far);
+        if (known->near_s == 0)
+            known->near_s = figures[0];
+        if (known->near_rate == 0)
+            known->near_rate = figures[1];
+    }
+    if (known->near_s < NEAR_LEAST_S)
+        known->near_s = NEAR_LEAST_S;
+    if (known->near_rate < NEAR_RATE_LEAST)
+        known->near_rate = NEAR_RATE_LEAST;
+    if (!error)
+        error = PMPI_Bcast(known, sizeof *known, MPI_BYTE, 0, plan->far);
+    return error;
+}
+
+// NULL after an error. A communicator within one site, or between two groups, has a plan that says so.
+static struct plan *make_plan(MPI_Comm comm)
+{
+    struct plan *plan = calloc(1, sizeof *plan);
+    int between = 0, error;
+    if (!plan)
+        return NULL;
+    plan->comm = comm;
+    plan->far = plan->near = plan->self = MPI_COMM_NULL;
+    plan->sites = 1;
+    error = PMPI_Comm_test_inter(comm, &between);
+    if (!error && !between) {
+        struct map map = {.sites = 1};
+        if (!(error = PMPI_Comm_size(comm, &plan->ranks)) && !(error = PMPI_Comm_rank(comm, &plan->rank)))
+            error = map_of(comm, plan->rank, plan->ranks, &map);
+        plan->sites = map.sites;
+        plan->site_of = map.site_of;
+        plan->settings = map.settings;
+        if (!error && plan->sites > 1 && !(error = arrange(plan)) && !(error = make_comms(plan)))
+            error = measure(plan);
+        plan->detached_most = detached_most(&plan->settings);
+    }
+    if (error || (error = PMPI_Comm_set_attr(comm, keyval, plan))) {
+        free_plan(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+static struct plan *look_up(MPI_Comm comm)
+{
+    struct plan *plan = NULL;
+    int found = 0;
+    if (comm == MPI_COMM_NULL)
+        return NULL;
+    pthread_once(&once, make_keyval);
+    // Before the plan is looked up: a deletion from now on is noticed.
+    unsigned seen = atomic_load(&deletions);
+    if (PMPI_Comm_get_attr(comm, keyval, &plan, &found) != MPI_SUCCESS)
+        return NULL;
+    if (!found)
+        plan = make_plan(comm);
+    last.comm = comm;
+    last.plan = plan;
+    last.deletions = seen;
+    return plan;
+}
+
+struct plan *plan_of(MPI_Comm comm)
+{
+    struct plan *plan = last.plan && last.comm == comm && last.deletions == atomic_load(&deletions) ? last.plan : look_up(comm);
+    return plan && plan->sites > 1 && !plan->broken ? plan : NULL;
+}
+
+void drop_plans(void)
+{
+    const MPI_Comm comms[] = {MPI_COMM_WORLD, MPI_COMM_SELF};
+    struct plan *plan;
+    int found;
+    if (keyval == MPI_KEYVAL_INVALID)
+        return;
+    for (int i = 0; i < 2; i++)
+        if (PMPI_Comm_get_attr(comms[i], keyval, &plan, &found) == MPI_SUCCESS && found)
+            PMPI_Comm_delete_attr(comms[i], keyval);
+}

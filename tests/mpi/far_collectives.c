@@ -1,0 +1,403 @@
+// Random collectives, each run twice: as the program calls it (MPI_), and by the MPI itself (PMPI_). With the collectives
+// library preloaded these are two implementations, and every byte of both results must be the same.
+//
+//   far_collectives SEED ROUNDS MOST [THREADS]
+//
+// MOST: units of three ints in a vector. With threads each has a communicator of its own. A failure names the round,
+// which the same SEED repeats.
+#include "check.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum { RANKS_MOST = 64, MARK = 0x5a };
+enum what { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, REDUCE_SCATTER_BLOCK,
+            REDUCE_SCATTER, SCAN, EXSCAN, KINDS };
+static const char *const NAMES[KINDS] = {"Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
+                                         "Alltoall", "Alltoallv", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"};
+
+#if (defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 6) || MPI_VERSION < 4
+#define LARGE_COUNTS 0
+#else
+#define LARGE_COUNTS 1
+#endif
+
+// A unit is three ints, laid out in one of these manners; all have the same signature.
+enum { PLAIN, CONTIGUOUS, STRIDED, BACKWARDS, LAYOUTS };
+struct layout {
+    MPI_Datatype type;
+    int per_unit;   // elements
+    int extent;     // bytes of a unit, as the distance to the next
+};
+static struct layout layouts[LAYOUTS];
+static MPI_Op compose, add_units;
+
+struct random_state {
+    uint64_t shared, own; // the same on all ranks, and not
+};
+struct worker {
+    struct random_state random;
+    MPI_Comm world;
+    long rounds, most, seed;
+};
+
+static uint64_t next(uint64_t *state)
+{
+    *state += 0x9e3779b97f4a7c15;
+    uint64_t z = *state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+}
+static int below(uint64_t *state, int most) { return (int)(next(state) % (uint64_t)most); }
+
+// --- operations ----------------------------------------------------------------
+
+// The ints of a unit, by the datatype's own layout.
+static void ints_of(void *base, MPI_Datatype type, int index, uint32_t *at[3])
+{
+    for (int l = 0; l < LAYOUTS; l++)
+        if (layouts[l].type == type && l != PLAIN) {
+            char *unit = (char *)base + (ptrdiff_t)index * layouts[l].extent;
+            for (int i = 0; i < 3; i++)
+                at[i] = (uint32_t *)(unit + (l == STRIDED ? 8 * i : l == BACKWARDS ? 8 - 4 * i : 4 * i));
+            return;
+        }
+    fail("an operation was called with a datatype that is none of ours");
+}
+
+// x -> a x + b, one after the other: associative, not commutative. The third int counts.
+static void compose_functions(void *from, void *to, int *count, MPI_Datatype *type)
+{
+    for (int i = 0; i < *count; i++) {
+        uint32_t *f[3], *g[3];
+        ints_of(from, *type, i, f);
+        ints_of(to, *type, i, g);
+        uint32_t a = *g[0] * *f[0], b = *g[0] * *f[1] + *g[1];
+        *g[0] = a, *g[1] = b, *g[2] += *f[2];
+    }
+}
+
+static void add_all(void *from, void *to, int *count, MPI_Datatype *type)
+{
+    for (int i = 0; i < *count; i++) {
+        uint32_t *f[3], *g[3];
+        ints_of(from, *type, i, f);
+        ints_of(to, *type, i, g);
+        for (int k = 0; k < 3; k++)
+            *g[k] += *f[k];
+    }
+}
+
+static void make_layouts(void)
+{
+    MPI_Datatype raw;
+    layouts[PLAIN] = (struct layout){MPI_INT, 3, 12};
+    MPI_Type_contiguous(3, MPI_INT, &layouts[CONTIGUOUS].type);
+    layouts[CONTIGUOUS].extent = 12;
+    MPI_Type_vector(3, 1, 2, MPI_INT, &raw);
+    MPI_Type_create_resized(raw, 0, 28, &layouts[STRIDED].type);
+    MPI_Type_free(&raw);
+    layouts[STRIDED].extent = 28;
+    MPI_Type_indexed(3, (int[]){1, 1, 1}, (int[]){2, 1, 0}, MPI_INT, &layouts[BACKWARDS].type);
+    layouts[BACKWARDS].extent = 12;
+    for (int l = CONTIGUOUS; l < LAYOUTS; l++) {
+        layouts[l].per_unit = 1;
+        MPI_Type_commit(&layouts[l].type);
+    }
+    MPI_Op_create(compose_functions, 0, &compose);
+    MPI_Op_create(add_all, 1, &add_units);
+}
+
+// --- buffers -------------------------------------------------------------------
+
+// So many units in a layout, with room around. Two copies: what MPI_ and what PMPI_ writes.
+struct buffer {
+    struct layout layout;
+    char *memory[2], *base[2];
+    size_t length;
+};
+
+static struct buffer new_buffer(int l, long units, uint64_t *random)
+{
+    struct buffer b = {.layout = layouts[l]};
+    size_t span = (size_t)labs(b.layout.extent) * (size_t)(units + 1) + 64;
+    b.length = span;
+    for (int k = 0; k < 2; k++) {
+        b.memory[k] = malloc(span);
+        memset(b.memory[k], MARK, span);
+        b.base[k] = b.memory[k] + 16 + (b.layout.extent < 0 ? (ptrdiff_t)-b.layout.extent * units : 0);
+    }
+    for (long i = 0; i < units; i++)
+        for (int j = 0; j < 7; j++)
+            if (4 * j < labs(b.layout.extent)) {
+                uint32_t value = (uint32_t)next(random);
+                memcpy(b.base[0] + i * b.layout.extent + 4 * j, &value, 4);
+            }
+    memcpy(b.memory[1], b.memory[0], span);
+    return b;
+}
+
+static void drop(struct buffer *b)
+{
+    free(b->memory[0]), free(b->memory[1]);
+}
+
+// --- a round -------------------------------------------------------------------
+
+struct round {
+    enum what what;
+    MPI_Comm comm;
+    int rank, ranks, root;
+    bool in_place, large;
+    MPI_Op op;
+    long units;
+    long counts[RANKS_MOST], total;  // units, of v
+    long sends[RANKS_MOST], receives[RANKS_MOST];
+};
+
+static long pick(uint64_t *random, long most)
+{
+    switch (below(random, 4)) {
+    case 0: return below(random, 3);
+    case 1: return below(random, 12);
+    case 2: return most < 100 ? below(random, (int)most + 1) : below(random, 100);
+    default: return below(random, (int)most + 1);
+    }
+}
+
+// Counts and displacements in elements of a layout; blocks follow one another with gaps of a unit.
+static void lay(const long *units, int ranks, const struct layout *layout, int *counts, int *displs)
+{
+    long at = 0;
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = (int)units[i] * layout->per_unit;
+        displs[i] = (int)at * layout->per_unit;
+        at += units[i] + 1;
+    }
+}
+
+static long laid(const long *units, int ranks)
+{
+    long at = 0;
+    for (int i = 0; i < ranks; i++)
+        at += units[i] + 1;
+    return at;
+}
+
+#define BOTH(name, ...) (which ? PMPI_##name(__VA_ARGS__) : MPI_##name(__VA_ARGS__))
+#if LARGE_COUNTS
+#define EITHER(name, ...) (r->large ? BOTH(name##_c, __VA_ARGS__) : BOTH(name, __VA_ARGS__))
+#else
+#define EITHER(name, ...) BOTH(name, __VA_ARGS__)
+#endif
+
+static int call(const struct round *r, int which, struct buffer *from, struct buffer *to)
+{
+    int counts[RANKS_MOST], displs[RANKS_MOST], to_counts[RANKS_MOST], to_displs[RANKS_MOST];
+    MPI_Datatype type = from->layout.type, to_type = to->layout.type;
+    int count = (int)r->units * from->layout.per_unit, to_count = (int)r->units * to->layout.per_unit;
+    void *source = from->base[which], *target = to->base[which];
+    switch (r->what) {
+    case BARRIER:
+        return BOTH(Barrier, r->comm);
+    case BCAST:
+        return EITHER(Bcast, target, to_count, to_type, r->root, r->comm);
+    case REDUCE:
+        return EITHER(Reduce, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, r->rank == r->root ? target : NULL, count, type, r->op, r->root, r->comm);
+    case ALLREDUCE:
+        return EITHER(Allreduce, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+    case SCAN:
+        return EITHER(Scan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+    case EXSCAN:
+        return EITHER(Exscan, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+    case REDUCE_SCATTER_BLOCK:
+        return EITHER(Reduce_scatter_block, r->in_place ? MPI_IN_PLACE : source, target, count, type, r->op, r->comm);
+    case REDUCE_SCATTER:
+        for (int i = 0; i < r->ranks; i++)
+            counts[i] = (int)r->counts[i] * from->layout.per_unit;
+        return BOTH(Reduce_scatter, r->in_place ? MPI_IN_PLACE : source, target, counts, type, r->op, r->comm);
+    case GATHER:
+        return EITHER(Gather, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, count, type, target, to_count,
+                      r->rank == r->root ? to_type : MPI_DATATYPE_NULL, r->root, r->comm);
+    case SCATTER:
+        return EITHER(Scatter, source, count, r->rank == r->root ? type : MPI_DATATYPE_NULL, r->in_place && r->rank == r->root ? MPI_IN_PLACE : target, to_count,
+                      to_type, r->root, r->comm);
+    case ALLGATHER:
+        return EITHER(Allgather, r->in_place ? MPI_IN_PLACE : source, count, type, target, to_count, to_type, r->comm);
+    case ALLTOALL:
+        return EITHER(Alltoall, r->in_place ? MPI_IN_PLACE : source, count, type, target, to_count, to_type, r->comm);
+    case GATHERV:
+        lay(r->counts, r->ranks, &to->layout, counts, displs);
+        return BOTH(Gatherv, r->in_place && r->rank == r->root ? MPI_IN_PLACE : source, (int)r->counts[r->rank] * from->layout.per_unit, type, target,
+                    r->rank == r->root ? counts : NULL, r->rank == r->root ? displs : NULL, to_type, r->root, r->comm);
+    case SCATTERV:
+        lay(r->counts, r->ranks, &from->layout, counts, displs);
+        return BOTH(Scatterv, source, r->rank == r->root ? counts : NULL, r->rank == r->root ? displs : NULL, type,
+                    r->in_place && r->rank == r->root ? MPI_IN_PLACE : target, (int)r->counts[r->rank] * to->layout.per_unit, to_type, r->root, r->comm);
+    case ALLGATHERV:
+        lay(r->counts, r->ranks, &to->layout, counts, displs);
+        return BOTH(Allgatherv, r->in_place ? MPI_IN_PLACE : source, (int)r->counts[r->rank] * from->layout.per_unit, type, target, counts, displs, to_type, r->comm);
+    case ALLTOALLV:
+        lay(r->sends, r->ranks, &from->layout, counts, displs);
+        lay(r->receives, r->ranks, &to->layout, to_counts, to_displs);
+#if LARGE_COUNTS
+        if (r->large) {
+            MPI_Count c[RANKS_MOST], tc[RANKS_MOST];
+            MPI_Aint d[RANKS_MOST], td[RANKS_MOST];
+            for (int i = 0; i < r->ranks; i++)
+                c[i] = counts[i], d[i] = displs[i], tc[i] = to_counts[i], td[i] = to_displs[i];
+            return BOTH(Alltoallv_c, r->in_place ? MPI_IN_PLACE : source, c, d, type, target, tc, td, to_type, r->comm);
+        }
+#endif
+        return BOTH(Alltoallv, r->in_place ? MPI_IN_PLACE : source, counts, displs, type, target, to_counts, to_displs, to_type, r->comm);
+    case KINDS:
+        break;
+    }
+    return MPI_ERR_ARG;
+}
+
+static bool reduces(enum what what)
+{
+    return what == REDUCE || what == ALLREDUCE || what == SCAN || what == EXSCAN || what == REDUCE_SCATTER_BLOCK || what == REDUCE_SCATTER;
+}
+
+static bool rooted(enum what what) { return what == REDUCE || what == GATHER || what == GATHERV || what == SCATTER || what == SCATTERV; }
+
+static void play(struct worker *w, long number, MPI_Comm comm)
+{
+    static const MPI_Op BUILT_IN[] = {MPI_SUM, MPI_PROD, MPI_MAX, MPI_MIN, MPI_BXOR, MPI_BAND, MPI_LOR};
+    uint64_t *shared = &w->random.shared, *own = &w->random.own;
+    struct round round = {.what = (enum what)below(shared, KINDS), .comm = comm}, *r = &round;
+    MPI_Comm_rank(comm, &r->rank);
+    MPI_Comm_size(comm, &r->ranks);
+    r->root = below(shared, r->ranks);
+    r->in_place = below(shared, 3) == 0 && r->what != BCAST;
+    r->large = below(shared, 2);
+    r->units = pick(shared, w->most);
+    for (int i = 0; i < r->ranks; i++) {
+        r->counts[i] = below(shared, 4) ? pick(shared, w->most / r->ranks + 1) : 0;
+        r->total += r->counts[i];
+    }
+    // What each sends to each is known to all, as both ends must agree.
+    for (int i = 0; i < r->ranks; i++)
+        for (int j = 0; j < r->ranks; j++) {
+            long units = below(shared, 4) ? pick(shared, w->most / r->ranks + 1) : 0;
+            // In place, what two ranks exchange has one length: the lower one's choice.
+            if (i == r->rank && !(r->in_place && i > j))
+                r->sends[j] = units;
+            if (j == r->rank && !(r->in_place && i > j))
+                r->receives[i] = units;
+            if (r->in_place && i < j && i == r->rank)
+                r->receives[j] = units;
+            if (r->in_place && i < j && j == r->rank)
+                r->sends[i] = units;
+        }
+    // Of a reduction all ranks give the same datatype; else each has its own.
+    uint64_t *choice = reduces(r->what) ? shared : own;
+    int from_layout = below(choice, LAYOUTS), to_layout = reduces(r->what) ? from_layout : below(choice, LAYOUTS);
+    int op = below(shared, 9);
+    r->op = op == 8 ? compose : op == 7 ? add_units : BUILT_IN[op];
+    if (op < 7 && reduces(r->what))
+        from_layout = to_layout = PLAIN;
+    else if (reduces(r->what) && from_layout == PLAIN)
+        from_layout = to_layout = STRIDED;
+    // MPICH's own Allgatherv fails if receivers' datatypes differ, and its own Reduce_scatter of an operation that does not
+    // commute reads the gaps of a datatype: what is left to it would fail here.
+    if (r->what == ALLGATHERV || r->what == ALLGATHER)
+        to_layout = below(shared, LAYOUTS);
+    if (r->op == compose && (r->what == REDUCE_SCATTER || r->what == REDUCE_SCATTER_BLOCK))
+        from_layout = to_layout = CONTIGUOUS;
+    long many = r->units * r->ranks + laid(r->counts, r->ranks) + laid(r->sends, r->ranks) + laid(r->receives, r->ranks);
+    struct buffer from = new_buffer(from_layout, many, own), to = new_buffer(to_layout, many, own);
+    for (int which = 0; which < 2; which++) {
+        int error = call(r, which, &from, &to);
+        CHECK(error == MPI_SUCCESS, "seed %ld round %ld: %s failed with %d", w->seed, number, NAMES[r->what], error);
+    }
+    // The first rank's result of an Exscan is undefined.
+    bool defined = !(r->what == EXSCAN && r->rank == 0) && !(rooted(r->what) && r->what != SCATTER && r->what != SCATTERV && r->rank != r->root);
+    // What follows the result of a Reduce_scatter in place is the MPI's to use.
+    size_t differs = 0, end = to.length;
+    if (r->in_place && (r->what == REDUCE_SCATTER || r->what == REDUCE_SCATTER_BLOCK))
+        end = (size_t)(to.base[0] - to.memory[0]) + (size_t)((r->what == REDUCE_SCATTER ? r->counts[r->rank] : r->units) * to.layout.extent);
+    while (defined && differs < end && to.memory[0][differs] == to.memory[1][differs])
+        differs++;
+    CHECK(!defined || differs == end, "seed %ld round %ld: %s of %ld units (total %ld), layout %d, op %d, root %d, rank %d of %d%s: byte %zu of %zu differs",
+          w->seed, number, NAMES[r->what], r->units, r->total, to_layout, op, r->root, r->rank, r->ranks, r->in_place ? ", in place" : "", differs, to.length);
+    CHECK(!memcmp(from.memory[0], from.memory[1], from.length), "seed %ld round %ld: %s wrote to what it sends", w->seed, number, NAMES[r->what]);
+    drop(&from);
+    drop(&to);
+}
+
+static void *work(void *argument)
+{
+    struct worker *w = argument;
+    int rank, ranks;
+    MPI_Comm_rank(w->world, &rank);
+    MPI_Comm_size(w->world, &ranks);
+    MPI_Comm comm = w->world;
+    uint64_t begin = w->random.shared;
+    for (long i = 0; i < w->rounds; i++) {
+        // Groups of different sizes draw differently often: each round has a sequence of its own.
+        w->random.shared = begin + (uint64_t)i * 7919;
+        next(&w->random.shared);
+        // Now and then another communicator: all ranks in another order, or some of them.
+        if (i % 25 == 0) {
+            if (comm != w->world)
+                MPI_Comm_free(&comm);
+            comm = w->world;
+            int kind = below(&w->random.shared, 4);
+            uint64_t order[RANKS_MOST];
+            for (int k = 0; k < ranks; k++)
+                order[k] = next(&w->random.shared);
+            if (kind == 1)
+                MPI_Comm_split(w->world, 0, (int)(order[rank] % 1000), &comm);
+            else if (kind == 2)
+                MPI_Comm_split(w->world, (int)(order[rank] % 2), rank, &comm);
+            else if (kind == 3)
+                MPI_Comm_dup(w->world, &comm);
+        }
+        play(w, i, comm);
+    }
+    if (comm != w->world)
+        MPI_Comm_free(&comm);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    int provided;
+    program = "far_collectives";
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+    CHECK(argc >= 4, "usage: far_collectives SEED ROUNDS MOST [THREADS]");
+    CHECK(world_size <= RANKS_MOST, "at most %d ranks", RANKS_MOST);
+    long seed = atol(argv[1]), rounds = atol(argv[2]), most = atol(argv[3]);
+    int threads = argc > 4 ? atoi(argv[4]) : 0;
+    make_layouts();
+    struct worker workers[8];
+    pthread_t ids[8];
+    CHECK(threads <= 8 && (threads == 0 || provided == MPI_THREAD_MULTIPLE), "no threads here");
+    for (int i = 0; i < (threads ? threads : 1); i++) {
+        workers[i] = (struct worker){.rounds = rounds, .most = most, .seed = seed};
+        workers[i].random.shared = (uint64_t)seed * 1000 + (uint64_t)i;
+        workers[i].random.own = (uint64_t)seed * 1000 + (uint64_t)i + (uint64_t)(world_rank + 1) * 1000003;
+        workers[i].world = MPI_COMM_WORLD;
+        if (threads)
+            MPI_Comm_dup(MPI_COMM_WORLD, &workers[i].world);
+    }
+    for (int i = 0; i < threads; i++)
+        CHECK(pthread_create(&ids[i], NULL, work, &workers[i]) == 0, "no thread");
+    if (!threads)
+        work(&workers[0]);
+    for (int i = 0; i < threads; i++) {
+        pthread_join(ids[i], NULL);
+        MPI_Comm_free(&workers[i].world);
+    }
+    MPI_Op_free(&compose);
+    MPI_Op_free(&add_units);
+    for (int l = CONTIGUOUS; l < LAYOUTS; l++)
+        MPI_Type_free(&layouts[l].type);
+    return finish("%ld rounds of seed %ld on %d ranks%s", rounds, seed, world_size, threads ? ", in each of several threads" : "");
+}
