@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build wheel install uninstall mpi demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
+.PHONY: help build wheel deb tarball packages install uninstall mpi demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -45,6 +45,10 @@ help:
 	  '             variables: MPICC=mpicc NAME=mpi' \
 	  'make wheel   build/wheel/isthmus-*.whl, for pip, for glibc 2.28 and later: provider, command, C library,' \
   '             header, manual pages and Python binding' \
+	  'make deb     build/deb/isthmus_*.deb, of what make build makes' \
+	  'make tarball build/tarball/isthmus-*.tar.xz, for any folder of a system with glibc 2.28 or later' \
+	  'make packages' \
+	  '             makes and tries all of these, the RPM and the recipes in packaging/: half an hour' \
 	  'make install' \
 	  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
 	  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
@@ -77,6 +81,21 @@ mpi: build
 wheel:
 	@tools/bootstrap.sh base rust manylinux
 	@tools/wheel.sh
+
+deb: build
+	@tools/bootstrap.sh packages
+	@tools/deb.sh
+
+tarball:
+	@tools/bootstrap.sh base rust manylinux
+	@tools/portable.sh
+	@tools/tarball.sh
+
+packages:
+	@tools/bootstrap.sh base rust python manylinux mpich packages
+	@tools/build.sh
+	@tools/portable.sh
+	@tests/packaging/all.py
 
 install uninstall:
 	@PREFIX='$(PREFIX)' LIBDIR='$(or $(LIBDIR),$(PREFIX)/lib)' DESTDIR='$(DESTDIR)' tools/install.sh $@

@@ -23,7 +23,7 @@ cd "$root"
 # shellcheck source=tools/versions.env
 source tools/versions.env
 
-all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites)
+all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites packages)
 further_components=(compile lint fuzz sanitize manylinux)
 check_only=false
 
@@ -43,7 +43,7 @@ main() {
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
+            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | packages | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -133,6 +133,11 @@ want_debian_openmpi() {
 want_suites() {
     want_base
     apt_install apt dpkg libfabric-dev xz-utils
+}
+
+# What makes packages and tries them.
+want_packages() {
+    apt_install debhelper lintian debootstrap rpm
 }
 
 # libFuzzer is C++.
