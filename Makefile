@@ -46,7 +46,7 @@ help:
 	  'make wheel   build/wheel/isthmus-*.whl, for pip, for glibc 2.28 and later: provider, command, C library,' \
   '             header, manual pages and Python binding' \
 	  'make deb     build/deb/isthmus_*.deb, of what make build makes' \
-	  'make tarball build/tarball/isthmus-*.tar.xz, for any folder of a system with glibc 2.28 or later' \
+	  'make tarball build/tarball/isthmus-*.tar.gz, for any folder of a system with glibc 2.28 or later' \
 	  'make packages' \
 	  '             makes and tries all of these, the RPM and the recipes in packaging/: half an hour' \
 	  'make install' \

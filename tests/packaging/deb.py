@@ -8,9 +8,8 @@ fresh Debian. Without root the package is built and checked only. Exit status 0 
 import os
 import subprocess
 import tempfile
-from pathlib import Path
 
-from fresh import ROOT, trial
+from fresh import JOB, ROOT, job, trial
 
 # What apt, dpkg and ldconfig keep of their own.
 OF_SYSTEM = ("var/lib/dpkg", "var/log", "var/cache/ldconfig", "var/cache/debconf", "var/cache/apt", "var/lib/apt", "etc/ld.so.cache")
@@ -22,9 +21,7 @@ SCRIPT = r"""
 export DEBIAN_FRONTEND=noninteractive
 apt-get -qq -o Dir::State::lists=/tmp/none install -y /tmp/lent/deb/isthmus_*.deb >/tmp/said 2>&1 || { cat /tmp/said; exit 1; }
 isthmus --version
-eval "$(isthmus env --mpi mpich --no-shared-memory 2>/dev/null)"
-echo "provider in $FI_PROVIDER_PATH"
-/tmp/lent/mpich/bin/mpiexec -n 2 /tmp/lent/job/ring
+""" + JOB + r"""
 [ ! -d /etc/isthmus ] || stat -c 'folder %n %U:%G %a' /etc/isthmus /etc/isthmus/keys /var/lib/isthmus
 [ ! -e /etc/systemd/system/multi-user.target.wants ] || ls /etc/systemd/system/multi-user.target.wants
 apt-get -qq -o Dir::State::lists=/tmp/none purge -y isthmus >/tmp/said 2>&1 || { cat /tmp/said; exit 1; }
@@ -54,15 +51,8 @@ def main():
     if os.geteuid() != 0:
         print("deb: lintian is silent; installing it in a fresh Debian needs root, and was not tried")
         return
-    mpich = ROOT / "build/mpi/mpich"
-    if not (mpich / "bin/mpicc").exists():
-        raise SystemExit("FAILED: deb: build/mpi/mpich is missing: run tools/bootstrap.sh mpich")
     with tempfile.TemporaryDirectory() as name:
-        job = Path(name) / "job"
-        job.mkdir()
-        subprocess.run([mpich / "bin/mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wl,-rpath,/tmp/lent/mpich/lib", "-o", job / "ring",
-                        ROOT / "tests/mpi/ring.c"], check=True)  # fmt: skip
-        lent = [ROOT / "build/deb", mpich, job]
+        lent = [ROOT / "build/deb", *job(name)]
         check("without systemd", WITHOUT_SYSTEMD + SCRIPT, lent)
         said = check("with systemd's users and folders", SCRIPT, lent)
         require("folder /etc/isthmus/keys root:isthmus 750" in said, "the daemons' folders are not there", said)

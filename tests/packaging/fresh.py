@@ -1,6 +1,6 @@
 """A fresh Debian, as small as debootstrap makes it, for trying packages in.
 
-It is made once, in build/fresh (half a minute). Each trial sees it through an overlay of its own, so that afterwards
+Each is made once, in build/fresh (half a minute). Each trial sees it through an overlay of its own, so that afterwards
 the overlay holds exactly what the trial has changed. Needs root.
 """
 
@@ -11,10 +11,16 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CODENAME = "bookworm"
-FRESH = ROOT / "build/fresh" / CODENAME
+# The newest that packages are made for, and the oldest that there is.
+NEW, OLD = "bookworm", "bullseye"
 # Not in a smallest Debian; they make the daemons' user and folders. Trials without them hide them.
 MORE = ["systemd-standalone-sysusers", "systemd-standalone-tmpfiles"]
+# Two ranks of what job() has lent, over the provider that isthmus finds.
+JOB = """
+eval "$(isthmus env --mpi mpich --no-shared-memory 2>/dev/null)"
+echo "provider in $FI_PROVIDER_PATH"
+/tmp/lent/mpich/bin/mpiexec -n 2 /tmp/lent/job/ring
+"""
 # Stops what is left of a trial with it: it is the first process of its own process namespace.
 INSIDE = """
 set -eu
@@ -41,36 +47,37 @@ done
 """
 
 
-def made():
+def made(codename):
     """The folder of the fresh Debian, which is made where it is missing."""
+    fresh = ROOT / "build/fresh" / codename
     if os.geteuid() != 0:
         raise SystemExit("FAILED: packages are tried in a root of their own, which needs root: run this as root")
-    stamp = FRESH / ".complete"
+    stamp = fresh / ".complete"
     if not stamp.exists():
         if not shutil.which("debootstrap"):
             raise SystemExit("FAILED: debootstrap is missing: run tools/bootstrap.sh packages")
-        shutil.rmtree(FRESH, ignore_errors=True)
-        FRESH.mkdir(parents=True)
-        command = ["debootstrap", "--variant=minbase", f"--include={','.join(MORE)}", CODENAME, FRESH, *mirror()]
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        command = ["debootstrap", "--variant=minbase", f"--include={','.join(MORE)}", codename, fresh, *mirror()]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"FAILED: debootstrap: exit {done.returncode}; its last lines:\n{done.stdout[-2000:]}")
-        shutil.rmtree(FRESH / "var/cache/apt/archives")
+        shutil.rmtree(fresh / "var/cache/apt/archives")
         stamp.touch()
-    return FRESH
+    return fresh
 
 
 def mirror():
-    """Where apt on this machine gets the same Debian, else debootstrap's own choice."""
-    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {CODENAME}"]
+    """Where apt on this machine gets Debian, else debootstrap's own choice."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Component: main", "Origin: Debian"]
     found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     return found.stdout.split()[:1]
 
 
-def trial(script, lent=(), seconds=120):
+def trial(script, lent=(), seconds=120, codename=NEW):
     """Runs a shell script in a fresh Debian. The folders lent are below /tmp/lent there, read-only. Returns what it
     said, and the paths that it has left behind."""
-    fresh = made()
+    fresh = made(codename)
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "script").write_text(script)
         (Path(name) / "trial").mkdir()
@@ -82,3 +89,17 @@ def trial(script, lent=(), seconds=120):
     lines = done.stdout.splitlines()
     left = [line.removeprefix("left: ") for line in lines if line.startswith("left: ")]
     return "\n".join(line for line in lines if not line.startswith("left: ")), left
+
+
+def job(folder, glibc=None):
+    """What JOB needs, as folders to lend; its program is compiled into a folder below this one, for this version of
+    glibc."""
+    mpich, program = ROOT / "build/mpi/mpich", Path(folder) / "job/ring"
+    if not (mpich / "bin/mpicc").exists():
+        raise SystemExit("FAILED: build/mpi/mpich is missing: run tools/bootstrap.sh mpich")
+    program.parent.mkdir()
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wl,-rpath,/tmp/lent/mpich/lib"]
+    zig = f"{ROOT}/build/manylinux/bin/python-zig cc -target {os.uname().machine}-linux-gnu.{glibc}"
+    env = {**os.environ, "MPICH_CC": zig if glibc else "cc"}
+    subprocess.run([mpich / "bin/mpicc", *flags, "-o", program, ROOT / "tests/mpi/ring.c"], check=True, env=env)
+    return [mpich, program.parent]
