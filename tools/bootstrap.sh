@@ -137,7 +137,7 @@ want_suites() {
 
 # What makes packages and tries them.
 want_packages() {
-    apt_install debhelper lintian debootstrap lmod pkg-config rpm
+    apt_install debhelper lintian debootstrap lmod pkg-config rpm rpmlint
 }
 
 # libFuzzer is C++.
