@@ -92,7 +92,7 @@ tarball:
 	@tools/tarball.sh
 
 packages:
-	@tools/bootstrap.sh base rust python manylinux mpich packages
+	@tools/bootstrap.sh base rust python manylinux mpich packages recipes
 	@tools/build.sh
 	@tools/portable.sh
 	@tests/packaging/all.py

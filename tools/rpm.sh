@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 for command in rpmbuild rpmlint; do
     command -v "$command" >/dev/null || {
-        printf 'rpm: error: %s is missing: run "tools/bootstrap.sh packages" first\n' "$command" >&2
+        printf 'rpm: error: %s is missing: run "tools/bootstrap.sh recipes" first\n' "$command" >&2
         exit 1
     }
 done

@@ -61,7 +61,7 @@ def by_its_module(folder):
 def main():
     subprocess.run([ROOT / "tools/tarball.sh"], check=True)
     if not os.path.exists(LMOD):
-        raise SystemExit(f"FAILED: tarball: {LMOD} is missing: run tools/bootstrap.sh packages")
+        raise SystemExit(f"FAILED: tarball: {LMOD} is missing: run tools/bootstrap.sh recipes")
     with tempfile.TemporaryDirectory() as name:
         on_an_older_debian(name)
         by_its_module(Path(name))
