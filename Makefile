@@ -94,8 +94,14 @@ tarball:
 packages:
 	@tools/bootstrap.sh base rust python manylinux mpich packages recipes
 	@tools/build.sh
-	@tools/portable.sh
-	@tests/packaging/all.py
+	@tools/wheel.sh
+	@tests/packaging/wheel.py build/wheel/isthmus-*manylinux*.whl
+	@tests/packaging/deb.py
+	@tests/packaging/tarball.py
+	@tests/packaging/rpm.py
+	@tests/packaging/easybuild.py
+	@tests/packaging/container.py
+	@build/recipes/bin/pycodestyle --max-line-length=120 packaging/spack
 
 install uninstall:
 	@PREFIX='$(PREFIX)' LIBDIR='$(or $(LIBDIR),$(PREFIX)/lib)' DESTDIR='$(DESTDIR)' tools/install.sh $@
@@ -135,7 +141,7 @@ lint:
 	@tools/bootstrap.sh rust python lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	shellcheck -x tools/*.sh .ci/run
+	shellcheck -x tools/*.sh packaging/container/isthmus-container .ci/run
 	cd python && ../build/python/bin/mypy src tests $(patsubst %,../%,$(wildcard examples/python/*.py))
 
 suites:

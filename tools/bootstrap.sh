@@ -141,7 +141,7 @@ want_packages() {
 }
 
 want_recipes() {
-    apt_install lmod pkg-config rpm rpmlint
+    apt_install crun lmod pkg-config podman rpm rpmlint
     # EasyBuild comes as source only, in Python.
     only_binary=:none: want_venv recipes "easybuild-framework==$EASYBUILD_VERSION" "easybuild-easyblocks==$EASYBUILD_VERSION" \
         "pycodestyle==$PYCODESTYLE_VERSION" setuptools
