@@ -48,7 +48,7 @@ put_mpi() {
 }
 
 install_all() {
-    local part library page file
+    local part library page file commit
     for part in bin/isthmus lib/libisthmus-fi.so lib/libisthmus.so include/isthmus.h lib/pkgconfig/isthmus.pc; do
         [[ -e $build/$part ]] || die "$build/$part is missing: run 'make build' first"
     done
@@ -83,6 +83,10 @@ install_all() {
     put 644 LICENSE "$to/share/doc/isthmus/LICENSE"
     put 644 README.md "$to/share/doc/isthmus/README.md"
     put 644 CHANGELOG.md "$to/share/doc/isthmus/CHANGELOG.md"
+    # Which sources these are, where git knows.
+    if commit=$(git describe --always --abbrev=40 --dirty --exclude '*' 2>/dev/null); then
+        put 644 /dev/stdin "$to/share/doc/isthmus/COMMIT" <<<"$commit $(git log -1 --format=%cs)"
+    fi
     mkdir -p "$to/lib/systemd/system" "$to/share/modulefiles/isthmus"
     # Of the daemons; none is enabled.
     for file in isthmus-router isthmus-serve; do
