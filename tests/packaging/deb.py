@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 
-from fresh import JOB, ROOT, job, trial
+from fresh import JOB, ROOT, job, trial, version
 
 # What apt, dpkg and ldconfig keep of their own.
 OF_SYSTEM = ("var/lib/dpkg", "var/log", "var/cache/ldconfig", "var/cache/debconf", "var/cache/apt", "var/lib/apt", "etc/ld.so.cache")
@@ -36,6 +36,7 @@ def require(condition, what, said):
 def check(name, script, lent):
     said, left = trial(script, lent)
     print(f"--- {name}\n{said}")
+    require(version() in said, f"this is not {version()}", said)
     require("provider in /usr/lib/" in said, "isthmus env does not find the package's provider", said)
     require("OK ring" in said, "the two-rank job has not run", said)
     require("isthmus-" not in said.split("OK ring")[1], "a daemon is enabled", said)

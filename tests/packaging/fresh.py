@@ -67,6 +67,12 @@ def made(codename):
     return fresh
 
 
+def version():
+    """The line that `isthmus --version` prints where it was made of these sources."""
+    done = subprocess.run([ROOT / "tools/version.sh"], stdout=subprocess.PIPE, text=True, check=True)
+    return f"isthmus {done.stdout.strip()}"
+
+
 def mirror():
     """Where apt on this machine gets Debian, else debootstrap's own choice."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Component: main", "Origin: Debian"]

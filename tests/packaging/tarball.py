@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from fresh import JOB, OLD, ROOT, job, trial
+from fresh import JOB, OLD, ROOT, job, trial, version
 
 LMOD = "/usr/share/lmod/lmod/libexec/lmod"
 SCRIPT = f"""
@@ -35,6 +35,7 @@ def require(condition, what, said):
 def on_an_older_debian(folder):
     said, left = trial(SCRIPT, [ROOT / "build/tarball", *job(folder, glibc="2.28")], codename=OLD)
     print(said)
+    require(version() in said, f"this is not {version()}", said)
     require(said.count("OK ring") == 2, "the job has not run twice", said)
     require("provider in /opt/a place/" in said and "provider in /opt/moved/" in said, "the provider is not found", said)
     require(not left, "something is left", "\n".join(left))
@@ -50,16 +51,26 @@ def by_its_module(folder):
     command -v isthmus
     cc -o program program.c $(pkg-config --cflags --libs isthmus)
     ./program && echo initialised
+    echo "pages in $MANPATH;"
     """
     env = {"PATH": "/usr/bin:/bin", "MODULEPATH": f"{top}/share/modulefiles", "HOME": str(folder), "LC_ALL": "C"}
     done = subprocess.run(["bash", "-euc", script], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=60, check=False)  # fmt: skip
     print(done.stdout)
+    require(f"pages in {top}/share/man:;" in done.stdout, "man finds its pages, or the system's, no more", done.stdout)
     require("initialised" in done.stdout and f"{top}/bin/isthmus" in done.stdout, "the module does not lead to it", done.stdout)
+
+
+def newer_symbols_are_found():
+    """tools/glibc.sh fails where a file needs more than it may."""
+    file = ROOT / "build/portable/bin/isthmus"
+    done = subprocess.run([ROOT / "tools/glibc.sh", "2.27", file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    require(done.returncode == 1 and "needs glibc 2.28, newer than 2.27" in done.stdout, "tools/glibc.sh lets it pass", done.stdout)
 
 
 def main():
     subprocess.run([ROOT / "tools/tarball.sh"], check=True)
+    newer_symbols_are_found()
     if not os.path.exists(LMOD):
         raise SystemExit(f"FAILED: tarball: {LMOD} is missing: run tools/bootstrap.sh recipes")
     with tempfile.TemporaryDirectory() as name:
