@@ -27,6 +27,7 @@ isthmus ($version-1) unstable; urgency=medium
  -- $(sed -n 's/^Maintainer: //p' packaging/debian/control)  $(LC_ALL=C date -uRd "@$SOURCE_DATE_EPOCH")
 END
 source=$PWD build=${BUILD:-$PWD/build}
+tools/licences.py "$build/THIRD-PARTY"
 (cd "$work" && SOURCE=$source BUILD=$build dpkg-buildpackage --build=binary --no-sign)
 lintian --allow-root --fail-on error,warning --tag-display-limit 0 build/deb/*.deb
 ls -l build/deb/*.deb

@@ -83,6 +83,8 @@ install_all() {
     put 644 LICENSE "$to/share/doc/isthmus/LICENSE"
     put 644 README.md "$to/share/doc/isthmus/README.md"
     put 644 CHANGELOG.md "$to/share/doc/isthmus/CHANGELOG.md"
+    # What packages have to say: tools/licences.py.
+    [[ ! -e $build/THIRD-PARTY ]] || put 644 "$build/THIRD-PARTY" "$to/share/doc/isthmus/THIRD-PARTY"
     # Which sources these are, where git knows.
     if commit=$(git describe --always --abbrev=40 --dirty --exclude '*' 2>/dev/null); then
         put 644 /dev/stdin "$to/share/doc/isthmus/COMMIT" <<<"$commit $(git log -1 --format=%cs)"

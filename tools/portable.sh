@@ -24,5 +24,6 @@ for library in isthmus-ofi isthmus-c; do
 done
 cargo-zigbuild zigbuild --release --locked --target "$triple.$GLIBC_VERSION" -p isthmus
 BUILD=build/portable TARGET=$CARGO_TARGET_DIR/$triple tools/build.sh --collect
+tools/licences.py build/portable/THIRD-PARTY
 tools/glibc.sh "$GLIBC_VERSION" build/portable/bin/isthmus build/portable/lib/libisthmus-fi.so \
     build/portable/lib/libisthmus.so

@@ -21,6 +21,7 @@ SCRIPT = r"""
 export DEBIAN_FRONTEND=noninteractive
 apt-get -qq -o Dir::State::lists=/tmp/none install -y /tmp/lent/deb/isthmus_*.deb >/tmp/said 2>&1 || { cat /tmp/said; exit 1; }
 isthmus --version
+zgrep -q "^rustls " /usr/share/doc/isthmus/THIRD-PARTY.gz
 """ + JOB + r"""
 [ ! -d /etc/isthmus ] || stat -c 'folder %n %U:%G %a' /etc/isthmus /etc/isthmus/keys /var/lib/isthmus
 [ ! -e /etc/systemd/system/multi-user.target.wants ] || ls /etc/systemd/system/multi-user.target.wants

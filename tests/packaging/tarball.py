@@ -18,6 +18,7 @@ mkdir "/opt/a place"
 tar -C "/opt/a place" -xzf /tmp/lent/tarball/isthmus-*.tar.gz
 PATH=$(echo "/opt/a place"/isthmus-*/bin):$PATH
 isthmus --version
+grep -q "^rustls " "/opt/a place"/isthmus-*/share/doc/isthmus/THIRD-PARTY
 {JOB}
 mv "/opt/a place"/isthmus-* /opt/moved
 PATH=/opt/moved/bin:$PATH
@@ -57,7 +58,7 @@ def by_its_module(folder):
     done = subprocess.run(["bash", "-euc", script], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=60, check=False)  # fmt: skip
     print(done.stdout)
-    require(f"pages in {top}/share/man:;" in done.stdout, "man finds its pages, or the system's, no more", done.stdout)
+    require(f"pages in {top}/share/man:" in done.stdout, "man finds its pages, or the system's, no more", done.stdout)
     require("initialised" in done.stdout and f"{top}/bin/isthmus" in done.stdout, "the module does not lead to it", done.stdout)
 
 
