@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The newest that packages are made for, and the oldest that there is.
 NEW, OLD = "bookworm", "bullseye"
 # Not in a smallest Debian; they make the daemons' user and folders. Trials without them hide them.
-MORE = ["systemd-standalone-sysusers", "systemd-standalone-tmpfiles"]
+MORE = {NEW: ["--include=systemd-standalone-sysusers,systemd-standalone-tmpfiles"], OLD: []}
 # Two ranks of what job() has lent, over the provider that isthmus finds.
 JOB = """
 eval "$(isthmus env --mpi mpich --no-shared-memory 2>/dev/null)"
@@ -58,7 +58,7 @@ def made(codename):
             raise SystemExit("FAILED: debootstrap is missing: run tools/bootstrap.sh packages")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        command = ["debootstrap", "--variant=minbase", f"--include={','.join(MORE)}", codename, fresh, *mirror()]
+        command = ["debootstrap", "--variant=minbase", *MORE[codename], codename, fresh, *mirror()]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"FAILED: debootstrap: exit {done.returncode}; its last lines:\n{done.stdout[-2000:]}")
