@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build wheel install uninstall mpi collectives demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
+.PHONY: help build wheel deb tarball packages install uninstall mpi collectives demo demo-routed demo-five test fuzz soak soak-live sanitize lint suites versions bootstrap clean distclean
 
 # Where tools/bootstrap.sh and rustup may have put cargo.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -48,6 +48,10 @@ help:
 	  '             build/lib/collectives/NAME (docs/collectives.md): the same variables' \
 	  'make wheel   build/wheel/isthmus-*.whl, for pip, for glibc 2.28 and later: provider, command, C library,' \
   '             header, manual pages and Python binding' \
+	  'make deb     build/deb/isthmus_*.deb, of what make build makes' \
+	  'make tarball build/tarball/isthmus-*.tar.gz, for any folder of a system with glibc 2.28 or later' \
+	  'make packages' \
+	  '             makes and tries all of these, the RPM and the recipes in packaging/: half an hour' \
 	  'make install' \
 	  '             puts what make build has made, manual pages and a unit for systemd below PREFIX' \
 	  '             (/usr/local), or below DESTDIR for packages; make uninstall takes it away' \
@@ -84,6 +88,27 @@ collectives:
 wheel:
 	@tools/bootstrap.sh base rust manylinux
 	@tools/wheel.sh
+
+deb: build
+	@tools/bootstrap.sh packages
+	@tools/deb.sh
+
+tarball:
+	@tools/bootstrap.sh base rust manylinux
+	@tools/portable.sh
+	@tools/tarball.sh
+
+packages:
+	@tools/bootstrap.sh base rust python manylinux mpich packages recipes
+	@tools/build.sh
+	@tools/wheel.sh
+	@tests/packaging/wheel.py build/wheel/isthmus-*manylinux*.whl
+	@tests/packaging/deb.py
+	@tests/packaging/tarball.py
+	@tests/packaging/rpm.py
+	@tests/packaging/easybuild.py
+	@tests/packaging/container.py
+	@build/recipes/bin/pycodestyle --max-line-length=120 packaging/spack
 
 install uninstall:
 	@PREFIX='$(PREFIX)' LIBDIR='$(or $(LIBDIR),$(PREFIX)/lib)' DESTDIR='$(DESTDIR)' tools/install.sh $@
@@ -123,7 +148,7 @@ lint:
 	@tools/bootstrap.sh rust python lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	shellcheck -x tools/*.sh .ci/run
+	shellcheck -x tools/*.sh packaging/container/isthmus-container .ci/run
 	cd python && ../build/python/bin/mypy src tests $(patsubst %,../%,$(wildcard examples/python/*.py))
 
 suites:

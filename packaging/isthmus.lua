@@ -13,6 +13,8 @@ whatis("URL: https://github.com/isthmus-hpc/isthmus")
 
 prepend_path("PATH", "@PREFIX@/bin")
 prepend_path("MANPATH", "@PREFIX@/share/man")
+-- The empty part stands for the system's own pages, which man would not look for otherwise.
+append_path("MANPATH", "")
 prepend_path("CPATH", "@PREFIX@/include")
 prepend_path("LIBRARY_PATH", "@LIBDIR@")
 prepend_path("LD_LIBRARY_PATH", "@LIBDIR@")

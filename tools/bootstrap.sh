@@ -23,8 +23,8 @@ cd "$root"
 # shellcheck source=tools/versions.env
 source tools/versions.env
 
-all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites)
-further_components=(compile lint fuzz sanitize manylinux)
+all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites packages)
+further_components=(compile recipes lint fuzz sanitize manylinux)
 check_only=false
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -43,7 +43,7 @@ main() {
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
+            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | packages | recipes | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -133,6 +133,18 @@ want_debian_openmpi() {
 want_suites() {
     want_base
     apt_install apt dpkg libfabric-dev xz-utils
+}
+
+# What makes the Debian package and tries it; further down the RPM, the tarball and the recipes.
+want_packages() {
+    apt_install debhelper lintian debootstrap
+}
+
+want_recipes() {
+    apt_install crun lmod pkg-config podman rpm rpmlint
+    # EasyBuild comes as source only, in Python.
+    only_binary=:none: want_venv recipes "easybuild-framework==$EASYBUILD_VERSION" "easybuild-easyblocks==$EASYBUILD_VERSION" \
+        "pycodestyle==$PYCODESTYLE_VERSION" setuptools
 }
 
 # libFuzzer is C++.
@@ -281,7 +293,7 @@ want_venv() {
     rm -rf "$folder"
     mkdir -p "$(dirname "$folder")"
     python3 -m venv "$folder" || die "python3 -m venv failed; install the Debian package python3-venv"
-    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "$@" ||
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary "${only_binary:-:all:}" "$@" ||
         die "pip could not install $*: is the package index within reach?"
     printf '%s' "$wanted" >"$stamp"
 }

@@ -57,7 +57,7 @@ put_collectives() {
 }
 
 install_all() {
-    local part library page file
+    local part library page file commit
     for part in bin/isthmus lib/libisthmus-fi.so lib/libisthmus.so include/isthmus.h lib/pkgconfig/isthmus.pc; do
         [[ -e $build/$part ]] || die "$build/$part is missing: run 'make build' first"
     done
@@ -93,12 +93,22 @@ install_all() {
     put 644 LICENSE "$to/share/doc/isthmus/LICENSE"
     put 644 README.md "$to/share/doc/isthmus/README.md"
     put 644 CHANGELOG.md "$to/share/doc/isthmus/CHANGELOG.md"
+    # What packages have to say: tools/licences.py.
+    [[ ! -e $build/THIRD-PARTY ]] || put 644 "$build/THIRD-PARTY" "$to/share/doc/isthmus/THIRD-PARTY"
+    # Which sources these are, where git knows.
+    if commit=$(git describe --always --abbrev=40 --dirty --exclude '*' 2>/dev/null); then
+        put 644 /dev/stdin "$to/share/doc/isthmus/COMMIT" <<<"$commit $(git log -1 --format=%cs)"
+    fi
     mkdir -p "$to/lib/systemd/system" "$to/share/modulefiles/isthmus"
-    sed "s|/usr/bin/isthmus|$prefix/bin/isthmus|" packaging/isthmus-router.service \
-        >"$to/lib/systemd/system/isthmus-router.service"
+    # Of the daemons; none is enabled.
+    for file in isthmus-router isthmus-serve; do
+        sed "s|/usr/bin/isthmus|$prefix/bin/isthmus|" "packaging/$file.service" >"$to/lib/systemd/system/$file.service"
+    done
+    put 644 packaging/isthmus.sysusers "$to/lib/sysusers.d/isthmus.conf"
+    put 644 packaging/isthmus.tmpfiles "$to/lib/tmpfiles.d/isthmus.conf"
     sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" packaging/isthmus.lua \
         >"$to/share/modulefiles/isthmus/$version.lua"
-    chmod 644 "$to/lib/systemd/system/isthmus-router.service" "$to/share/modulefiles/isthmus/$version.lua"
+    chmod 644 "$to"/lib/systemd/system/isthmus-*.service "$to/share/modulefiles/isthmus/$version.lua"
     [[ -n ${DESTDIR:-} ]] || printf 'install: below %s; run ldconfig if C programs do not find the library\n' "$prefix"
 }
 
@@ -107,7 +117,8 @@ uninstall_all() {
     rm -f "$to"/bin/isthmus{,-cp} "$tolib/isthmus/libisthmus-fi.so" "$tolib"/libisthmus.so{,.[0-9]*} \
         "$to"/include/isthmus{,-mpi}.h "$to/include/isthmus_mpi.f90" "$tolib/pkgconfig/isthmus.pc" \
         "$to"/share/man/man1/isthmus{,-*}.1 "$to"/share/man/man3/isthmus{,_*}.3 \
-        "$to/lib/systemd/system/isthmus-router.service" "$to"/share/modulefiles/isthmus/*.lua \
+        "$to"/lib/systemd/system/isthmus-{router,serve}.service "$to"/lib/{sysusers,tmpfiles}.d/isthmus.conf \
+        "$to"/share/modulefiles/isthmus/*.lua \
         "$to/share/bash-completion/completions/isthmus" "$to/share/zsh/site-functions/_isthmus" \
         "$to/share/fish/vendor_completions.d/isthmus.fish"
     rm -rf "$to/share/isthmus" "$to/share/doc/isthmus"
@@ -123,7 +134,7 @@ uninstall_all() {
     rmdir "$tolib/isthmus" "$tolib/mpi" "$to/share/modulefiles/isthmus" 2>/dev/null || true
 }
 
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+version=$(tools/version.sh)
 case $action in
     install) install_all ;;
     uninstall) uninstall_all ;;

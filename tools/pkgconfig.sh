@@ -9,7 +9,7 @@ root=$(dirname "${BASH_SOURCE[0]}")/..
     echo 'usage: tools/pkgconfig.sh FILE' >&2
     exit 2
 }
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
+version=$("$root/tools/version.sh")
 mkdir -p "${1%/*}"
 cat >"$1" <<END
 prefix=\${pcfiledir}/../..

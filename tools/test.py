@@ -21,6 +21,7 @@ PARTS = {
     "the MPIs": ["tests/run.py", "--suite", *sys.argv[1:]],
     "make build without root": ["tests/packaging/build_without_root.py"],
     "pip install": ["tests/packaging/wheel.py"],
+    "apt install": ["tests/packaging/deb.py"],
     "of what others wrote": ["suites/run.py", "mpich", "--quick", "--lazy"],
 }
 # How the parts begin a line at their end that says what failed, and why. "error" is cargo's, of what does not compile.

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """`pip install mpich mpi4py isthmus` as an ordinary user, and a job over what that has installed.
 
-The wheel is that of tools/wheel.sh --here, of what tools/build.sh has made. The environment is new, and belongs to a user without
+    tests/packaging/wheel.py [WHEEL]
+
+Without WHEEL it is that of tools/wheel.sh --here, of what tools/build.sh has made. The environment is new, and belongs to a user without
 rights; pip fetches MPICH and mpi4py from the package index. Exit status 0 when all holds.
 """
 
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -55,8 +58,11 @@ def require(condition, what, said):
 def main():
     if not (ROOT / "build/python/bin/python").exists():
         raise SystemExit("FAILED: wheel: build/python is missing: run tools/bootstrap.sh python")
-    subprocess.run([ROOT / "tools/wheel.sh", "--here"], check=True, stdout=subprocess.DEVNULL)
-    (wheel,) = (ROOT / "build/wheel").glob(f"isthmus-*-linux_{os.uname().machine}.whl")
+    if sys.argv[1:]:
+        wheel = Path(sys.argv[1])
+    else:
+        subprocess.run([ROOT / "tools/wheel.sh", "--here"], check=True, stdout=subprocess.DEVNULL)
+        (wheel,) = (ROOT / "build/wheel").glob(f"isthmus-*-linux_{os.uname().machine}.whl")
     pinned = versions()
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)

@@ -28,7 +28,7 @@ impl Venv {
         let wheel = wheels.next().expect("a wheel").expect("readable").path();
         let name = wheel.file_name().and_then(|name| name.to_str()).expect("text").to_owned();
         assert!(
-            name.starts_with("isthmus-0.1.0-py3-none-linux_"),
+            name.starts_with(concat!("isthmus-", env!("CARGO_PKG_VERSION"), "-py3-none-linux_")),
             "{name}: for any Python, and this machine"
         );
         good(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(folder.join("venv")));

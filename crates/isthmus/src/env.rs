@@ -103,7 +103,10 @@ pub(crate) fn main(args: Args) -> ExitCode {
         let library = folder.join("collectives").join(args.mpi.name()).join(COLLECTIVES);
         if !library.is_file() {
             let name = args.mpi.name();
-            errln!("isthmus env: {} is missing; build it: make collectives NAME={name} MPICC=mpicc", library.display());
+            errln!(
+                "isthmus env: {} is missing; build it: make collectives NAME={name} MPICC=mpicc",
+                library.display()
+            );
             return ExitCode::FAILURE;
         }
         variables.push(("LD_PRELOAD", library.display().to_string()));
