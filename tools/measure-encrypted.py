@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """What encryption costs lanes: one way, between two hosts that are joined by a cable.
 
+Plain: endpoints that are open, or, by TCP, that never encrypt. Sealed: with keys from the lane's own handshake, as
+between far hosts by default. TLS: with certificates.
+
 The hosts are network namespaces on one pair of Ethernet interfaces (veth), without an emulator, and each
-has one processor; as root. Messages of 1 MiB, 16 under way (isthmus bench stream), plain and encrypted
-runs in turn for each size of packets.
+has one processor; as root. Messages of 1 MiB, 16 under way (isthmus bench stream), runs of each kind in turn for
+each size of packets.
 """
 import argparse
 import contextlib
@@ -17,11 +20,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "measure"))
 from cable import at, hosts, stream  # noqa: E402
 
 AS = "1"
+KINDS = {
+    "plain": {"ADMISSION": "open", "ENCRYPT": "never"},
+    "sealed": {"ENCRYPT": "always"},
+    "tls": {"TLS": "required", "ADMISSION": "open"},
+}
 
 
-def goodput_gbps(args, names, keys, transport, tls):
-    settings = {
-        "TRANSPORT": transport, "TLS": tls, "TLS_CERTIFICATE": f"{keys}/router.pem",
+def goodput_gbps(args, names, keys, kind):
+    settings = KINDS[kind] | {
+        "TRANSPORT": args.transport, "TLS_CERTIFICATE": f"{keys}/router.pem",
         "TLS_KEY": f"{keys}/router.key", "TLS_AUTHORITIES": f"{keys}/as{AS}.pem",
     }
     ends = [at(host, processor, settings) for host, processor in zip(names, args.processors)]
@@ -44,12 +52,13 @@ def main():
         for mtu in args.mtu:
             with contextlib.ExitStack() as stack:
                 names = hosts(mtu, stack)
-                pairs = [[goodput_gbps(args, names, keys, args.transport, tls) for tls in ("off", "required")]
-                         for _ in range(args.rounds)]
-            plain, sealed = ([pair[i] for pair in pairs] for i in (0, 1))
-            print(f"MTU {mtu}, {args.transport}: {statistics.median(plain):.1f} Gb/s plain, "
-                  f"{statistics.median(sealed):.1f} encrypted ({min(sealed):.1f} to {max(sealed):.1f}), "
-                  f"ratio {statistics.median(s / p for p, s in pairs):.2f} (median of {args.rounds} pairs)")
+                rounds = [{kind: goodput_gbps(args, names, keys, kind) for kind in KINDS}
+                          for _ in range(args.rounds)]
+            for kind in KINDS:
+                rates = [one[kind] for one in rounds]
+                ratio = statistics.median(one[kind] / one["plain"] for one in rounds)
+                print(f"MTU {mtu}, {args.transport}, {kind}: {statistics.median(rates):.1f} Gb/s "
+                      f"({min(rates):.1f} to {max(rates):.1f}), {ratio:.2f} of plain (median of {args.rounds})")
 
 
 main()
