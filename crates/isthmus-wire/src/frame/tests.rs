@@ -46,7 +46,7 @@ fn golden_vectors_of_the_handshake() {
         &joined(&[
             &[1],
             b"ISTH",
-            &[2, 0],
+            &[3, 0],
             &ADDRESS,
             &ADDRESS,
             &[0x34, 0x12, 0, 0, 0, 0, 0, 0, 3, 1, 2, 104, 0, 0, 0],
@@ -54,7 +54,7 @@ fn golden_vectors_of_the_handshake() {
     );
     golden(
         Welcome { magic: MAGIC, version: 3, source: address(), credit: 1, payload: 99 },
-        &joined(&[&[2], b"ISTH", &[2, 0], &ADDRESS, &[1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0]]),
+        &joined(&[&[2], b"ISTH", &[3, 0], &ADDRESS, &[1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0]]),
     );
     golden(
         Refuse { magic: MAGIC, version: 4, reason: 1, oldest: 3 },
@@ -71,7 +71,8 @@ fn a_hello_of_an_older_version_is_known_by_its_start() {
     let start = joined(&[&[1], b"ISTH", &[1, 0]]);
     assert_eq!(Frame::decode(&start), Err(FrameError::Version(1)));
     assert_eq!(Frame::decode(&start[..6]), Ok(None));
-    assert_eq!(Frame::decode(&joined(&[&[1], b"ISTH", &[2, 0]])), Ok(None));
+    assert_eq!(Frame::decode(&joined(&[&[1], b"ISTH", &[2, 0]])), Err(FrameError::Version(2)));
+    assert_eq!(Frame::decode(&joined(&[&[1], b"ISTH", &[3, 0]])), Ok(None));
 }
 
 #[test]
