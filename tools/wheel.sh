@@ -50,7 +50,7 @@ mv "$stage/installed/prefix" "$data/data"
 mkdir -p "$data/scripts"
 mv "$data/data/bin/isthmus" "$data/scripts/"
 # A wheel holds no links: the C library by the name that programs load, and the MPI mover's command as a script.
-rm -rf "$data"/data/{bin,lib/systemd,lib/sysusers.d,lib/tmpfiles.d,lib/mpi,share/modulefiles}
+rm -rf "$data"/data/{bin,lib/systemd,lib/sysusers.d,lib/tmpfiles.d,lib/mpi,lib/isthmus/collectives,share/modulefiles}
 cp "$build/lib/pkgconfig/isthmus.pc" "$data/data/lib/pkgconfig/"
 find "$data/data" -type l -delete
 info=$(echo "$root"/*.dist-info)
