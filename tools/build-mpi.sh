@@ -45,7 +45,7 @@ if [[ ! -e $library || ! -e $stamp || $(<"$stamp") != "$wanted" ]]; then
     ln -sfn libisthmus-mpi.so.1 "$library"
     printf '%s' "$wanted" >"$stamp"
 fi
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+version=$(tools/version.sh)
 cat >"$folder/pkgconfig/isthmus-mpi.pc" <<END
 prefix=\${pcfiledir}/../../../..
 libdir=\${pcfiledir}/..

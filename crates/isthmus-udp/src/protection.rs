@@ -6,8 +6,9 @@
 //!
 //! - a [`Session`]: the exporter of one TLS 1.3 session (RFC 8446, 7.5), within which one stream is opened;
 //! - an [`Initial`] secret, which whoever has the acceptor's address knows. As with QUIC's Initial packets (RFC 9001,
-//!   5.2) each stream begins with keys that come from it and from the connection ids, the acceptor's among them, so that
-//!   nobody makes the acceptor use keys again by sending an opening again. Once both ends share a secret of their own,
+//!   5.2), each stream begins with keys that come from this secret and from the connection ids. The acceptor's id is one
+//!   of them: an opening that is sent again gets another id, and so never makes the acceptor use keys twice. Once both
+//!   ends share a secret of their own,
 //!   they change to that ([`crate::Stream::rekey`]). The acceptor does so at once, the opener when it has heard that the
 //!   acceptor did. From then on packets by the initial keys count only if they were sent before the change.
 //!

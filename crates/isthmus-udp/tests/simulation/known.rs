@@ -2,11 +2,12 @@
 //! streams of others.
 
 use isthmus_lab::rng::Rng;
-use isthmus_udp::wire::{Frame, Header, Packet, put_small};
-use isthmus_udp::{Dropped, Event, Initial, Port, PortConfig, StreamId};
+use isthmus_udp::wire::{Header, Packet};
+use isthmus_udp::{Dropped, Event, Initial, PortConfig, StreamId};
 
 use crate::delivery::any_path;
 use crate::net::{By, Net, PathSpec, address, config, initial, seeds, transfer};
+use crate::sealed::{answers, first_packet, plain_opening};
 
 fn known_config(path: &PathSpec) -> PortConfig {
     PortConfig { initial: Some(initial()), ..config(path) }
@@ -47,24 +48,14 @@ fn keys_cost_no_round_trip() {
 fn opening(net: &mut Net, known: &Initial) -> Vec<u8> {
     let now = net.now;
     net.ports[0].open_known(now, address(1), known);
-    let mut packets = Vec::new();
-    net.ports[0].poll_transmit(now, 1, 9_000, &mut packets).expect("it opens");
-    packets
-}
-
-fn answers(port: &mut Port, now: u64) -> usize {
-    let mut out = Vec::new();
-    port.poll_transmit(now, 8, 9_000, &mut out).map_or(0, |transmit| transmit.len)
+    first_packet(&mut net.ports[0], now)
 }
 
 #[test]
 fn who_does_not_know_the_address_gets_no_answer_and_leaves_no_trace() {
     let mut net = known_pair(&PathSpec::default());
     let now = net.now;
-    let mut plain = Vec::new();
-    let header = Header::Open { source: 7, token: [0; 24], window: 1 << 20 };
-    Packet::Numbered { header, number: 0, ack_now: true, checked: false, body: 0 }.encode(&mut plain);
-    put_small(&mut plain, &Frame::Ping);
+    let plain = plain_opening();
     let guessed = opening(&mut net, &Initial::new(b"a guess"));
     let mut altered = opening(&mut net, &initial());
     altered[40] ^= 1;
@@ -87,8 +78,7 @@ fn an_opening_that_comes_again_is_answered_by_other_keys() {
     let mut answers = Vec::new();
     for host in [0, 5, 6] {
         net.ports[1].on_packet(now, now, address(host), &mut packet.clone());
-        let mut out = Vec::new();
-        net.ports[1].poll_transmit(now, 1, 9_000, &mut out).expect("it answers");
+        let out = first_packet(&mut net.ports[1], now);
         let Ok(Packet::Numbered { body, .. }) = Packet::decode(&out) else { panic!("no answer") };
         answers.push(out[body..].to_vec());
     }
@@ -122,8 +112,7 @@ fn both_ends_come_to_use_keys_that_others_who_know_the_address_do_not_have() {
     let now = net.now;
     for (port, id) in ids.into_iter().enumerate() {
         net.ports[port].with(now, id, |stream| stream.write(b"y"));
-        let mut bytes = Vec::new();
-        net.ports[port].poll_transmit(now, 1, 9_000, &mut bytes).expect("there is data");
+        let bytes = first_packet(&mut net.ports[port], now);
         let packet = Packet::decode(&bytes);
         assert!(
             matches!(packet, Ok(Packet::Numbered { header: Header::Data { keyed: true, .. }, .. })),

@@ -57,12 +57,27 @@ fn nothing_of_the_stream_can_be_read_on_the_way() {
 fn opening(net: &mut Net, session: &Session) -> Vec<u8> {
     let now = net.now;
     net.ports[0].open_within(now, address(1), session);
+    first_packet(&mut net.ports[0], now)
+}
+
+/// The packet that a port sends next.
+pub(crate) fn first_packet(port: &mut Port, now: u64) -> Vec<u8> {
     let mut packets = Vec::new();
-    net.ports[0].poll_transmit(now, 1, 9_000, &mut packets).expect("it opens");
+    port.poll_transmit(now, 1, 9_000, &mut packets).expect("it sends");
     packets
 }
 
-fn answers(port: &mut Port, now: u64) -> usize {
+/// One that opens a stream, of somebody who has no keys.
+pub(crate) fn plain_opening() -> Vec<u8> {
+    let mut plain = Vec::new();
+    let header = Header::Open { source: 7, token: [0; 24], window: 1 << 20 };
+    Packet::Numbered { header, number: 0, ack_now: true, checked: false, body: 0 }.encode(&mut plain);
+    put_small(&mut plain, &Frame::Ping);
+    plain
+}
+
+/// Bytes that a port sends at once.
+pub(crate) fn answers(port: &mut Port, now: u64) -> usize {
     let mut out = Vec::new();
     port.poll_transmit(now, 8, 9_000, &mut out).map_or(0, |transmit| transmit.len)
 }
@@ -74,10 +89,7 @@ fn who_has_no_session_gets_no_answer_and_leaves_no_trace() {
     let expected = net.session();
     net.ports[1].expect(now, address(0).ip(), expected.clone());
     // A stranger, plain; one with a session of its own; one that saw the token and has no keys.
-    let mut plain = Vec::new();
-    let header = Header::Open { source: 7, token: [0; 24], window: 1 << 20 };
-    Packet::Numbered { header, number: 0, ack_now: true, checked: false, body: 0 }.encode(&mut plain);
-    put_small(&mut plain, &Frame::Ping);
+    let plain = plain_opening();
     let other = net.session();
     let other = opening(&mut net, &other);
     let mut thief = opening(&mut net, &expected);
