@@ -294,6 +294,19 @@ def broken_lanes(c):
     return f"{words}; cut {'+'.join(map(str, cut))} connections"
 
 
+def die(job, pids):
+    """Kills the last of a job's ranks: the job ends with an error within 60 s. Returns how, and after what time. Seconds."""
+    os.kill(max(pids), signal.SIGKILL)
+    killed = time.monotonic()
+    ended = job.wait(killed - job.began + 60)
+    took = time.monotonic() - killed
+    if ended.timed_out:
+        raise Failure("no end 60 s after a rank was killed")
+    if ended.status == 0:
+        raise Failure("exit 0 though a rank was killed")
+    return ended, took
+
+
 def killed_rank(c):
     """A rank dies: the job ends with an error in bounded time."""
     progress = c.scratch("progress")
@@ -301,18 +314,12 @@ def killed_rank(c):
     try:
         pids = ranks_of(job, 4)
         await_file(progress, job)
-        os.kill(max(pids), signal.SIGKILL)
-        killed = time.monotonic()
-        ended = job.wait(killed - job.began + 60)
+        ended, took = die(job, pids)
     finally:
         job.end()
-    if ended.timed_out:
-        raise Failure("no end 60 s after a rank was killed")
-    if ended.status == 0:
-        raise Failure("exit 0 though a rank was killed")
     if not re.search(r"kill|signal|terminat|abort|exit|error|lost", ended.output, re.I):
         raise Failure(f"no word of why: {last_words(ended.output)}")
-    return f"ended {time.monotonic() - killed:.1f} s after, exit {ended.status}"
+    return f"ended {took:.1f} s after, exit {ended.status}"
 
 
 def only_coupling(c):
