@@ -132,16 +132,16 @@ impl Sharing {
         if self.busy && !at_once && now < self.looked_at + LOOK_US {
             return;
         }
-        let waits = self.group.is_some_and(|group| group.plan.window == 0);
+        let waits = self.group.is_some_and(|group| group.plan.capacity == 0);
         let ends = self.has_dried(now, dry_us(rtt_us));
         if !self.busy || waits || ends {
             self.counts_from = now + rtt_us + rtt_us / 4;
             (self.rate, self.sends_little) = (None, false);
         }
         (self.busy, self.looked_at) = (true, now);
-        let report = Report {
+        let mut report = Report {
             rate: self.rate.unwrap_or(self.might() as u64),
-            in_flight: load.in_flight,
+            in_flight: congestion.claim(load.in_flight, load.waiting),
             flows: 1,
             sends_little: self.sends_little,
         };
@@ -152,7 +152,12 @@ impl Sharing {
         self.flow.deliver(std::mem::take(&mut self.untold));
         self.group = if has_place { self.flow.group(now) } else { None };
         congestion.on_group(now, self.group.as_ref());
-        if let Some(plan) = congestion.plan(load.in_flight) {
+        let claim = congestion.claim(load.in_flight, load.waiting);
+        if has_place && claim != report.in_flight {
+            report.in_flight = claim;
+            self.flow.tell(now, report);
+        }
+        if let Some(plan) = congestion.plan() {
             self.flow.teach(now, &plan);
             load.loss.iter().for_each(|loss| self.flow.teach_loss(*loss));
         }

@@ -79,10 +79,14 @@ pub trait CongestionControl: Send + std::fmt::Debug {
     /// What it is to do among the flows of this host that use its path, which are planned for together;
     /// `None`: it goes by itself.
     fn on_group(&mut self, _now: Micros, _group: Option<&Group>) {}
-    /// What it plans for all of them, with so many bytes (wire) of its own under way; `None` where it knows of no
-    /// others.
-    fn plan(&self, _in_flight: u64) -> Option<Plan> {
+    /// What it plans for all of them; `None` where it knows of no others.
+    fn plan(&self) -> Option<Plan> {
         None
+    }
+    /// What it takes of the window of all of them, with so many bytes (wire) of its own under way and so many that wait
+    /// to be sent.
+    fn claim(&self, in_flight: u64, _waiting: u64) -> u64 {
+        in_flight
     }
     /// Begins with a capacity that was known lately. Bytes/s (wire).
     fn recall(&mut self, capacity: u64, rtt_us: Micros);

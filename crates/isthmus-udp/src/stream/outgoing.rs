@@ -77,7 +77,9 @@ impl Stream {
             return None;
         }
         let size = self.payload().min(most.unwrap_or(usize::MAX));
-        self.look_around(now, false);
+        // After a pause others' shares are no longer what they were.
+        let resumes = self.dry && self.sending.has_work();
+        self.look_around(now, resumes);
         let load = self.next_load(now, size, most.is_none())?;
         let start = out.len();
         self.build(now, size, load, out);

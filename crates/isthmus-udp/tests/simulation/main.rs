@@ -21,6 +21,7 @@ mod ramp;
 mod sealed;
 mod seeds;
 mod stalls;
+mod steps;
 mod tails;
 mod together;
 mod trickle;

@@ -6,7 +6,7 @@ use isthmus_ledger::{Group, Plan};
 use super::round::Round;
 use super::{ADOPTED_PACKETS, ALL_MOST, HINT_MOST, PACKETS_MORE, Phase, Rate};
 use crate::Micros;
-use crate::congestion::{AckSample, CongestionControl};
+use crate::congestion::{AckSample, CongestionControl, per_second};
 
 /// Least time over which what others delivered is counted. Microseconds.
 const OTHERS_US: Micros = 8_000;
@@ -48,14 +48,20 @@ impl Rate {
 
     /// Whether a round took long enough to tell what others delivered meanwhile: they say so a little late.
     pub(super) fn is_long(&self, now: Micros, round: &Round) -> bool {
-        self.group.is_none_or(|group| group.count == 1)
-            || round.since.is_some_and(|since| now - since >= self.others_least_us())
+        let alone = self.group.is_none_or(|group| group.count == 1) && self.by_others(round) == 0;
+        alone || round.since.is_some_and(|since| now - since >= self.others_least_us())
     }
 
     /// What others delivered in a round. Bytes (wire).
-    fn by_others(&self, round: &Round) -> u64 {
-        let all = self.delivered().wrapping_sub(round.delivered_before);
-        all.saturating_sub(round.acked_bytes)
+    pub(super) fn by_others(&self, round: &Round) -> u64 {
+        let (Some(group), Some(_)) = (&self.group, round.since) else { return 0 };
+        group.delivered.wrapping_sub(round.delivered_before).saturating_sub(round.acked_bytes)
+    }
+
+    /// What all delivered in a round, at least: others may have told of it later. Bytes/s (wire).
+    pub(super) fn of_all_at_least(&self, now: Micros, round: &Round) -> f64 {
+        let us = now.saturating_sub(round.since.unwrap_or(now)).max(self.others_least_us());
+        per_second(round.acked_bytes + self.by_others(round), us)
     }
 
     fn others_least_us(&self) -> Micros {
@@ -92,6 +98,7 @@ impl Rate {
         let own = self.role == Role::Alone && matches!(self.phase, Phase::Shared(_) | Phase::Probe(_));
         if plan.capacity == 0 || own {
             self.hint = self.hint.max(plan.pace as f64);
+            self.proven = self.proven.max(plan.window as f64);
             return;
         }
         if self.role == Role::Follows || matches!(self.phase, Phase::Start) {
@@ -134,16 +141,13 @@ impl Rate {
     }
 
     /// What this flow plans for all, if it leads.
-    pub(super) fn plan_for_all(&self, in_flight: u64) -> Option<Plan> {
+    pub(super) fn plan_for_all(&self) -> Option<Plan> {
         if self.role != Role::Leads {
             return None;
         }
         let (loss, rtt_us) = (self.chance(), self.rtt_least_us);
         if matches!(self.phase, Phase::Start) {
-            let (pace, window) = match self.is_past_burst(in_flight) {
-                true => (self.hint as u64, self.window_of_all() as u64),
-                false => (self.hint as u64, 0),
-            };
+            let (pace, window) = (self.hint as u64, self.window_of_all() as u64);
             return Some(Plan { capacity: 0, pace, window, loss, rtt_us });
         }
         let (pace, window) = (self.pace_of_all() as u64, self.window_of_all() as u64);

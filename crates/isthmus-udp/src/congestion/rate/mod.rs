@@ -171,6 +171,8 @@ pub struct Rate {
     hint: f64,
     /// What bursts in start-up have shown that made no queue.
     bursts: Bursts,
+    /// What may be under way in start-up, as far as all flows of the host have shown it. Bytes (wire).
+    proven: f64,
     /// The round trip, smoothed, and its least.
     rtt_us: Micros,
     rtt_least_us: Micros,
@@ -242,6 +244,7 @@ impl Rate {
             capacity: 0.0,
             hint: 0.0,
             bursts: Bursts::default(),
+            proven: 0.0,
             rtt_us: 0,
             rtt_least_us: 0,
             packet_bytes: 1_500,
@@ -287,7 +290,8 @@ impl Rate {
             Phase::Start => {
                 let hinted = self.hint * round_us as f64 / 1e6;
                 let shown = self.bursts.window(&self.limits, round_us);
-                self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.first_window() as f64)
+                let known = self.path_bytes(2 * round_us).max(hinted).max(shown).max(self.proven);
+                known.max(self.first_window() as f64)
             }
             Phase::Cruise if self.is_modelled => {
                 self.path_bytes(self.model.window_us(round_us + self.queue_us(), self.rtt_least_us))
@@ -453,6 +457,27 @@ impl Rate {
     /// path another one before then would make the queue overflow.
     fn patience(&self) -> u32 {
         u32::from(STEP_QUEUE_US < STEP_NEAR * self.rtt_least_us as f64)
+    }
+
+    /// Takes in an acknowledgement where this flow's plan counts.
+    fn on_sample(&mut self, sample: &AckSample) {
+        self.hear_reader(sample);
+        let sample = &AckSample { in_flight: sample.in_flight + self.others_in_flight(), ..*sample };
+        self.round.note(sample, 3 * self.queue_us(), self.delivered());
+        if sample.round_ended {
+            self.round_at = sample.now;
+        }
+        if matches!(self.phase, Phase::Start) {
+            return self.on_start(sample);
+        }
+        let rtt_us = sample.rtt_least_us;
+        let least_us = (ROUND_QUANTA * quantum_us(rtt_us)).max(ROUND_RTTS * rtt_us).min(ROUND_US);
+        let old_enough = self.round.since.is_some_and(|since| sample.now - since >= least_us);
+        if sample.round_ended && (old_enough || sample.rtt_us >= least_us) {
+            self.judge(sample);
+        } else {
+            self.feed(sample, false);
+        }
     }
 
     /// A round trip has passed.
@@ -649,25 +674,10 @@ impl CongestionControl for Rate {
             let most = if is_short(sample.rtt_least_us) { self.slack_us() } else { 0 };
             self.back_us = ((7 * self.back_us + back) / 8).min(most);
         }
-        if self.role == Role::Follows {
-            return;
-        }
-        self.hear_reader(sample);
-        let sample = &AckSample { in_flight: sample.in_flight + self.others_in_flight(), ..*sample };
-        self.round.note(sample, 3 * self.queue_us(), self.delivered());
-        if sample.round_ended {
-            self.round_at = sample.now;
-        }
-        if matches!(self.phase, Phase::Start) {
-            return self.on_start(sample);
-        }
-        let rtt_us = sample.rtt_least_us;
-        let least_us = (ROUND_QUANTA * quantum_us(rtt_us)).max(ROUND_RTTS * rtt_us).min(ROUND_US);
-        let old_enough = self.round.since.is_some_and(|since| sample.now - since >= least_us);
-        if sample.round_ended && (old_enough || sample.rtt_us >= least_us) {
-            self.judge(sample);
-        } else {
-            self.feed(sample, false);
+        match (self.role, &self.group) {
+            (Role::Follows, Some(group)) if group.plan.capacity == 0 => self.on_start_of_all(sample),
+            (Role::Follows, _) => {}
+            _ => self.on_sample(sample),
         }
     }
 
@@ -678,9 +688,10 @@ impl CongestionControl for Rate {
 
     fn window_bytes(&self) -> u64 {
         match (self.role, &self.group) {
-            (Role::Follows, Some(group)) if group.plan.window == 0 => {
-                // Somebody is finding out what there is.
-                PACKETS_WAITING * self.packet_bytes
+            (Role::Follows, Some(group)) if group.plan.capacity == 0 => {
+                // Somebody is finding out what there is, and goes first.
+                let left = group.plan.window.saturating_sub(group.others_in_flight);
+                left.max(PACKETS_WAITING * self.packet_bytes)
             }
             (Role::Follows, Some(group)) => self.part_of_window(group.plan.window as f64),
             _ if matches!(self.phase, Phase::Start) => self.window_of_all() as u64,
@@ -690,7 +701,7 @@ impl CongestionControl for Rate {
 
     fn pace(&self) -> u64 {
         let all = match (self.role, &self.group) {
-            (Role::Follows, Some(group)) if group.plan.pace > 0 => {
+            (Role::Follows, Some(group)) if group.plan.capacity > 0 => {
                 group.plan.pace.min(self.limits.cap) as f64
             }
             (Role::Follows, Some(_)) => self.limits.first_pace as f64,
@@ -706,19 +717,36 @@ impl CongestionControl for Rate {
 
     fn pace_after(&self, in_flight: u64) -> u64 {
         // The burst that tells the rate goes first; what follows is not to overflow a queue.
-        if self.role != Role::Follows && self.is_past_burst(in_flight) {
-            ((self.hint * self.own_share()) as u64).min(self.pace()).max(1)
-        } else {
-            self.pace()
-        }
+        let all = match (self.role, &self.group) {
+            (Role::Follows, Some(group)) if group.plan.capacity == 0 => {
+                let is_past = in_flight + group.others_in_flight > self.first_window();
+                let grown = per_second(group.plan.window, self.rtt_least_us);
+                let hint = group.plan.pace as f64;
+                // What slow start paces by.
+                let all = if hint < 0.9 * grown { 2.0 * grown } else { hint };
+                Some(all).filter(|all| is_past && *all > 0.0)
+            }
+            (Role::Follows, _) => None,
+            _ => Some(self.hint).filter(|_| self.is_past_burst(in_flight)),
+        };
+        all.map_or(self.pace(), |all| ((all * self.own_share()) as u64).min(self.pace()).max(1))
     }
 
     fn on_group(&mut self, now: Micros, group: Option<&Group>) {
         self.join(now, group);
     }
 
-    fn plan(&self, in_flight: u64) -> Option<Plan> {
-        self.plan_for_all(in_flight)
+    fn plan(&self) -> Option<Plan> {
+        self.plan_for_all()
+    }
+
+    fn claim(&self, in_flight: u64, waiting: u64) -> u64 {
+        let begins = match (self.role, &self.group) {
+            (Role::Follows, Some(group)) => group.plan.capacity == 0,
+            _ => matches!(self.phase, Phase::Start) && !self.is_past_burst(in_flight),
+        };
+        // What goes at once would come as a surprise to the others.
+        if begins { (in_flight + waiting).min(self.window_bytes()).max(in_flight) } else { in_flight }
     }
 
     fn hold(&mut self, cap: u64) {

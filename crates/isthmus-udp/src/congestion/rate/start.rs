@@ -31,6 +31,30 @@ const LINE_UNKNOWN: f64 = 125e6;
 impl Rate {
     /// Start-up: looks at the flight as it arrives.
     pub(super) fn on_start(&mut self, sample: &AckSample) {
+        self.watch_queue(sample);
+        // Who is not held up by the queue tells nothing of it: others may have made it.
+        if !self.had_enough(&self.train, self.by_others(&self.train)) && !self.train.is_train {
+            self.train = Round::default();
+        }
+        let long = self.tells_of_all(sample, &self.train);
+        if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
+            self.take_train(sample);
+        } else if sample.round_ended && (self.round.span_us >= TRAIN_US || !is_short(sample.rtt_least_us)) {
+            self.end_round_of_start(sample);
+        }
+    }
+
+    /// Start-up of one who waits for another's plan: what arrives tells it as much, should it plan next.
+    pub(super) fn on_start_of_all(&mut self, sample: &AckSample) {
+        self.round.note(sample, 3 * self.queue_us(), self.delivered());
+        self.watch_queue(sample);
+        if sample.round_ended {
+            self.round = Round::default();
+        }
+    }
+
+    /// Sees what arrives behind a queue.
+    fn watch_queue(&mut self, sample: &AckSample) {
         if let Some(queue) = sample.queue_us {
             let rtt_us = sample.rtt_least_us;
             // What little goes at first on a short path makes no more.
@@ -45,7 +69,9 @@ impl Rate {
         if empty || self.round.lost == 0 && held_up {
             self.queued = self.queued.min(1);
         }
-        if self.queued < 2 {
+        // What others delivered is counted by the clock, in which there was a pause.
+        let paused = sample.resumed && self.by_others(&self.train) > 0;
+        if self.queued < 2 || paused {
             self.train = Round::default();
             self.beginning = self.round.losses();
             self.bursts.note(sample, self.queued == 0, self.first_window() / 4);
@@ -55,35 +81,47 @@ impl Rate {
             let sample = &AckSample { resumed: sample.resumed || pauses, ..*sample };
             self.train.note(sample, 3 * self.queue_us(), self.delivered());
         }
-        // Who is not held up by the queue tells nothing of it: others may have made it.
-        if !self.had_enough(&self.train) && !self.train.is_train {
-            self.train = Round::default();
+        self.learn_of_others(sample);
+    }
+
+    fn end_round_of_start(&mut self, sample: &AckSample) {
+        let round = std::mem::take(&mut self.round);
+        let rate = per_second(round.bytes, round.span_us);
+        if round.tells_rate() && rate > self.capacity && self.had_enough(&round, 0) && !round.is_train {
+            let most = LEAP * per_second(round.bytes, sample.rtt_us);
+            self.capacity = rate.min(most).max(self.capacity);
         }
-        let long = self.tells_of_all(sample, &self.train);
-        if long && self.train.tells_rate() && self.train.losses().all >= START_PACKETS {
-            self.take_train(sample);
-        } else if sample.round_ended && (self.round.span_us >= TRAIN_US || !is_short(sample.rtt_least_us)) {
-            let round = std::mem::take(&mut self.round);
-            let rate = per_second(round.bytes, round.span_us);
-            if round.tells_rate() && rate > self.capacity && self.had_enough(&round) && !round.is_train {
-                let most = LEAP * per_second(round.bytes, sample.rtt_us);
-                self.capacity = rate.min(most).max(self.capacity);
+        if round.tells_rate() && self.had_enough(&round, 0) && !round.is_train {
+            self.full_rounds = if rate > FULL_GROWTH * self.full_rate { 0 } else { self.full_rounds + 1 };
+            self.full_rate = self.full_rate.max(rate);
+            if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MOST && self.may_doubt() {
+                self.capacity = self.of_all(sample.now, &round, rate);
+                self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity));
+                self.model_path(sample.now);
+                self.skip = FLIGHT_ROUNDS;
+                return;
             }
-            if round.tells_rate() && self.had_enough(&round) && !round.is_train {
-                self.full_rounds = if rate > FULL_GROWTH * self.full_rate { 0 } else { self.full_rounds + 1 };
-                self.full_rate = self.full_rate.max(rate);
-                if self.full_rounds >= FULL_ROUNDS && round.loss() > CHANCE_MOST && self.may_doubt() {
-                    self.capacity = self.of_all(sample.now, &round, rate);
-                    self.trial = Some(Trial::new(round.loss(), 0.0, self.capacity));
-                    self.model_path(sample.now);
-                    self.skip = FLIGHT_ROUNDS;
-                    return;
-                }
-            }
-            let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
-            if self.capacity >= FULL * most {
-                self.fill(sample.now, most);
-            }
+        }
+        let most = self.bursts.rate(&self.limits).unwrap_or(f64::MAX).min(self.limits.cap as f64);
+        if self.capacity >= FULL * most {
+            self.fill(sample.now, most);
+        }
+    }
+
+    /// What flows of the host delivered together, each of them too little to tell anything: the next who leads, and all,
+    /// begin with it. Behind a queue that is at least the bottleneck's rate; where there was none, twice as much may be
+    /// under way the next time (slow start, RFC 5681).
+    fn learn_of_others(&mut self, sample: &AckSample) {
+        if self.group.is_none() {
+            return;
+        }
+        if self.train.tells_rate() && !self.train.is_train {
+            let own = per_second(self.train.bytes, self.train.span_us);
+            self.hint = self.hint.max(own).max(self.of_all_at_least(sample.now, &self.train));
+        }
+        if self.round.lost == 0 && self.queued == 0 {
+            let all = (self.round.acked_bytes + self.by_others(&self.round)) as f64;
+            self.proven = self.proven.max(2.0 * all.min(self.window_of_all()));
         }
     }
 
@@ -104,6 +142,12 @@ impl Rate {
             self.train = Round::default();
             return;
         }
+        // What flows that are planned for together have delivered before, the path carries, whoever's packets came between
+        // this one's meanwhile.
+        let shared = self.group.is_some_and(|group| group.count > 1);
+        // Of what none of them has seen all, more may be there.
+        self.unsure = shared && rate >= self.hint;
+        let rate = if shared && !starved { rate.max(self.hint) } else { rate };
         // Who comes while another's queue overflows sees next to nothing arrive.
         let flight = per_second(self.first_window() / 4, sample.rtt_us);
         let loss = self.train.loss().min(LOST_START);
@@ -122,7 +166,6 @@ impl Rate {
         let excess = (loss - 2.0 * variance.sqrt()).max(0.0);
         self.trial = Some(Trial::new(excess, self.chance(), whole)).filter(|_| loss > EXCESS_LEAST);
         self.reset_step();
-        self.unsure = self.hint == 0.0 && self.group.is_some_and(|group| group.count > 1);
         if self.unsure {
             self.step = STEP_FULL;
         }
@@ -133,12 +176,12 @@ impl Rate {
         self.enter(sample.now, Phase::Cruise);
     }
 
-    /// Whether as much was there to be sent as might have gone: of less the rate says nothing. Where the end of much
-    /// was lost, it was rather a short queue that dropped it.
-    fn had_enough(&self, round: &Round) -> bool {
+    /// Whether as much was there to be sent as might have gone, with so many bytes of others: of less the rate says
+    /// nothing. Where the end of much was lost, it was rather a short queue that dropped it.
+    fn had_enough(&self, round: &Round, others: u64) -> bool {
         let little = 4 * round.bytes < self.first_window();
         let limited = round.app_limited || round.app_limited_lost && little;
-        !limited || round.bytes >= self.first_window()
+        !limited || round.bytes + others >= self.first_window()
     }
 
     /// The path is as full as bursts have shown that it can be, or as it may be, and no queue stands: what more it
