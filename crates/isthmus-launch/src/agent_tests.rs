@@ -1,0 +1,1 @@
+//! Whole jobs in memory: agents, and the letters between them.
