@@ -1044,7 +1044,8 @@ impl Agent {
             Request::Init => {
                 own.initialised = true;
                 own.finalised = false;
-                Reply::Init
+                self.act(Action::Reply { rank, reply: Reply::Init, thread });
+                return self.check_absent(now);
             }
             Request::FullInit => {
                 Reply::FullInit { rank: start.first + rank, size: start.size, appnum: start.appnum }
@@ -1160,6 +1161,10 @@ impl Agent {
         if silent {
             return self.fail_rank(now, rank, "ended without MPI_Finalize".to_owned(), 1);
         }
+        self.check_absent(now);
+        if self.is_over() {
+            return;
+        }
         if self.ranks.iter().all(|rank| rank.ended) {
             if let Some(own) =
                 self.head.iter_mut().flat_map(|head| &mut head.members).flatten().find(|m| m.link.is_none())
@@ -1175,6 +1180,14 @@ impl Agent {
             }
         }
         self.check_fence(now);
+    }
+
+    /// MPI_Init needs all ranks: one that has ended without it would be waited for in vain.
+    fn check_absent(&mut self, now: Duration) {
+        let absent = self.ranks.iter().position(|rank| rank.ended && !rank.initialised);
+        if let Some(rank) = absent.filter(|_| self.ranks.iter().any(|rank| rank.initialised)) {
+            self.fail_rank(now, rank as u32, "ended without MPI_Init, which others call".to_owned(), 1);
+        }
     }
 
     /// Goes on where all ranks below have ended well.
