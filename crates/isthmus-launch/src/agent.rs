@@ -17,24 +17,26 @@
 //! up the tree once, and comes down once with that of all others. So a fence costs one round trip between the
 //! parts, however many ranks there are.
 //!
-//! The first failure that reaches the hub ends the job. The hub waits [`GRACE`] for a better one: when a
+//! The first failure that reaches the hub ends the job. The hub waits up to [`GRACE_ERROR`] for a better one: when a
 //! process dies, ranks elsewhere may report the loss of their peer sooner than the tree reports its cause.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::failure::{Ended, Failure, signal_name};
+use crate::failure::{Ended, Failure, Kind, signal_name};
 use crate::letter::{
     Hello, JOB_MAX, Letter, PARTS_MAX, Question, RANKS_MAX, Role, Start, VERSION, World, puts,
 };
 use crate::nodes;
 use crate::pmi::{Asked, KEY_MAX, Reply, Request, VALUE_MAX};
 
-/// How long the hub waits for a failure that explains the first one. Detecting a dead process takes a few
-/// round trips.
+/// How long the hub waits for what explains that a rank was killed, such as SIGTERM for its `isthmus run`.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long others wait for the hub's word after a failure of their own. More than [`GRACE`] and a round trip.
-const VERDICT: Duration = Duration::from_millis(1500);
+/// How long the hub waits for what explains an error of a rank. A rank that talks to a process that is gone
+/// may notice it a second before the tree does, which tries for 2.3 s to reach it.
+const GRACE_ERROR: Duration = Duration::from_millis(2000);
+/// How long others wait for the hub's word after a failure of their own: [`GRACE_ERROR`], and a round trip.
+const VERDICT: Duration = Duration::from_millis(2800);
 /// When to say for what is waited.
 const NOTICE: Duration = Duration::from_secs(2);
 /// Most bytes that the key-value space may have. A world of 100,000 ranks has some 50 MB.
@@ -169,13 +171,13 @@ struct Hub {
 /// Who asked about a name.
 #[derive(Debug)]
 enum Asker {
-    Rank { rank: u32, thread: Option<String>, kind: Kind },
+    Rank { rank: u32, thread: Option<String>, about: About },
     Link(Link),
 }
 
 /// What the answer to a question is about.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum About {
     Publish,
     Unpublish,
     LookUp,
@@ -651,45 +653,51 @@ impl Agent {
 
     /// Something failed at this process, and not a rank of it.
     fn fail_own(&mut self, now: Duration, why: String) {
-        let failure = Failure { part: self.me.part, rank: None, host: self.me.host.clone(), why, status: 1 };
+        let failure = Failure {
+            part: self.me.part,
+            rank: None,
+            host: self.me.host.clone(),
+            why,
+            status: 1,
+            kind: Kind::Gone,
+        };
         self.fail(now, failure);
     }
 
-    fn fail_rank(&mut self, now: Duration, rank: u32, why: String, status: u8) {
+    fn fail_rank(&mut self, now: Duration, rank: u32, why: String, status: u8, kind: Kind) {
         let first = self.start.as_ref().map_or(0, |start| start.first);
         let host = self.me.host.clone();
-        self.fail(now, Failure { part: self.me.part, rank: Some(first + rank), host, why, status });
-    }
-
-    /// Whether the first explains the second: processes that are gone, and signals, explain what ranks say.
-    fn explains(one: &Failure, other: &Failure) -> bool {
-        let weight = |failure: &Failure| match failure.rank {
-            None => 2,
-            Some(_) if failure.status > 128 => 1,
-            Some(_) => 0,
-        };
-        weight(one) > weight(other)
+        self.fail(now, Failure { part: self.me.part, rank: Some(first + rank), host, why, status, kind });
     }
 
     /// A failure, here or below: ends the ranks at once, and lets the hub decide what is told.
     fn fail(&mut self, now: Duration, failure: Failure) {
         match &mut self.phase {
             Phase::Over => {}
-            Phase::Failing { best, .. } => {
-                if Self::explains(&failure, best) {
+            Phase::Failing { best, until } => {
+                if failure.kind > best.kind {
+                    // Nothing explains it better.
+                    *until = now;
                     *best = failure.clone();
                     self.report(failure);
                 }
             }
             Phase::Gathering | Phase::Running => {
-                let patience = if self.hub.is_some() { GRACE } else { VERDICT };
+                let patience = match (&self.hub, failure.kind) {
+                    (None, _) => VERDICT,
+                    (Some(_), Kind::Error) => GRACE_ERROR,
+                    (Some(_), Kind::End) => GRACE,
+                    (Some(_), Kind::Gone) => Duration::ZERO,
+                };
                 self.phase = Phase::Failing { best: failure.clone(), until: now + patience };
                 self.act(Action::Kill);
                 match (&self.hub, &self.up) {
                     (None, Some(_)) => self.report(failure),
-                    // Nothing that explains it can come where nothing runs.
+                    // Nothing that explains it can come where nothing runs, or nobody else is there.
                     (None, None) => self.end(failure),
-                    (Some(_), _) if self.start.is_none() => self.end(failure),
+                    (Some(_), _) if self.start.is_none() || patience.is_zero() || self.below().is_empty() => {
+                        self.end(failure)
+                    }
                     (Some(_), _) => {}
                 }
             }
@@ -741,10 +749,10 @@ impl Agent {
                 host,
                 why: format!("is gone: its isthmus run, {role}, ended or is out of reach ({why})"),
                 status: 1,
+                kind: Kind::Gone,
             };
             return match &self.phase {
-                // What happened here may have been its end, too, or not.
-                Phase::Failing { best, .. } => self.end(best.clone()),
+                Phase::Failing { best, .. } if best.kind >= failure.kind => self.end(best.clone()),
                 _ => self.end(failure),
             };
         }
@@ -759,6 +767,7 @@ impl Agent {
                         host: part.host,
                         why: format!("is gone: its isthmus run ended or is out of reach ({why})"),
                         status: 1,
+                        kind: Kind::Gone,
                     });
                 }
             }
@@ -775,6 +784,7 @@ impl Agent {
                             "lost a process: isthmus run number {index} ended or is out of reach ({why})"
                         ),
                         status: 1,
+                        kind: Kind::Gone,
                     });
                 }
             }
@@ -788,7 +798,14 @@ impl Agent {
     pub(crate) fn signalled(&mut self, now: Duration, number: i32) {
         let status = Ended::Signal(number).status();
         let why = format!("was told to end: its isthmus run received {}", signal_name(number));
-        let failure = Failure { part: self.me.part, rank: None, host: self.me.host.clone(), why, status };
+        let failure = Failure {
+            part: self.me.part,
+            rank: None,
+            host: self.me.host.clone(),
+            why,
+            status,
+            kind: Kind::Gone,
+        };
         self.fail(now, failure);
     }
 
@@ -1021,11 +1038,11 @@ impl Agent {
     fn pass_answer(&mut self, answer: Option<String>) {
         match self.askers.pop_front() {
             Some(Asker::Link(link)) => self.act(Action::Send(link, Letter::Answer(answer))),
-            Some(Asker::Rank { rank, thread, kind }) => {
-                let reply = match kind {
-                    Kind::Publish => Reply::Publish(answer.is_some()),
-                    Kind::Unpublish => Reply::Unpublish(answer.is_some()),
-                    Kind::LookUp => Reply::LookUp(answer),
+            Some(Asker::Rank { rank, thread, about }) => {
+                let reply = match about {
+                    About::Publish => Reply::Publish(answer.is_some()),
+                    About::Unpublish => Reply::Unpublish(answer.is_some()),
+                    About::LookUp => Reply::LookUp(answer),
                 };
                 self.act(Action::Reply { rank, reply, thread });
             }
@@ -1089,23 +1106,34 @@ impl Agent {
                 } else {
                     format!(": {message}")
                 };
+                // MPI libraries end a job by the same call, with codes that no process can end with.
+                let kind = if (0..=255).contains(&code) { Kind::End } else { Kind::Error };
                 // The low byte is what a process can end with; 0 would mean that all went well.
                 let status = match code as u8 {
                     0 => 1,
                     status => status,
                 };
-                return self.fail_rank(now, rank, format!("called MPI_Abort with {code}{said}"), status);
+                return self.fail_rank(
+                    now,
+                    rank,
+                    format!("called MPI_Abort with {code}{said}"),
+                    status,
+                    kind,
+                );
             }
             Request::Publish { name, port } => {
-                let asker = Asker::Rank { rank, thread, kind: Kind::Publish };
+                let asker = Asker::Rank { rank, thread, about: About::Publish };
                 return self.ask(Question::Publish { name, port }, asker);
             }
             Request::Unpublish { name } => {
-                return self
-                    .ask(Question::Unpublish { name }, Asker::Rank { rank, thread, kind: Kind::Unpublish });
+                return self.ask(
+                    Question::Unpublish { name },
+                    Asker::Rank { rank, thread, about: About::Unpublish },
+                );
             }
             Request::LookUp { name } => {
-                return self.ask(Question::LookUp { name }, Asker::Rank { rank, thread, kind: Kind::LookUp });
+                return self
+                    .ask(Question::LookUp { name }, Asker::Rank { rank, thread, about: About::LookUp });
             }
             Request::Spawn => {
                 if !std::mem::replace(&mut self.has_told_spawn, true) {
@@ -1140,12 +1168,12 @@ impl Agent {
 
     /// A rank's process could not be started.
     pub(crate) fn not_started(&mut self, now: Duration, rank: u32, why: &str) {
-        self.fail_rank(now, rank, format!("could not be started: {why}"), 126);
+        self.fail_rank(now, rank, format!("could not be started: {why}"), 126, Kind::End);
     }
 
     /// A rank says what cannot be understood.
     pub(crate) fn nonsense(&mut self, now: Duration, rank: u32, why: &str) {
-        self.fail_rank(now, rank, format!("does not speak PMI: {why}"), 1);
+        self.fail_rank(now, rank, format!("does not speak PMI: {why}"), 1, Kind::End);
     }
 
     pub(crate) fn rank_ended(&mut self, now: Duration, rank: u32, how: Ended) {
@@ -1156,10 +1184,11 @@ impl Agent {
             return;
         }
         if how.status() != 0 {
-            return self.fail_rank(now, rank, how.to_string(), how.status());
+            let kind = if matches!(how, Ended::Signal(_)) { Kind::End } else { Kind::Error };
+            return self.fail_rank(now, rank, how.to_string(), how.status(), kind);
         }
         if silent {
-            return self.fail_rank(now, rank, "ended without MPI_Finalize".to_owned(), 1);
+            return self.fail_rank(now, rank, "ended without MPI_Finalize".to_owned(), 1, Kind::Error);
         }
         self.check_absent(now);
         if self.is_over() {
@@ -1186,7 +1215,13 @@ impl Agent {
     fn check_absent(&mut self, now: Duration) {
         let absent = self.ranks.iter().position(|rank| rank.ended && !rank.initialised);
         if let Some(rank) = absent.filter(|_| self.ranks.iter().any(|rank| rank.initialised)) {
-            self.fail_rank(now, rank as u32, "ended without MPI_Init, which others call".to_owned(), 1);
+            self.fail_rank(
+                now,
+                rank as u32,
+                "ended without MPI_Init, which others call".to_owned(),
+                1,
+                Kind::End,
+            );
         }
     }
 

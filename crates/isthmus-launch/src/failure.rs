@@ -17,6 +17,19 @@ pub struct Failure {
     pub why: String,
     /// Exit status.
     pub status: u8,
+    /// What kind of failure it is.
+    pub kind: Kind,
+}
+
+/// Kinds of failures. A later one explains an earlier one: when a process is gone, ranks that waited for it fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// A rank ended with an error, or its MPI library ended the job.
+    Error,
+    /// A rank was ended by a signal, or ended the job itself.
+    End,
+    /// A process of `isthmus run` is gone, or was told to end.
+    Gone,
 }
 
 impl fmt::Display for Failure {

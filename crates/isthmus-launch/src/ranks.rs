@@ -20,6 +20,8 @@ use crate::run::Input;
 
 /// How long a rank may leave an answer unread. Answers are short, so its socket has room for hundreds.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long the end of a rank's process waits for the end of what it says.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Longest line that `--label` keeps in one piece. Bytes.
 const LINE_MAX: u64 = 64 << 10;
 
@@ -110,7 +112,7 @@ pub(crate) fn start(
         }
     }
     let (mut from, told) = (ours.try_clone()?, inputs.clone());
-    named("isthmus-pmi", move || {
+    let reader = named("isthmus-pmi", move || {
         let mut bytes = vec![0; 4096];
         while let Ok(len @ 1..) = from.read(&mut bytes) {
             if told.send(Input::Pmi(rank, bytes[..len].to_vec())).is_err() {
@@ -125,6 +127,11 @@ pub(crate) fn start(
         while rustix::process::waitid(WaitId::Pid(pid), options)
             .is_err_and(|error| error == rustix::io::Errno::INTR)
         {}
+        // What it said last explains its end. What it has left behind may still have its socket.
+        let until = Instant::now() + LAST_WORDS;
+        while !reader.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
         let _ = told.send(Input::Ended(rank));
     })?;
     Ok(RankProcess { child, pid, pmi: ours, has_ended: false, writers })
