@@ -278,6 +278,47 @@ def aborted(c):
         return job.fail(r"the job ends: rank 2 \(part 2, host \S+\) called MPI_Abort with 7", 7, time.monotonic(), bound=20)
 
 
+# --- through routers ------------------------------------------------------------
+
+
+def at_router(c):
+    """A name at a router of the first site, as both sites write it."""
+    side = c.net.sides["a"]
+    return f"router:isthmus://{side.as_id}.{side.shape.subnets[0].id}/{side.routers[0]}"
+
+
+def routed_parts(c, words):
+    at = at_router(c)
+    return [Part(c, site, f"{part}/2", words, "-n", 2, at=at, settings=c.net.place(site).settings)
+            for part, site in ((1, "a"), (2, "b"))]
+
+
+def routed(c):
+    """Two sites that only routers join: a name at a router is where the parts meet. A rank is killed."""
+    with Job(routed_parts(c, program(c, "collectives", "64k"))) as job:
+        said = ok(job.succeed(), 4)
+    progress = c.scratch("progress")
+    with Job(routed_parts(c, program(c, "churn", 120, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        time.sleep(0.5)
+        os.kill(max(job.parts[1].job.pids("churn")), signal.SIGKILL)
+        killed = job.fail(r"the job ends: rank [23] \(part 2, host \S+\) was ended by SIGKILL", 137, time.monotonic())
+    return f"{said}; {killed}"
+
+
+def cut(c):
+    """The WAN is cut for 20 s: the job goes on. Afterwards a fence crosses it: the ranks' MPI_Finalize, and the job's end."""
+    progress = c.scratch("progress")
+    with Job(routed_parts(c, program(c, "churn", 10, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        began = time.monotonic()
+        job.succeed(120)
+        took = time.monotonic() - began
+    if took < 15:
+        raise Failure(f"the job took {took:.0f} s: it was over before the cut was")
+    return f"over after {took:.0f} s"
+
+
 CASES = {
     case.name: case
     for case in (

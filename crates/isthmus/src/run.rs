@@ -134,14 +134,10 @@ fn options(args: Args) -> Result<Options, RunError> {
 
 /// What makes MPICH and Intel MPI take the provider; neither minds what is for the other.
 fn defaults(folder: Option<PathBuf>) -> Result<Vec<(String, String)>, RunError> {
-    let Some(folder) = folder.or_else(install::provider_folder) else {
-        if env::var_os("FI_PROVIDER_PATH").is_some() {
-            return Ok(Vec::new());
-        }
-        return Err(RunError::Usage(format!(
-            "{LIBRARY} is not beside this program; give its folder with --provider-path"
-        )));
-    };
+    let set = || env::var_os("FI_PROVIDER_PATH").map(PathBuf::from);
+    let folder = folder.or_else(install::provider_folder).or_else(set).ok_or_else(|| {
+        RunError::Usage(format!("{LIBRARY} is not beside this program; give its folder with --provider-path"))
+    })?;
     let folder = folder.display().to_string();
     let mut all: Vec<(String, String)> = Vec::new();
     for (name, value) in [Mpi::Mpich, Mpi::Intel].into_iter().flat_map(|mpi| variables(mpi, &folder, false)) {
