@@ -5,7 +5,7 @@ import re
 import signal
 import time
 
-from . import cases, mpis, process
+from . import cases, process, suite
 from .cases import Case, Failure, last_words
 from .mpis import ISTHMUS
 
@@ -181,6 +181,28 @@ def hello(c):
     return "four ranks greet"
 
 
+# mpi4py's tests of what depends on how a world is started, and some of what does not.
+MPI4PY = ("test_environ", "test_info", "test_dynproc", "test_comm_topo", "test_p2p_obj", "test_cco_obj")
+
+
+def mpi4py(c):
+    """Some of mpi4py's tests, with four ranks at two sites."""
+    if not suite.MAIN.exists():
+        raise cases.Skip("mpi4py's tests are not here: tools/bootstrap.sh mpi4py-tests")
+    logs = [c.logs / f"{c.label}.{c.case}.rank.{rank}" for rank in range(4)]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    words = ["/bin/sh", "-c", suite.RANK_SHELL, c.mpi.python(), str(suite.MAIN), str(logs[0])[:-2], *MPI4PY]
+    a, b = sites(c)
+    at = meeting(c)
+    with Job([Part(c, site, f"{part}/2", words, "-n", 2, at=at) for part, site in ((1, a), (2, b))]) as job:
+        ended = [part.job.wait(240) for part in job.parts]
+    outcome = suite.judge([log.read_text(errors="replace") if log.exists() else "" for log in logs], ended[0], c.mpi.name)
+    if outcome.verdict == cases.FAILED:
+        raise Failure(outcome.detail)
+    return outcome.detail
+
+
 PORT = 4377
 
 
@@ -326,6 +348,7 @@ CASES = {
         Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
         Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
         Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
+        Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
         Case("run-wrong-secret", wrong_secret, places=("sites",), mpis=("mpich",)),
         Case("run-missing", missing, places=("sites",), mpis=("mpich",)),
         Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),

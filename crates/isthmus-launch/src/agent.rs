@@ -37,6 +37,8 @@ const GRACE: Duration = Duration::from_millis(500);
 const GRACE_ERROR: Duration = Duration::from_millis(2000);
 /// How long others wait for the hub's word after a failure of their own: [`GRACE_ERROR`], and a round trip.
 const VERDICT: Duration = Duration::from_millis(2800);
+/// How soon to look again for a hub that is not there: half of it is lost on average when it comes.
+const AGAIN: Duration = Duration::from_millis(200);
 /// When to say for what is waited.
 const NOTICE: Duration = Duration::from_secs(2);
 /// Most bytes that the key-value space may have. A world of 100,000 ranks has some 50 MB.
@@ -342,7 +344,7 @@ impl Agent {
             return;
         }
         self.trouble = why;
-        self.act(Action::Find { after: Duration::from_millis(500) });
+        self.act(Action::Find { after: AGAIN });
     }
 
     /// The other side refuses for a reason that time does not change.
@@ -816,12 +818,12 @@ impl Agent {
             return;
         }
         match &self.up {
-            Some(up) if up.link == link => self.from_above(letter),
-            _ => self.from_below(now, link, letter),
+            Some(up) if up.link == link => self.take_from_above(letter),
+            _ => self.take_from_below(now, link, letter),
         }
     }
 
-    fn from_above(&mut self, letter: Letter) {
+    fn take_from_above(&mut self, letter: Letter) {
         match letter {
             Letter::End(failure) => self.end(failure),
             _ if self.is_over() => {}
@@ -853,7 +855,7 @@ impl Agent {
         }
     }
 
-    fn from_below(&mut self, now: Duration, link: Link, letter: Letter) {
+    fn take_from_below(&mut self, now: Duration, link: Link, letter: Letter) {
         let part = self
             .hub
             .as_mut()

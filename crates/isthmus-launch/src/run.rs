@@ -329,14 +329,14 @@ impl Shell<'_> {
                 }
             }
             Event::ConnectFailed { context, why, payload } => {
-                if self.calls.remove(&context).is_some() {
-                    match why {
-                        Failure::Rejected(NO) => {
-                            agent.refused(now, String::from_utf8_lossy(&payload).into_owned())
-                        }
-                        Failure::Version => agent.refused(now, why.to_string()),
-                        why => agent.not_found(why.to_string()),
+                let is_known = self.calls.remove(&context).is_some();
+                match why {
+                    _ if !is_known => {}
+                    Failure::Rejected(NO) => {
+                        agent.refused(now, String::from_utf8_lossy(&payload).into_owned());
                     }
+                    Failure::Version => agent.refused(now, why.to_string()),
+                    why => agent.not_found(why.to_string()),
                 }
             }
             Event::Received(message) => {

@@ -103,6 +103,7 @@ const USES: &[(&str, &[&str])] = &[
     (
         "isthmus-fuzz",
         &[
+            "isthmus-launch",
             "isthmus-mover",
             "isthmus-mux",
             "isthmus-proto",
