@@ -418,7 +418,7 @@ fn second(reply: &Reply, thread: Option<&str>) -> Vec<u8> {
         Reply::FullInit { rank, size, appnum } => (
             "fullinit-response",
             format!(
-                "pmi-version=2;pmi-subversion=0;rank={rank};size={size};appnum={appnum};debugged=FALSE;pmiverbose=0;rc=0;"
+                "pmi-version=2;pmi-subversion=0;rank={rank};size={size};appnum={appnum};debugged=FALSE;pmiverbose=FALSE;rc=0;"
             ),
         ),
         Reply::SpaceName(name) => ("job-getid-response", format!("jobid={name};rc=0;")),
