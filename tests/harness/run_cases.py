@@ -5,7 +5,7 @@ import re
 import signal
 import time
 
-from . import cases, process, suite
+from . import cases, process, slurm, suite
 from .cases import Case, Failure, last_words
 from .mpis import ISTHMUS
 
@@ -300,6 +300,33 @@ def aborted(c):
         return job.fail(r"the job ends: rank 2 \(part 2, host \S+\) called MPI_Abort with 7", 7, time.monotonic(), bound=20)
 
 
+# --- two Slurm clusters -----------------------------------------------------------
+
+
+def by_slurm(c):
+    """Each site has a Slurm cluster, whose srun starts a process of `isthmus run` for each rank. One side's job is cancelled."""
+    a, b = sites(c)
+    with slurm.Cluster(c, a) as first, slurm.Cluster(c, b) as second:
+        def parts(words, options=()):
+            at = meeting(c)
+            return [Part(c, cluster.site, f"{part}/2", words, launcher=[cluster.tool("srun"), *options, "-n", str(ranks)], env=cluster.env(), at=at)
+                    for part, cluster, ranks in ((1, first, 3), (2, second, 2))]
+
+        with Job(parts(program(c, "collectives", "64k"))) as job:
+            said = ok(job.succeed(), 5)
+        # Its own PMI-2 server does not get in the way.
+        with Job(parts(program(c, "collectives", "4k"), ["--mpi=pmi2"])) as job:
+            ok(job.succeed(), 5)
+        progress = c.scratch("progress")
+        with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
+            cases.await_file(progress, job.parts[0].job)
+            time.sleep(0.5)
+            began = time.monotonic()
+            second.ask("scancel", second.ask("squeue", "-h", "-o", "%i").split()[0])
+            told = job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, began)
+    return f"{said}; {told}"
+
+
 # --- through routers ------------------------------------------------------------
 
 
@@ -354,6 +381,7 @@ CASES = {
         Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
         Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
         Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
+        Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )
 }
