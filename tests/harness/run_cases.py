@@ -300,6 +300,55 @@ def aborted(c):
         return job.fail(r"the job ends: rank 2 \(part 2, host \S+\) called MPI_Abort with 7", 7, time.monotonic(), bound=20)
 
 
+# --- PMI-2 ------------------------------------------------------------------------
+
+# What an MPI that was built for PMI-2 does, by Slurm's client library.
+BY_PMI_2 = """
+import ctypes, sys
+pmi = ctypes.CDLL(sys.argv[1])
+def must(name, *words):
+    status = getattr(pmi, name)(*words)
+    assert status == 0, (name, status)
+numbers = [ctypes.c_int() for _ in range(4)]
+must("PMI2_Init", *map(ctypes.byref, numbers))
+spawned, size, rank, appnum = (number.value for number in numbers)
+value, length, found = ctypes.create_string_buffer(1024), ctypes.c_int(), ctypes.c_int()
+must("PMI2_Job_GetId", value, 1024)
+job = value.value
+for turn in range(3):
+    must("PMI2_KVS_Put", b"card-%d-%d" % (turn, rank), b"of %d" % rank)
+    must("PMI2_KVS_Fence")
+    for other in range(size):
+        must("PMI2_KVS_Get", job, -1, b"card-%d-%d" % (turn, other), value, 1024, ctypes.byref(length))
+        assert value.value == b"of %d" % other, value.value
+must("PMI2_Info_GetJobAttr", b"PMI_process_mapping", value, 1024, ctypes.byref(found))
+mapping = value.value.decode()
+key = b"segment-%d" % (rank // 2)
+if rank % 2:
+    must("PMI2_Info_GetNodeAttr", key, value, 1024, ctypes.byref(found), 1)
+    assert value.value == b"memory", value.value
+else:
+    must("PMI2_Info_PutNodeAttr", key, b"memory")
+must("PMI2_Finalize")
+print("rank", rank, "of", size, "program", appnum, "mapping", mapping, flush=True)
+"""
+
+
+def pmi2(c):
+    """Ranks that speak PMI-2 have one key-value space, over two parts."""
+    library = next(iter(sorted(slurm.ROOT.glob("usr/lib/*/libpmi2.so.0"))), None)
+    if not library:
+        raise cases.Skip("Slurm's libpmi2 is not here: tools/bootstrap.sh slurm")
+    a, b = sites(c)
+    at = meeting(c)
+    with Job([Part(c, site, f"{part}/2", python(c, BY_PMI_2, library), "-n", 2, at=at) for part, site in ((1, a), (2, b))]) as job:
+        said = job.succeed()
+    for rank in range(4):
+        if f"rank {rank} of 4 program {rank // 2} mapping (vector,(0,2,2))" not in said:
+            raise Failure(f"rank {rank} is not in the world: {last_words(said)}")
+    return "four ranks of two programs"
+
+
 # --- two Slurm clusters -----------------------------------------------------------
 
 
@@ -381,6 +430,7 @@ CASES = {
         Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
         Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
         Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
+        Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
         Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
         Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
     )

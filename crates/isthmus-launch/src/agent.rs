@@ -383,7 +383,11 @@ impl Agent {
                 None => Ok(()),
             },
             (Role::Member { index, count, ranks, .. }, _, Some(head)) if hello.part == me.part => {
-                if *count != me.count || *ranks == 0 || *ranks > RANKS_MAX {
+                let others: u32 = head.members.iter().flatten().map(|member| member.ranks).sum();
+                if *ranks == 0 || *ranks > RANKS_MAX - others {
+                    return Err(format!("part {} would have more than {RANKS_MAX} ranks", me.part));
+                }
+                if *count != me.count {
                     return Err(format!(
                         "the first process of part {} is one of {}, this one of {count}",
                         me.part, me.count
@@ -519,6 +523,14 @@ impl Agent {
     fn below(&self) -> Vec<Link> {
         let asking = self.hub.iter().flat_map(|hub| hub.asking.iter().map(|ask| ask.0));
         self.heads().into_iter().chain(self.members()).chain(asking).collect()
+    }
+
+    /// Whether a world is one that this part is in.
+    fn fits(&self, world: &World) -> bool {
+        let own = self.head.iter().flat_map(|head| &head.members).flatten().map(|member| member.ranks).sum();
+        world.sizes.len() == self.me.parts as usize
+            && world.sizes.iter().all(|size| (1..=RANKS_MAX).contains(size))
+            && world.sizes.get(self.me.part as usize - 1) == Some(&own)
     }
 
     /// As a head: has the ranks of this part started.
@@ -839,7 +851,7 @@ impl Agent {
                 }
                 self.connect(uri, self.me.part);
             }
-            Letter::World(world) => self.begin(&world),
+            Letter::World(world) if self.fits(&world) => self.begin(&world),
             Letter::Start(start) if start.local.len() == self.ranks.len() && self.start.is_none() => {
                 self.launch(start)
             }
@@ -850,8 +862,8 @@ impl Agent {
             }
             Letter::Answer(answer) => self.pass_answer(answer),
             Letter::Done => self.finish(),
-            // Nobody sends these downwards.
-            Letter::Start(_) | Letter::Ready { .. } | Letter::Ask(_) => {}
+            // Nobody sends these downwards, or not so.
+            Letter::World(_) | Letter::Start(_) | Letter::Ready { .. } | Letter::Ask(_) => {}
         }
     }
 
@@ -870,6 +882,7 @@ impl Agent {
                 if let Letter::Ready { nodes } = &letter
                     && part.nodes.is_none()
                     && (1..=RANKS_MAX as usize).contains(&nodes.len())
+                    && nodes.iter().all(|node| (*node as usize) < nodes.len())
                 {
                     part.nodes = Some(nodes.clone());
                 }

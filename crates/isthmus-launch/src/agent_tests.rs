@@ -478,6 +478,7 @@ fn hostile_letters_change_nothing() {
         Letter::World(World { space: String::new(), sizes: vec![], mapping: String::new() }),
         Letter::Start(start),
         Letter::Ready { nodes: vec![] },
+        Letter::Ready { nodes: vec![u32::MAX] },
         Letter::Answer(None),
         Letter::Welcome { host: String::new() },
     ] {
@@ -487,4 +488,25 @@ fn hostile_letters_change_nothing() {
     }
     assert!(net.finished.iter().all(Option::is_none));
     assert_eq!(net.start(0).size, 11);
+}
+
+#[test]
+fn a_world_that_this_part_is_not_in_starts_nothing() {
+    let world = |sizes: &[u32]| World { space: String::new(), sizes: sizes.to_vec(), mapping: String::new() };
+    let net = Net::new(2, &[(1, 0, 1, 1), (2, 0, 1, 3)]);
+    let part = &net.agents[1];
+    assert!(part.fits(&world(&[1, 3])));
+    for wrong in [&[][..], &[1], &[1, 2], &[0, 3], &[u32::MAX, 3], &[1, 3, 1]] {
+        assert!(!part.fits(&world(wrong)), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_part_has_no_more_ranks_than_its_bound() {
+    let mut net = Net::new(1, &[(1, 0, 2, 2)]);
+    net.join(me(1, (1, 1, 2, 32_768)));
+    net.agents[1].me.ranks = RANKS_MAX;
+    let role = Role::Member { index: 1, count: 2, ranks: RANKS_MAX - 1, node: String::new() };
+    let hello = net.agents[1].hello(role);
+    assert!(net.agents[0].admits(&hello).expect_err("too many").contains("more than 65536 ranks"));
 }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     part: Part,
     /// Where parts find each other: file:PATH, router:isthmus://AS.SUBNET/IP:PORT[/NAME], HOST:PORT of the first
     /// process of part 1 (with --secret), or the isthmus:// address that part 1 prints where it has no --at
-    #[arg(long, value_name = "WHERE", env = "ISTHMUS_RUN_AT")]
+    #[arg(long, value_name = "WHERE", env = "ISTHMUS_RUN_AT", hide_env_values = true)]
     at: Option<At>,
     /// With --at HOST:PORT: file with a secret, the same at all parts
     #[arg(long, value_name = "FILE", env = "ISTHMUS_RUN_SECRET")]
