@@ -15,7 +15,8 @@
 # System-wide the others install Debian packages only (as root, or through sudo). The
 # MPIs from PyPI go into build/mpi/NAME, one virtual environment each, what builds
 # the Python wheel into build/python, and
-# mpi4py's source with its tests into build/mpi4py. Versions: tools/versions.env.
+# mpi4py's source with its tests into build/mpi4py, and Debian's Slurm, unpacked, into build/slurm.
+# Versions: tools/versions.env.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -23,7 +24,7 @@ cd "$root"
 # shellcheck source=tools/versions.env
 source tools/versions.env
 
-all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests suites packages)
+all_components=(base rust python mpich openmpi intel debian-openmpi mpi4py-tests slurm suites packages)
 further_components=(compile recipes lint fuzz sanitize manylinux)
 check_only=false
 
@@ -43,7 +44,7 @@ main() {
             --list) printf '%s\n' "${all_components[@]}" "${further_components[@]}" && exit 0 ;;
             --check) check_only=true ;;
             --venv) venv=("${@:2}") && break ;;
-            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | suites | packages | recipes | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
+            base | compile | rust | python | mpich | openmpi | intel | debian-openmpi | mpi4py-tests | slurm | suites | packages | recipes | lint | fuzz | sanitize | manylinux) wanted+=("$1") ;;
             *)
                 printf 'bootstrap: error: unknown component "%s"; choose from: %s %s\n' \
                     "$1" "${all_components[*]}" "${further_components[*]}" >&2
@@ -299,6 +300,28 @@ want_venv() {
 }
 
 # mpi4py's own test suite is in its source archive only.
+# Slurm and Munge below build/slurm: the tests start clusters of their own, and this host gets no daemons.
+want_slurm() {
+    local folder=$root/build/slurm work=$root/build/.slurm.new package
+    [[ -f $folder/.bootstrapped ]] && return 0
+    if $check_only; then
+        say "missing: build/slurm (Debian's Slurm and Munge, unpacked)"
+        return 0
+    fi
+    apt_install libgcrypt20 libhwloc15 liblz4-1 libnuma1
+    say "unpacking Slurm and Munge below build/slurm"
+    rm -rf "$work" "$folder"
+    mkdir -p "$work/root"
+    (cd "$work" && apt-get -q download slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2 libpmi2-0) ||
+        die "apt could not download Slurm; where package lists are old: apt-get update"
+    for package in "$work"/*.deb; do
+        dpkg-deb -x "$package" "$work/root"
+    done
+    touch "$work/root/.bootstrapped"
+    mv "$work/root" "$folder"
+    rm -rf "$work"
+}
+
 want_mpi4py_tests() {
     local folder=$root/build/mpi4py stamp archive work
     stamp=$folder/.bootstrapped

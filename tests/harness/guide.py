@@ -94,9 +94,20 @@ def follow(c, folder):
         raise Failure(f"doctor does not tell whether UDP passes: {last_words(told)}")
 
     # Hosts of the lab have one home.
-    one = a.run(block("hello.py"), ".hello")
+    one = a.run(block("-hosts a,b"), ".hello")
     if "one job on" not in one:
         raise Failure(f"hello.py: {last_words(one)}")
+
+    first, second = a.start(block("--part 1/2"), ".part1"), b.start(block("--part 2/2"), ".part2")
+    try:
+        world = passed(first)
+        passed(second)
+    finally:
+        first.end()
+        second.end()
+    told = re.search(r"one job on (.*)", world)
+    if not told or len(told.group(1).split()) != 5:
+        raise Failure(f"the parts are no world of five ranks: {last_words(world)}")
 
     accepting = b.start(block("couple.py accept"), ".accept")
     try:
@@ -109,7 +120,7 @@ def follow(c, folder):
                            (connected, f"rank {rank} of connect got a message of rank {rank} of accept")):
             if line not in text:
                 raise Failure(f"no line {line!r}: {last_words(text)}")
-    return "doctor, one job by ssh, two jobs that couple"
+    return "doctor, one job by ssh, one of two parts, two jobs that couple"
 
 
 CASES = {"two-sites": Case("two-sites", two_sites, places=("sites",), mpis=("mpich",))}

@@ -29,6 +29,7 @@ pub mod mutate;
 #[allow(unreachable_pub, reason = "a test of the substrate includes it too")]
 #[path = "../../isthmus-substrate/tests/support/player.rs"]
 mod player;
+mod pmi;
 mod texts;
 
 use std::fs;
@@ -60,6 +61,14 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    Target {
+        name: "pmi",
+        about: "what ranks say to isthmus run",
+        seeds: pmi::seeds,
+        property: pmi::property,
+        memory_max: (1 << 16, 32),
+        mutations: 30_000,
+    },
     Target {
         name: "frame",
         about: "the decoder of frames",

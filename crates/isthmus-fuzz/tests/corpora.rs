@@ -57,6 +57,7 @@ macro_rules! targets_hold {
 }
 
 targets_hold! {
+    commands_of_ranks_hold: "pmi",
     any_bytes_are_a_frame_or_no_frame: "frame",
     an_address_is_the_same_in_all_its_forms: "address",
     what_endpoints_say_is_understood_or_not: "conversation",

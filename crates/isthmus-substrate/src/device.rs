@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use isthmus_datagram::{Interface, is_frames_only, may_open};
-use isthmus_io::{DeviceSettings, Settings, TlsMode, Transport, devices_from_file};
+use isthmus_io::{
+    Admission, DeviceSettings, Encrypt, Settings, Streams, TlsMode, Transport, devices_from_file,
+};
 
 use crate::Error;
 use crate::route::{addresses, reach, ways};
@@ -70,6 +72,19 @@ impl Device {
         }
         let (name, transport) = (self.name.clone(), transport.to_owned());
         Self::from_settings(DeviceSettings { name, transport, priority: self.priority, settings })
+    }
+
+    /// The same device for short messages that nobody else may read: all lanes are encrypted TCP streams,
+    /// whatever is set, at a port that the system chooses, for those only who have the endpoint's address.
+    /// Closing takes at most 2 s, also where a peer is out of reach.
+    #[must_use]
+    pub fn confidential(&self) -> Self {
+        let mut device = self.carried_by("off");
+        let settings = &mut device.settings;
+        (settings.encrypt, settings.admission) = (Encrypt::Always, Admission::Closed);
+        (settings.streams, settings.port) = (Streams(1), 0);
+        settings.linger = settings.linger.min("2s".parse().unwrap_or_default());
+        device
     }
 
     /// The interface as one that carries frames, where that is the transport.

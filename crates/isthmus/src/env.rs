@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Mpi {
+pub(crate) enum Mpi {
     /// MPICH 4 and 5
     Mpich,
     /// Open MPI 4.1 and 5
@@ -127,7 +127,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn variables(mpi: Mpi, folder: &str, no_shared_memory: bool) -> Vec<(&'static str, String)> {
+pub(crate) fn variables(mpi: Mpi, folder: &str, no_shared_memory: bool) -> Vec<(&'static str, String)> {
     let mut out = vec![("FI_PROVIDER_PATH", folder.to_owned())];
     let mut set = |name, value: &str| out.push((name, value.to_owned()));
     match mpi {

@@ -17,6 +17,7 @@ mod lab;
 mod man;
 mod router;
 mod routes;
+mod run;
 mod serve;
 mod ssh;
 mod state;
@@ -50,6 +51,7 @@ enum Command {
     Lab(lab::Args),
     Router(router::Args),
     Routes(routes::Args),
+    Run(run::Args),
     Cp(cp::Args),
     Serve(serve::Args),
     State(state::Args),
@@ -57,6 +59,8 @@ enum Command {
     Completions(completions::Args),
     #[command(hide = true)]
     SshServe(ssh::Args),
+    #[command(hide = true)]
+    RunRank(run::RankArgs),
 }
 
 /// How a daemon's log is written.
@@ -117,6 +121,7 @@ fn run() -> ExitCode {
         Command::Lab(args) => lab::main(args),
         Command::Router(args) => router::main(args),
         Command::Routes(args) => routes::main(args),
+        Command::Run(args) => run::main(args),
         Command::Cp(args) if shares => cp::main_shared(args),
         Command::Cp(args) => cp::main(args),
         Command::Serve(args) => serve::main(args),
@@ -124,6 +129,7 @@ fn run() -> ExitCode {
         Command::Man(args) => man::main::<Cli>(&args),
         Command::Completions(args) => completions::main::<Cli>(&args),
         Command::SshServe(args) => ssh::main(&args),
+        Command::RunRank(args) => run::main_of_rank(&args),
     }
 }
 

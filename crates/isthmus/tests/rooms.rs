@@ -94,6 +94,7 @@ const USES: &[(&str, &[&str])] = &[
         // Keys are for its tests.
         &["isthmus-datagram", "isthmus-io", "isthmus-proto", "isthmus-trust", "isthmus-wire"],
     ),
+    ("isthmus-launch", &["isthmus-substrate"]),
     ("isthmus-digest", &[]),
     ("isthmus-c", &["isthmus-digest", "isthmus-substrate"]),
     ("isthmus-lab", &["isthmus-units"]),
@@ -102,6 +103,7 @@ const USES: &[(&str, &[&str])] = &[
     (
         "isthmus-fuzz",
         &[
+            "isthmus-launch",
             "isthmus-mover",
             "isthmus-mux",
             "isthmus-proto",
@@ -135,6 +137,7 @@ const USES: &[(&str, &[&str])] = &[
             "isthmus-bench",
             "isthmus-io",
             "isthmus-lab",
+            "isthmus-launch",
             "isthmus-mover",
             "isthmus-proto",
             "isthmus-router",

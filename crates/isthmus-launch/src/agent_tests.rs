@@ -1,0 +1,512 @@
+//! Whole jobs in memory: agents, and the letters between them.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::letter::{decode, encode};
+
+/// The processes of a job, and what is under way between them.
+struct Net {
+    agents: Vec<Agent>,
+    now: Duration,
+    announced: bool,
+    /// Processes that look for the hub.
+    finders: VecDeque<usize>,
+    /// By link: its two ends.
+    links: Vec<(usize, usize)>,
+    under_way: VecDeque<(usize, Link, Letter)>,
+    /// Letters that went between parts.
+    between_parts: usize,
+    dead: Vec<bool>,
+    replies: Vec<Vec<(u32, Reply)>>,
+    told: Vec<Vec<String>>,
+    finished: Vec<Option<u8>>,
+    killed: Vec<bool>,
+}
+
+/// (part, process of the part, processes of the part, ranks)
+type Process = (u32, u32, u32, u32);
+
+impl Net {
+    fn new(parts: u32, processes: &[Process]) -> Self {
+        let mut net = Self {
+            agents: Vec::new(),
+            now: Duration::ZERO,
+            announced: false,
+            finders: VecDeque::new(),
+            links: Vec::new(),
+            under_way: VecDeque::new(),
+            between_parts: 0,
+            dead: Vec::new(),
+            replies: Vec::new(),
+            told: Vec::new(),
+            finished: Vec::new(),
+            killed: Vec::new(),
+        };
+        for process in processes {
+            net.join(me(parts, *process));
+        }
+        net.settle();
+        net
+    }
+
+    fn join(&mut self, me: Me) -> usize {
+        assert_eq!(Agent::check(&me), Ok(()));
+        self.agents.push(Agent::new(me));
+        self.dead.push(false);
+        self.replies.push(Vec::new());
+        self.told.push(Vec::new());
+        self.finished.push(None);
+        self.killed.push(false);
+        self.agents.len() - 1
+    }
+
+    /// Lets everything happen that can, without time passing.
+    fn settle(&mut self) {
+        loop {
+            let mut has_acted = false;
+            for at in 0..self.agents.len() {
+                while let Some(action) = self.agents[at].next_action() {
+                    has_acted = true;
+                    if !self.dead[at] {
+                        self.act(at, action);
+                    }
+                }
+            }
+            if has_acted {
+                continue;
+            }
+            if let Some((to, link, letter)) = self.under_way.pop_front() {
+                if !self.dead[to] && self.finished[to].is_none() {
+                    self.agents[to].letter(self.now, link, letter);
+                }
+            } else if self.announced && !self.finders.is_empty() {
+                for at in std::mem::take(&mut self.finders) {
+                    let hub = self
+                        .agents
+                        .iter()
+                        .find(|agent| agent.hub.is_some())
+                        .map(|agent| agent.me.uri.clone());
+                    self.agents[at].found(hub.expect("announced"));
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn act(&mut self, at: usize, action: Action) {
+        match action {
+            Action::Announce => self.announced = true,
+            Action::Find { .. } => self.finders.push_back(at),
+            Action::Connect { uri, part, hello } => {
+                let hello: Hello = decode(&encode(&hello)).expect("a hello");
+                let to = self.agents.iter().position(|agent| agent.me.uri == uri).expect("somebody");
+                match self.agents[to].admits(&hello) {
+                    Ok(()) => {
+                        let link = self.links.len() as Link;
+                        self.links.push((at, to));
+                        self.agents[at].connected(link, part);
+                        self.agents[to].accepted(link, hello);
+                    }
+                    Err(why) => self.agents[at].refused(self.now, why),
+                }
+            }
+            Action::Send(link, letter) => {
+                let ends = self.links[link as usize];
+                let to = if ends.0 == at { ends.1 } else { ends.0 };
+                self.between_parts += usize::from(self.agents[at].me.part != self.agents[to].me.part);
+                self.under_way.push_back((to, link, decode(&encode(&letter)).expect("a letter")));
+            }
+            Action::Drop(link) => {
+                let ends = self.links[link as usize];
+                let to = if ends.0 == at { ends.1 } else { ends.0 };
+                self.agents[to].lost(self.now, link, "dropped");
+            }
+            Action::Launch(_) => {}
+            Action::Reply { rank, reply, .. } => self.replies[at].push((rank, reply)),
+            Action::Kill => self.killed[at] = true,
+            Action::Tell(text) => self.told[at].push(text),
+            Action::Finish(status) => self.finished[at] = Some(status),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        for at in 0..self.agents.len() {
+            if !self.dead[at] && self.finished[at].is_none() {
+                self.agents[at].tick(self.now);
+            }
+        }
+        self.settle();
+    }
+
+    /// A process vanishes; those that are connected to it learn it.
+    fn die(&mut self, at: usize) {
+        self.dead[at] = true;
+        for link in 0..self.links.len() {
+            let ends = self.links[link];
+            let other = if ends.0 == at { ends.1 } else { ends.0 };
+            if (ends.0 == at || ends.1 == at) && !self.dead[other] {
+                self.agents[other].lost(self.now, link as Link, "nobody listens there");
+            }
+        }
+        self.settle();
+    }
+
+    fn start(&self, at: usize) -> &Start {
+        self.agents[at].start.as_ref().expect("it runs")
+    }
+
+    fn pmi(&mut self, at: usize, rank: u32, request: Request) {
+        self.agents[at].pmi(self.now, rank, Asked { request, thread: None });
+        self.settle();
+    }
+
+    fn ask(&mut self, at: usize, rank: u32, request: Request) -> Reply {
+        self.replies[at].clear();
+        self.pmi(at, rank, request);
+        self.replies[at].pop().expect("an answer").1
+    }
+
+    fn ended(&mut self, at: usize, rank: u32, how: Ended) {
+        self.agents[at].rank_ended(self.now, rank, how);
+        self.settle();
+    }
+
+    /// All ranks of all processes.
+    fn ranks(&self) -> Vec<(usize, u32)> {
+        (0..self.agents.len())
+            .flat_map(|at| (0..self.agents[at].me.ranks).map(move |rank| (at, rank)))
+            .collect()
+    }
+
+    fn everything_told(&self) -> String {
+        self.told.concat().join("\n")
+    }
+}
+
+fn me(parts: u32, (part, index, count, ranks): Process) -> Me {
+    Me {
+        job: "climate".to_owned(),
+        part,
+        parts,
+        index,
+        count,
+        ranks,
+        host: format!("host{part}{index}"),
+        node: format!("node{index}"),
+        uri: format!("isthmus://{part}.{index}"),
+        at: "file:/x".to_owned(),
+        wait: Duration::from_secs(600),
+        nonce: 7,
+    }
+}
+
+/// Three parts: of three processes, of one with four ranks, and of two with two each.
+const THREE: &[Process] =
+    &[(1, 0, 3, 1), (1, 1, 3, 1), (1, 2, 3, 1), (2, 0, 1, 4), (3, 0, 2, 2), (3, 1, 2, 2)];
+
+fn put(key: &str, value: &str) -> Request {
+    Request::Put { key: key.to_owned(), value: value.to_owned() }
+}
+
+fn get(key: &str) -> Request {
+    Request::Get { key: key.to_owned() }
+}
+
+#[test]
+fn parts_form_one_world_in_whatever_order_their_processes_come() {
+    for turn in 0..THREE.len() {
+        let mut processes = THREE.to_vec();
+        processes.rotate_left(turn);
+        let net = Net::new(3, &processes);
+        let mut firsts: Vec<(u32, u32)> = Vec::new();
+        for (at, process) in processes.iter().enumerate() {
+            let start = net.start(at);
+            assert_eq!(
+                (start.size, start.sizes.as_slice(), start.appnum),
+                (11, &[3, 4, 4][..], process.0 - 1)
+            );
+            // Nodes of the three parts have the same names, and are different ones.
+            assert_eq!(start.mapping, "(vector,(0,3,1),(3,1,4),(4,2,2))");
+            firsts.push((process.0 * 10 + process.1, start.first));
+        }
+        firsts.sort_unstable();
+        assert_eq!(firsts, [(10, 0), (11, 1), (12, 2), (20, 3), (30, 7), (31, 9)]);
+    }
+}
+
+#[test]
+fn what_is_put_before_a_fence_is_known_everywhere_after_it() {
+    let mut net = Net::new(3, THREE);
+    for round in 0..3 {
+        for (at, rank) in net.ranks() {
+            let world = net.start(at).first + rank;
+            assert_eq!(
+                net.ask(at, rank, put(&format!("card-{round}-{world}"), &format!("value{world}"))),
+                Reply::Put(true)
+            );
+        }
+        let ranks = net.ranks();
+        net.replies.iter_mut().for_each(Vec::clear);
+        for (count, (at, rank)) in ranks.iter().enumerate() {
+            assert!(net.replies.iter().all(Vec::is_empty), "{count} of all wait");
+            net.pmi(*at, *rank, Request::Fence);
+        }
+        assert_eq!(net.replies.iter().flatten().filter(|reply| reply.1 == Reply::Fence).count(), ranks.len());
+        for (at, rank) in ranks {
+            for world in 0..11 {
+                let got = net.ask(at, rank, get(&format!("card-{round}-{world}")));
+                assert_eq!(got, Reply::Get(Some(format!("value{world}"))));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fence_costs_the_same_letters_between_parts_however_many_ranks_there_are() {
+    let mut counts = Vec::new();
+    for ranks in [1, 32] {
+        let mut net = Net::new(2, &[(1, 0, 1, ranks), (2, 0, 1, ranks)]);
+        for (at, rank) in net.ranks() {
+            net.pmi(at, rank, put(&format!("card-{at}-{rank}"), "x"));
+        }
+        let before = net.between_parts;
+        for (at, rank) in net.ranks() {
+            net.pmi(at, rank, Request::Fence);
+        }
+        counts.push(net.between_parts - before);
+    }
+    // Up and down: what was put, and the fence.
+    assert_eq!(counts, [4, 4]);
+}
+
+#[test]
+fn a_killed_rank_ends_all_parts_with_its_status_and_its_name() {
+    let mut net = Net::new(3, THREE);
+    net.ended(5, 1, Ended::Signal(9));
+    assert!(net.killed[5], "ranks beside it are ended at once");
+    net.pass(GRACE);
+    assert_eq!(net.finished, vec![Some(137); 6]);
+    let told = net.everything_told();
+    assert_eq!(
+        told.matches("the job ends: rank 10 (part 3, host host31) was ended by SIGKILL").count(),
+        3,
+        "{told}"
+    );
+}
+
+#[test]
+fn an_abort_ends_all_parts_with_its_code() {
+    let mut net = Net::new(3, THREE);
+    net.pmi(3, 2, Request::Abort { code: 7, message: "abort".to_owned() });
+    net.pass(GRACE);
+    assert_eq!(net.finished, vec![Some(7); 6]);
+    assert!(net.everything_told().contains("rank 5 (part 2, host host20) called MPI_Abort with 7"));
+}
+
+#[test]
+fn a_lost_part_is_told_rather_than_what_ranks_say_of_it() {
+    let mut net = Net::new(3, THREE);
+    net.pmi(0, 0, Request::Abort { code: 741_028_239, message: String::new() });
+    net.pass(GRACE);
+    assert!(net.finished.iter().all(Option::is_none), "an error of a rank may have a cause");
+    net.die(3);
+    net.pass(Duration::from_millis(1));
+    for at in [0, 1, 2, 4, 5] {
+        assert_eq!(net.finished[at], Some(1));
+    }
+    let told = net.everything_told();
+    assert!(told.contains("part 2 (host host20) is gone"), "{told}");
+    assert!(!told.contains("MPI_Abort"), "{told}");
+}
+
+#[test]
+fn a_lost_process_of_a_part_and_a_lost_hub_end_the_job() {
+    for (gone, words) in [(5, "part 3 (host host30) lost a process"), (0, "part 1 (host host10) is gone")] {
+        let mut net = Net::new(3, THREE);
+        net.die(gone);
+        net.pass(GRACE);
+        net.pass(VERDICT);
+        for at in (0..6).filter(|at| *at != gone) {
+            assert_eq!(net.finished[at], Some(1), "process {at} after {gone}");
+        }
+        let told = net.everything_told();
+        assert!(told.contains(words) || told.contains("part 3 (host host31) lost a process"), "{told}");
+    }
+}
+
+#[test]
+fn a_signal_is_told_of_the_part_that_had_it() {
+    let mut net = Net::new(3, THREE);
+    net.agents[4].signalled(net.now, 15);
+    net.settle();
+    net.ended(4, 0, Ended::Signal(15));
+    net.pass(GRACE);
+    assert_eq!(net.finished, vec![Some(143); 6]);
+    assert!(
+        net.everything_told()
+            .contains("part 3 (host host30) was told to end: its isthmus run received SIGTERM")
+    );
+}
+
+#[test]
+fn a_part_that_does_not_come_is_named() {
+    let mut net = Net::new(3, &THREE[..4]);
+    net.pass(NOTICE);
+    assert!(net.told[0].concat().contains("waits for part 3, for 600 s at most"), "{:?}", net.told);
+    net.pass(Duration::from_secs(600));
+    assert_eq!(net.finished, vec![Some(1); 4]);
+    assert!(net.told[0].concat().contains("gave up after 600 s: part 3 did not come"), "{:?}", net.told);
+}
+
+#[test]
+fn processes_that_find_nobody_give_up() {
+    let mut net = Net::new(2, &[(2, 0, 2, 1)]);
+    net.agents[0].not_found("no such file".to_owned());
+    net.settle();
+    net.pass(NOTICE);
+    net.pass(Duration::from_secs(600));
+    assert_eq!(net.finished, [Some(1)]);
+    assert!(net.everything_told().contains("process 1 of 2 of part 2 did not come"), "{:?}", net.told);
+    let mut net = Net::new(2, &[(2, 0, 1, 1)]);
+    net.pass(NOTICE);
+    net.pass(Duration::from_secs(600));
+    assert!(net.everything_told().contains("part 1 at file:/x did not come"), "{:?}", net.told);
+}
+
+#[test]
+fn who_does_not_fit_is_refused_with_the_reason() {
+    let mut other = me(2, (2, 0, 1, 1));
+    other.job = "weather".to_owned();
+    let trials = [
+        (other, "this is job climate, not weather"),
+        (me(3, (2, 0, 1, 1)), "part 1 was started with --part 1/2, this one with 3/2"),
+        (me(2, (1, 0, 1, 1)), "there already"),
+    ];
+    for (other, words) in trials {
+        let mut net = Net::new(2, &[(1, 0, 2, 1)]);
+        if other.part == 1 {
+            // A second first process would be a hub of its own; as a member it meets the first.
+            let me = Me { index: 1, count: 2, uri: "isthmus://x".to_owned(), ..other };
+            net.join(me.clone());
+            net.settle();
+            net.join(Me { uri: "isthmus://y".to_owned(), ..me });
+        } else {
+            net.join(other);
+        }
+        net.settle();
+        let told = net.everything_told();
+        assert!(told.contains(words) || told.contains("with 2/3"), "{words}: {told}");
+        assert_eq!(net.finished.last(), Some(&Some(1)));
+        assert_eq!(net.finished[0], None, "the job goes on waiting");
+    }
+}
+
+#[test]
+fn the_job_is_over_when_all_ranks_are() {
+    let mut net = Net::new(3, THREE);
+    for (at, rank) in net.ranks() {
+        net.pmi(at, rank, Request::Init);
+        net.pmi(at, rank, Request::Finalize);
+    }
+    for (at, rank) in net.ranks() {
+        assert!(net.finished.iter().all(Option::is_none));
+        net.ended(at, rank, Ended::Status(0));
+    }
+    assert_eq!(net.finished, vec![Some(0); 6]);
+    assert_eq!(net.everything_told(), "");
+}
+
+#[test]
+fn a_world_that_cannot_go_on_ends() {
+    // One process without MPI_Init, in a fence that the others wait in.
+    let mut net = Net::new(3, THREE);
+    for (at, rank) in net.ranks().into_iter().filter(|(at, _)| *at != 3) {
+        net.pmi(at, rank, Request::Fence);
+    }
+    for rank in 0..4 {
+        net.ended(3, rank, Ended::Status(0));
+    }
+    net.pass(GRACE);
+    assert_eq!(net.finished, vec![Some(1); 6]);
+    assert!(net.everything_told().contains("all ranks of part 2 have ended"));
+    // The same among the ranks of one process.
+    let mut net = Net::new(1, &[(1, 0, 1, 2)]);
+    net.ended(0, 1, Ended::Status(0));
+    net.pmi(0, 0, Request::Init);
+    net.pass(GRACE);
+    assert!(net.everything_told().contains("rank 1 (part 1, host host10) ended without MPI_Init"));
+    // A rank that leaves in the middle.
+    let mut net = Net::new(1, &[(1, 0, 1, 2)]);
+    net.pmi(0, 0, Request::Init);
+    net.ended(0, 0, Ended::Status(0));
+    assert!(net.everything_told().contains("ended without MPI_Finalize"));
+}
+
+#[test]
+fn names_of_ports_are_known_in_all_parts() {
+    let mut net = Net::new(3, THREE);
+    let name = || "ocean".to_owned();
+    assert_eq!(net.ask(5, 1, Request::LookUp { name: name() }), Reply::LookUp(None));
+    assert_eq!(net.ask(4, 0, Request::Publish { name: name(), port: "p".to_owned() }), Reply::Publish(true));
+    assert_eq!(net.ask(2, 0, Request::Publish { name: name(), port: "q".to_owned() }), Reply::Publish(false));
+    assert_eq!(net.ask(5, 1, Request::LookUp { name: name() }), Reply::LookUp(Some("p".to_owned())));
+    assert_eq!(net.ask(0, 0, Request::Unpublish { name: name() }), Reply::Unpublish(true));
+    assert_eq!(net.ask(3, 0, Request::LookUp { name: name() }), Reply::LookUp(None));
+}
+
+#[test]
+fn values_of_a_node_are_waited_for() {
+    let mut net = Net::new(1, &[(1, 0, 1, 2)]);
+    let key = || "segment".to_owned();
+    assert_eq!(net.ask(0, 0, Request::GetNode { key: key(), wait: false }), Reply::GetNode(None));
+    net.replies[0].clear();
+    net.pmi(0, 1, Request::GetNode { key: key(), wait: true });
+    assert!(net.replies[0].is_empty());
+    net.pmi(0, 0, Request::PutNode { key: key(), value: "v".to_owned() });
+    assert!(net.replies[0].contains(&(1, Reply::GetNode(Some("v".to_owned())))));
+}
+
+#[test]
+fn hostile_letters_change_nothing() {
+    let mut net = Net::new(3, THREE);
+    let hub_link = net.links.iter().position(|ends| ends.0 == 3).expect("part 2's") as Link;
+    let start = net.start(0).clone();
+    for letter in [
+        Letter::World(World { space: String::new(), sizes: vec![], mapping: String::new() }),
+        Letter::Start(start),
+        Letter::Ready { nodes: vec![] },
+        Letter::Ready { nodes: vec![u32::MAX] },
+        Letter::Answer(None),
+        Letter::Welcome { host: String::new() },
+    ] {
+        net.agents[0].letter(net.now, hub_link, letter);
+        net.agents[0].letter(net.now, 9999, Letter::Done);
+        net.settle();
+    }
+    assert!(net.finished.iter().all(Option::is_none));
+    assert_eq!(net.start(0).size, 11);
+}
+
+#[test]
+fn a_world_that_this_part_is_not_in_starts_nothing() {
+    let world = |sizes: &[u32]| World { space: String::new(), sizes: sizes.to_vec(), mapping: String::new() };
+    let net = Net::new(2, &[(1, 0, 1, 1), (2, 0, 1, 3)]);
+    let part = &net.agents[1];
+    assert!(part.fits(&world(&[1, 3])));
+    for wrong in [&[][..], &[1], &[1, 2], &[0, 3], &[u32::MAX, 3], &[1, 3, 1]] {
+        assert!(!part.fits(&world(wrong)), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_part_has_no_more_ranks_than_its_bound() {
+    let mut net = Net::new(1, &[(1, 0, 2, 2)]);
+    net.join(me(1, (1, 1, 2, 32_768)));
+    net.agents[1].me.ranks = RANKS_MAX;
+    let role = Role::Member { index: 1, count: 2, ranks: RANKS_MAX - 1, node: String::new() };
+    let hello = net.agents[1].hello(role);
+    assert!(net.agents[0].admits(&hello).expect_err("too many").contains("more than 65536 ranks"));
+}

@@ -1,0 +1,180 @@
+//! What processes of `isthmus run` write to each other, as bytes.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::failure::Failure;
+
+/// Raised when the bytes of a letter change: both ends need the same.
+pub(crate) const VERSION: u16 = 1;
+/// Longest letter. Bytes. The longest is [`Letter::Ready`] of a part of [`RANKS_MAX`] ranks.
+pub(crate) const LETTER_MAX: u32 = 1 << 20;
+/// Keys and values in one [`Letter::Put`]. Bytes; more go in several letters.
+pub(crate) const PUT_MAX: usize = 64 << 10;
+/// Most parts of a job.
+pub const PARTS_MAX: u32 = 1024;
+/// Most ranks of a part.
+pub const RANKS_MAX: u32 = 1 << 16;
+/// Longest name of a job. Bytes: it is a part of names at routers and of the key-value space.
+pub const JOB_MAX: usize = 64;
+
+/// The payload with which a process asks another for a connection; at most 1,024 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) version: u16,
+    pub(crate) job: String,
+    /// From 1.
+    pub(crate) part: u32,
+    pub(crate) parts: u32,
+    pub(crate) host: String,
+    pub(crate) role: Role,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// The first process of its part, whose other processes find it at this address.
+    Head { uri: String },
+    /// Another process: its number in the part, how many these are, its ranks, and what names its node.
+    Member { index: u32, count: u32, ranks: u32, node: String },
+}
+
+/// What goes by a connection. RO: letters arrive once and in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Letter {
+    /// Down, first: on which host the sender is.
+    Welcome { host: String },
+    /// Down, instead: connect to the head of your part.
+    Head { uri: String },
+    /// Up: the part is complete; the node of each rank.
+    Ready { nodes: Vec<u32> },
+    /// Down to heads: all parts are complete.
+    World(World),
+    /// Down to members: start your ranks.
+    Start(Start),
+    /// Both ways: what ranks have put, before the fence.
+    Put(Vec<(String, String)>),
+    /// Up: all ranks below wait. Down: all ranks do; go on.
+    Fence,
+    /// Up: a question about published names, answered in order.
+    Ask(Question),
+    /// Down: its answer.
+    Answer(Option<String>),
+    /// Up: something ends the job. Down: end.
+    End(Failure),
+    /// Up: all ranks below have ended well. Down: all have.
+    Done,
+}
+
+/// About names of ports, which the first part keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Question {
+    Publish { name: String, port: String },
+    Unpublish { name: String },
+    LookUp { name: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct World {
+    /// Name of its key-value space.
+    pub(crate) space: String,
+    /// Ranks of each part.
+    pub(crate) sizes: Vec<u32>,
+    /// Which ranks share a node, as MPI libraries read it.
+    pub(crate) mapping: String,
+}
+
+/// What a process needs to start its ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Name of the world's key-value space.
+    pub space: String,
+    /// The first of its ranks, in the world.
+    pub first: u32,
+    /// Ranks of the world.
+    pub size: u32,
+    /// Ranks of each part.
+    pub sizes: Vec<u32>,
+    /// Index of the part, from 0.
+    pub appnum: u32,
+    /// Which ranks share a node, as MPI libraries read it.
+    pub mapping: String,
+    /// Of each of its ranks: its number on its node, and how many ranks that has.
+    pub local: Vec<(u32, u32)>,
+}
+
+pub(crate) fn encode<T: Serialize>(what: &T) -> Vec<u8> {
+    // Into memory, of types that all can be written.
+    postcard::to_stdvec(what).unwrap_or_default()
+}
+
+/// `None`: these bytes are no such thing.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((what, [])) => Some(what),
+        _ => None,
+    }
+}
+
+/// What was put, as letters.
+pub(crate) fn puts(entries: Vec<(String, String)>) -> Vec<Letter> {
+    let (mut letters, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for (key, value) in entries {
+        bytes += key.len() + value.len();
+        piece.push((key, value));
+        if bytes >= PUT_MAX {
+            letters.push(Letter::Put(std::mem::take(&mut piece)));
+            bytes = 0;
+        }
+    }
+    if !piece.is_empty() {
+        letters.push(Letter::Put(piece));
+    }
+    letters
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn letters_survive_their_journey() {
+        let letter = Letter::Put(vec![("a".to_owned(), "b".to_owned())]);
+        assert_eq!(decode(&encode(&letter)), Some(letter));
+        let nodes: Vec<u32> = (0..RANKS_MAX).collect();
+        assert!(encode(&Letter::Ready { nodes }).len() < LETTER_MAX as usize);
+    }
+
+    #[test]
+    fn a_hello_fits_into_a_request() {
+        let long = |len| "x".repeat(len);
+        let role = Role::Member { index: u32::MAX, count: u32::MAX, ranks: u32::MAX, node: long(200) };
+        let hello = Hello {
+            version: VERSION,
+            job: long(JOB_MAX),
+            part: u32::MAX,
+            parts: u32::MAX,
+            host: long(64),
+            role,
+        };
+        assert!(encode(&hello).len() <= isthmus_substrate::PAYLOAD_MAX);
+    }
+
+    #[test]
+    fn many_entries_go_in_several_letters() {
+        let entries: Vec<_> = (0..200).map(|i| (format!("key-{i}"), "v".repeat(1000))).collect();
+        let letters = puts(entries);
+        assert!(letters.len() > 2);
+        assert!(letters.iter().all(|letter| encode(letter).len() < 2 * PUT_MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_letter_or_none(bytes: Vec<u8>) {
+            if let Some(letter) = decode::<Letter>(&bytes) {
+                prop_assert_eq!(decode(&encode(&letter)), Some(letter));
+            }
+            let _ = decode::<Hello>(&bytes);
+        }
+    }
+}

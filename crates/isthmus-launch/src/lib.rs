@@ -1,0 +1,27 @@
+//! Starts ranks in several jobs, at several sites, that together form one `MPI_COMM_WORLD`.
+//!
+//! Each site's own launcher starts `isthmus run`, which starts the ranks of an unmodified MPI program and is
+//! their process manager: it answers PMI-1 and PMI-2 ([`pmi`]). The processes of `isthmus run` find each other
+//! at a meeting place ([`At`]) and talk by endpoints of the substrate: encrypted, through routers where there
+//! are some, and across broken connections.
+//!
+//! `agent.rs` decides everything, without I/O; `run.rs` is the shell around it.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod failure;
+mod letter;
+mod meeting;
+mod nodes;
+mod place;
+pub mod pmi;
+mod ranks;
+mod run;
+mod secret;
+
+pub use failure::{Ended, Failure};
+pub use letter::{JOB_MAX, PARTS_MAX, RANKS_MAX, Start};
+pub use meeting::At;
+pub use place::{Place, Wrong};
+pub use ranks::become_rank;
+pub use run::{Options, RunError, run};

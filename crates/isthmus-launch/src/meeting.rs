@@ -1,0 +1,276 @@
+//! Where the parts of a job find each other.
+
+use std::fmt;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use isthmus_substrate::{Error, Failure, rendezvous};
+use rustix::fs::Mode;
+
+use crate::secret::{Listener, Secret, Unanswered, call};
+
+/// How long one look at a router waits for a name.
+const LOOK: Duration = Duration::from_secs(5);
+/// Most of a file that is read: an address of an endpoint on several devices. Bytes.
+const FILE_MAX: u64 = 4096;
+
+/// What `--at` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// A file that all parts see.
+    File(PathBuf),
+    /// A name at a router; none: one made of the job's.
+    Router {
+        /// The router's address.
+        place: String,
+        /// The name there.
+        name: Option<String>,
+    },
+    /// The address of part 1, as it says it.
+    Uri(String),
+    /// Where part 1 listens for holders of a secret: HOST:PORT.
+    Host(String),
+}
+
+impl FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("file:") {
+            return match path {
+                "" => Err("file: needs a path".to_owned()),
+                path => Ok(Self::File(path.into())),
+            };
+        }
+        if let Some(rest) = text.strip_prefix("router:") {
+            let Some(address) = rest.strip_prefix("isthmus://") else {
+                return Err(format!(
+                    "{rest:?} is no router's address; expected router:isthmus://AS.SUBNET/IP:PORT[/NAME]"
+                ));
+            };
+            // AS.SUBNET / IP:PORT / NAME
+            return Ok(match address.splitn(3, '/').collect::<Vec<_>>()[..] {
+                [site, router, name] if !name.is_empty() => {
+                    Self::Router { place: format!("isthmus://{site}/{router}"), name: Some(name.to_owned()) }
+                }
+                _ => Self::Router { place: rest.trim_end_matches('/').to_owned(), name: None },
+            });
+        }
+        if text.starts_with("isthmus://") {
+            return Ok(Self::Uri(text.to_owned()));
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+                Ok(Self::Host(text.to_owned()))
+            }
+            _ => Err(format!(
+                "{text:?}: expected file:PATH, router:isthmus://AS.SUBNET/IP:PORT[/NAME], HOST:PORT, or the isthmus:// \
+                 address that part 1 says"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(out, "file:{}", path.display()),
+            Self::Router { place, name: Some(name) } => write!(out, "router:{place}/{name}"),
+            Self::Router { place, name: None } => write!(out, "router:{place}"),
+            // Its key is a secret.
+            Self::Uri(uri) => out.write_str(uri.split('#').next().unwrap_or_default()),
+            Self::Host(at) => out.write_str(at),
+        }
+    }
+}
+
+/// The meeting place of a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Meeting {
+    pub(crate) at: At,
+    job: String,
+    secret: Option<Secret>,
+}
+
+/// Why the hub is not found.
+#[derive(Debug)]
+pub(crate) enum NotFound {
+    /// It may be there later.
+    Later(String),
+    /// It will not.
+    Never(String),
+}
+
+/// As long as this is kept, others find the hub.
+#[derive(Debug)]
+pub(crate) enum Announced {
+    File(PathBuf),
+    #[allow(dead_code, reason = "kept for its end")]
+    Name(rendezvous::Published),
+    #[allow(dead_code, reason = "kept for its end")]
+    Listener(Listener),
+    Nothing,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let Self::File(path) = self {
+            // It may have been taken away already.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Meeting {
+    pub(crate) fn new(at: At, job: &str, secret: Option<&Path>) -> Result<Self, String> {
+        let secret = secret.map(|path| Secret::read(path, job)).transpose()?;
+        match (&at, &secret) {
+            (At::Host(at), None) => Err(format!(
+                "--at {at} needs --secret FILE, the same at all parts: openssl rand -hex 32 > FILE; chmod 600 FILE"
+            )),
+            (At::Host(_), Some(_)) | (_, None) => Ok(Self { at, job: job.to_owned(), secret }),
+            (_, Some(_)) => Err("--secret is for --at HOST:PORT only".to_owned()),
+        }
+    }
+
+    fn name(&self, name: Option<&String>) -> String {
+        name.cloned().unwrap_or_else(|| format!("isthmus-run.{}", self.job))
+    }
+
+    /// Lets others find the hub, which is at `uri`.
+    pub(crate) fn announce(&self, uri: &str) -> Result<Announced, String> {
+        match (&self.at, &self.secret) {
+            (At::File(path), _) => {
+                write_whole(path, uri)
+                    .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+                Ok(Announced::File(path.clone()))
+            }
+            (At::Router { place, name }, _) => {
+                let name = self.name(name.as_ref());
+                rendezvous::publish(place, &name, uri)
+                    .map(Announced::Name)
+                    .map_err(|error| format!("cannot publish the name {name} at {place}: {error}"))
+            }
+            (At::Host(at), Some(secret)) => {
+                Listener::new(at, secret.clone(), uri.to_owned()).map(Announced::Listener)
+            }
+            (At::Host(_) | At::Uri(_), _) => Ok(Announced::Nothing),
+        }
+    }
+
+    /// The hub's address.
+    pub(crate) fn find(&self) -> Result<String, NotFound> {
+        match (&self.at, &self.secret) {
+            (At::Uri(uri), _) => Ok(uri.clone()),
+            (At::File(path), _) => match read_some(path) {
+                Ok(content) if content.len() as u64 > FILE_MAX => {
+                    Err(NotFound::Never(format!("{} is no file of isthmus run; choose another", path.display())))
+                }
+                Ok(content) => match String::from_utf8(content) {
+                    Ok(text) if text.starts_with("isthmus://") => Ok(text.trim().to_owned()),
+                    _ => Err(NotFound::Later(format!("{} holds no address", path.display()))),
+                },
+                Err(error) => Err(NotFound::Later(format!("{}: {error}", path.display()))),
+            },
+            (At::Router { place, name }, _) => {
+                let name = self.name(name.as_ref());
+                rendezvous::look_up(place, &name, LOOK).map_err(|error| match error {
+                    Error::Failed(Failure::TimedOut) => NotFound::Later(format!("nobody has published {name} at {place}")),
+                    Error::Uri(text) | Error::Value(text) | Error::Configuration(text) => NotFound::Never(text),
+                    other => NotFound::Later(other.to_string()),
+                })
+            }
+            (At::Host(at), Some(secret)) => call(at, secret).map_err(|error| match error {
+                Unanswered::Later(why) => NotFound::Later(why),
+                Unanswered::Denied => NotFound::Never(format!(
+                    "who listens at {at} has another secret or another job; give the same --secret and --job to all parts"
+                )),
+            }),
+            (At::Host(at), None) => Err(NotFound::Never(format!("{at} needs a secret"))),
+        }
+    }
+}
+
+/// A file's content; of one that is too long its start.
+fn read_some(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    fs::File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Writes a file that only its owner can read, and that nobody sees half of.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    let new = PathBuf::from(new);
+    let flags = rustix::fs::OFlags::WRONLY
+        | rustix::fs::OFlags::CREATE
+        | rustix::fs::OFlags::EXCL
+        | rustix::fs::OFlags::CLOEXEC;
+    let _ = fs::remove_file(&new);
+    let mut file = fs::File::from(rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?);
+    let written = writeln!(file, "{text}").and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn places_are_told_apart() {
+        assert_eq!("file:/shared/run".parse(), Ok(At::File("/shared/run".into())));
+        assert_eq!("b.site:4300".parse(), Ok(At::Host("b.site:4300".to_owned())));
+        assert_eq!("[fd00::1]:4300".parse(), Ok(At::Host("[fd00::1]:4300".to_owned())));
+        let place = "isthmus://1.10/10.1.0.1:4100".to_owned();
+        assert_eq!(
+            "router:isthmus://1.10/10.1.0.1:4100/run42".parse(),
+            Ok(At::Router { place: place.clone(), name: Some("run42".to_owned()) })
+        );
+        assert_eq!("router:isthmus://1.10/10.1.0.1:4100".parse(), Ok(At::Router { place, name: None }));
+        for wrong in ["file:", "somewhere", "host:port", "host:0", ":4300", "router:10.1.0.1:4100"] {
+            assert!(wrong.parse::<At>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_key() {
+        let at: At = "isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef".parse().expect("an address");
+        assert_eq!(at.to_string(), "isthmus://0.0/10.1.2.3:4100");
+    }
+
+    #[test]
+    fn a_file_is_there_while_the_hub_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run");
+        let meeting = Meeting::new(At::File(path.clone()), "job", None).expect("right");
+        assert!(matches!(meeting.find(), Err(NotFound::Later(_))));
+        let announced = meeting.announce("isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef").expect("written");
+        assert_eq!(meeting.find().expect("found"), "isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        drop(announced);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_host_needs_a_secret_and_nothing_else_takes_one() {
+        let at = || At::Host("localhost:4300".to_owned());
+        assert!(Meeting::new(at(), "job", None).is_err());
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        fs::write(&path, "0123456789abcdef").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("changed");
+        assert!(Meeting::new(at(), "job", Some(&path)).expect_err("readable by others").contains("chmod"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("changed");
+        assert!(Meeting::new(at(), "job", Some(&path)).is_ok());
+        assert!(Meeting::new(At::File("/x".into()), "job", Some(&path)).is_err());
+    }
+}

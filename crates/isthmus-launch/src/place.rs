@@ -1,0 +1,109 @@
+//! Where this process is in its part, as the site's launcher says by environment variables.
+
+use std::fmt;
+
+/// Its number among the processes that the launcher started, and how many these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// From 0.
+    pub index: u32,
+    /// At least 1.
+    pub count: u32,
+}
+
+/// Variables with the number of a process and with their count, by launcher.
+///
+/// The innermost launcher comes first: Hydra and PRRTE start their own daemons by `srun`, whose variables
+/// then tell of the daemons. `SLURM_PROCID` is set in a batch script too, but `SLURM_STEP_NUM_TASKS` only
+/// within `srun`.
+const LAUNCHERS: &[(&str, &str)] = &[
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PALS_RANKID", "PALS_SIZE"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+];
+
+/// Variables by which MPI libraries would find the site's launcher instead of this one.
+pub(crate) fn is_of_a_launcher(name: &str) -> bool {
+    ["PMI_", "PMI2_", "PMIX_", "HYDI_", "HYDRA_", "MPI_LOCAL", "PALS_"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// Why a place cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong(String);
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl Place {
+    /// A place; both numbers must fit.
+    ///
+    /// # Errors
+    /// Where they do not.
+    pub fn new(index: u32, count: u32) -> Result<Self, Wrong> {
+        match index < count {
+            true => Ok(Self { index, count }),
+            false => Err(Wrong(format!("process {index} of {count}; they count from 0"))),
+        }
+    }
+
+    /// What the launcher says; `None` where there is none.
+    ///
+    /// # Errors
+    /// Where it says what cannot be.
+    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Wrong> {
+        for (index, count) in LAUNCHERS {
+            let (Some(rank), Some(size)) = (get(index), get(count)) else { continue };
+            let number = |name: &str, text: &str| {
+                text.parse()
+                    .map_err(|_| Wrong(format!("{name} = {text:?} is no number; give --rank and --size")))
+            };
+            let place = Self::new(number(index, &rank)?, number(count, &size)?);
+            return place.map(Some).map_err(|Wrong(why)| Wrong(format!("{index} and {count} say {why}")));
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(variables: &[(&str, &str)]) -> Result<Option<Place>, Wrong> {
+        let get = |name: &str| variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
+        Place::from_environment(get)
+    }
+
+    #[test]
+    fn every_launcher_is_understood() {
+        for (index, count) in LAUNCHERS {
+            assert_eq!(place(&[(index, "3"), (count, "4")]), Ok(Some(Place { index: 3, count: 4 })));
+        }
+    }
+
+    #[test]
+    fn a_batch_script_is_no_step_of_srun() {
+        assert_eq!(place(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "64")]), Ok(None));
+    }
+
+    #[test]
+    fn daemons_that_srun_started_do_not_count() {
+        let nested =
+            [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMI_RANK", "5"), ("PMI_SIZE", "8")];
+        assert_eq!(place(&nested), Ok(Some(Place { index: 5, count: 8 })));
+    }
+
+    #[test]
+    fn what_cannot_be_is_an_error() {
+        assert!(place(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]).is_err());
+        assert!(place(&[("PMI_RANK", "one"), ("PMI_SIZE", "4")]).is_err());
+    }
+}

@@ -1,0 +1,480 @@
+//! The shell around [`Agent`]: sockets, processes, signals and the clock.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use isthmus_substrate::{
+    ConnectOptions, Connection, Endpoint, EndpointOptions, Error, Event, Failure, Level, SendOptions,
+    Substrate,
+};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::agent::{Action, Agent, Link, Me};
+use crate::letter::{Hello, LETTER_MAX, Start, decode, encode};
+use crate::meeting::{Announced, At, Meeting, NotFound};
+use crate::place::Place;
+use crate::pmi::Session;
+use crate::ranks::{self, Program, RankProcess};
+
+/// Inputs that wait for the main thread; who has more waits.
+const INPUTS_MAX: usize = 1024;
+/// How long a call to another process may take before it is looked for anew.
+const CALL: Duration = Duration::from_secs(15);
+/// How long ranks may take to end after SIGTERM; then they get SIGKILL. Three parts of the 5 s in which a job
+/// ends: detection, this, and the last words.
+const MERCY: Duration = Duration::from_secs(1);
+/// How long ranks may take to vanish after SIGKILL: one may hang in the kernel.
+const BURIAL: Duration = Duration::from_secs(1);
+/// Why another process is turned down; its text says it.
+const NO: u32 = 1;
+
+/// What `isthmus run` is to do.
+#[derive(Debug)]
+pub struct Options {
+    /// Name of the job, the same at all parts.
+    pub job: String,
+    /// Which part this is, from 1.
+    pub part: u32,
+    /// How many there are.
+    pub parts: u32,
+    /// Which process of the part this is.
+    pub place: Place,
+    /// How many ranks this process starts.
+    pub ranks: u32,
+    /// Where the processes find each other; none where there is only one, or for part 1, which then says its
+    /// address.
+    pub at: Option<At>,
+    /// File with the secret for [`At::Host`].
+    pub secret: Option<PathBuf>,
+    /// How long to wait for the others.
+    pub wait: Duration,
+    /// Begin each line of output with its rank.
+    pub label: bool,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+    /// What starts a process that calls [`crate::become_rank`], up to the program's own words.
+    pub starter: Vec<OsString>,
+    /// Environment of the ranks, where the user has set nothing else.
+    pub defaults: Vec<(String, String)>,
+}
+
+/// Why nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The user's words or settings are wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// The system refused something.
+    #[error("{0}")]
+    System(String),
+}
+
+/// What happens, for the main thread.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Event(Event),
+    Found(Result<String, NotFound>),
+    Pmi(u32, Vec<u8>),
+    Ended(u32),
+    Signal(i32),
+}
+
+/// Starts the ranks of a part, or of a process of it, and returns the exit status when the job is over. `tell`
+/// gets what the user is to read, a line at a time.
+///
+/// # Errors
+/// [`RunError`] where nothing was started.
+pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError> {
+    let usage = RunError::Usage;
+    let system = |error: &dyn std::fmt::Display| RunError::System(error.to_string());
+    let host = rustix::system::uname().nodename().to_string_lossy().chars().take(64).collect::<String>();
+    // Containers of one host may share its name, and hosts a name. Only those that share both share memory.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let alone = options.parts == 1 && options.place.count == 1;
+    let at = match &options.at {
+        Some(at) => Some(at.clone()),
+        None if alone => None,
+        None if options.part == 1 && options.place.count == 1 => None,
+        None => {
+            return Err(usage(
+                "--at is missing: where do the parts find each other? See isthmus run --help".to_owned(),
+            ));
+        }
+    };
+    let meeting =
+        at.map(|at| Meeting::new(at, &options.job, options.secret.as_deref())).transpose().map_err(usage)?;
+    let me = Me {
+        job: options.job.clone(),
+        part: options.part,
+        parts: options.parts,
+        index: options.place.index,
+        count: options.place.count,
+        ranks: options.ranks,
+        node: format!("{host}/{}", boot.trim()),
+        host,
+        uri: String::new(),
+        at: meeting.as_ref().map_or_else(String::new, |meeting| meeting.at.to_string()),
+        wait: options.wait,
+        nonce: getrandom::u64().map_err(|error| system(&error))?,
+    };
+    Agent::check(&me).map_err(usage)?;
+    let endpoint = if alone { None } else { Some(Arc::new(open()?)) };
+    let me = Me { uri: endpoint.as_ref().map_or_else(String::new, |endpoint| endpoint.uri()), ..me };
+    let (inputs, arriving) = sync_channel(INPUTS_MAX);
+    if let Some(endpoint) = &endpoint {
+        let (endpoint, inputs) = (endpoint.clone(), inputs.clone());
+        spawn("isthmus-events", move || {
+            while let Ok(event) = endpoint.next_event(None) {
+                if event.is_some_and(|event| inputs.send(Input::Event(event)).is_err()) {
+                    return;
+                }
+            }
+        })?;
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| system(&error))?;
+    let signalled = inputs.clone();
+    spawn("isthmus-signals", move || {
+        for number in signals.forever() {
+            if signalled.send(Input::Signal(number)).is_err() {
+                return;
+            }
+        }
+    })?;
+    let mut shell = Shell {
+        options,
+        tell,
+        meeting,
+        endpoint,
+        inputs,
+        links: HashMap::new(),
+        calls: HashMap::new(),
+        contexts: 0,
+        ranks: Vec::new(),
+        sessions: Vec::new(),
+        announced: Announced::Nothing,
+        began: Instant::now(),
+        kill_at: None,
+        finish: None,
+    };
+    let status = shell.serve(Agent::new(me), &arriving);
+    shell.close();
+    status
+}
+
+/// The endpoint by which processes of `isthmus run` talk.
+fn open() -> Result<Endpoint, RunError> {
+    let wrong = |error: Error| match error {
+        Error::Configuration(_) | Error::Device(_) => RunError::Usage(error.to_string()),
+        _ => RunError::System(error.to_string()),
+    };
+    let substrate = Substrate::init().map_err(wrong)?;
+    let device = substrate.default_device().map_err(wrong)?.confidential();
+    let options = EndpointOptions {
+        message_max: LETTER_MAX,
+        recv_buffers: 64,
+        send_buffers: 1 << 16,
+        ..Default::default()
+    };
+    Endpoint::create(&device, &options).map_err(wrong)
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), RunError> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(body);
+    started.map(|_| ()).map_err(|error| RunError::System(format!("no thread: {error}")))
+}
+
+/// A call under way.
+#[derive(Debug)]
+enum Call {
+    /// To another process, of this part.
+    Out(u32),
+    /// Of another process, which was admitted.
+    In(Hello),
+}
+
+struct Shell<'a> {
+    options: &'a Options,
+    tell: &'a mut dyn FnMut(&str),
+    meeting: Option<Meeting>,
+    endpoint: Option<Arc<Endpoint>>,
+    inputs: SyncSender<Input>,
+    links: HashMap<Link, Connection>,
+    calls: HashMap<u64, Call>,
+    /// The last context that was given to a call.
+    contexts: u64,
+    ranks: Vec<RankProcess>,
+    sessions: Vec<Session>,
+    announced: Announced,
+    began: Instant,
+    /// When ranks that are still there are killed.
+    kill_at: Option<Instant>,
+    /// The exit status, when the job is over.
+    finish: Option<u8>,
+}
+
+impl Shell<'_> {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn serve(&mut self, mut agent: Agent, arriving: &Receiver<Input>) -> Result<u8, RunError> {
+        let mut buried = None;
+        loop {
+            self.act(&mut agent)?;
+            if let Some(status) = self.finish {
+                let over = *buried.get_or_insert_with(|| {
+                    self.kill_at.get_or_insert_with(|| Instant::now() + MERCY);
+                    Instant::now() + MERCY + BURIAL
+                });
+                if self.ranks.iter().all(RankProcess::has_ended) || Instant::now() >= over {
+                    let until = Instant::now() + BURIAL;
+                    self.ranks.iter_mut().for_each(|rank| rank.drain(until));
+                    return Ok(status);
+                }
+            }
+            let due = agent.due().map(|due| due.saturating_sub(self.now()));
+            let kill = self.kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let over = buried.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+            let wait = [due, kill, over].into_iter().flatten().min().unwrap_or(Duration::from_secs(3600));
+            match arriving.recv_timeout(wait) {
+                Ok(input) => self.take(&mut agent, input),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(RunError::System("a thread ended".to_owned()));
+                }
+            }
+            agent.tick(self.now());
+            if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+                self.ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
+                self.kill_at = None;
+            }
+        }
+    }
+
+    fn take(&mut self, agent: &mut Agent, input: Input) {
+        let now = self.now();
+        match input {
+            Input::Event(event) => self.take_event(agent, event),
+            Input::Found(Ok(uri)) => agent.found(uri),
+            Input::Found(Err(NotFound::Later(why))) => agent.not_found(why),
+            Input::Found(Err(NotFound::Never(why))) => agent.refused(now, why),
+            Input::Pmi(rank, bytes) => {
+                let session = &mut self.sessions[rank as usize];
+                if let Err(error) = session.feed(&bytes) {
+                    return agent.nonsense(now, rank, &error.to_string());
+                }
+                loop {
+                    match session.next_request() {
+                        Ok(Some(asked)) => agent.pmi(now, rank, asked),
+                        Ok(None) => return,
+                        Err(error) => return agent.nonsense(now, rank, &error.to_string()),
+                    }
+                }
+            }
+            Input::Ended(rank) => {
+                let how = self.ranks[rank as usize].reap();
+                agent.rank_ended(now, rank, how);
+            }
+            Input::Signal(number) => {
+                // Who asks twice does not want to wait.
+                if let Some(at) = &mut self.kill_at {
+                    *at = Instant::now();
+                }
+                agent.signalled(now, number);
+            }
+        }
+    }
+
+    fn take_event(&mut self, agent: &mut Agent, event: Event) {
+        let now = self.now();
+        match event {
+            Event::Requested(request) => {
+                let Some(endpoint) = &self.endpoint else { return };
+                let verdict = match decode::<Hello>(request.payload()) {
+                    Some(hello) => agent.admits(&hello).map(|()| hello),
+                    None => {
+                        Err("the two sides have different releases of Isthmus; install the same".to_owned())
+                    }
+                };
+                // A caller that is gone meanwhile calls again.
+                match verdict {
+                    Ok(hello) => {
+                        self.contexts += 1;
+                        self.calls.insert(self.contexts, Call::In(hello));
+                        if endpoint.accept(request, self.contexts).is_err() {
+                            self.calls.remove(&self.contexts);
+                        }
+                    }
+                    Err(why) => drop(endpoint.reject(request, NO, why.as_bytes())),
+                }
+            }
+            Event::Accepted { connection, context } => {
+                if let Some(Call::In(hello)) = self.calls.remove(&context) {
+                    self.links.insert(connection.to_bits(), connection);
+                    agent.accepted(connection.to_bits(), hello);
+                }
+            }
+            Event::AcceptFailed { context, .. } => drop(self.calls.remove(&context)),
+            Event::Connected { connection, context } => {
+                if let Some(Call::Out(part)) = self.calls.remove(&context) {
+                    self.links.insert(connection.to_bits(), connection);
+                    agent.connected(connection.to_bits(), part);
+                }
+            }
+            Event::ConnectFailed { context, why, payload } => {
+                let is_known = self.calls.remove(&context).is_some();
+                match why {
+                    _ if !is_known => {}
+                    Failure::Rejected(NO) => {
+                        agent.refused(now, String::from_utf8_lossy(&payload).into_owned());
+                    }
+                    Failure::Version => agent.refused(now, why.to_string()),
+                    why => agent.not_found(why.to_string()),
+                }
+            }
+            Event::Received(message) => {
+                let link = message.connection().to_bits();
+                match decode(&message) {
+                    Some(letter) => agent.letter(now, link, letter),
+                    None => agent.lost(now, link, "it does not speak as this release does"),
+                }
+            }
+            Event::Disconnected { connection, why, .. } => {
+                let link = connection.to_bits();
+                if self.links.remove(&link).is_some() {
+                    agent.lost(now, link, &why.to_string());
+                }
+                if let Some(endpoint) = &self.endpoint {
+                    // It is over anyhow.
+                    let _ = endpoint.disconnect(connection);
+                }
+            }
+            Event::Sent { connection, end: Err(why), .. } => {
+                agent.lost(now, connection.to_bits(), &why.to_string())
+            }
+            Event::DeviceFailed { why } => (self.tell)(&why),
+            _ => {}
+        }
+    }
+
+    /// Does what the agent wants.
+    fn act(&mut self, agent: &mut Agent) -> Result<(), RunError> {
+        while let Some(action) = agent.next_action() {
+            match action {
+                Action::Announce => self.announce()?,
+                Action::Find { after } => self.find(after)?,
+                Action::Connect { uri, part, hello } => self.connect(agent, &uri, part, &hello),
+                Action::Send(link, letter) => self.send(agent, link, &encode(&letter)),
+                Action::Drop(link) => {
+                    if let (Some(connection), Some(endpoint)) = (self.links.remove(&link), &self.endpoint) {
+                        // It is over anyhow.
+                        let _ = endpoint.disconnect(connection);
+                    }
+                }
+                Action::Launch(start) => self.launch(agent, &start),
+                Action::Reply { rank, reply, thread } => {
+                    let bytes = self.sessions[rank as usize].encode(&reply, thread.as_deref());
+                    // Whose process has ended hears nothing more; that is told by its end.
+                    if let Err(error) = self.ranks[rank as usize].answer(&bytes)
+                        && error.kind() == std::io::ErrorKind::WouldBlock
+                    {
+                        agent.nonsense(self.now(), rank, "it does not read answers");
+                    }
+                }
+                Action::Kill => {
+                    self.ranks.iter().for_each(|rank| rank.signal(Signal::TERM));
+                    self.kill_at = Some(Instant::now() + MERCY);
+                }
+                Action::Tell(text) => {
+                    (self.tell)(&format!("job {}, part {}: {text}", self.options.job, self.options.part));
+                }
+                Action::Finish(status) => self.finish = Some(status),
+            }
+        }
+        Ok(())
+    }
+
+    fn announce(&mut self) -> Result<(), RunError> {
+        let Some(endpoint) = &self.endpoint else { return Ok(()) };
+        let uri = endpoint.uri();
+        match &self.meeting {
+            Some(meeting) => self.announced = meeting.announce(&uri).map_err(RunError::System)?,
+            None => (self.tell)(&format!(
+                "start the other parts with --at '{uri}' (keep it as you keep a password)"
+            )),
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, after: Duration) -> Result<(), RunError> {
+        let Some(meeting) = self.meeting.clone() else {
+            return Err(RunError::Usage("--at is missing".to_owned()));
+        };
+        let inputs = self.inputs.clone();
+        spawn("isthmus-find", move || {
+            thread::sleep(after);
+            // Nobody waits for it where the job is over.
+            let _ = inputs.send(Input::Found(meeting.find()));
+        })
+    }
+
+    fn connect(&mut self, agent: &mut Agent, uri: &str, part: u32, hello: &Hello) {
+        let Some(endpoint) = &self.endpoint else { return };
+        self.contexts += 1;
+        let options = ConnectOptions { timeout: Some(CALL) };
+        match endpoint.connect(uri, &encode(hello), Level::Ro, self.contexts, &options) {
+            Ok(_) => drop(self.calls.insert(self.contexts, Call::Out(part))),
+            Err(error @ (Error::Uri(_) | Error::Unreachable(_) | Error::TooLong { .. })) => {
+                agent.refused(self.began.elapsed(), error.to_string());
+            }
+            Err(error) => agent.not_found(error.to_string()),
+        }
+    }
+
+    fn send(&self, agent: &mut Agent, link: Link, bytes: &[u8]) {
+        let (Some(connection), Some(endpoint)) = (self.links.get(&link), &self.endpoint) else { return };
+        let options = SendOptions { silent: true, ..Default::default() };
+        loop {
+            match endpoint.send(*connection, bytes, &options) {
+                Ok(()) => return,
+                // Those under way end without us.
+                Err(Error::Full(_)) => thread::sleep(Duration::from_millis(1)),
+                Err(error) => return agent.lost(self.now(), link, &error.to_string()),
+            }
+        }
+    }
+
+    fn launch(&mut self, agent: &mut Agent, start: &Start) {
+        let program = Program {
+            starter: &self.options.starter,
+            words: &self.options.program,
+            defaults: &self.options.defaults,
+            job: &self.options.job,
+            parts: self.options.parts,
+            label: self.options.label,
+        };
+        for rank in 0..self.options.ranks {
+            match ranks::start(&program, start, rank, &self.inputs) {
+                Ok(process) => {
+                    self.ranks.push(process);
+                    self.sessions.push(Session::default());
+                }
+                Err(error) => return agent.not_started(self.now(), rank, &error.to_string()),
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.announced = Announced::Nothing;
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.close();
+        }
+    }
+}

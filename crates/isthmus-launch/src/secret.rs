@@ -1,0 +1,297 @@
+//! How parts that share a secret find each other at HOST:PORT.
+//!
+//! The hub's address is a capability: who has it may connect. A caller proves by the secret that it may have
+//! the address, and the answer comes encrypted. Both are one handshake, `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`
+//! of the crate `snow`. A listener without the secret learns nothing, a caller without it gets no answer but
+//! [`DENIED`], and a recorded call is answered for a key that only the recorded caller had.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// What a call begins with. A new release with another protocol has another.
+const MAGIC: &[u8; 16] = b"isthmus run at 1";
+/// Longest message of the handshake. Bytes: an address of an endpoint on several devices, and 64 of its own.
+const MESSAGE_MAX: usize = 2048;
+/// Least length of a secret. Bytes: nobody guesses 16 random ones.
+const SECRET_MIN: usize = 16;
+/// Most of a secret's file that is read. Bytes.
+const SECRET_MAX: u64 = 64 << 10;
+/// How long a call may take. A round trip is below 1 s anywhere on Earth.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Calls that are answered at once; more are closed. Each has a thread.
+const CALLS_MAX: usize = 64;
+/// A length that no message has: the caller does not have the secret.
+const DENIED: [u8; 2] = [0, 0];
+
+/// A key that all parts of a job have.
+#[derive(Clone)]
+pub(crate) struct Secret {
+    key: [u8; 32],
+    prologue: Vec<u8>,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// The secret of a job, from what its file holds.
+    pub(crate) fn new(content: &[u8], job: &str) -> Result<Self, String> {
+        let content = content.trim_ascii();
+        if content.len() < SECRET_MIN {
+            return Err(format!(
+                "holds {} bytes; make one of at least {SECRET_MIN}: openssl rand -hex 32 > FILE",
+                content.len()
+            ));
+        }
+        let key = blake3::derive_key("isthmus run 2026 secret of a job's parts", content);
+        let prologue = [MAGIC, job.as_bytes()].concat();
+        Ok(Self { key, prologue })
+    }
+
+    pub(crate) fn read(path: &Path, job: &str) -> Result<Self, String> {
+        let wrong = |why: String| format!("the secret {}: {why}", path.display());
+        let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+        let mode = rustix::fs::fstat(&file).map_err(|error| wrong(error.to_string()))?.st_mode;
+        if mode & 0o077 != 0 {
+            return Err(wrong(format!("others on this host can read it; chmod 600 {}", path.display())));
+        }
+        let mut content = Vec::new();
+        file.take(SECRET_MAX).read_to_end(&mut content).map_err(|error| wrong(error.to_string()))?;
+        Self::new(&content, job).map_err(wrong)
+    }
+
+    fn handshake(&self, calls: bool) -> io::Result<snow::HandshakeState> {
+        let wrong = |error: snow::Error| io::Error::other(error.to_string());
+        let builder = snow::Builder::new(PATTERN.parse().map_err(wrong)?);
+        let builder =
+            builder.prologue(&self.prologue).and_then(|builder| builder.psk(0, &self.key)).map_err(wrong)?;
+        if calls { builder.build_initiator() } else { builder.build_responder() }.map_err(wrong)
+    }
+}
+
+/// Why a call gave no address.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// Nobody is there yet, or the way is broken.
+    Later(String),
+    /// The listener has another secret or job.
+    Denied,
+}
+
+/// The address that whoever listens at `at` gives to holders of the secret.
+pub(crate) fn call(at: &str, secret: &Secret) -> Result<String, Unanswered> {
+    let later = |error: io::Error| Unanswered::Later(format!("{at}: {error}"));
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
+    for address in at.to_socket_addrs().map_err(later)? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => {
+                return ask(stream, secret).map_err(|error| match error.kind() {
+                    io::ErrorKind::PermissionDenied => Unanswered::Denied,
+                    _ => later(error),
+                });
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(later(last))
+}
+
+fn ask(mut stream: TcpStream, secret: &Secret) -> io::Result<String> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut noise = secret.handshake(true)?;
+    let mut buffer = [0; MESSAGE_MAX];
+    let len = noise.write_message(&[], &mut buffer).map_err(|error| io::Error::other(error.to_string()))?;
+    let mut words = MAGIC.to_vec();
+    words.extend_from_slice(&(len as u16).to_be_bytes());
+    words.extend_from_slice(&buffer[..len]);
+    stream.write_all(&words)?;
+    let message = read_message(&mut stream)?.ok_or(io::ErrorKind::PermissionDenied)?;
+    let mut uri = [0; MESSAGE_MAX];
+    let len = noise.read_message(&message, &mut uri).map_err(|_| io::ErrorKind::PermissionDenied)?;
+    String::from_utf8(uri[..len].to_vec()).map_err(io::Error::other)
+}
+
+/// None for [`DENIED`].
+fn read_message(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+    let mut len = [0; 2];
+    stream.read_exact(&mut len)?;
+    if len == DENIED {
+        return Ok(None);
+    }
+    let len = usize::from(u16::from_be_bytes(len));
+    if len > MESSAGE_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "no answer of isthmus run"));
+    }
+    let mut message = vec![0; len];
+    stream.read_exact(&mut message)?;
+    Ok(Some(message))
+}
+
+/// Answers calls until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    ended: Arc<AtomicBool>,
+    address: std::net::SocketAddr,
+}
+
+impl Listener {
+    /// Listens at `at`, or at its port on all addresses where the host has no such address itself.
+    pub(crate) fn new(at: &str, secret: Secret, uri: String) -> Result<Self, String> {
+        let wrong = |error: io::Error| format!("cannot listen at {at}: {error}");
+        let listener = match TcpListener::bind(at) {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                let port = at.to_socket_addrs().map_err(wrong)?.next().map_or(0, |address| address.port());
+                TcpListener::bind(("0.0.0.0", port))
+            }
+            other => other,
+        };
+        let listener = listener.map_err(wrong)?;
+        let address = listener.local_addr().map_err(wrong)?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = ended.clone();
+        let serve = move || {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let (secret, uri) = (Arc::new(secret), Arc::new(uri));
+            for stream in listener.incoming() {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(stream) = stream else {
+                    // Descriptors are short, say: do not spin.
+                    thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
+                if calls.load(Ordering::Relaxed) >= CALLS_MAX {
+                    continue;
+                }
+                calls.fetch_add(1, Ordering::Relaxed);
+                let (secret, uri, under_way) = (secret.clone(), uri.clone(), calls.clone());
+                let answered = thread::Builder::new().name("isthmus-at".to_owned()).spawn(move || {
+                    // A stranger's fault is none of ours.
+                    let _ = answer(stream, &secret, &uri);
+                    under_way.fetch_sub(1, Ordering::Relaxed);
+                });
+                if answered.is_err() {
+                    calls.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        };
+        thread::Builder::new().name("isthmus-at".to_owned()).spawn(serve).map_err(wrong)?;
+        Ok(Self { ended, address })
+    }
+
+    #[cfg(test)]
+    fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        // Wakes its thread; if that fails the process's end does.
+        let _ = TcpStream::connect_timeout(&address, Duration::from_millis(100));
+    }
+}
+
+fn answer(mut stream: TcpStream, secret: &Secret, uri: &str) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut magic = [0; MAGIC.len()];
+    stream.read_exact(&mut magic)?;
+    if magic != *MAGIC {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let message = read_message(&mut stream)?.ok_or(io::ErrorKind::InvalidData)?;
+    let mut noise = secret.handshake(false)?;
+    let mut buffer = [0; MESSAGE_MAX];
+    if noise.read_message(&message, &mut buffer).is_err() {
+        return stream.write_all(&DENIED);
+    }
+    let len = noise
+        .write_message(uri.as_bytes(), &mut buffer)
+        .map_err(|error| io::Error::other(error.to_string()))?;
+    let mut words = (len as u16).to_be_bytes().to_vec();
+    words.extend_from_slice(&buffer[..len]);
+    stream.write_all(&words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URI: &str = "isthmus://0.0/10.0.0.1:4000#0badcafe.key";
+
+    fn secret(text: &str, job: &str) -> Secret {
+        Secret::new(text.as_bytes(), job).expect("long enough")
+    }
+
+    fn listener() -> (Listener, String) {
+        let listener =
+            Listener::new("127.0.0.1:0", secret("0123456789abcdef", "job"), URI.to_owned()).expect("free");
+        let at = format!("127.0.0.1:{}", listener.port());
+        (listener, at)
+    }
+
+    #[test]
+    fn who_has_the_secret_gets_the_address() {
+        let (_listener, at) = listener();
+        assert_eq!(call(&at, &secret("0123456789abcdef\n", "job")).expect("answered"), URI);
+    }
+
+    #[test]
+    fn another_secret_or_job_is_denied() {
+        let (_listener, at) = listener();
+        for other in [secret("0123456789abcdeX", "job"), secret("0123456789abcdef", "other")] {
+            assert!(matches!(call(&at, &other), Err(Unanswered::Denied)));
+        }
+    }
+
+    #[test]
+    fn nobody_there_is_a_matter_of_time() {
+        let (listener, at) = listener();
+        drop(listener);
+        let until = std::time::Instant::now() + Duration::from_secs(5);
+        while call(&at, &secret("0123456789abcdef", "job")).is_ok() {
+            assert!(std::time::Instant::now() < until, "it still listens");
+        }
+    }
+
+    #[test]
+    fn strangers_get_nothing() {
+        let (_listener, at) = listener();
+        for words in [
+            &b"GET / HTTP/1.1\r\n\r\n                "[..],
+            &[&MAGIC[..], &[255, 255]].concat(),
+            &[&MAGIC[..], &[0, 3, 1, 2, 3]].concat(),
+        ] {
+            let mut stream = TcpStream::connect(&at).expect("it listens");
+            stream.write_all(words).expect("sent");
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let mut said = Vec::new();
+            let _ = stream.read_to_end(&mut said);
+            assert!(said.is_empty() || said == DENIED, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn short_secrets_are_refused() {
+        assert!(Secret::new(b"password", "job").is_err());
+    }
+}

@@ -1,0 +1,171 @@
+//! `isthmus run`: ranks of several jobs that form one world.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use isthmus_launch::{At, Options, Place, RunError, become_rank};
+use isthmus_units::Span;
+
+use crate::env::{Mpi, variables};
+use crate::install::{self, LIBRARY};
+
+/// Start the ranks of one part of an MPI job whose parts are at several sites
+///
+/// Each site starts its part: srun -n 64 isthmus run --job climate --part 1/2 --at WHERE -- ./model. The parts form one
+/// MPI_COMM_WORLD, the ranks of part 1 first. MPICH and Intel MPI; docs/run.md. Exit status: as of mpiexec, that of the
+/// first rank that failed, 128 and the signal's number where it was killed; 1 when a part does not come or is lost; 2
+/// for wrong words or settings; 3 when the system refuses something.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Name of the job, the same at all parts
+    #[arg(long, value_name = "NAME")]
+    job: String,
+    /// Which part this is, and how many there are, such as 1/2
+    #[arg(long, value_name = "I/N")]
+    part: Part,
+    /// Where parts find each other: file:PATH, router:isthmus://AS.SUBNET/IP:PORT[/NAME], HOST:PORT of the first
+    /// process of part 1 (with --secret), or the isthmus:// address that part 1 prints where it has no --at
+    #[arg(long, value_name = "WHERE", env = "ISTHMUS_RUN_AT", hide_env_values = true)]
+    at: Option<At>,
+    /// With --at HOST:PORT: file with a secret, the same at all parts
+    #[arg(long, value_name = "FILE", env = "ISTHMUS_RUN_SECRET")]
+    secret: Option<PathBuf>,
+    /// Ranks that this process starts [default: 1]
+    #[arg(short = 'n', long = "ranks", value_name = "COUNT", default_value_t = 1, hide_default_value = true)]
+    ranks: u32,
+    /// Which process of the part this is, from 0 [default: as the launcher says by Slurm's, PMI's, PMIx's, PALS's,
+    /// Flux's or Open MPI's variables, else 0]
+    #[arg(long, value_name = "INDEX", requires = "size")]
+    rank: Option<u32>,
+    /// How many processes of isthmus run the part has [default: as the launcher says, else 1]
+    #[arg(long, value_name = "COUNT", requires = "rank")]
+    size: Option<u32>,
+    /// How long to wait for other parts
+    #[arg(long, value_name = "TIME", default_value = "10min")]
+    wait: Span,
+    /// Begin each line of the ranks' output with rank and part
+    #[arg(long)]
+    label: bool,
+    /// Folder that holds libisthmus-fi.so [default: found beside this program]
+    #[arg(long, value_name = "DIR")]
+    provider_path: Option<PathBuf>,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// `I/N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    part: u32,
+    parts: u32,
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers =
+            text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+        match numbers {
+            Some((part, parts)) if (1..=parts).contains(&part) => Ok(Self { part, parts }),
+            _ => Err("expected I/N, such as 1/2 for the first of two parts".to_owned()),
+        }
+    }
+}
+
+/// The part of `isthmus run` that becomes a rank: see [`become_rank`].
+#[derive(clap::Args)]
+pub(crate) struct RankArgs {
+    #[arg(long)]
+    parent: u32,
+    #[arg(required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+/// The subcommand of [`RankArgs`].
+const BECOME: &str = "run-rank";
+
+pub(crate) fn main(args: Args) -> ExitCode {
+    match options(args)
+        .and_then(|options| isthmus_launch::run(&options, &mut |text| errln!("isthmus run: {text}")))
+    {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            errln!("isthmus run: {error}");
+            ExitCode::from(if matches!(error, RunError::Usage(_)) { 2 } else { 3 })
+        }
+    }
+}
+
+pub(crate) fn main_of_rank(args: &RankArgs) -> ExitCode {
+    let (status, why) = become_rank(args.parent, &args.program);
+    errln!("isthmus run: {why}");
+    ExitCode::from(status)
+}
+
+fn options(args: Args) -> Result<Options, RunError> {
+    let usage = |error: &dyn std::fmt::Display| RunError::Usage(error.to_string());
+    let place = match (args.rank, args.size) {
+        (Some(rank), Some(size)) => Place::new(rank, size).map(Some),
+        _ => Place::from_environment(|name| env::var(name).ok()),
+    };
+    let place = place.map_err(|error| usage(&error))?.unwrap_or(Place { index: 0, count: 1 });
+    let own = env::current_exe().map_err(|error| RunError::System(error.to_string()))?;
+    let starter = ["--parent", &std::process::id().to_string(), "--"].map(OsString::from);
+    Ok(Options {
+        job: args.job,
+        part: args.part.part,
+        parts: args.part.parts,
+        place,
+        ranks: args.ranks,
+        at: args.at,
+        secret: args.secret,
+        wait: args.wait.to_duration(),
+        label: args.label,
+        program: args.program,
+        starter: [own.into(), OsString::from(BECOME)].into_iter().chain(starter).collect(),
+        defaults: defaults(args.provider_path)?,
+    })
+}
+
+/// What makes MPICH and Intel MPI take the provider; neither minds what is for the other.
+fn defaults(folder: Option<PathBuf>) -> Result<Vec<(String, String)>, RunError> {
+    let set = || env::var_os("FI_PROVIDER_PATH").map(PathBuf::from);
+    let folder = folder.or_else(install::provider_folder).or_else(set).ok_or_else(|| {
+        RunError::Usage(format!("{LIBRARY} is not beside this program; give its folder with --provider-path"))
+    })?;
+    let folder = folder.display().to_string();
+    let mut all: Vec<(String, String)> = Vec::new();
+    for (name, value) in [Mpi::Mpich, Mpi::Intel].into_iter().flat_map(|mpi| variables(mpi, &folder, false)) {
+        if all.iter().all(|known| known.0 != name) {
+            all.push((name.to_owned(), value));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_count_from_one() {
+        assert_eq!("2/3".parse(), Ok(Part { part: 2, parts: 3 }));
+        for wrong in ["0/2", "3/2", "1", "1/", "a/b"] {
+            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranks_are_told_of_the_provider_once() {
+        let all = defaults(Some("/lib".into())).expect("a folder");
+        assert!(all.contains(&("FI_PROVIDER".to_owned(), "isthmus".to_owned())));
+        assert!(all.contains(&("I_MPI_OFI_PROVIDER".to_owned(), "isthmus".to_owned())));
+        let names: std::collections::HashSet<_> = all.iter().map(|pair| &pair.0).collect();
+        assert_eq!(names.len(), all.len());
+    }
+}

@@ -1,0 +1,438 @@
+"""`isthmus run`: jobs whose parts are at two sites, and their ends, good and bad."""
+
+import os
+import re
+import signal
+import time
+
+from . import cases, process, slurm, suite
+from .cases import Case, Failure, last_words
+from .mpis import ISTHMUS
+
+# A job ends so many seconds after one of its ranks or parts, at most.
+END = 5
+# Says who it is in its world, and in its part's program; MPMD: what each part's ranks know of the other's.
+WHO = """
+import os, sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+everybody = world.allgather((sys.argv[1], os.environ["ISTHMUS_RUN_PART"], world.Get_attr(MPI.APPNUM)))
+node = world.Split_type(MPI.COMM_TYPE_SHARED)
+nodes = world.allgather(node.size)
+if world.rank == 0:
+    print("everybody", *("/".join(map(str, who)) for who in everybody), "nodes", *nodes, flush=True)
+"""
+
+
+class Part:
+    """A part of a job: one `isthmus run`, or what a launcher makes of it."""
+
+    def __init__(self, c, site, part, words, *options, launcher=(), env=None, at=None, suffix="", settings=None):
+        self.name = f"part {part}"
+        number, parts = part.split("/")
+        enter = [str(ISTHMUS), "lab", "exec", site, "--"] if site else []
+        at = ["--at", str(at)] if at else []
+        command = [*enter, *launcher, str(ISTHMUS), "run", "--job", c.case, "--part", part, *at, *map(str, options), "--", *map(str, words)]
+        env = {**c.mpi.launch_env(), **rank_env(c), **(settings or c.place.settings), **(env or {})}
+        self.job = process.Running(command, env, c.log(f".{number}{suffix}"))
+
+    def runs(self):
+        """The processes of `isthmus run`."""
+        return [pid for pid in self.job.pids("isthmus") if is_run(pid)]
+
+
+def is_run(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+        return words[1:2] == [b"run"]
+    except OSError:
+        return False
+
+
+def rank_env(c):
+    """What ranks of the lab need beside what `isthmus run` sets."""
+    return {"I_MPI_ROOT": str(c.mpi.folder), "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "0"} if c.mpi.name == "intel" else {}
+
+
+def sites(c):
+    """Where the parts are: the sites of the lab, or this host."""
+    return c.place.hosts[:2] if c.place.many else (None, None)
+
+
+def program(c, name, *words):
+    return [c.mpi.programs / name, *words]
+
+
+def python(c, text, *words):
+    return [c.mpi.python(), "-c", text, *words]
+
+
+class Job:
+    """Its parts; all end when this is left."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for part in self.parts:
+            part.job.end()
+
+    def succeed(self, seconds=90):
+        """All parts end well; all that they said."""
+        said = []
+        for part in self.parts:
+            ended = part.job.wait(seconds)
+            if ended.timed_out or ended.status:
+                raise Failure(f"{part.name}: {'no end' if ended.timed_out else f'exit {ended.status}'}: {last_words(ended.output)}")
+            said.append(ended.output)
+        return "\n".join(said)
+
+    def fail(self, words, status, since, gone=None, bound=END):
+        """All parts end in time with the status, and say the words (a regular expression); not those that are gone."""
+        took = 0
+        for part in self.parts:
+            ended = part.job.wait(since - part.job.began + bound + 5)
+            took = max(took, time.monotonic() - since)
+            if ended.timed_out:
+                raise Failure(f"{part.name}: no end; {last_words(ended.output)}")
+            if part is gone:
+                continue
+            if not re.search(words, ended.output, re.M):
+                raise Failure(f"{part.name}: exit {ended.status}, and no word of {words!r}: {last_words(ended.output)}")
+            if ended.status != status:
+                raise Failure(f"{part.name}: exit {ended.status}, expected {status}: {last_words(ended.output)}")
+        if took > bound:
+            raise Failure(f"ended {took:.1f} s after, expected {bound} s at most")
+        return f"ended {took:.1f} s after"
+
+
+def meeting(c):
+    return f"file:{c.scratch('at')}"
+
+
+def ok(said, ranks):
+    line = re.search(rf"^OK collectives: (.*\b{ranks} ranks)$", said, re.M)
+    if not line:
+        raise Failure(f"no OK line of {ranks} ranks: {last_words(said)}")
+    return line.group(1)
+
+
+def world(c):
+    """Parts of three and two ranks are one world; the second starts later."""
+    a, b = sites(c)
+    at = meeting(c)
+    second = Part(c, b, "2/2", program(c, "collectives", "64k"), "-n", 2, at=at)
+    try:
+        until = time.monotonic() + 20
+        while "waits for part 1 at" not in second.job.output():
+            if time.monotonic() > until:
+                raise Failure("the second part does not say that it waits")
+            time.sleep(0.1)
+        with Job([Part(c, a, "1/2", program(c, "collectives", "64k"), "-n", 3, at=at), second]) as job:
+            return ok(job.succeed(), 5)
+    finally:
+        second.job.end()
+
+
+def mpmd(c):
+    """Three parts of different programs, of which two share a site: ranks, programs and nodes are told apart."""
+    a, b = sites(c)
+    at = meeting(c)
+    parts = [Part(c, site, f"{number}/3", python(c, WHO, name), "-n", ranks, at=at)
+             for number, (site, name, ranks) in enumerate(((a, "ocean", 2), (b, "ice", 1), (a, "air", 3)), 1)]
+    with Job(parts) as job:
+        said = job.succeed()
+    wanted = "everybody ocean/1/0 ocean/1/0 ice/2/1 air/3/2 air/3/2 air/3/2 nodes 2 2 1 3 3 3"
+    if wanted not in said:
+        raise Failure(f"expected {wanted!r}: {last_words(said)}")
+    return wanted
+
+
+def launched(c):
+    """Each site's own launcher starts a process of `isthmus run` for each rank."""
+    a, b = sites(c)
+    at = meeting(c)
+    hydra = [c.mpi.launcher(), "-n"]
+    with Job([Part(c, a, "1/2", program(c, "collectives", "64k"), "--label", launcher=[*hydra, "3"], at=at),
+              Part(c, b, "2/2", program(c, "collectives", "64k"), "--label", launcher=[*hydra, "2"], at=at)]) as job:
+        said = job.succeed()
+    if "[rank 0, part 1] OK collectives" not in said:
+        raise Failure(f"no labelled OK line: {last_words(said)}")
+    return "five ranks of two mpiexecs, labelled"
+
+
+def hello(c):
+    """mpi4py's own greeting, over parts that have a secret in common."""
+    a, b = sites(c)
+    secret = c.scratch("secret")
+    secret.write_text(os.urandom(32).hex())
+    secret.chmod(0o600)
+    words = [c.mpi.python(), "-m", "mpi4py.bench", "helloworld"]
+    at = f"{address(c)}:{PORT}"
+    with Job([Part(c, site, f"{part}/2", words, "-n", 2, "--secret", secret, at=at) for part, site in ((1, a), (2, b))]) as job:
+        said = job.succeed()
+    for rank in range(4):
+        if f"I am process {rank} of 4" not in said:
+            raise Failure(f"rank {rank} does not greet: {last_words(said)}")
+    return "four ranks greet"
+
+
+# mpi4py's tests of what depends on how a world is started, and some of what does not.
+MPI4PY = ("test_environ", "test_info", "test_dynproc", "test_comm_topo", "test_p2p_obj", "test_cco_obj")
+
+
+def mpi4py(c):
+    """Some of mpi4py's tests, with four ranks at two sites."""
+    if not suite.MAIN.exists():
+        raise cases.Skip("mpi4py's tests are not here: tools/bootstrap.sh mpi4py-tests")
+    logs = [c.logs / f"{c.label}.{c.case}.rank.{rank}" for rank in range(4)]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    words = ["/bin/sh", "-c", suite.RANK_SHELL, c.mpi.python(), str(suite.MAIN), str(logs[0])[:-2], *MPI4PY]
+    a, b = sites(c)
+    at = meeting(c)
+    with Job([Part(c, site, f"{part}/2", words, "-n", 2, at=at) for part, site in ((1, a), (2, b))]) as job:
+        ended = [part.job.wait(240) for part in job.parts]
+    outcome = suite.judge([log.read_text(errors="replace") if log.exists() else "" for log in logs], ended[0], c.mpi.name)
+    if outcome.verdict == cases.FAILED:
+        raise Failure(outcome.detail)
+    return outcome.detail
+
+
+PORT = 4377
+
+
+def address(c):
+    """Where the first site is reached."""
+    if not c.place.many:
+        return "127.0.0.1"
+    words = [*c.place.enter(), "ip", "-4", "-o", "addr", "show", "dev", "wan0"]
+    ended = process.run(words, {}, c.log(".address"), 20)
+    return re.search(r"inet ([\d.]+)", ended.output).group(1)
+
+
+def wrong_secret(c):
+    """A part with another secret is told so at once; the first goes on waiting, and says for whom it waited."""
+    a, b = sites(c)
+    secrets = []
+    for name in ("secret", "other"):
+        path = c.scratch(name)
+        path.write_text(os.urandom(32).hex())
+        path.chmod(0o600)
+        secrets.append(path)
+    at = f"{address(c)}:{PORT}"
+    words = ["/bin/true"]
+    with Job([Part(c, a, "1/2", words, "--secret", secrets[0], "--wait", "6s", at=at)]) as first:
+        time.sleep(1)
+        began = time.monotonic()
+        with Job([Part(c, b, "2/2", words, "--secret", secrets[1], at=at)]) as second:
+            told = second.fail(r"isthmus run: .*another secret or another job", 1, began)
+        first.fail(r"part 2 did not come", 1, first.parts[0].job.began, bound=12)
+    return f"the other part {told}"
+
+
+def missing(c):
+    """A part that never comes: who waits says for whom, and ends."""
+    a, b = sites(c)
+    at = meeting(c)
+    with Job([Part(c, a, "1/3", ["/bin/true"], "--wait", "4s", at=at), Part(c, b, "2/3", ["/bin/true"], at=at)]) as job:
+        return job.fail(r"isthmus run: job run-missing, part \d: the job ends: part 1 \(host \S+\) gave up after 4 s: part 3 did not come", 1,
+                        job.parts[0].job.began + 4)
+
+
+def churning(c):
+    """Two parts of two ranks that exchange for minutes, under way."""
+    a, b = sites(c)
+    at, progress = meeting(c), c.scratch("progress")
+    words = program(c, "churn", 120, "64k", progress)
+    job = Job([Part(c, site, f"{part}/2", words, "-n", 2, at=at) for part, site in ((1, a), (2, b))])
+    try:
+        cases.await_file(progress, job.parts[0].job)
+        time.sleep(0.5)
+    except BaseException:
+        job.__exit__()
+        raise
+    return job
+
+
+def killed_rank(c):
+    """A rank is killed: all parts end, name it, and have its status."""
+    with churning(c) as job:
+        victim = max(job.parts[1].job.pids("churn"))
+        os.kill(victim, signal.SIGKILL)
+        return job.fail(r"the job ends: rank [23] \(part 2, host \S+\) was ended by SIGKILL", 137, time.monotonic())
+
+
+def killed_part(c):
+    """A part is killed with everything in it, or only its `isthmus run`; then that of part 1."""
+    told = []
+    for index in (1, 0):
+        with churning(c) as job:
+            gone = job.parts[index]
+            ranks = gone.job.pids("churn")
+            for pid in gone.runs():
+                os.kill(pid, signal.SIGKILL)
+            told.append(job.fail(rf"the job ends: part {index + 1} \(host \S+\) is gone", 1, time.monotonic(), gone=gone))
+            left = [pid for pid in ranks if process.program_of(pid) == "churn"]
+            if left:
+                raise Failure(f"ranks outlive their isthmus run: {left}")
+    return ", ".join(told)
+
+
+def ended_part(c):
+    """The site's scheduler ends a part: SIGTERM."""
+    with churning(c) as job:
+        for pid in job.parts[1].runs():
+            os.kill(pid, signal.SIGTERM)
+        return job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, time.monotonic())
+
+
+def aborted(c):
+    """MPI_Abort of one rank gives all parts its code."""
+    a, b = sites(c)
+    at = meeting(c)
+    text = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.barrier(); w.rank == 2 and w.Abort(7); w.recv(source=2)"
+    with Job([Part(c, site, f"{part}/2", python(c, text), "-n", 2, at=at) for part, site in ((1, a), (2, b))]) as job:
+        return job.fail(r"the job ends: rank 2 \(part 2, host \S+\) called MPI_Abort with 7", 7, time.monotonic(), bound=20)
+
+
+# --- PMI-2 ------------------------------------------------------------------------
+
+# What an MPI that was built for PMI-2 does, by Slurm's client library.
+BY_PMI_2 = """
+import ctypes, sys
+pmi = ctypes.CDLL(sys.argv[1])
+def must(name, *words):
+    status = getattr(pmi, name)(*words)
+    assert status == 0, (name, status)
+numbers = [ctypes.c_int() for _ in range(4)]
+must("PMI2_Init", *map(ctypes.byref, numbers))
+spawned, size, rank, appnum = (number.value for number in numbers)
+value, length, found = ctypes.create_string_buffer(1024), ctypes.c_int(), ctypes.c_int()
+must("PMI2_Job_GetId", value, 1024)
+job = value.value
+for turn in range(3):
+    must("PMI2_KVS_Put", b"card-%d-%d" % (turn, rank), b"of %d" % rank)
+    must("PMI2_KVS_Fence")
+    for other in range(size):
+        must("PMI2_KVS_Get", job, -1, b"card-%d-%d" % (turn, other), value, 1024, ctypes.byref(length))
+        assert value.value == b"of %d" % other, value.value
+must("PMI2_Info_GetJobAttr", b"PMI_process_mapping", value, 1024, ctypes.byref(found))
+mapping = value.value.decode()
+key = b"segment-%d" % (rank // 2)
+if rank % 2:
+    must("PMI2_Info_GetNodeAttr", key, value, 1024, ctypes.byref(found), 1)
+    assert value.value == b"memory", value.value
+else:
+    must("PMI2_Info_PutNodeAttr", key, b"memory")
+must("PMI2_Finalize")
+print("rank", rank, "of", size, "program", appnum, "mapping", mapping, flush=True)
+"""
+
+
+def pmi2(c):
+    """Ranks that speak PMI-2 have one key-value space, over two parts."""
+    library = next(iter(sorted(slurm.ROOT.glob("usr/lib/*/libpmi2.so.0"))), None)
+    if not library:
+        raise cases.Skip("Slurm's libpmi2 is not here: tools/bootstrap.sh slurm")
+    a, b = sites(c)
+    at = meeting(c)
+    with Job([Part(c, site, f"{part}/2", python(c, BY_PMI_2, library), "-n", 2, at=at) for part, site in ((1, a), (2, b))]) as job:
+        said = job.succeed()
+    for rank in range(4):
+        if f"rank {rank} of 4 program {rank // 2} mapping (vector,(0,2,2))" not in said:
+            raise Failure(f"rank {rank} is not in the world: {last_words(said)}")
+    return "four ranks of two programs"
+
+
+# --- two Slurm clusters -----------------------------------------------------------
+
+
+def by_slurm(c):
+    """Each site has a Slurm cluster, whose srun starts a process of `isthmus run` for each rank. One side's job is cancelled."""
+    a, b = sites(c)
+    with slurm.Cluster(c, a) as first, slurm.Cluster(c, b) as second:
+        def parts(words, options=()):
+            at = meeting(c)
+            return [Part(c, cluster.site, f"{part}/2", words, launcher=[cluster.tool("srun"), *options, "-n", str(ranks)], env=cluster.env(), at=at)
+                    for part, cluster, ranks in ((1, first, 3), (2, second, 2))]
+
+        with Job(parts(program(c, "collectives", "64k"))) as job:
+            said = ok(job.succeed(), 5)
+        # Its own PMI-2 server does not get in the way.
+        with Job(parts(program(c, "collectives", "4k"), ["--mpi=pmi2"])) as job:
+            ok(job.succeed(), 5)
+        progress = c.scratch("progress")
+        with Job(parts(program(c, "churn", 120, "64k", progress))) as job:
+            cases.await_file(progress, job.parts[0].job)
+            time.sleep(0.5)
+            began = time.monotonic()
+            second.ask("scancel", second.ask("squeue", "-h", "-o", "%i").split()[0])
+            told = job.fail(r"the job ends: part 2 \(host \S+\) was told to end: its isthmus run received SIGTERM", 143, began)
+    return f"{said}; {told}"
+
+
+# --- through routers ------------------------------------------------------------
+
+
+def at_router(c):
+    """A name at a router of the first site, as both sites write it."""
+    side = c.net.sides["a"]
+    return f"router:isthmus://{side.as_id}.{side.shape.subnets[0].id}/{side.routers[0]}"
+
+
+def routed_parts(c, words):
+    at = at_router(c)
+    return [Part(c, site, f"{part}/2", words, "-n", 2, at=at, settings=c.net.place(site).settings)
+            for part, site in ((1, "a"), (2, "b"))]
+
+
+def routed(c):
+    """Two sites that only routers join: a name at a router is where the parts meet. A rank is killed."""
+    with Job(routed_parts(c, program(c, "collectives", "64k"))) as job:
+        said = ok(job.succeed(), 4)
+    progress = c.scratch("progress")
+    with Job(routed_parts(c, program(c, "churn", 120, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        time.sleep(0.5)
+        os.kill(max(job.parts[1].job.pids("churn")), signal.SIGKILL)
+        killed = job.fail(r"the job ends: rank [23] \(part 2, host \S+\) was ended by SIGKILL", 137, time.monotonic())
+    return f"{said}; {killed}"
+
+
+def cut(c):
+    """The WAN is cut for 20 s: the job goes on. Afterwards a fence crosses it: the ranks' MPI_Finalize, and the job's end."""
+    progress = c.scratch("progress")
+    with Job(routed_parts(c, program(c, "churn", 10, "64k", progress))) as job:
+        cases.await_file(progress, job.parts[0].job)
+        began = time.monotonic()
+        job.succeed(120)
+        took = time.monotonic() - began
+    if took < 15:
+        raise Failure(f"the job took {took:.0f} s: it was over before the cut was")
+    return f"over after {took:.0f} s"
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("run-world", world, places=("host", "sites"), mpis=("mpich", "intel")),
+        Case("run-mpmd", mpmd, places=("sites",), mpis=("mpich",)),
+        Case("run-launched", launched, places=("sites",), mpis=("mpich",)),
+        Case("run-hello", hello, places=("sites",), mpis=("mpich",)),
+        Case("run-mpi4py", mpi4py, places=("sites",), mpis=("mpich",)),
+        Case("run-wrong-secret", wrong_secret, places=("sites",), mpis=("mpich",)),
+        Case("run-missing", missing, places=("sites",), mpis=("mpich",)),
+        Case("run-killed-rank", killed_rank, places=("sites",), mpis=("mpich", "intel")),
+        Case("run-killed-part", killed_part, places=("sites",), mpis=("mpich",)),
+        Case("run-ended-part", ended_part, places=("sites",), mpis=("mpich",)),
+        Case("run-pmi2", pmi2, places=("sites",), mpis=("mpich",)),
+        Case("run-slurm", by_slurm, places=("sites",), mpis=("mpich",)),
+        Case("run-aborted", aborted, places=("sites",), mpis=("mpich",)),
+    )
+}
+NAMES = tuple(CASES)

@@ -1,0 +1,112 @@
+"""A Slurm cluster of one node at a site of the lab, of Debian's packages below build/slurm."""
+
+import os
+import re
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from . import process
+from .cases import Failure, Skip, last_words
+from .mpis import BUILD, ISTHMUS
+
+ROOT = BUILD / "slurm"
+# More ranks than the machine has processors.
+CPUS = 8
+CONFIG = """ClusterName={site}
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+CredType=cred/munge
+PluginDir={plugins}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SlurmdParameters=config_overrides
+ReturnToService=2
+NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
+PartitionName=main Nodes={host} Default=YES State=UP MaxTime=INFINITE
+"""
+
+
+class Cluster:
+    """Munge, a controller and a node at a site. As a context: idle when entered, gone when left."""
+
+    def __init__(self, c, site):
+        self.c, self.site = c, site
+        found = sorted(ROOT.glob("usr/lib/*/slurm-wlm"))
+        if not found:
+            raise Skip("Slurm is not here: tools/bootstrap.sh slurm")
+        if os.geteuid() != 0:
+            raise Skip("a Slurm cluster takes root")
+        self.plugins = found[0]
+        self.folder = tempfile.TemporaryDirectory(prefix=f"slurm-{site}-")
+        self.jobs = []
+
+    def enter(self):
+        return [str(ISTHMUS), "lab", "exec", self.site, "--"]
+
+    def env(self):
+        return {"SLURM_CONF": f"{self.folder.name}/slurm.conf", "LD_LIBRARY_PATH": f"{self.plugins}:{self.plugins.parent}"}
+
+    def tool(self, name):
+        return str(ROOT / "usr" / ("sbin" if name.endswith("d") or name.endswith("-wlm") else "bin") / name)
+
+    def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for job in reversed(self.jobs):
+            job.end()
+        self.folder.cleanup()
+
+    def start(self):
+        folder = Path(self.folder.name)
+        for name in ("state", "spool"):
+            (folder / name).mkdir()
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        told = process.run([*self.enter(), "hostname"], {}, self.c.log(f".{self.site}.hostname"), 20)
+        host = told.output.strip() or socket.gethostname()
+        (folder / "slurm.conf").write_text(CONFIG.format(site=self.site, host=host, folder=folder, plugins=self.plugins, cpus=CPUS))
+        daemons = {
+            "munged": ["--foreground", "--force", "--key-file", key, "--socket", folder / "munge.sock", "--pid-file", folder / "munge.pid",
+                       "--log-file", folder / "munge.log", "--seed-file", folder / "munge.seed"],
+            "slurmctld-wlm": ["-D", "-c"],
+            "slurmd-wlm": ["-D", "-N", host, "-d", self.tool("slurmstepd-wlm")],
+        }
+        for name, words in daemons.items():
+            command = [*self.enter(), self.tool(name), *map(str, words)]
+            self.jobs.append(process.Running(command, self.env(), self.c.log(f".{self.site}.{name}")))
+            if name == "munged":
+                until = time.monotonic() + 10
+                while not (folder / "munge.sock").exists() and time.monotonic() < until:
+                    time.sleep(0.05)
+        until = time.monotonic() + 30
+        while not re.search(r"^idle", self.ask("sinfo", "-h", "-o", "%T"), re.M):
+            if time.monotonic() > until:
+                raise Failure(f"Slurm at {self.site} does not come up: {last_words(self.jobs[-1].output())}")
+            time.sleep(0.2)
+
+    def ask(self, tool, *words):
+        """What a command of Slurm prints."""
+        command = [*self.enter(), self.tool(tool), *words]
+        return subprocess.run(command, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=30).stdout
