@@ -147,7 +147,7 @@ impl Endpoint {
         bind: Option<SocketAddr>,
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
-        let tls = settings.trust(carrier::PROTOCOL)?.map(Tls::new);
+        let tls = settings.trust(carrier::PROTOCOLS)?.map(Tls::new);
         let Listening { listeners, at, also, mut packets } = listen(settings, bind)?;
         let address = Address {
             as_id: AsId(settings.as_id),

@@ -1,12 +1,16 @@
 //! What the two sides say to each other: control messages, and the headers of blocks.
 //!
-//! Both are `postcard`, of bounded length. The version is in the first message; a later one
-//! of the same version never changes a variant's place or fields.
+//! Both are `postcard`, of bounded length. A version never changes a variant's place or fields.
+//!
+//! The client's first message says the oldest version that it speaks, for older services refuse any that they do not know.
+//! With certificates both ends then speak the newest of both, which TLS agrees on ([`PROTOCOLS`](crate::channel::PROTOCOLS)).
+//! Without certificates they speak the version of the first message.
 
+use isthmus_wire::Versions;
 use serde::{Deserialize, Serialize};
 
-/// The version of this protocol.
-pub const VERSION: u16 = 6;
+/// The versions of this protocol.
+pub const VERSIONS: Versions = Versions { oldest: 6, newest: 6 };
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -194,7 +198,7 @@ pub struct Rules {
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// [`VERSION`] of the client.
+    /// The oldest of the client's [`VERSIONS`].
     pub version: u16,
     /// Name of the export.
     pub export: String,

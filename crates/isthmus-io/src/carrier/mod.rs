@@ -51,7 +51,7 @@ use sealed::SealedLane;
 use tcp::{Looked, Paths, Weakness};
 pub(crate) use tcp::{TcpLane, listen};
 use tls::TlsLane;
-pub(crate) use tls::{PROTOCOL, Tls, Untrusted};
+pub(crate) use tls::{PROTOCOLS, Tls, Untrusted};
 use udp::Known;
 pub(crate) use udp::{Outdone, Udp, UdpLane};
 

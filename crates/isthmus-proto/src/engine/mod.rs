@@ -40,7 +40,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use isthmus_seal::Secret;
-use isthmus_wire::{Address, Key};
+use isthmus_wire::{Address, Key, Versions};
 use slab::Slab;
 
 use crate::admission::{Identity, public_key};
@@ -95,6 +95,8 @@ pub struct Config {
     /// The endpoint calls one peer, and is called by nobody before that one has answered: what it sends to a
     /// wildcard need not wait for the answer. Lanes that come in earlier are closed. Default false.
     pub calls_one: bool,
+    /// The versions of the protocol that the endpoint speaks. Default: all that this build does.
+    pub versions: Versions,
     /// Of the choice among routers.
     pub seed: u64,
     /// Where there is one, the endpoint admits only those who prove that they know its whole address, and proves itself
@@ -130,6 +132,7 @@ impl Config {
             routers: Vec::new(),
             also: Vec::new(),
             calls_one: false,
+            versions: Versions::OWN,
             seed: 1,
             secret: None,
         }

@@ -3,6 +3,7 @@
 
 mod admission;
 mod announced;
+mod recorded;
 
 use isthmus_proto::{
     Batch, Channel, Config, Engine, LaneId, LaneLoss, Options, PeerFault, RecvRequest, RemoteRange,
