@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use isthmus_io::log::Sparing;
 use isthmus_proto::PeerId;
 use isthmus_trust::Trust;
 use isthmus_wire::{Address, Versions};
@@ -100,6 +101,14 @@ impl Current {
             confine::folder(&export.path).map_err(place)?;
         }
         Ok(Self { config, trust })
+    }
+}
+
+/// Says what strangers do: a line in ten seconds, with how many were left out.
+fn complain(what: std::fmt::Arguments<'_>) {
+    static SPARING: Sparing = Sparing::new();
+    if let Some(left_out) = SPARING.due(Instant::now()) {
+        tracing::warn!("{what}{left_out}");
     }
 }
 
@@ -209,7 +218,7 @@ impl Service {
         let current = self.current.lock().clone();
         let Some(Opening { version, session, plain, .. }) = Opening::decode(&message) else {
             let from = self.port.peer_address(peer);
-            return tracing::warn!("{from} sent something that is no transfer's beginning");
+            return complain(format_args!("{from} sent something that is no transfer's beginning"));
         };
         let why = if !is_spoken(version, plain) {
             let Versions { oldest, newest } = VERSIONS;
@@ -283,6 +292,10 @@ impl Service {
                 %from, as_id, certificate, seconds, digests = files,
                 "{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed"
             ),
+            // Anybody can come, and be told that he may not.
+            Err(error) if as_id.is_none() && current.trust.is_some() => {
+                complain(format_args!("{from}: {error}"))
+            }
             Err(error) => tracing::warn!(%from, as_id, certificate, seconds, "{from}: {error}"),
         }
     }

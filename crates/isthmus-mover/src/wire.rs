@@ -21,6 +21,10 @@ pub const PIECES_MAX: usize = 500;
 pub const BATCH_MAX: usize = 48 << 10;
 /// Most bytes of extended attributes that one entry carries.
 pub const XATTRS_MAX: usize = 64 << 10;
+/// Most entries that are announced and not settled.
+pub const ENTRIES_OPEN: usize = 16 << 10;
+/// Most that their paths and extended attributes take together at a receiver. A sender stops at half of it. Bytes.
+pub const ENTRIES_BYTES: usize = 64 << 20;
 /// Least blocks of each process, where several share a file.
 const SPLIT_BLOCKS: u64 = 16;
 /// Most processes that share one.
@@ -225,6 +229,14 @@ pub struct Entry {
     pub kind: Kind,
     /// What is kept beside its content.
     pub meta: Meta,
+}
+
+impl Entry {
+    /// What is kept of it until it is settled, apart from what every entry takes. Bytes.
+    pub fn weight(&self) -> usize {
+        let xattrs = self.meta.xattrs.iter().map(|(name, value)| name.len() + value.len());
+        self.path.len() + xattrs.sum::<usize>()
+    }
 }
 
 /// Kinds of entries.
