@@ -366,6 +366,28 @@ impl Carrier {
         }
     }
 
+    /// Who is at the other end has proved who it is.
+    pub(crate) fn admitted(&self, shared: &mut Carriers) {
+        match (self, &mut shared.udp) {
+            (Self::Udp(lane), Some(udp)) => udp.admit_lane(lane),
+            (Self::Sealed(lane), _) => lane.inner.admitted(shared),
+            _ => {}
+        }
+    }
+
+    /// The host that a lane came in from.
+    pub(crate) fn host(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(lane) => lane.peer_ip(),
+            Self::Fabric(lane) => lane.peer_ip(),
+            Self::Tls(lane) => lane.peer_ip(),
+            Self::Udp(lane) => Some(lane.peer_ip()),
+            Self::Arrived(lane) => lane.as_ref().and_then(TcpLane::peer_ip),
+            Self::Sealed(lane) => lane.inner.host(),
+            Self::Memory(_) | Self::Race(_) => None,
+        }
+    }
+
     /// Who is at the other end, of a lane that is settled.
     pub(crate) fn neighbour(&self, shared: &Carriers) -> Neighbour {
         let of = match self {

@@ -12,6 +12,7 @@ mod counting;
 mod credit;
 mod decisions;
 mod directory;
+mod gone;
 mod granted;
 mod greeting;
 mod lanes;
@@ -256,6 +257,11 @@ pub struct Engine {
     /// What is complete but for a lane that still writes into its buffer.
     lingering: Vec<Lingering>,
     credit_given: u64,
+    /// Peers that left with messages that no receive has taken, the first first; what they hold, in bytes; and how many
+    /// messages were dropped for it.
+    gone: VecDeque<PeerId>,
+    gone_hold: u64,
+    gone_dropped: u64,
     /// Peers that were granted more than every peer is.
     credit_peers: u64,
     generation: u32,
@@ -307,6 +313,9 @@ impl Engine {
             pool: Pool::default(),
             lingering: Vec::new(),
             credit_given: 0,
+            gone: VecDeque::new(),
+            gone_hold: 0,
+            gone_dropped: 0,
             credit_peers: 0,
             generation: 0,
             closing: false,
@@ -661,6 +670,9 @@ impl Engine {
         let granted = inbound.granted.as_mut().map(|granted| granted.take_parts());
         for (_, bytes) in std::mem::take(&mut inbound.parts) {
             self.connection(peer).held -= bytes.len() as u64;
+            if !bytes.is_empty() {
+                self.free_of_gone(peer, bytes.len() as u64);
+            }
             self.pool.give(bytes);
         }
         if let Some(parts) = granted {

@@ -574,6 +574,8 @@ pub(crate) struct Trouble {
     /// Routers in a row that said that there is no way.
     pub(crate) hopeless: u32,
     pub(crate) last_failure: String,
+    /// What it left behind (`gone.rs`). Bytes.
+    pub(crate) holds: u64,
 }
 
 impl Trouble {
@@ -595,6 +597,7 @@ impl Empty for Trouble {
             refusals: 0,
             hopeless: 0,
             last_failure: String::new(),
+            holds: 0,
         };
         &EMPTY
     }

@@ -444,6 +444,37 @@ fn a_closing_lane_drops_what_it_reads() {
     assert_eq!(victim.engine.feed(lane, &[1; 800], &mut victim.mem), Ok(100));
 }
 
+/// Whoever comes, sends what no receive takes, leaves, and comes again as another.
+#[test]
+fn what_peers_leave_behind_is_bounded() {
+    let total: u64 = 4 << 20;
+    let mut victim = Victim::with(Config { credit_total: total, ..Config::new(address(0)) });
+    let mut held = Vec::new();
+    for round in 0..2000 {
+        let lane = victim.engine.lane_accepted();
+        let source = Address { incarnation: 1000 + round, ..address(1) };
+        victim.say(lane, frame::Hello { source, ..hello(1 << 20) }, &[]).unwrap();
+        let bytes = if round % 2 == 0 { 60_000 } else { 0 };
+        victim.say(lane, message(1, 0, bytes.into(), bytes), &vec![round as u8; bytes as usize]).unwrap();
+        victim.say(lane, frame::Bye { connection: 0 }, &[]).unwrap();
+        victim.drain();
+        held.push(victim.engine.gone_hold());
+    }
+    assert!(held.iter().all(|held| *held <= total / 4), "{:?}", held.iter().max());
+    assert!(held[1999] > total / 8, "what there is room for stays");
+    let dropped = victim.engine.take_gone_dropped();
+    assert!((1950..2000).contains(&dropped), "{dropped}");
+    // The last of them are received as ever.
+    let (channel, options) = (Channel::Tagged, Options::default());
+    let request = RecvRequest { source: None, channel, tag: 1, ignore: 0, multi: None, options };
+    for _ in dropped..2000 {
+        let place = victim.mem.lend(vec![0; 60_000], true, false);
+        victim.engine.recv(&request, place, 60_000, &mut victim.mem);
+        assert_eq!(victim.engine.poll_completion().expect("received").error, None);
+    }
+    assert_eq!(victim.engine.gone_hold(), 0);
+}
+
 /// A number that is likely to hurt.
 fn number(rng: &mut Rng) -> u64 {
     match rng.below(8) {
