@@ -355,6 +355,9 @@ impl Endpoint {
             shell.stop_listening();
             has_ended(shell)
         });
+        // Where time is up lanes still have the program's memory, which is its own again once this returns; and another
+        // thread may have looked, before the endpoint was closed, whether it was.
+        self.with_shell(|shell| shell.end(&self.core));
     }
 
     fn turn_until(&self, limit: Duration, done: impl Fn(&Self, &mut Shell) -> bool) {
