@@ -43,6 +43,7 @@ use grounds::Grounds;
 use held::Held;
 use limit::Limit;
 use memory::Memory;
+pub use memory::foreign::read_any_ring;
 pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Shown, Sleeper, Spot};
 use neighbours::Neighbours;
