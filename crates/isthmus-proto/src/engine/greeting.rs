@@ -1,5 +1,7 @@
 //! The proofs in Hello and Welcome (`admission.rs`), as the lanes of an engine use them.
 
+use std::net::{IpAddr, SocketAddr};
+
 use isthmus_seal::Secret;
 use isthmus_wire::frame::{self, Frame, MAGIC, RefuseReason};
 use isthmus_wire::{Address, Key, Versions};
@@ -120,6 +122,24 @@ impl Engine {
             record.seals = closed;
             closed
         })
+    }
+
+    /// The host that a lane has come in from, where that is seen: said before its Hello.
+    pub fn lane_is_from(&mut self, lane: LaneId, host: IpAddr) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.from = Some(host.to_canonical());
+        }
+    }
+
+    /// A caller of whom nobody has heard before: who says to listen on another host than the one that he calls from is
+    /// looked for on that one, until the program names him. So nobody has this endpoint connect to a third.
+    pub(super) fn note_guest(&mut self, peer: PeerId, from: Option<IpAddr>) {
+        let known = &mut self.peers[peer.0 as usize];
+        let at = known.address.locator;
+        if let Some(host) = from.filter(|host| *host != at.ip().to_canonical()) {
+            known.guest = true;
+            known.answers_at = Some(Box::new(SocketAddr::new(host, at.port())));
+        }
     }
 
     /// Nobody but the two ends can read or alter what this lane carries.

@@ -265,7 +265,11 @@ impl Engine {
             self.close_lane(lane);
             return Ok(());
         }
+        let known = self.peers.len();
         let peer = self.enter_caller(hello.source, heard.as_ref())?;
+        if self.peers.len() > known && hello.hops == 0 {
+            self.note_guest(peer, self.lanes[lane.0 as usize].from);
+        }
         // A peer that is owed something while we close may come back for it.
         let closing = self.closing;
         let parted = self.parted;

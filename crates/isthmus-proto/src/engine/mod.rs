@@ -349,7 +349,12 @@ impl Engine {
         if let Some(refusal) = self.unknown_key(address) {
             return Err(refusal);
         }
-        Ok(self.enter_peer(*address))
+        let peer = self.enter_peer(*address);
+        let known = &mut self.peers[peer.0 as usize];
+        if std::mem::take(&mut known.guest) {
+            known.answers_at = None;
+        }
+        Ok(peer)
     }
 
     fn enter_peer(&mut self, address: Address) -> PeerId {
@@ -358,7 +363,7 @@ impl Engine {
             return peer;
         }
         let peer = PeerId(self.peers.len() as u32);
-        self.peers.push(Peer { address, answers_at: None, alias: None, connection: None });
+        self.peers.push(Peer { address, answers_at: None, guest: false, alias: None, connection: None });
         self.directory.enter(&self.peers, peer);
         peer
     }

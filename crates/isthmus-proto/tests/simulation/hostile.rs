@@ -475,6 +475,38 @@ fn what_peers_leave_behind_is_bounded() {
     assert_eq!(victim.engine.gone_hold(), 0);
 }
 
+/// A guest that says to listen at a third host, is owed something, and breaks its lane: the third is not called, unless the
+/// program itself knows the guest.
+#[test]
+fn nobody_has_an_endpoint_connect_to_a_third_host() {
+    let claimed = Address { incarnation: 99, ..address(5) };
+    let called = |named: bool| {
+        let mut victim = Victim::new();
+        let lane = victim.engine.lane_accepted();
+        let seen: std::net::IpAddr = [10, 7, 7, 7].into();
+        victim.engine.lane_is_from(lane, seen);
+        victim.say(lane, frame::Hello { source: claimed, ..hello(1 << 20) }, &[]).unwrap();
+        let read = frame::Read { connection: 0, seq: 1, key: KEY, addr: 0, len: 1000, token: 5 };
+        victim.say(lane, read, &[]).unwrap();
+        if named {
+            victim.engine.peer(&claimed).unwrap();
+        }
+        victim.engine.lane_lost(0, lane, &LaneLoss::Closed, &mut victim.mem);
+        for _ in 0..20 {
+            victim.drain();
+            while let Some(action) = victim.engine.poll_action() {
+                if let isthmus_proto::Action::Dial { locator, .. } = action {
+                    return (locator.ip() == seen, locator == claimed.locator);
+                }
+            }
+            victim.now += 1_000_000;
+            victim.engine.handle_timeout(victim.now, &mut victim.mem);
+        }
+        panic!("nobody is called")
+    };
+    assert_eq!((called(false), called(true)), ((true, false), (false, true)));
+}
+
 /// A number that is likely to hurt.
 fn number(rng: &mut Rng) -> u64 {
     match rng.below(8) {
