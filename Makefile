@@ -64,11 +64,12 @@ help:
 	  '             the provider under valgrind, AddressSanitizer and ThreadSanitizer, and the library' \
 	  '             for C under valgrind: minutes' \
 	  '             (ARGS: memcheck, substrate, address, thread, miri)' \
-	  'make lint    formatting, clippy, shellcheck' \
+	  'make lint    formatting, clippy, the crates of others (deny.toml), shellcheck' \
 	  'make suites  what others wrote, over Isthmus and over stock tcp, side by side: libfabric' \
 	  '             own tests, MPICH, mpi4py, NetPIPE, hpcc, IMB, OSU, ScaLAPACK: hours (ARGS: suites/run.py --help)' \
 	  'make versions' \
-	  '             the provider in old and new MPIs of PyPI and Debian: minutes (ARGS: suites/versions.py --help)' \
+	  '             the release of tools/release.env beside this build (suites/releases.py), and the provider in old' \
+	  '             and new MPIs of PyPI and Debian: minutes (ARGS: suites/versions.py --help)' \
 	  'make clean   what was built; distclean also takes the MPIs in build/mpi'
 
 bootstrap:
@@ -148,6 +149,7 @@ lint:
 	@tools/bootstrap.sh rust python lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	tools/deny.sh
 	shellcheck -x tools/*.sh packaging/container/isthmus-container .ci/run
 	cd python && ../build/python/bin/mypy src tests $(patsubst %,../%,$(wildcard examples/python/*.py))
 
@@ -159,7 +161,7 @@ suites:
 versions:
 	@tools/bootstrap.sh
 	@tools/build.sh
-	suites/versions.py $(ARGS)
+	@status=0; $(if $(ARGS),,suites/releases.py || status=1;) suites/versions.py $(ARGS) || status=1; exit $$status
 
 clean:
 	rm -rf build/lib build/bin build/include build/wheel build/tests build/demo build/logs

@@ -14,9 +14,9 @@ static int call_of(const struct word *word)
 static void mismatch(const struct transfer *t, const struct word *word, struct trouble *trouble)
 {
     static const char *const calls[] = {"sends a file", "sends an array", "receives a file", "receives an array"};
-    struct word own = word_of(t, t->sends ? OFFER : READY);
+    const struct word own = t->sends ? t->offer : t->ready;
     int mine = call_of(&own), theirs = call_of(word);
-    if (word->protocol != PROTOCOL)
+    if (!common_version(&own, word))
         note(trouble, ISTHMUS_MPI_MISMATCH,
              "the other application has another version of this library; install the same on both sides");
     else if ((word->kind == OFFER) == t->sends || word->what != t->what)
@@ -30,6 +30,7 @@ static void mismatch(const struct transfer *t, const struct word *word, struct t
 static struct word first_word(const struct transfer *t)
 {
     struct word word = word_of(t, t->sends ? OFFER : READY);
+    word.newest = NEWEST;
     word.trouble = t->trouble;
     word.fixed = t->options.block != 0;
     if (t->sends && t->what == KIND_FILE && !t->trouble.code)

@@ -7,6 +7,7 @@
 //   plan.c      which rank sends what to which, and with how much memory; deal.c who of a sender's ranks takes which piece of a file
 //   store.c     files, by POSIX and MPI-IO; cache.c through the page cache or past it; holes.c those with holes;
 //               pool.c the disk threads
+//   version.c   which version of the protocol two builds speak
 //   journal.c   what is there of a file that is not whole; resume.c how both sides go on with it
 #ifndef ISTHMUS_MPI_INTERNAL_H
 #define ISTHMUS_MPI_INTERNAL_H
@@ -20,7 +21,10 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-enum { PROTOCOL = 0x49534d34, DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000, REST_MOST_NS = 400000, MAX_BLOCKS = 64 };
+// What the first words begin with: "ISM", and the oldest version that is spoken. OFFER and READY also say the newest
+// (`newest`), and both sides speak the newest of both. The first release knew version 4 only, and left `newest` 0.
+enum { PROTOCOL = 0x49534d30, OLDEST = 4, NEWEST = 4 };
+enum { DIGEST_LEN = 32, MAX_THREADS = 16, REST_NS = 50000, REST_MOST_NS = 400000, MAX_BLOCKS = 64 };
 enum { TAG_WORD = 1, TAG_COUNTS, TAG_DATA, TAG_RECORD, TAG_PING, TAG_FINISHED, TAG_DIGESTS, TAG_HAD, TAG_ASK, TAG_GRANT };
 enum { KIND_FILE = 1, KIND_ARRAY };
 // Of a block that is sent without its data, since something failed elsewhere.
@@ -76,7 +80,10 @@ enum word_kind { OFFER = 1, READY, STOP, DONE };
 struct word {
     uint32_t protocol;
     int32_t kind, serial, what, ranks;
-    int32_t has_digest;
+    union {
+        int32_t newest;     // of OFFER and READY: the newest version
+        int32_t has_digest; // of DONE
+    };
     int32_t lost; // to a rank of the same side: the coupling is over
     // Of an offer: the piece is as the caller wants it. Of who is ready: there is a part of a file, of
     // this source, length and block.
@@ -374,6 +381,10 @@ void fail(struct transfer *t, const struct trouble *trouble, int rank);
 void fail_here(struct transfer *t, struct trouble *trouble);
 void lose(struct transfer *t, int error);
 int is_kept(const struct transfer *t);
+
+// version.c
+// The newest version that both speak; 0: none.
+int32_t common_version(const struct word *own, const struct word *heard);
 
 // greeting.c
 // What each rank of a side has to say of itself.

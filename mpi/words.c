@@ -35,7 +35,7 @@ int requests_of(const struct transfer *t)
 
 struct word word_of(const struct transfer *t, int kind)
 {
-    return (struct word){.protocol = PROTOCOL, .kind = kind, .serial = t->c->serial, .what = t->what,
+    return (struct word){.protocol = PROTOCOL + OLDEST, .kind = kind, .serial = t->c->serial, .what = t->what,
                          .ranks = t->c->ranks, .bytes = t->bytes, .block = t->block, .piece = t->piece};
 }
 

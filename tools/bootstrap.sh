@@ -159,6 +159,10 @@ want_sanitize() {
 
 want_lint() {
     apt_install shellcheck
+    if [[ $(build/cargo-deny/bin/cargo-deny --version 2>/dev/null) != "cargo-deny $CARGO_DENY_VERSION" ]]; then
+        say "compiling cargo-deny $CARGO_DENY_VERSION"
+        cargo install --quiet --locked --root build/cargo-deny --version "$CARGO_DENY_VERSION" cargo-deny
+    fi
 }
 
 # --- A compiler, without root ----------------------------------------------

@@ -25,7 +25,8 @@ status=0
 say() { printf 'sanitize: %s\n' "$*"; }
 
 # Runs of the programs: those that end with everything closed, and those that do not.
-whole=(provider objects claims orders corners collectives triggers datagrams sleepers closers 'threads 50' "lifecycle cycles $many" 'unload libfabric.so.1')
+whole=(provider objects claims orders corners collectives triggers datagrams sleepers closers 'lenders tcp' 'lenders udp' 'lenders memory'
+    'threads 50' "lifecycle cycles $many" 'unload libfabric.so.1')
 cut=('lifecycle exit' 'lifecycle _exit')
 
 # programs NAME RUN... -- [WORD...]: each, with the words before it.
@@ -61,7 +62,7 @@ compiled() {
     while [[ $1 != -- ]]; do flags+=("$1") && shift; done
     shift
     export FI_PROVIDER_PATH=$folder
-    for program in provider objects claims orders corners collectives triggers datagrams sleepers closers threads lifecycle unload; do
+    for program in provider objects claims orders corners collectives triggers datagrams sleepers closers lenders threads lifecycle unload; do
         gcc -g -O1 -Wall -Wno-deprecated-declarations -pthread "${flags[@]}" -c -o "$folder/$program.o" "$tests/$program.c"
         gcc -pthread -o "$folder/$program" "$folder/$program.o" "$@" -Wl,--as-needed -lfabric -ldl -lm -lrt
     done

@@ -84,6 +84,11 @@ def layout(c):
     return c.run(1, "layout", seconds=30)
 
 
+def greeting(c):
+    """Which version builds of several ranges speak."""
+    return c.run(1, "greeting", seconds=30)
+
+
 def cache(c):
     """Which way blocks go, by what they took."""
     return c.run(1, "cache", folder_of(c), seconds=30)
@@ -285,6 +290,7 @@ CASES = {
         Case("mover-killed", killed_partner, places=("sites",), mpis=("mpich",)),
         Case("mover-shared-file", shared_file, places=("host",), mpis=("mpich",)),
         Case("mover-layout", layout, places=("host",), mpis=("mpich",)),
+        Case("mover-greeting", greeting, places=("host",), mpis=("mpich",)),
         Case("mover-cache", cache, places=("host",), mpis=("mpich",)),
         Case("mover-python", python, places=("host",), mpis=("mpich", "openmpi")),
         Case("mover-python-jobs", python_pair, places=("host",), mpis=("mpich",)),

@@ -279,7 +279,7 @@ def mover_flags(mpi):
     return subprocess.run(["pkg-config", "--cflags", "--libs", "isthmus-mpi"], env=env, check=True, capture_output=True, text=True).stdout.split()
 
 
-def compile_mover(mpi, log, sources=("tests/mover/mover.c", "tests/mover/layout.c", "tests/mover/cache.c", "examples/mpi/copy.c")):
+def compile_mover(mpi, log, sources=("tests/mover/mover.c", "tests/mover/layout.c", "tests/mover/cache.c", "tests/mover/greeting.c", "examples/mpi/copy.c")):
     """Builds its library and programs, where they are older. Returns the compiler's words on failure."""
     from . import process
 

@@ -16,8 +16,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 pub use ethernet::{
-    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, is_frames_only, link_local_of,
-    link_state, may_open, mtu_of,
+    EthernetError, EthernetSocket, FRAME_HEADER_BYTES, Interface, LinkState, frame_header, is_frames_only,
+    link_local_of, link_state, may_open, mtu_of, parse_frame,
 };
 pub use udp::{SEND_BYTES, UdpSocket};
 

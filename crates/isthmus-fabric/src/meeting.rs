@@ -9,7 +9,6 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isthmus_wire::PROTOCOL_VERSION;
 use isthmus_wire::frame::{Answer, Frame, MAGIC, Offer, Settle};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -17,6 +16,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::ground::{Ground, Taken};
 use crate::offer::{self, LIST_MAX, Way};
 
+/// The version of Offer's list. It changes with the list alone: the lanes' versions are agreed on later, by Hello.
+const OFFER_VERSION: u16 = 3;
 /// How long the way is tried.
 const TRIAL: Duration = Duration::from_secs(2);
 /// Means that no way is taken.
@@ -121,7 +122,7 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         }
         let list = offer::encode(&ways);
         let payload = list.len() as u32;
-        let offer = Offer { magic: MAGIC, version: PROTOCOL_VERSION, host: ground.host(), payload };
+        let offer = Offer { magic: MAGIC, version: OFFER_VERSION, host: ground.host(), payload };
         self.offered = ways;
         say(on, offer, &list)?;
         self.stage = Stage::Offered;
@@ -197,8 +198,8 @@ impl<P: Copy + std::fmt::Debug + PartialEq> Meeting<P> {
         let Frame::Offer(offer) = frame else { return Err(out_of_place()) };
         let ways = offer::decode(&self.heard.split_off(frame.header_len()));
         let ways = ways.filter(|_| offer.magic == MAGIC).ok_or_else(out_of_place)?;
-        // Another version is refused when the lane says Hello.
-        let ways = if offer.version == PROTOCOL_VERSION { ways } else { Vec::new() };
+        // A list of another version says nothing to this build: the lane stays TCP, and Hello agrees on what is spoken.
+        let ways = if offer.version == OFFER_VERSION { ways } else { Vec::new() };
         let near = offer.host == ground.host();
         let answer = |choice, lane, payload| Answer { magic: MAGIC, choice, lane, payload };
         match ground.take(&ways, near) {

@@ -20,9 +20,11 @@ mod bytes;
 mod calls;
 mod conversation;
 mod engine;
+mod ethernet;
 mod frame;
 mod hello;
 mod link;
+mod meeting;
 mod mover;
 pub mod mutate;
 /// The substrate's tests' program of any calls.
@@ -30,7 +32,9 @@ pub mod mutate;
 #[path = "../../isthmus-substrate/tests/support/player.rs"]
 mod player;
 mod pmi;
+mod ring;
 mod texts;
+mod udp;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -148,6 +152,38 @@ pub const TARGETS: &[Target] = &[
         property: mover::property,
         memory_max: (4 << 20, 100),
         mutations: 50_000,
+    },
+    Target {
+        name: "udp",
+        about: "packets at a UDP port, sealed and not, before and after its keys have changed",
+        seeds: udp::seeds,
+        property: udp::property,
+        memory_max: (16 << 20, 0),
+        mutations: 5_000,
+    },
+    Target {
+        name: "meeting",
+        about: "the offer of fabrics before a lane's first frame, and its answer",
+        seeds: meeting::seeds,
+        property: meeting::property,
+        memory_max: (1 << 16, 16),
+        mutations: 5_000,
+    },
+    Target {
+        name: "ethernet",
+        about: "Ethernet frames",
+        seeds: ethernet::seeds,
+        property: ethernet::property,
+        memory_max: (1 << 16, 8),
+        mutations: 50_000,
+    },
+    Target {
+        name: "ring",
+        about: "the ring of a lane in shared memory, whatever the other process writes there",
+        seeds: ring::seeds,
+        property: ring::property,
+        memory_max: (1 << 18, 8),
+        mutations: 20_000,
     },
     Target {
         name: "calls",

@@ -5,7 +5,7 @@ use isthmus_mover::names;
 use isthmus_mover::server::Opening;
 use isthmus_mover::wire::{
     Answer, Choice, Control, Entry, Header, Kind, Meta, Open, Outcome, PIECES_MAX, Piece, Rules, Share,
-    Status, Trouble, VERSION, Verdict, Way,
+    Status, Trouble, VERSIONS, Verdict, Way,
 };
 
 /// Room of a block, for the target's sake.
@@ -46,7 +46,7 @@ fn controls() -> Vec<Control> {
         share: Share { rank: 1, ranks: 4 },
     };
     let open = |way| Open {
-        version: VERSION,
+        version: VERSIONS.oldest,
         export: "data".to_owned(),
         way,
         rules: Rules { sync: true, ..Rules::default() },

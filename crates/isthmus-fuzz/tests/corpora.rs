@@ -68,6 +68,10 @@ targets_hold! {
     any_frames_on_a_link_are_taken_or_refused: "link",
     any_bytes_on_any_lanes_leave_the_engine_whole: "engine",
     any_bytes_of_a_transfer_are_read_or_refused: "mover",
+    any_packets_at_a_port_are_taken_or_dropped: "udp",
+    any_words_before_a_lanes_first_frame_are_answered_or_end_it: "meeting",
+    any_frame_is_a_packet_or_none: "ethernet",
+    any_bytes_in_a_ring_are_read_or_refused: "ring",
     any_calls_in_any_order_are_refused_at_most: "calls",
 }
 

@@ -172,10 +172,10 @@ impl Driver {
             return;
         }
         self.looked_us.store(now_us, Ordering::Relaxed);
-        charges
-            .iter()
-            .filter_map(|charge| charge.endpoint.upgrade())
-            .for_each(|endpoint| endpoint.warn_of_stalls());
+        charges.iter().filter_map(|charge| charge.endpoint.upgrade()).for_each(|endpoint| {
+            endpoint.warn_of_stalls();
+            endpoint.warn_of_drops();
+        });
     }
 
     fn tell_state(&self, charges: &[Charge]) {

@@ -147,7 +147,7 @@ impl Endpoint {
         bind: Option<SocketAddr>,
         regions: Arc<RegionTable>,
     ) -> Result<Arc<Self>, OpenError> {
-        let tls = settings.trust(carrier::PROTOCOL)?.map(Tls::new);
+        let tls = settings.trust(carrier::PROTOCOLS)?.map(Tls::new);
         let Listening { listeners, at, also, mut packets } = listen(settings, bind)?;
         let address = Address {
             as_id: AsId(settings.as_id),
@@ -355,6 +355,9 @@ impl Endpoint {
             shell.stop_listening();
             has_ended(shell)
         });
+        // Where time is up lanes still have the program's memory, which is its own again once this returns; and another
+        // thread may have looked, before the endpoint was closed, whether it was.
+        self.with_shell(|shell| shell.end(&self.core));
     }
 
     fn turn_until(&self, limit: Duration, done: impl Fn(&Self, &mut Shell) -> bool) {

@@ -25,6 +25,8 @@ mod shell;
 mod signals;
 mod watch;
 
+#[doc(hidden)]
+pub use carrier::read_any_ring;
 pub use carrier::try_shared_memory;
 pub use datagrams::Datagrams;
 pub use devices::{DEVICE_PARAMETERS, DeviceSettings, devices_from_file, devices_from_toml};

@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// Lets a line about the same trouble through now and then, with how many were left out.
 #[derive(Debug)]
-pub(crate) struct Sparing(Mutex<Told>);
+pub struct Sparing(Mutex<Told>);
 
 #[derive(Debug)]
 struct Told {
@@ -47,13 +47,20 @@ struct Told {
     left_out: u64,
 }
 
+impl Default for Sparing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Sparing {
-    pub(crate) const fn new() -> Self {
+    /// No line was let through yet.
+    pub const fn new() -> Self {
         Self(Mutex::new(Told { last: None, left_out: 0 }))
     }
 
     /// Whether a line is due, and what to add to it.
-    pub(crate) fn due(&self, now: Instant) -> Option<LeftOut> {
+    pub fn due(&self, now: Instant) -> Option<LeftOut> {
         let mut told = self.0.lock();
         if told.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
             told.left_out += 1;
@@ -66,7 +73,7 @@ impl Sparing {
 
 /// How many lines about the same were left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LeftOut(u64);
+pub struct LeftOut(u64);
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

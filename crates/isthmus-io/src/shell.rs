@@ -71,6 +71,8 @@ pub(crate) struct Shell {
     count: usize,
     open: usize,
     ungreeted: usize,
+    /// Nothing moves any longer.
+    ended: bool,
     strangers: Strangers,
     poller: Poller,
     events: Events,
@@ -141,6 +143,7 @@ impl Shell {
             count: 0,
             open: 0,
             ungreeted: 0,
+            ended: false,
             strangers: Strangers::default(),
             poller,
             events: Events::with_capacity(64),
@@ -177,6 +180,9 @@ impl Shell {
     /// need not do so `fully`: then descriptors and the clock are looked at now and then only, where nothing is
     /// lost by that.
     pub(crate) fn turn(&mut self, core: &Mutex<Core>, fully: bool) -> Turned {
+        if self.ended {
+            return Turned::default();
+        }
         self.fully = fully;
         self.watched = false;
         let read = self.take_in(core);
@@ -429,6 +435,9 @@ impl Shell {
 
     /// Writes what the engine has to send, and does what it asks.
     fn write_out(&mut self, core: &Mutex<Core>) {
+        if self.ended {
+            return;
+        }
         for _ in 0..WRITES_PER_TURN {
             let mut guard = core.lock();
             let Some(id) = guard.engine.next_ready() else {
@@ -569,6 +578,7 @@ impl Shell {
         let Some(lane) = self.lanes[index].as_mut() else { return };
         if lane.phase == Phase::Ungreeted && core.lock().engine.is_greeted(LaneId(index as u32)) {
             lane.phase = Phase::Open;
+            lane.carrier.admitted(&mut self.carriers);
             self.open += 1;
             self.ungreeted -= 1;
             self.changed = true;

@@ -6,13 +6,14 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use isthmus_io::Endpoint;
 use isthmus_io::log::{Severity, set_hook};
+use socket2::{Domain, Socket, Type};
 use support::*;
 
 /// The system's allocator, which counts what is in use.
@@ -104,8 +105,14 @@ fn strangers_lock_nobody_out_hold_little_memory_and_fill_no_log() {
 }
 
 fn half_open_connections_lock_nobody_out(a: &Endpoint, b: &Endpoint) {
+    // Who comes alone, and is slow, is not displaced by a crowd from elsewhere.
+    let slow = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    slow.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("loopback");
+    slow.connect(&a.address().locator.into()).expect("it listens");
+    let mut slow = TcpStream::from(slow);
     let mut silent = strangers(a, 1100);
     wait_until("the oldest strangers are not closed for new ones", || silent[..76].iter_mut().all(is_closed));
+    assert!(!is_closed(&mut slow), "the crowd displaces another");
     exchange(b, a);
     assert_eq!(b.counters().lanes_lost, 0, "the first attempt was turned away");
     assert_eq!(lines("have not said who they are").len(), 1);

@@ -11,8 +11,9 @@ use rustls::pki_types::ServerName;
 use crate::seal::{KEY_LEN, Seal};
 use crate::wire::{CONTROL_MAX, Control, WireError};
 
-/// What both ends call the protocol (ALPN).
-pub const PROTOCOL: &[u8] = b"isthmus-mover/1";
+/// The versions of the protocol as both ends name them (ALPN), the newest first. The newest of both is spoken. The
+/// first of these is version 6.
+pub const PROTOCOLS: &[&[u8]] = &[b"isthmus-mover/1"];
 
 /// Why a channel is of no use any more.
 #[derive(Debug, thiserror::Error)]
@@ -203,7 +204,7 @@ mod tests {
             authorities: vec![folder.join(format!("as{other}.pem"))],
             denied: None,
         };
-        Trust::load(&files, AsId(own), admits, PROTOCOL).expect("good files")
+        Trust::load(&files, AsId(own), admits, PROTOCOLS).expect("good files")
     }
 
     fn talk(a: &mut Channel, b: &mut Channel) -> Result<(), ChannelError> {

@@ -19,7 +19,7 @@ use crate::sender::{Sending, SendingSide};
 use crate::session::{TAG_OPEN, Wire, key};
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Summary, Watch};
-use crate::wire::{Choice, Control, Open, Rules, Trouble, VERSION, Way};
+use crate::wire::{Choice, Control, Open, Rules, Trouble, VERSIONS, Way};
 use crate::{confine, names, server};
 
 /// What is to be copied where.
@@ -153,7 +153,7 @@ impl Transfer {
         let mut transfer = [0; 16];
         transfer.copy_from_slice(&blake3::hash(what.as_bytes()).as_bytes()[..16]);
         let (export, rules, block, rate) = (self.export.clone(), self.rules, self.block, self.rate);
-        Open { version: VERSION, export, way, rules, block, rate, transfer }
+        Open { version: VERSIONS.oldest, export, way, rules, block, rate, transfer }
     }
 
     fn local_paths(&self) -> Vec<PathBuf> {

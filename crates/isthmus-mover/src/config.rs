@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::MoverError;
 use crate::cache::Cache;
-use crate::channel::PROTOCOL;
+use crate::channel::PROTOCOLS;
 use crate::disk::{Disk, Io};
 
 /// Longest configuration file. Bytes.
@@ -247,7 +247,7 @@ impl ServeConfig {
     /// The certificates; none where it is plain.
     pub fn trust(&self) -> Result<Option<Trust>, MoverError> {
         let Some(files) = &self.tls else { return Ok(None) };
-        Ok(Some(Trust::load_as(Role::Mover, files, files.as_id()?, &self.admits, PROTOCOL)?))
+        Ok(Some(Trust::load_as(Role::Mover, files, files.as_id()?, &self.admits, PROTOCOLS)?))
     }
 }
 
@@ -284,7 +284,7 @@ impl SitesConfig {
             ));
         };
         let admits = if other == 0 { files.known()? } else { vec![other] };
-        Ok(Trust::load_as(Role::Mover, files, files.as_id()?, &admits, PROTOCOL)?)
+        Ok(Trust::load_as(Role::Mover, files, files.as_id()?, &admits, PROTOCOLS)?)
     }
 }
 

@@ -5,7 +5,7 @@
 //! what it is told of, and sends before the answer comes: up to a bound before the first
 //! answer, then until an answer shows that something is there already; on a short path nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::wire::{Answer, PIECES_MAX};
@@ -49,7 +49,9 @@ pub struct Plan {
     files: BTreeMap<u64, File>,
     queue: VecDeque<u64>,
     exhausted: Vec<u64>,
-    unsettled: BTreeSet<u64>,
+    /// With what each takes at the receiver until then. Bytes.
+    unsettled: BTreeMap<u64, usize>,
+    weight: usize,
 }
 
 impl File {
@@ -78,7 +80,8 @@ impl Plan {
             files: BTreeMap::new(),
             queue: VecDeque::new(),
             exhausted: Vec::new(),
-            unsettled: BTreeSet::new(),
+            unsettled: BTreeMap::new(),
+            weight: 0,
         }
     }
 
@@ -101,7 +104,7 @@ impl Plan {
 
     /// An entry that the receiver is told of; of a file its length.
     pub fn announce(&mut self, id: u64, size: Option<u64>) {
-        self.unsettled.insert(id);
+        self.unsettled.insert(id, 0);
         if let Some(size) = size {
             self.announce_blocks(id, size, 0..size.div_ceil(self.block));
         }
@@ -109,7 +112,7 @@ impl Plan {
 
     /// A file of so many bytes, of which these blocks are sent; all of them, if it is one block.
     pub fn announce_blocks(&mut self, id: u64, size: u64, blocks: Range<u64>) {
-        self.unsettled.insert(id);
+        self.unsettled.insert(id, 0);
         let Range { start: next, end } = blocks;
         self.files.insert(id, File { size, answered: false, next, end, have: VecDeque::new() });
         self.queue.push_back(id);
@@ -121,7 +124,7 @@ impl Plan {
     /// [`Unasked`].
     pub fn answer(&mut self, id: u64, answer: &Answer) -> Result<bool, Unasked> {
         self.answers = true;
-        if !self.unsettled.contains(&id) {
+        if !self.unsettled.contains_key(&id) {
             return Err(Unasked(id));
         }
         match answer {
@@ -160,7 +163,21 @@ impl Plan {
     /// The last word about an entry has been said. False where it had been before.
     pub fn settle(&mut self, id: u64) -> bool {
         self.files.remove(&id);
-        self.unsettled.remove(&id)
+        let settled = self.unsettled.remove(&id);
+        self.weight -= settled.unwrap_or(0);
+        settled.is_some()
+    }
+
+    /// An entry that was announced takes so much at the receiver until it is settled. Bytes.
+    pub fn weigh(&mut self, id: u64, weight: usize) {
+        if let Some(before) = self.unsettled.get_mut(&id) {
+            self.weight = self.weight - std::mem::replace(before, weight) + weight;
+        }
+    }
+
+    /// What all such entries take. Bytes.
+    pub fn weight(&self) -> usize {
+        self.weight
     }
 
     /// How many entries are announced and not settled.
@@ -170,7 +187,7 @@ impl Plan {
 
     /// Whether all entries before `id` are settled.
     pub fn settled_before(&self, id: u64) -> bool {
-        self.unsettled.first().is_none_or(|first| *first >= id)
+        self.unsettled.first_key_value().is_none_or(|(first, _)| *first >= id)
     }
 
     /// Files of several blocks of which all that is to be sent has been handed out since the

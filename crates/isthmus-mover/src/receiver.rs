@@ -18,7 +18,9 @@ use crate::session::{BEAT, Event, Wire};
 use crate::source::HEAD_ROOM;
 use crate::target::Target;
 use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
-use crate::wire::{Answer, BATCH_MAX, Control, Entry, Header, Kind, Outcome, Status, Trouble};
+use crate::wire::{
+    Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Header, Kind, Outcome, Status, Trouble,
+};
 
 /// Blocks that are kept beside what the sender wants to have under way.
 const SPARE: u64 = 4;
@@ -52,6 +54,9 @@ pub(crate) struct ReceivingSide<'a> {
     pool: Pool,
     seal: Option<Arc<Seal>>,
     targets: HashMap<u64, Arc<Target>>,
+    /// What each of them takes, and all. Bytes.
+    weights: HashMap<u64, usize>,
+    announced: usize,
     large: usize,
     next_id: u64,
     parked: Vec<Parked>,
@@ -91,6 +96,8 @@ impl<'a> ReceivingSide<'a> {
             pool,
             seal: None,
             targets: HashMap::new(),
+            weights: HashMap::new(),
+            announced: 0,
             large: 0,
             next_id: 0,
             parked: Vec::new(),
@@ -298,6 +305,7 @@ impl<'a> ReceivingSide<'a> {
 
     fn settle(&mut self, id: u64, outcome: Outcome) {
         let Some(target) = self.targets.remove(&id) else { return };
+        self.announced -= self.weights.remove(&id).unwrap_or(0);
         self.large -= usize::from(target.size() > self.receiving.block);
         self.files += 1;
         match &outcome {
@@ -357,6 +365,14 @@ impl<'a> ReceivingSide<'a> {
         if entry.id != self.next_id || self.large > LARGE_OPEN + 1 {
             return Err(MoverError::Refused("the sender announces entries out of order".to_owned()));
         }
+        let weight = entry.weight();
+        if self.targets.len() >= ENTRIES_OPEN || self.announced + weight > ENTRIES_BYTES {
+            let text = format!(
+                "the sender announces more than {ENTRIES_OPEN} files, or {ENTRIES_BYTES} bytes of names and attributes, \
+                 ahead of their content"
+            );
+            return Err(MoverError::Refused(text));
+        }
         self.next_id += 1;
         match entry.kind {
             Kind::Folder => self.folders += 1,
@@ -401,6 +417,8 @@ impl<'a> ReceivingSide<'a> {
                             self.pool.put(Job::Reserve { id, target: target.clone(), from: 0 });
                         }
                         self.targets.insert(id, target);
+                        self.weights.insert(id, weight);
+                        self.announced += weight;
                     }
                     None => self.files += 1,
                 }
@@ -470,5 +488,54 @@ impl<'a> ReceivingSide<'a> {
             bottleneck: if last { Bottleneck::None } else { stages.bottleneck() },
             connected: self.wire.channel.is_ready() && self.wire.was_heard(),
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isthmus_io::Settings;
+
+    use super::*;
+    use crate::channel::Channel;
+    use crate::confine;
+    use crate::port::Port;
+    use crate::wire::{ENTRIES_BYTES, ENTRIES_OPEN, Meta, Rules, Share};
+
+    /// How many entries like this a receiver takes before it gives the session up, and how it does.
+    fn taken(most: u64, entry: impl Fn(u64) -> Entry) -> (u64, Option<MoverError>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = Arc::new(confine::folder(folder.path()).expect("it is there"));
+        let settings = Settings { interface: "lo".to_owned(), ..Settings::default() };
+        let port = Arc::new(Port::open(&settings).expect("opened"));
+        let peer = port.peer(&port.address()).expect("itself");
+        let mut wire = Wire::new(port, peer, None, 1, Channel::plain()).expect("made");
+        let (block, disk) = (64 << 10, Disk::default());
+        let landing = Landing::new(root, b"", true, Rules::default(), block, true).expect("a folder");
+        let receiving = Receiving { block, memory: 64 << 20, threads: 1, disk };
+        let mut quiet = |_: Notice| ();
+        let mut side = ReceivingSide::start(receiving, landing, &mut wire, &mut quiet).expect("started");
+        for id in 0..most {
+            if let Err(error) = side.on_entry(entry(id)) {
+                return (id, Some(error));
+            }
+        }
+        (most, None)
+    }
+
+    fn file(id: u64, xattr: usize) -> Entry {
+        let kind = Kind::File { size: 1, ctime: (0, 0), sparse: false, share: Share::default() };
+        let meta = Meta { xattrs: vec![(b"user.x".to_vec(), vec![0; xattr])], ..Meta::default() };
+        Entry { id, path: format!("file{id:06}").into_bytes(), kind, meta }
+    }
+
+    /// A sender that announces files for ever, and sends none.
+    #[test]
+    fn endless_entries_end_the_session() {
+        let (files, end) = taken(20_000, |id| file(id, 0));
+        assert_eq!(files, ENTRIES_OPEN as u64);
+        assert!(matches!(end, Some(MoverError::Refused(text)) if text.contains("ahead of their content")));
+        let (files, end) = taken(20_000, |id| file(id, 60 << 10));
+        assert_eq!(files, (ENTRIES_BYTES / file(0, 60 << 10).weight()) as u64);
+        assert!(end.is_some());
     }
 }

@@ -19,7 +19,10 @@ use crate::session::{BEAT, Event, Wire, key};
 use crate::source::{HEAD_ROOM, Source};
 use crate::walk::{Filter, Found, Item, Roots, walk};
 use crate::watch::{Bottleneck, Heard, Named, Notice, Progress, Spans, Stages, Summary, Watch, What, since};
-use crate::wire::{Answer, BATCH_MAX, Control, Entry, Kind, Outcome, Piece, Rules, Status, Verdict};
+use crate::wire::{
+    Answer, BATCH_MAX, Control, ENTRIES_BYTES, ENTRIES_OPEN, Entry, Kind, Outcome, Piece, Rules, Status,
+    Verdict,
+};
 
 /// What is sent before the first answer: more than a path of 1 Gb/s carries in four round trips, or one of 5 Gb/s
 /// in one, if they are so long, and as many times more on a longer one: the answer may be lost at first. Bytes.
@@ -27,8 +30,6 @@ const AHEAD: u64 = 8 << 20;
 const AHEAD_TRIP: Duration = Duration::from_millis(12);
 /// Answers come at once over a path of a round trip below this: nothing goes ahead of them.
 const PROMPT: Duration = Duration::from_millis(5);
-/// Entries that are announced and not settled.
-const ENTRIES_OPEN: usize = 16 << 10;
 /// Files of several blocks among them: each costs the receiver two descriptors.
 pub(crate) const LARGE_OPEN: usize = 64;
 /// Longest rest of the loop.
@@ -281,7 +282,8 @@ impl<'a> SendingSide<'a> {
     // --- what there is to send ---
 
     fn wants_entries(&self) -> bool {
-        !self.walked && self.plan.unsettled() < ENTRIES_OPEN && self.large < LARGE_OPEN
+        let has_room = self.plan.unsettled() < ENTRIES_OPEN && self.plan.weight() < ENTRIES_BYTES / 2;
+        !self.walked && has_room && self.large < LARGE_OPEN
     }
 
     fn find(&mut self, found: Found) -> Result<(), MoverError> {
@@ -305,6 +307,7 @@ impl<'a> SendingSide<'a> {
         self.next_id += 1;
         let source = Source::new(&item).map(Arc::new);
         let entry = Entry { id, path: item.path, kind: item.kind, meta: item.meta };
+        let weight = entry.weight();
         let block = self.sending.block;
         let entity = match source {
             Some(source) => {
@@ -327,6 +330,7 @@ impl<'a> SendingSide<'a> {
                 Entity::Other { path: entry.path.clone(), what: What::of(&entry.kind) }
             }
         };
+        self.plan.weigh(id, weight);
         self.entities.insert(id, entity);
         let xattrs: usize = entry.meta.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
         let len = 64 + entry.path.len() + xattrs;

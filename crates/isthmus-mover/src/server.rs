@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use isthmus_io::log::Sparing;
 use isthmus_proto::PeerId;
 use isthmus_trust::Trust;
-use isthmus_wire::Address;
+use isthmus_wire::{Address, Versions};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
@@ -25,7 +26,7 @@ use crate::succession::Succession;
 use crate::sweep::Sweep;
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Notice, Summary};
-use crate::wire::{BLOCK_SIZES, Control, Open, Trouble, VERSION, Way};
+use crate::wire::{BLOCK_SIZES, Control, Open, Trouble, VERSIONS, Way};
 use crate::{confine, names, sweep};
 
 const MAGIC: &[u8; 8] = b"ISTHMOVE";
@@ -47,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn opening(session: u64, plain: bool, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(LEAD + bytes.len());
     out.extend_from_slice(MAGIC);
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&VERSIONS.oldest.to_le_bytes());
     out.extend_from_slice(&session.to_le_bytes());
     out.push(u8::from(plain));
     out.extend_from_slice(bytes);
@@ -57,7 +58,7 @@ pub(crate) fn opening(session: u64, plain: bool, bytes: &[u8]) -> Vec<u8> {
 /// A client's first message, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening<'a> {
-    /// The protocol's version.
+    /// The oldest version of the protocol that the client speaks.
     pub version: u16,
     /// The number that the client gave the session.
     pub session: u64,
@@ -100,6 +101,14 @@ impl Current {
             confine::folder(&export.path).map_err(place)?;
         }
         Ok(Self { config, trust })
+    }
+}
+
+/// Says what strangers do: a line in ten seconds, with how many were left out.
+fn complain(what: std::fmt::Arguments<'_>) {
+    static SPARING: Sparing = Sparing::new();
+    if let Some(left_out) = SPARING.due(Instant::now()) {
+        tracing::warn!("{what}{left_out}");
     }
 }
 
@@ -209,11 +218,12 @@ impl Service {
         let current = self.current.lock().clone();
         let Some(Opening { version, session, plain, .. }) = Opening::decode(&message) else {
             let from = self.port.peer_address(peer);
-            return tracing::warn!("{from} sent something that is no transfer's beginning");
+            return complain(format_args!("{from} sent something that is no transfer's beginning"));
         };
-        let why = if version != VERSION {
+        let why = if !is_spoken(version, plain) {
+            let Versions { oldest, newest } = VERSIONS;
             format!(
-                "it speaks version {VERSION} of the protocol, not {version}; use the same isthmus release"
+                "it speaks versions {oldest} to {newest} of the protocol, not {version}; use the same isthmus release"
             )
         } else if plain && current.trust.is_some() {
             "it takes no sessions without certificates; leave --plain out".to_owned()
@@ -282,6 +292,10 @@ impl Service {
                 %from, as_id, certificate, seconds, digests = files,
                 "{from}: {what}: {files} files, {bytes} bytes, {kept} kept, {failed} failed"
             ),
+            // Anybody can come, and be told that he may not.
+            Err(error) if as_id.is_none() && current.trust.is_some() => {
+                complain(format_args!("{from}: {error}"))
+            }
             Err(error) => tracing::warn!(%from, as_id, certificate, seconds, "{from}: {error}"),
         }
     }
@@ -380,11 +394,14 @@ impl Service {
     }
 }
 
+/// Whether there can be a session with a client whose oldest version is this one. With certificates TLS finds the newest
+/// of both; without, this one is spoken.
+fn is_spoken(version: u16, plain: bool) -> bool {
+    version <= VERSIONS.newest && (!plain || version >= VERSIONS.oldest)
+}
+
 /// The export that a client asks for, if it may use it so.
 fn export<'a>(config: &'a ServeConfig, open: &Open, as_id: u32) -> Result<&'a Export, String> {
-    if open.version != VERSION {
-        return Err(format!("version {} of the protocol is not spoken here", open.version));
-    }
     if !BLOCK_SIZES.contains(&open.block) || !open.block.is_power_of_two() {
         let (least, most) = (BLOCK_SIZES.start(), BLOCK_SIZES.end());
         return Err(format!(
@@ -467,6 +484,46 @@ mod tests {
     use super::*;
     use crate::wire::{Choice, Rules};
     use crate::{Direction, Disk, Transfer};
+
+    /// What a client of release 0.2.0 said first (`tools/release.env`), and what it was answered.
+    #[test]
+    fn a_client_of_the_release_is_understood() {
+        let recorded = b"ISTHMOVE\x06\0\x08\x07\x06\x05\x04\x03\x02\x01\x01";
+        let first = Opening { version: 6, session: 0x0102_0304_0506_0708, plain: true, bytes: b"" };
+        assert_eq!(Opening::decode(recorded), Some(first));
+        assert!(is_spoken(first.version, true));
+        assert_eq!(opening(first.session, true, b""), recorded);
+        let put = Open {
+            version: 6,
+            export: "data".to_owned(),
+            way: Way::Put { path: b"file".to_vec(), folder: false },
+            rules: Rules::default(),
+            block: 1 << 20,
+            rate: 0,
+            transfer: [7; 16],
+        };
+        let recorded = [&b"\0\x06\x04data\0\x04file\0\0\0\0\0\x80\x80\x40\0"[..], &[7; 16]].concat();
+        assert_eq!(Control::Open(put.clone()).encode().expect("short"), recorded);
+        assert_eq!(Control::decode(&recorded), Ok(Control::Open(put)));
+        let opened = Control::Opened { name: Some(b"file".to_vec()) };
+        assert_eq!(Control::decode(b"\x01\x01\x04file"), Ok(opened));
+    }
+
+    /// Without certificates nothing but the first message says what is spoken.
+    #[test]
+    fn what_a_client_speaks_at_least_is_spoken_or_left_to_tls() {
+        let Versions { oldest, newest } = VERSIONS;
+        for (version, plain, spoken) in [
+            (oldest, true, true),
+            (newest, false, true),
+            (oldest - 1, true, false),
+            (oldest - 1, false, true),
+            (newest + 1, true, false),
+            (newest + 1, false, false),
+        ] {
+            assert_eq!(is_spoken(version, plain), spoken, "{version} {plain}");
+        }
+    }
 
     /// They would keep everybody out for as long as a client may take to say who it is.
     #[test]

@@ -28,6 +28,8 @@ const PARTING: Duration = Duration::from_secs(5);
 
 /// Room for what one message carries of the channel. Bytes.
 const CARRIED: usize = 64 << 10;
+/// Most that is said and not delivered: a side that says so much to one that does not listen gives the session up. Bytes.
+const UNSENT_MAX: usize = 32 << 20;
 /// Receives for control messages that are posted.
 const RECEIVES: usize = 16;
 /// Kind and number of a message.
@@ -95,6 +97,7 @@ pub(crate) struct Wire {
     receives: HashSet<u64>,
     /// Control messages that are not delivered yet.
     unsent: usize,
+    unsent_bytes: usize,
     heard: Instant,
     /// Anything at all came from the other side.
     was_heard: bool,
@@ -127,6 +130,7 @@ impl Wire {
             idle: Vec::new(),
             receives: HashSet::new(),
             unsent: 0,
+            unsent_bytes: 0,
             heard: now,
             was_heard: false,
             beat: now,
@@ -197,6 +201,12 @@ impl Wire {
             self.port.send(self.peer, tag, bytes, 0..len, key::CONTROL_OUT, self.to.clone())?;
             self.sent += 1;
             self.unsent += 1;
+            self.unsent_bytes += len;
+        }
+        if self.unsent_bytes > UNSENT_MAX {
+            let text =
+                format!("the other side does not take what it is told: {} bytes wait", self.unsent_bytes);
+            return Err(MoverError::Lost(text));
         }
         Ok(())
     }
@@ -215,6 +225,7 @@ impl Wire {
         match news.key {
             key::CONTROL_OUT => {
                 self.unsent = self.unsent.saturating_sub(1);
+                self.unsent_bytes = self.unsent_bytes.saturating_sub(news.len);
                 Ok(None)
             }
             key::CONTROL_IN => {
@@ -420,5 +431,21 @@ mod tests {
         service.end(&MoverError::Local("twice".to_owned()));
         let error = ended(&mut client);
         assert!(matches!(&error, MoverError::Refused(text) if text == "no room"), "{error:?}");
+    }
+
+    /// Nobody listens, and this side goes on to say things.
+    #[test]
+    fn what_is_said_to_who_does_not_listen_is_bounded() {
+        let (mut service, _client) = pair();
+        let mut said = 0;
+        let error = loop {
+            said += CARRIED;
+            service.say(&Control::Fault("a".repeat(CARRIED))).expect("short");
+            if let Err(error) = service.flush() {
+                break error;
+            }
+            assert!(said < 4 * UNSENT_MAX, "{said} bytes wait");
+        };
+        assert!(matches!(&error, MoverError::Lost(text) if text.contains("does not take")), "{error:?}");
     }
 }

@@ -1,12 +1,16 @@
 //! What the two sides say to each other: control messages, and the headers of blocks.
 //!
-//! Both are `postcard`, of bounded length. The version is in the first message; a later one
-//! of the same version never changes a variant's place or fields.
+//! Both are `postcard`, of bounded length. A version never changes a variant's place or fields.
+//!
+//! The client's first message says the oldest version that it speaks, for older services refuse any that they do not know.
+//! With certificates both ends then speak the newest of both, which TLS agrees on ([`PROTOCOLS`](crate::channel::PROTOCOLS)).
+//! Without certificates they speak the version of the first message.
 
+use isthmus_wire::Versions;
 use serde::{Deserialize, Serialize};
 
-/// The version of this protocol.
-pub const VERSION: u16 = 6;
+/// The versions of this protocol.
+pub const VERSIONS: Versions = Versions { oldest: 6, newest: 6 };
 /// Longest control message. Bytes.
 pub const CONTROL_MAX: usize = 256 << 10;
 /// Longest header of a block. Bytes.
@@ -17,6 +21,10 @@ pub const PIECES_MAX: usize = 500;
 pub const BATCH_MAX: usize = 48 << 10;
 /// Most bytes of extended attributes that one entry carries.
 pub const XATTRS_MAX: usize = 64 << 10;
+/// Most entries that are announced and not settled.
+pub const ENTRIES_OPEN: usize = 16 << 10;
+/// Most that their paths and extended attributes take together at a receiver. A sender stops at half of it. Bytes.
+pub const ENTRIES_BYTES: usize = 64 << 20;
 /// Least blocks of each process, where several share a file.
 const SPLIT_BLOCKS: u64 = 16;
 /// Most processes that share one.
@@ -194,7 +202,7 @@ pub struct Rules {
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// [`VERSION`] of the client.
+    /// The oldest of the client's [`VERSIONS`].
     pub version: u16,
     /// Name of the export.
     pub export: String,
@@ -221,6 +229,14 @@ pub struct Entry {
     pub kind: Kind,
     /// What is kept beside its content.
     pub meta: Meta,
+}
+
+impl Entry {
+    /// What is kept of it until it is settled, apart from what every entry takes. Bytes.
+    pub fn weight(&self) -> usize {
+        let xattrs = self.meta.xattrs.iter().map(|(name, value)| name.len() + value.len());
+        self.path.len() + xattrs.sum::<usize>()
+    }
 }
 
 /// Kinds of entries.

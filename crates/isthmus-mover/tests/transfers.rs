@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use isthmus_mover::channel::PROTOCOLS;
 use isthmus_mover::names::shown;
 use isthmus_mover::wire::{Choice, Rules, Share};
 use isthmus_mover::{Direction, MoverError, Notice, Transfer};
@@ -697,4 +698,26 @@ fn several_processes_share_a_long_file_with_holes_and_keep_them() {
     });
     assert_eq!(files, 1, "one of them gave it its name");
     same(&place.export("tree/long"), &place.here("back/tree/long"));
+}
+
+/// A build that speaks one version more copies to and from this one.
+#[test]
+fn builds_whose_versions_overlap_copy() {
+    let later: &[&[u8]] = &[&[&b"isthmus-mover/7"[..]], PROTOCOLS].concat();
+    for [service, client] in [[later, PROTOCOLS], [PROTOCOLS, later]] {
+        let place = Place::speaking(service, "writable = true\n");
+        fs::write(place.here("file"), "across versions").expect("written");
+        let trust = Some(place.trust_speaking(client, 1));
+        let copies = [place.put(&["file"], "there"), place.get(&["there"], "back")];
+        for copy in copies {
+            let done = Transfer { trust: trust.clone(), ..copy }.run(&mut |_| ()).expect("copied");
+            assert_eq!((done.files, done.failed), (1, 0));
+        }
+        assert_eq!(fs::read(place.here("back")).expect("there"), b"across versions");
+    }
+    // Where there is no common one, the reason is said.
+    let place = Place::speaking(&[b"isthmus-mover/7"], "writable = true\n");
+    fs::write(place.here("file"), "").expect("written");
+    let refused = place.put(&["file"], "there").run(&mut |_| ()).expect_err("no common version").to_string();
+    assert!(refused.contains("another release"), "{refused}");
 }

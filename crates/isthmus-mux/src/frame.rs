@@ -126,6 +126,20 @@ mod tests {
         assert_eq!(Frame::decode(&empty), Err(Fault::Frame));
     }
 
+    /// What release 0.2.0 said first (`tools/release.env`) is understood, and what is said first is the same.
+    #[test]
+    fn the_greeting_of_the_release_is_understood() {
+        let limits = Limits { lanes: 7, base: 65_536, pool: 1 << 40 };
+        let recorded = [
+            1, 0, 0, 0, 0, 0, 0, 0, 20, 0, 0, 0, b'i', b'm', b'x', b'1', 7, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0,
+            0, 1, 0, 0,
+        ];
+        let (header, payload) = recorded.split_first_chunk::<HEADER>().expect("longer");
+        assert_eq!(Frame::decode(header), Ok(Frame::Greeting));
+        assert_eq!(read_greeting(payload), Ok(limits));
+        assert_eq!([&Frame::Greeting.encode()[..], &greeting(&limits)].concat(), recorded);
+    }
+
     #[test]
     fn greetings_tell_the_version_and_limits_that_work() {
         let limits = Limits { lanes: 7, base: 65_536, pool: 1 << 40 };

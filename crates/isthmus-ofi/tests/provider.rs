@@ -127,3 +127,10 @@ fn a_process_may_end_in_the_middle_of_a_transfer() {
 fn libfabric_may_be_unloaded_under_an_open_endpoint() {
     run("unload", &["libfabric.so.1"], LONG_ENOUGH);
 }
+
+#[test]
+fn what_was_lent_is_the_programs_again_once_its_endpoint_is_closed() {
+    for by in ["tcp", "udp", "memory"] {
+        run("lenders", &[by], LONG_ENOUGH);
+    }
+}

@@ -202,6 +202,21 @@ impl Matcher {
         Some(inbound)
     }
 
+    /// Takes out the messages of this peer that no receive has taken.
+    pub(crate) fn take_unexpected(&mut self, peer: PeerId) -> Vec<usize> {
+        let mut taken = Vec::new();
+        for queues in &mut self.channels {
+            queues.unexpected.retain(|waiting| {
+                let is_its = waiting.peer == peer;
+                if is_its {
+                    taken.push(waiting.inbound);
+                }
+                !is_its
+            });
+        }
+        taken
+    }
+
     /// Takes out the oldest posted receive with this context.
     pub(crate) fn cancel(&mut self, context: u64) -> Option<(Channel, Posted)> {
         Channel::ALL.into_iter().find_map(|channel| {

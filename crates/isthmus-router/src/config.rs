@@ -143,6 +143,9 @@ pub enum Transports {
 pub struct Limits {
     /// Lanes at once. Default 4096.
     pub lanes: usize,
+    /// Lanes that one host of this AS, or one neighbour AS, may have at once; routers of this AS may have all. Default:
+    /// three quarters of `lanes`.
+    pub lanes_per_source: Option<usize>,
     /// What the links may hold of all lanes together. Bytes, default 4 GiB; little of it is
     /// used unless receivers stall.
     pub memory: Size,
@@ -150,9 +153,16 @@ pub struct Limits {
     pub links: usize,
 }
 
+impl Limits {
+    /// Lanes that one source may have.
+    pub(crate) fn lanes_of_one(&self) -> usize {
+        self.lanes_per_source.unwrap_or(self.lanes - self.lanes / 4)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { lanes: 4096, memory: Size(4 << 30), links: 4 }
+        Self { lanes: 4096, lanes_per_source: None, memory: Size(4 << 30), links: 4 }
     }
 }
 
@@ -186,8 +196,11 @@ impl Config {
         if let Some(status) = config.status.filter(|status| !status.ip().is_loopback()) {
             return fault(format!("status = \"{status}\" is open to others; use 127.0.0.1 or [::1]"));
         }
-        if config.limits.lanes == 0 {
-            return fault("limits.lanes = 0 lets nothing through; expected 1 or more".to_owned());
+        if config.limits.lanes == 0 || config.limits.lanes_per_source == Some(0) {
+            return fault(
+                "limits.lanes = 0, or lanes_per_source = 0, lets nothing through; expected 1 or more"
+                    .to_owned(),
+            );
         }
         if !(1..=64).contains(&config.limits.links) {
             return fault(format!(

@@ -107,3 +107,31 @@ pub(crate) async fn linger(lane: &mut (impl AsyncRead + Unpin)) {
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests {
+    use isthmus_wire::Address;
+
+    use super::*;
+
+    /// A router passes a Hello of a later version on, as long as its sender speaks ours as well.
+    #[tokio::test]
+    async fn a_hello_of_a_range_that_holds_ours_is_passed_on() {
+        let at = Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], 1)));
+        let hello = |oldest, version| Hello {
+            magic: MAGIC,
+            version,
+            source: at,
+            target: at,
+            credit: 0,
+            hops: 0,
+            oldest,
+            payload: 0,
+        };
+        let both = hello(PROTOCOL_VERSION, PROTOCOL_VERSION + 1);
+        assert_eq!(read(&mut &both.to_bytes()[..]).await.ok(), Some(both));
+        let later = hello(PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 1);
+        let refused = read(&mut &later.to_bytes()[..]).await;
+        assert!(matches!(refused, Err(NoHello::Version(version)) if version == PROTOCOL_VERSION + 1));
+    }
+}

@@ -31,6 +31,7 @@ mod names;
 mod onward;
 mod page;
 mod pulse;
+mod quota;
 mod relay;
 mod report;
 mod rhythm;

@@ -305,6 +305,7 @@ impl Router {
                 return self.complain(&arrival, format_args!("no link: {}", why(&error)));
             }
         };
+        stream.get_ref().0.admit();
         drop((settings, arriving));
         arrival.neighbour = isthmus_trust::peer_as(stream.get_ref().1.peer_certificates());
         let Some(neighbour) = arrival.neighbour else { return };

@@ -1,10 +1,10 @@
 //! Names that processes of this AS publish, and others look up: a lane whose target is the router itself.
 //!
-//! A name lasts as long as the lane that published it. Names and lanes are bounded, a silent publisher is
-//! given up.
+//! A name lasts as long as the lane that published it, and is its publisher's: who publishes it again from a new lane
+//! has to know what the first lane's Hello had in its random fields, 96 bits that nobody else is told. Names, look-ups that
+//! wait and lanes are bounded, also for each source, and a silent publisher is given up.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use isthmus_wire::Address;
@@ -18,7 +18,8 @@ use tracing::info;
 
 use crate::hello::{HELLO_TIME, linger};
 use crate::lane::Lane;
-use crate::router::Router;
+use crate::quota::Source;
+use crate::router::{Arrival, Router};
 use crate::settings::Settings;
 
 /// Most names.
@@ -27,14 +28,20 @@ const NAMES_MAX: usize = 1024;
 const NAMES_PER_HOST_MAX: usize = 128;
 /// A publisher that has said nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How long a look-up waits at most; who wants to wait longer asks again, and holds no lane meanwhile.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Look-ups of one source that may wait at once.
+const WAITING_MAX: usize = 64;
 /// How often a lane that waits looks whether the router is being drained.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Whose a name is: the endpoint that its lane says it is of, and the host that the lane came from, which is seen.
+/// Whose a name is: the endpoint that its lane says it is of, what that draws at random and says to this router alone,
+/// and the host that the lane came from, which is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     endpoint: Address,
-    host: IpAddr,
+    secret: u64,
+    host: Source,
 }
 
 struct Entry {
@@ -102,7 +109,7 @@ pub(crate) fn is_own(settings: &Settings, target: &Address) -> bool {
 
 impl Router {
     /// Serves a lane that was admitted, to its end.
-    pub(crate) async fn serve_names(&self, mut lane: Lane, hello: &Hello, host: IpAddr) {
+    pub(crate) async fn serve_names(&self, mut lane: Lane, hello: &Hello, arrival: &Arrival) {
         let request = match timeout(HELLO_TIME, read(&mut lane)).await {
             Ok(Some(request)) => request,
             _ => return say(&mut lane, Answer::Malformed, "").await,
@@ -112,8 +119,9 @@ impl Router {
                 say(&mut lane, Answer::Denied, "").await;
             }
             Request::Publish { name, text } => {
-                let published =
-                    self.names.table.lock().publish(&name, text, Owner { endpoint: hello.source, host });
+                // Names have no use for credit: publishers draw this field at random.
+                let owner = Owner { endpoint: hello.source, secret: hello.credit, host: arrival.source() };
+                let published = self.names.table.lock().publish(&name, text, owner);
                 match published {
                     Ok(number) => {
                         info!(name, source = %hello.source, "published");
@@ -126,8 +134,13 @@ impl Router {
                 }
             }
             Request::LookUp { name, wait_s } => {
-                let until = Instant::now() + Duration::from_secs(wait_s.into());
-                if let Some(found) = self.look_up(&mut lane, &name, until).await {
+                let wait = Duration::from_secs(wait_s.into()).min(WAIT_MAX);
+                let Some(share) = self.look_ups.take(arrival.source(), WAITING_MAX) else {
+                    return say(&mut lane, Answer::Full, "").await;
+                };
+                let found = self.look_up(&mut lane, &name, Instant::now() + wait).await;
+                drop(share);
+                if let Some(found) = found {
                     let (answer, text) =
                         found.map_or((Answer::Absent, String::new()), |text| (Answer::Found, text));
                     say(&mut lane, answer, &text).await;
@@ -199,15 +212,22 @@ mod tests {
 
     fn owner(incarnation: u32) -> Owner {
         let endpoint = Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], 1)));
-        Owner { endpoint: Address { incarnation, ..endpoint }, host: [10, 0, 0, 1].into() }
+        Owner { endpoint: Address { incarnation, ..endpoint }, host: host(1), secret: 7 }
+    }
+
+    fn host(last: u8) -> Source {
+        Source::Host([10, 0, 0, last].into())
     }
 
     #[test]
     fn who_only_says_that_he_is_the_owner_takes_no_name() {
         let mut table = Table::default();
         table.publish("a", "one".to_owned(), owner(1)).expect("free");
-        let elsewhere = Owner { host: [10, 0, 0, 2].into(), ..owner(1) };
+        let elsewhere = Owner { host: host(2), ..owner(1) };
         assert_eq!(table.publish("a", "two".to_owned(), elsewhere), Err(Answer::Taken));
+        // Not even from the same host.
+        let guess = Owner { secret: 8, ..owner(1) };
+        assert_eq!(table.publish("a", "two".to_owned(), guess), Err(Answer::Taken));
         assert_eq!(table.entries["a"].text, "one");
     }
 
@@ -227,7 +247,7 @@ mod tests {
     #[test]
     fn names_are_bounded() {
         let mut table = Table::default();
-        let of = |host: usize| Owner { host: [10, 0, 0, host as u8].into(), ..owner(1) };
+        let of = |host: usize| Owner { host: self::host(host as u8), ..owner(1) };
         for number in 0..NAMES_MAX {
             let publisher = of(1 + number / NAMES_PER_HOST_MAX);
             table.publish(&number.to_string(), String::new(), publisher).expect("room");

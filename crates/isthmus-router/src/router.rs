@@ -26,6 +26,7 @@ use crate::links::Links;
 use crate::measure::Paths;
 use crate::metrics::{Counted, Metrics};
 use crate::names::{Names, is_own};
+use crate::quota::{Quotas, Share, Source};
 use crate::relay::relay;
 use crate::settings::{Place, Settings};
 use crate::step::{is_router, may_claim};
@@ -37,6 +38,13 @@ pub(crate) struct Arrival {
     pub(crate) peer: SocketAddr,
     /// The neighbour's AS, by its certificate; none inside this AS.
     pub(crate) neighbour: Option<AsId>,
+}
+
+impl Arrival {
+    /// Whose a lane is.
+    pub(crate) fn source(&self) -> Source {
+        self.neighbour.map_or(Source::Host(self.peer.ip().to_canonical()), Source::Neighbour)
+    }
 }
 
 /// All that the router's tasks share.
@@ -52,6 +60,8 @@ pub(crate) struct Router {
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) draining: AtomicBool,
     lanes: AtomicUsize,
+    lanes_of: Arc<Quotas>,
+    pub(crate) look_ups: Arc<Quotas>,
     /// Told when the last lane ends.
     pub(crate) idle: Notify,
     complaints: Complaints,
@@ -71,6 +81,8 @@ impl Router {
             arrivals: Arc::default(),
             draining: AtomicBool::new(false),
             lanes: AtomicUsize::new(0),
+            lanes_of: Arc::default(),
+            look_ups: Arc::default(),
             idle: Notify::new(),
             complaints: Complaints::default(),
         })
@@ -144,7 +156,7 @@ impl Router {
         };
         if is_own(&settings, &hello.target) {
             drop((settings, arriving));
-            return self.serve_names(lane, &hello, arrival.peer.ip().to_canonical()).await;
+            return self.serve_names(lane, &hello, &arrival).await;
         }
         let onward = self.onward(&settings, &arrival, &hello).await;
         drop(settings);
@@ -178,13 +190,14 @@ impl Router {
             return Err(RefuseReason::Loop);
         }
         let source = (hello.source.as_id, hello.source.subnet);
+        let mut by_router = false;
         let believed = match arrival.neighbour {
             Some(neighbour) => {
                 source.0 != settings.as_id() && settings.config.lets_speak(neighbour.0, source.0.0)
             }
             None => {
                 let ip = arrival.peer.ip().to_canonical();
-                let by_router = is_router(&settings.table, &settings.router.name, arrival.subnet, ip);
+                by_router = is_router(&settings.table, &settings.router.name, arrival.subnet, ip);
                 may_claim(&settings.table, arrival.subnet, by_router, source)
             }
         };
@@ -196,7 +209,13 @@ impl Router {
         }
         let more = |lanes| (lanes < settings.config.limits.lanes).then_some(lanes + 1);
         self.lanes.fetch_update(Relaxed, Relaxed, more).map_err(|_| RefuseReason::Full)?;
-        Ok(LanePlace(self.clone()))
+        let mut place = LanePlace { router: self.clone(), _share: None };
+        // Routers of this AS bring the lanes of many.
+        if !by_router {
+            let most = settings.config.limits.lanes_of_one();
+            place._share = Some(self.lanes_of.take(arrival.source(), most).ok_or(RefuseReason::Full)?);
+        }
+        Ok(place)
     }
 
     async fn refuse_hello(&self, lane: Lane, arrival: &Arrival, hello: &Hello, reason: RefuseReason) {
@@ -215,42 +234,72 @@ impl Router {
 
     /// Logs what a stranger did, but not each time.
     pub(crate) fn complain(&self, arrival: &Arrival, what: std::fmt::Arguments<'_>) {
-        if self.complaints.due(arrival.peer.ip()) {
+        if let Some(left_out) = self.complaints.due(arrival.peer.ip().to_canonical(), Instant::now()) {
             let neighbour = arrival.neighbour.map(|id| id.0);
-            warn!(peer = %arrival.peer, subnet = arrival.subnet.0, neighbour, "{what}");
+            warn!(peer = %arrival.peer, subnet = arrival.subnet.0, neighbour, left_out, "{what}");
         }
     }
 }
 
 /// A lane's place among those that the router may have.
-struct LanePlace(Arc<Router>);
+struct LanePlace {
+    router: Arc<Router>,
+    /// Of its source's.
+    _share: Option<Share>,
+}
 
 impl Drop for LanePlace {
     fn drop(&mut self) {
-        if self.0.lanes.fetch_sub(1, Relaxed) == 1 {
-            self.0.idle.notify_waiters();
+        if self.router.lanes.fetch_sub(1, Relaxed) == 1 {
+            self.router.idle.notify_waiters();
         }
     }
 }
 
-/// Who was complained about, so that nobody fills the log.
+/// Who was complained about, so that nobody fills the log: a line a minute for each address, with how many were left
+/// out, and one for all addresses that are too many to be remembered.
 #[derive(Default)]
-struct Complaints(Mutex<HashMap<IpAddr, Instant>>);
+struct Complaints(Mutex<Told>);
+
+#[derive(Default)]
+struct Told {
+    /// When the last line was, and how many were left out since.
+    last: HashMap<IpAddr, (Instant, u64)>,
+    others: Option<(Instant, u64)>,
+}
 
 impl Complaints {
     const PAUSE: Duration = Duration::from_secs(60);
     const MAX: usize = 1024;
 
-    fn due(&self, ip: IpAddr) -> bool {
-        let mut last = self.0.lock();
+    /// Whether a line is due about `ip`, and how many were left out since the last one.
+    fn due(&self, ip: IpAddr, now: Instant) -> Option<u64> {
+        let Told { last, others } = &mut *self.0.lock();
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < Self::PAUSE;
         if last.len() >= Self::MAX {
-            last.retain(|_, at| at.elapsed() < Self::PAUSE);
+            last.retain(|_, (at, _)| is_fresh(*at));
         }
-        if last.len() >= Self::MAX || last.get(&ip).is_some_and(|at| at.elapsed() < Self::PAUSE) {
-            return false;
+        let has_room = last.len() < Self::MAX;
+        let mut none = None;
+        let told = match last.get_mut(&ip) {
+            Some(told) => Some(told),
+            None if has_room => none.as_mut(),
+            None => others.as_mut(),
+        };
+        let left_out = match told {
+            Some((at, left_out)) if is_fresh(*at) => {
+                *left_out += 1;
+                return None;
+            }
+            Some((_, left_out)) => *left_out,
+            None => 0,
+        };
+        if has_room || last.contains_key(&ip) {
+            last.insert(ip, (now, 0));
+        } else {
+            *others = Some((now, 0));
         }
-        last.insert(ip, Instant::now());
-        true
+        Some(left_out)
     }
 }
 
@@ -259,11 +308,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_address_is_complained_about_once_in_a_while() {
-        let complaints = Complaints::default();
-        let ip = |last| IpAddr::from([10, 0, 0, last]);
-        assert!(complaints.due(ip(1)));
-        assert!(!complaints.due(ip(1)));
-        assert!(complaints.due(ip(2)));
+    fn one_address_is_complained_about_once_in_a_while_and_what_is_left_out_is_counted() {
+        let (complaints, start) = (Complaints::default(), Instant::now());
+        let due = |last, s| complaints.due([10, 0, 0, last].into(), start + Duration::from_secs(s));
+        assert_eq!(due(1, 0), Some(0));
+        assert!((0..500).all(|_| due(1, 1).is_none()));
+        assert_eq!((due(2, 1), due(1, 60), due(1, 61)), (Some(0), Some(500), None));
+    }
+
+    #[test]
+    fn a_crowd_of_addresses_is_worth_so_many_lines_and_its_others_one() {
+        let (complaints, now) = (Complaints::default(), Instant::now());
+        let due = |n: u16| complaints.due([10, 1, (n >> 8) as u8, n as u8].into(), now);
+        assert_eq!((0..5000).filter_map(due).count(), Complaints::MAX + 1);
+        assert_eq!(complaints.0.lock().others.map(|(_, left_out)| left_out), Some(5000 - 1025));
     }
 }

@@ -8,7 +8,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::config::ConfigError;
 
-const ALPN: &[u8] = b"isthmus/1";
+/// The versions of links that this build speaks, the newest first.
+const VERSIONS: &[&[u8]] = &[b"isthmus/1"];
 
 /// Both roles of a router in a handshake.
 #[derive(Clone)]
@@ -21,7 +22,11 @@ pub(crate) struct Tls {
 impl Tls {
     /// Reads the certificates; this router's must be its AS's.
     pub(crate) fn load(files: &Files, own: AsId, admits: &[u32]) -> Result<Self, ConfigError> {
-        let trust = Trust::load_as(Role::Router, files, own, admits, ALPN)?;
+        Self::speaking(VERSIONS, files, own, admits)
+    }
+
+    fn speaking(versions: &[&[u8]], files: &Files, own: AsId, admits: &[u32]) -> Result<Self, ConfigError> {
+        let trust = Trust::load_as(Role::Router, files, own, admits, versions)?;
         let (connector, acceptor) = (trust.client.clone().into(), trust.server.clone().into());
         Ok(Self { connector, acceptor, trust })
     }
@@ -36,4 +41,78 @@ impl Tls {
 pub(crate) fn why(error: &io::Error) -> String {
     let by_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<tokio_rustls::rustls::Error>());
     by_tls.map_or_else(|| error.to_string(), isthmus_trust::explain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use isthmus_trust::Keygen;
+    use isthmus_wire::SubnetId;
+    use rustls::pki_types::ServerName;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::link::{Link, limits};
+    use crate::wire::Wire;
+
+    /// Both ends of a link that the first has dialled, if they agree.
+    async fn linked(dials: &Tls, listens: &Tls) -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let to = listener.local_addr()?;
+        let dial = async {
+            let name = ServerName::IpAddress(to.ip().into());
+            dials.connector.connect(name, Wire::from(TcpStream::connect(to).await?)).await
+        };
+        let accept = async { listens.acceptor.accept(Wire::from(listener.accept().await?.0)).await };
+        let (near, far) = tokio::try_join!(dial, accept)?;
+        let subnet = SubnetId(0);
+        let (near, mut work) = Link::new(near.into(), AsId(2), subnet, Some(to), limits(1 << 24, 1))?;
+        let (far, mut far_work) = Link::new(far.into(), AsId(1), subnet, None, limits(1 << 24, 1))?;
+        let working = tokio::spawn(async move { work.run(drop).await });
+        let (lanes, mut accepted) = tokio::sync::mpsc::unbounded_channel();
+        let far_working =
+            tokio::spawn(async move { far_work.run(|lane| drop(lanes.send(far.accepted(lane)))).await });
+        let mut lane = near.lane().await.expect("a lane");
+        lane.write_all(b"across").await?;
+        let mut heard = [0; 6];
+        accepted.recv().await.expect("the lane").read_exact(&mut heard).await?;
+        assert_eq!(&heard, b"across");
+        working.abort();
+        far_working.abort();
+        Ok(())
+    }
+
+    /// Routers of this build and of one that speaks one version more have links, whoever dials.
+    #[tokio::test]
+    async fn routers_whose_versions_overlap_have_links() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for as_id in [1, 2] {
+            let name = format!("router{as_id}");
+            Keygen { as_id, folder: folder.path(), name: &name, days: 1 }
+                .make_as(Some(Role::Router))
+                .expect("made");
+        }
+        let tls = |versions, own: u32, other: u32| {
+            let at = |name: String| folder.path().join(name);
+            let files = Files {
+                certificate: at(format!("router{own}.pem")),
+                key: at(format!("router{own}.key")),
+                authorities: vec![at(format!("as{other}.pem"))],
+                denied: None,
+            };
+            Tls::speaking(versions, &files, AsId(own), &[other]).expect("good files")
+        };
+        let later: &[&[u8]] = &[&[&b"isthmus/2"[..]], VERSIONS].concat();
+        let limit = Duration::from_secs(20);
+        for [dials, listens] in [[later, VERSIONS], [VERSIONS, later]] {
+            let (dials, listens) = (tls(dials, 1, 2), tls(listens, 2, 1));
+            timeout(limit, linked(&dials, &listens)).await.expect("in time").expect("a link");
+        }
+        let (only_later, own) = (tls(&[b"isthmus/2"], 1, 2), tls(VERSIONS, 2, 1));
+        let refused = timeout(limit, linked(&only_later, &own)).await.expect("in time");
+        assert!(why(&refused.expect_err("no common version")).contains("another release"));
+    }
 }

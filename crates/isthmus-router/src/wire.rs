@@ -79,6 +79,13 @@ impl Wire {
         }
     }
 
+    /// The other end's certificate was accepted.
+    pub(crate) fn admit(&self) {
+        if let Either::Right(stream) = &self.carrier {
+            stream.admit();
+        }
+    }
+
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         match &self.carrier {
             Either::Left(stream) => stream.peer_addr(),

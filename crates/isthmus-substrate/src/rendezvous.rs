@@ -169,7 +169,9 @@ struct Way {
     target: Address,
     as_id: AsId,
     subnet: SubnetId,
+    /// Drawn at random, and told to the router alone: by these it knows whose a name is.
     incarnation: u32,
+    secret: u64,
     /// Whom to dial: the router itself, or those of this subnet.
     hops: Vec<SocketAddr>,
 }
@@ -191,8 +193,10 @@ impl Way {
             );
             return Err(Error::Unreachable(text));
         }
-        let incarnation = getrandom::u32().map_err(|error| Error::System(error.to_string()))?;
-        Ok(Self { target, as_id, subnet, incarnation, hops })
+        let no_numbers = |error: getrandom::Error| Error::System(error.to_string());
+        let incarnation = getrandom::u32().map_err(no_numbers)?;
+        let secret = getrandom::u64().map_err(no_numbers)?;
+        Ok(Self { target, as_id, subnet, incarnation, secret, hops })
     }
 
     fn ask_to_publish(&self, request: &[u8]) -> Result<TcpStream, Error> {
@@ -242,7 +246,7 @@ impl Way {
             version: PROTOCOL_VERSION,
             source,
             target: self.target,
-            credit: 0,
+            credit: self.secret,
             hops: 0,
             oldest: PROTOCOL_OLDEST,
             payload: 0,

@@ -48,10 +48,10 @@ impl Throwaway {
     ///
     /// # Errors
     /// The certificate cannot be read, or is not that AS's.
-    pub fn trust(&self, other: AsId, authority: &[u8], protocol: &[u8]) -> Result<Trust, rustls::Error> {
+    pub fn trust(&self, other: AsId, authority: &[u8], protocols: &[&[u8]]) -> Result<Trust, rustls::Error> {
         let neighbours = Neighbours::only(&CertificateDer::from(authority), other)?;
         let key = PrivateKeyDer::Pkcs8(self.key.clone_key());
-        Trust::new(vec![self.certificate.clone()], key, neighbours, protocol)
+        Trust::new(vec![self.certificate.clone()], key, neighbours, protocols)
     }
 }
 
@@ -94,13 +94,13 @@ mod tests {
         let make = |as_id| Throwaway::make(as_id).expect("made");
         let (here, there, stranger) = (make(1), make(2), make(1));
         let trust = |own: &Throwaway, as_id, other: &Throwaway| {
-            own.trust(AsId(as_id), other.authority(), b"test").expect("certificates")
+            own.trust(AsId(as_id), other.authority(), &[b"test"]).expect("certificates")
         };
         let server = trust(&there, 1, &here);
         assert_eq!(shake_hands(&trust(&here, 2, &there), &server), Ok(()));
         // It names the same AS, and signed its certificate itself.
         let error = shake_hands(&trust(&stranger, 2, &there), &server).expect_err("a stranger");
         assert!(matches!(error, rustls::Error::InvalidCertificate(_)), "{error}");
-        assert!(there.trust(AsId(3), here.authority(), b"test").is_err(), "it is AS 1's");
+        assert!(there.trust(AsId(3), here.authority(), &[b"test"]).is_err(), "it is AS 1's");
     }
 }

@@ -123,13 +123,14 @@ pub fn peer_as(certificates: Option<&[CertificateDer<'_>]>) -> Option<AsId> {
 
 impl Trust {
     /// Reads the certificates; one's own must be that of the AS `own`. Only certificates of
-    /// the AS's in `admits` are believed. `protocol` is what both ends have to offer (ALPN),
-    /// so that a session of one kind is never taken for one of another.
+    /// the AS's in `admits` are believed. `protocols` are the versions of what is spoken in a session, the newest first:
+    /// both ends offer theirs (ALPN, RFC 7301), and the newest of both is spoken. So a session of one kind is never taken
+    /// for one of another.
     ///
     /// # Errors
     /// [`TrustError`], which names the file.
-    pub fn load(files: &Files, own: AsId, admits: &[u32], protocol: &[u8]) -> Result<Self, TrustError> {
-        Self::read(files, own, admits, protocol, None)
+    pub fn load(files: &Files, own: AsId, admits: &[u32], protocols: &[&[u8]]) -> Result<Self, TrustError> {
+        Self::read(files, own, admits, protocols, None)
     }
 
     /// The same among those of one `role`: a certificate that names others is neither shown nor believed.
@@ -141,16 +142,16 @@ impl Trust {
         files: &Files,
         own: AsId,
         admits: &[u32],
-        protocol: &[u8],
+        protocols: &[&[u8]],
     ) -> Result<Self, TrustError> {
-        Self::read(files, own, admits, protocol, Some(role))
+        Self::read(files, own, admits, protocols, Some(role))
     }
 
     fn read(
         files: &Files,
         own: AsId,
         admits: &[u32],
-        protocol: &[u8],
+        protocols: &[&[u8]],
         role: Option<Role>,
     ) -> Result<Self, TrustError> {
         let chain = certificates(&files.certificate)?;
@@ -168,7 +169,7 @@ impl Trust {
         let key = PrivateKeyDer::from_pem_file(&files.key)
             .map_err(|e| fault(&files.key, format!("no private key in PEM: {e}")))?;
         let neighbours = Neighbours::load(files, own, admits, role)?;
-        Self::new(chain, key, neighbours, protocol)
+        Self::new(chain, key, neighbours, protocols)
             .map_err(|e| fault(&files.certificate, format!("not usable with {}: {e}", files.key.display())))
     }
 
@@ -176,7 +177,7 @@ impl Trust {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
         neighbours: Neighbours,
-        protocol: &[u8],
+        protocols: &[&[u8]],
     ) -> Result<Self, Error> {
         let neighbours = Arc::new(neighbours);
         let provider = Arc::new(ring::default_provider());
@@ -189,8 +190,8 @@ impl Trust {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(neighbours.clone())
             .with_single_cert(chain, key)?;
-        client.alpn_protocols = vec![protocol.to_vec()];
-        server.alpn_protocols = vec![protocol.to_vec()];
+        client.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        server.alpn_protocols = client.alpn_protocols.clone();
         // A resumed session would not be asked for its certificate again.
         client.resumption = rustls::client::Resumption::disabled();
         server.send_tls13_tickets = 0;

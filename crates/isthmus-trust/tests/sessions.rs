@@ -9,7 +9,7 @@ use isthmus_wire::AsId;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, Error, ServerConnection};
 
-const ALPN: &[u8] = b"test/1";
+const ALPN: &[&[u8]] = &[b"test/1"];
 
 struct Sites(tempfile::TempDir);
 

@@ -84,7 +84,14 @@ pub struct PortConfig {
     /// Of so many of them the whole window is taken at once, so that nobody waits for another
     /// round trip who comes when few do. Default 4.
     pub strangers_trusted: usize,
+    /// Most memory that data takes of streams whose other end the application has not admitted ([`Port::admit_stream`]).
+    /// Beyond it the stream that takes most fails. Bytes. Default: no bound; with [`PortConfig::at`] and
+    /// [`PortConfig::framed`] [`GUESTS_MEMORY`].
+    pub guests_memory: usize,
 }
+
+/// Who has yet to prove who it is sends a few KiB: this is for hundreds at once whose packets come out of order. Bytes.
+pub const GUESTS_MEMORY: usize = 64 << 20;
 
 impl Default for PortConfig {
     fn default() -> Self {
@@ -96,6 +103,7 @@ impl Default for PortConfig {
             streams_max: 65_536,
             strangers_max: 64,
             strangers_trusted: 4,
+            guests_memory: usize::MAX,
         }
     }
 }
@@ -104,7 +112,7 @@ impl PortConfig {
     /// For a socket bound to `at`, of an interface that carries `mtu` bytes, where that is known: packets up to that,
     /// and to what an Ethernet with jumbo frames carries. What the path carries of it is found by probing.
     pub fn at(at: SocketAddr, mtu: Option<u32>) -> Self {
-        let mut config = Self::default();
+        let mut config = Self { guests_memory: GUESTS_MEMORY, ..Self::default() };
         config.stream.overhead = if at.is_ipv4() { IP_UDP_BYTES - 20 } else { IP_UDP_BYTES };
         let ip_bytes = mtu.map_or(JUMBO_BYTES, |mtu| mtu.clamp(PAYLOAD_BASE + IP_UDP_BYTES, JUMBO_BYTES));
         config.stream.payload_max = ip_bytes - config.stream.overhead;
@@ -118,7 +126,7 @@ impl PortConfig {
     /// Where less is left than every path carries.
     pub fn framed(mtu: u32, overhead: u32) -> Self {
         assert!(mtu >= PAYLOAD_BASE + overhead, "an MTU below what every path carries");
-        let mut config = Self::default();
+        let mut config = Self { guests_memory: GUESTS_MEMORY, ..Self::default() };
         config.stream.overhead = overhead;
         config.stream.payload_max = mtu.min(JUMBO_BYTES) - overhead;
         config
@@ -169,6 +177,8 @@ struct Entry {
     since: Micros,
     due: Option<(Micros, u64)>,
     stranger: bool,
+    /// Who opened it has not proved to the application who it is; and what its data takes. Bytes.
+    guest: Option<usize>,
     /// The application has given it up, and when.
     released: Option<Micros>,
     wants_room: bool,
@@ -197,6 +207,8 @@ pub struct Port {
     due: BTreeSet<(Micros, u64, usize)>,
     turn: u64,
     strangers: usize,
+    /// What the data of all guests takes. Bytes.
+    guests_memory: usize,
     answers: VecDeque<(SocketAddr, Packet)>,
     events: VecDeque<Event>,
     learned: HashMap<IpAddr, Learned>,
@@ -223,6 +235,7 @@ impl Port {
             due: BTreeSet::new(),
             turn: 0,
             strangers: 0,
+            guests_memory: 0,
             answers: VecDeque::new(),
             events: VecDeque::new(),
             learned: HashMap::new(),
@@ -282,6 +295,39 @@ impl Port {
         self.expected.insert(session.token, Expected { session, host, since: now });
     }
 
+    /// The other end of a stream has proved to the application who it is.
+    pub fn admit_stream(&mut self, id: StreamId) {
+        if let Some(&key) = self.by_id.get(&id.0) {
+            self.guests_memory -= self.streams[key].guest.take().unwrap_or(0);
+        }
+    }
+
+    /// What the data of streams takes whose other ends have not been admitted. Bytes.
+    pub fn guests_memory(&self) -> usize {
+        self.guests_memory
+    }
+
+    /// A guest has sent something, or something of it was read. The caller refreshes its stream.
+    fn note_guest(&mut self, now: Micros, key: usize) {
+        let entry = &mut self.streams[key];
+        let Some(before) = &mut entry.guest else { return };
+        let memory = entry.stream.received_memory();
+        self.guests_memory = self.guests_memory - std::mem::replace(before, memory) + memory;
+        if self.guests_memory <= self.config.guests_memory {
+            return;
+        }
+        let largest =
+            self.streams.iter().max_by_key(|(_, entry)| entry.guest.unwrap_or(0)).map(|(key, _)| key);
+        let Some(largest) = largest else { return };
+        let entry = &mut self.streams[largest];
+        entry.stream.shed();
+        let freed = entry.guest.replace(0).unwrap_or(0);
+        self.guests_memory -= freed;
+        if largest != key {
+            self.refresh(now, largest);
+        }
+    }
+
     /// The label of the session within which a stream was opened; 0 where there is none.
     pub fn label(&self, id: StreamId) -> u64 {
         self.by_id.get(&id.0).map_or(0, |key| self.streams[*key].label)
@@ -327,6 +373,7 @@ impl Port {
             since: now,
             due: None,
             stranger,
+            guest: (opened_by.is_some() && label == 0).then_some(0),
             released: None,
             wants_room: false,
             told_readable: false,
@@ -352,6 +399,7 @@ impl Port {
         let result = change(&mut entry.stream);
         entry.told_readable = false;
         entry.wants_room = entry.stream.room() == 0;
+        self.note_guest(now, key);
         self.refresh(now, key);
         Some(result)
     }
@@ -427,6 +475,7 @@ impl Port {
                 if self.streams[key].peer != from {
                     self.dropped.strange += 1;
                 } else if self.streams[key].stream.on_packet(now, arrived, packet) {
+                    self.note_guest(now, key);
                     self.refresh(now, key);
                 } else {
                     self.dropped.forged += 1;
@@ -668,6 +717,7 @@ impl Port {
 
     fn remove(&mut self, now: Micros, key: usize) {
         let entry = self.streams.remove(key);
+        self.guests_memory -= entry.guest.unwrap_or(0);
         self.by_id.remove(&entry.stream.local());
         if let Some((at, turn)) = entry.due {
             self.due.remove(&(at, turn, key));

@@ -29,6 +29,9 @@ pub enum StreamFault {
     /// The stream's end is here, and there too.
     #[error("data behind the end of the stream")]
     End,
+    /// It is the largest of those that have not proved who they are and take too much memory together.
+    #[error("too much data before its proof of who it is")]
+    Guests,
     /// It acknowledged what was never sent.
     #[error("acknowledgement of what was never sent")]
     Ack,

@@ -546,6 +546,20 @@ impl Stream {
         }
     }
 
+    /// Memory of what has come and was not read. Bytes.
+    pub(crate) fn received_memory(&self) -> usize {
+        self.receiving.memory()
+    }
+
+    /// Ends the stream at once, and what has come of it is dropped.
+    pub(crate) fn shed(&mut self) {
+        self.receiving = Receiving::new(0);
+        if self.failure.is_none() {
+            self.failure = Some(Failure::Fault(StreamFault::Guests));
+            self.closing = Some(2);
+        }
+    }
+
     /// Uses other small protocols from now on. What is under way keeps its place.
     pub fn compose(&mut self, composition: Composition) {
         let before = self.config.composition;

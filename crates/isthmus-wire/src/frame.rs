@@ -286,7 +286,7 @@ frames! {
     Offer = 4 {
         /// [`MAGIC`].
         magic: u32,
-        /// [`PROTOCOL_VERSION`] of the sender.
+        /// Version of the list.
         version: u16,
         /// Who shares memory with the sender has the same number here.
         host: u64,

@@ -10,8 +10,10 @@ mod datagram;
 pub mod frame;
 mod hash;
 pub mod rendezvous;
+mod versions;
 
 pub use address::{Address, AddressError, AsId, Key, Locator, SubnetId};
 pub use datagram::MessageHeader;
 pub use frame::{Frame, FrameError, PROTOCOL_OLDEST, PROTOCOL_VERSION};
 pub use hash::fnv1a;
+pub use versions::Versions;

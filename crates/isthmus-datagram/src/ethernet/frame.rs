@@ -27,7 +27,7 @@ const TO_PORT: usize = 6;
 const TO_END: usize = 36;
 
 /// The bytes before a packet of `len` bytes.
-pub(super) fn header(from: SocketAddr, to: SocketAddr, len: usize) -> [u8; LEN] {
+pub fn header(from: SocketAddr, to: SocketAddr, len: usize) -> [u8; LEN] {
     let mut out = [0; LEN];
     (out[0], out[1]) = (MAGIC, VERSION);
     out[2..4].copy_from_slice(&(len as u16).to_be_bytes());
@@ -39,7 +39,7 @@ pub(super) fn header(from: SocketAddr, to: SocketAddr, len: usize) -> [u8; LEN] 
 }
 
 /// Sender, receiver and packet of a frame; `None` for what is none of ours.
-pub(super) fn parse(frame: &mut [u8]) -> Option<(SocketAddr, SocketAddr, &mut [u8])> {
+pub fn parse(frame: &mut [u8]) -> Option<(SocketAddr, SocketAddr, &mut [u8])> {
     let (header, rest) = frame.split_first_chunk_mut::<LEN>()?;
     if (header[0], header[1]) != (MAGIC, VERSION) {
         return None;

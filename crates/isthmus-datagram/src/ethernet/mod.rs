@@ -18,7 +18,7 @@ use socket2::Socket;
 
 use crate::clocks::Clocks;
 use crate::{Sent, enlarge};
-pub use frame::FRAME_HEADER_BYTES;
+pub use frame::{FRAME_HEADER_BYTES, header as frame_header, parse as parse_frame};
 use neighbours::{Neighbours, Way};
 
 /// Where a frame goes: an Ethernet's address.

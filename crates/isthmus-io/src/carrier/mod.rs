@@ -43,6 +43,7 @@ use grounds::Grounds;
 use held::Held;
 use limit::Limit;
 use memory::Memory;
+pub use memory::foreign::read_any_ring;
 pub use memory::try_shared_memory;
 pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Shown, Sleeper, Spot};
 use neighbours::Neighbours;
@@ -51,7 +52,7 @@ use sealed::SealedLane;
 use tcp::{Looked, Paths, Weakness};
 pub(crate) use tcp::{TcpLane, listen};
 use tls::TlsLane;
-pub(crate) use tls::{PROTOCOL, Tls, Untrusted};
+pub(crate) use tls::{PROTOCOLS, Tls, Untrusted};
 use udp::Known;
 pub(crate) use udp::{Outdone, Udp, UdpLane};
 
@@ -363,6 +364,28 @@ impl Carrier {
             Self::Tls(lane) => lane.rtt_us(),
             Self::Sealed(lane) => lane.inner.rtt_us(shared),
             Self::Race(_) | Self::Arrived(_) => None,
+        }
+    }
+
+    /// Who is at the other end has proved who it is.
+    pub(crate) fn admitted(&self, shared: &mut Carriers) {
+        match (self, &mut shared.udp) {
+            (Self::Udp(lane), Some(udp)) => udp.admit_lane(lane),
+            (Self::Sealed(lane), _) => lane.inner.admitted(shared),
+            _ => {}
+        }
+    }
+
+    /// The host that a lane came in from.
+    pub(crate) fn host(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(lane) => lane.peer_ip(),
+            Self::Fabric(lane) => lane.peer_ip(),
+            Self::Tls(lane) => lane.peer_ip(),
+            Self::Udp(lane) => Some(lane.peer_ip()),
+            Self::Arrived(lane) => lane.as_ref().and_then(TcpLane::peer_ip),
+            Self::Sealed(lane) => lane.inner.host(),
+            Self::Memory(_) | Self::Race(_) => None,
         }
     }
 

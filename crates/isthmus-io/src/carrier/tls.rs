@@ -23,7 +23,7 @@ use crate::log::info_sparingly;
 use crate::settings::TcpCongestion;
 
 /// What both ends call what goes through the session (ALPN).
-pub(crate) const PROTOCOL: &[u8] = b"isthmus-lane/1";
+pub(crate) const PROTOCOLS: &[&[u8]] = &[b"isthmus-lane/1"];
 /// Of the keys for a stream by UDP.
 const EXPORTER: &[u8] = b"EXPORTER-isthmus-udp";
 /// The first byte of a session; no lane without one begins by it.

@@ -57,6 +57,17 @@ impl Endpoint {
     }
 
     /// Says what stands still, if something does; for the I/O thread, now and then.
+    /// Says when messages of peers that have left were dropped.
+    pub(crate) fn warn_of_drops(&self) {
+        let dropped = self.core_soon().map_or(0, |mut core| core.engine.take_gone_dropped());
+        if dropped > 0 {
+            warn_log!(
+                "{dropped} messages were dropped that no receive had taken: peers that have left hold at most a quarter of \
+                 credit_total"
+            );
+        }
+    }
+
     pub(crate) fn warn_of_stalls(&self) {
         let Stalls { after_us, next_us } = &self.stalls;
         if *after_us == 0 || self.is_closed() {

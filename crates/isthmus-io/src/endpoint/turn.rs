@@ -191,11 +191,14 @@ impl Endpoint {
 
     /// When the endpoint wants to be turned even without events.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        if self.is_closed() {
+            return None;
+        }
         let guard = self.core.lock();
         let now = guard.now();
         let engine = guard.engine.poll_timeout().map(|at| Duration::from_micros(at.saturating_sub(now)));
         drop(guard);
-        let shell = if self.is_closed() { None } else { self.with_shell(|shell| shell.deadline()) };
+        let shell = self.with_shell(|shell| shell.deadline());
         engine.into_iter().chain(shell).min()
     }
 }

@@ -89,7 +89,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`TrustError`], which names the setting or the file.
-    pub(crate) fn trust(&self, protocol: &[u8]) -> Result<Option<Trust>, TrustError> {
+    pub(crate) fn trust(&self, protocols: &[&[u8]]) -> Result<Option<Trust>, TrustError> {
         if self.tls == TlsMode::Off {
             return Ok(None);
         }
@@ -117,7 +117,7 @@ impl Settings {
             authorities: self.tls_authorities.0.clone(),
             denied: None,
         };
-        Trust::load_as(Role::Host, &files, AsId(self.as_id), &files.known()?, protocol).map(Some)
+        Trust::load_as(Role::Host, &files, AsId(self.as_id), &files.known()?, protocols).map(Some)
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         let with = |change: &dyn Fn(&mut Settings)| {
             let mut settings = Settings { tls: TlsMode::Required, ..Settings::default() };
             change(&mut settings);
-            settings.trust(b"x").err().map_or_else(String::new, |error| error.to_string())
+            settings.trust(&[b"x"]).err().map_or_else(String::new, |error| error.to_string())
         };
         let file = |name: &str| name.parse::<KeyFiles>().expect("absolute");
         assert!(with(&|_| {}).starts_with("tls_authorities: tls = required needs"));

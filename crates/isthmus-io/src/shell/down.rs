@@ -86,6 +86,15 @@ impl Shell {
         engine.lane_lost(now, LaneId(index as u32), loss, memory);
     }
 
+    /// All lanes end now, whatever is still to be sent: from here on nobody reads or writes the program's memory. Lanes of
+    /// packets and of shared memory take copies, or withdraw, what they had borrowed.
+    pub(crate) fn end(&mut self, core: &Mutex<Core>) {
+        for index in 0..self.lanes.len() {
+            self.lose(index, &LaneLoss::Closed, core);
+        }
+        self.ended = true;
+    }
+
     /// Lanes that are on their way up or down.
     pub(super) fn unsettled(&self) -> usize {
         self.count - self.open

@@ -1,16 +1,18 @@
 //! Who has connected and not yet said who it is: how many may, and what happens when there is no room for more.
 //!
 //! Strangers cannot lock anybody out. When [`STRANGERS_MAX`] connections wait for a greeting, a new one takes the place of
-//! the oldest. When the process has no descriptors left, the endpoint closes strangers, leaves its listeners alone for
+//! the oldest of the address that has the most: a crowd from one host displaces itself. When the process has no descriptors left, the endpoint closes strangers, leaves its listeners alone for
 //! [`PAUSE`], and tries again: listeners stay readable all that time, and looking at them would keep the processor busy.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use isthmus_proto::LaneLoss;
 
 use super::{Core, LISTENER, Shell};
+use crate::lane::Lane;
 use crate::lock::Mutex;
 use crate::log::warn_sparingly;
 
@@ -26,9 +28,9 @@ const SILENT: Duration = Duration::from_secs(1);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
-    /// The lanes that came in, the oldest first, and when each did. Lanes that have greeted or ended since are taken
-    /// out when they are at the front.
-    arrivals: VecDeque<(usize, Instant)>,
+    /// The lanes that came in, the oldest first, when each did, and from where. Lanes that have greeted or ended since
+    /// are taken out when they are at the front.
+    arrivals: VecDeque<(usize, Instant, Option<IpAddr>)>,
     /// The listeners are left alone until then.
     paused_until: Option<Instant>,
 }
@@ -49,11 +51,18 @@ fn is_of_one(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| OF_ONE.contains(&code))
 }
 
+/// Whether the lane that came in then has not said who it is. Another may have its number by now: that came later.
+fn is_stranger(lanes: &[Option<Lane>], index: usize, since: Instant) -> bool {
+    let lane = lanes.get(index).and_then(Option::as_ref);
+    lane.is_some_and(|lane| lane.is_ungreeted() && lane.since <= since)
+}
+
 impl Shell {
     /// A lane came in.
     pub(super) fn note_stranger(&mut self, index: usize) {
         self.forget_known();
-        self.strangers.arrivals.push_back((index, Instant::now()));
+        let host = self.lanes[index].as_ref().and_then(|lane| lane.carrier.host());
+        self.strangers.arrivals.push_back((index, Instant::now(), host));
     }
 
     /// Makes room for one more stranger.
@@ -62,29 +71,33 @@ impl Shell {
             warn_sparingly!(
                 "{STRANGERS_MAX} connections have not said who they are; the oldest is closed for a new one"
             );
-            self.close_oldest_stranger(Duration::ZERO, core);
+            self.close_a_stranger(Duration::ZERO, core);
         }
     }
 
-    /// Closes the oldest that has been silent for at least so long; false where there is none.
-    fn close_oldest_stranger(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
-        self.forget_known();
-        match self.strangers.arrivals.front() {
-            Some(&(index, since)) if since.elapsed() >= silent => {
-                self.strangers.arrivals.pop_front();
-                self.lose(index, &LaneLoss::Closed, core);
-                true
-            }
-            _ => false,
+    /// Closes the oldest of the address that has the most, if it has been silent for at least so long; false where there is
+    /// none.
+    fn close_a_stranger(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
+        let Self { strangers, lanes, .. } = self;
+        strangers.arrivals.retain(|(index, since, _)| is_stranger(lanes, *index, *since));
+        let mut counts = HashMap::<Option<IpAddr>, usize>::new();
+        for (_, _, host) in &strangers.arrivals {
+            *counts.entry(*host).or_default() += 1;
         }
+        let most = counts.values().copied().max();
+        let first = strangers.arrivals.iter().position(|(_, _, host)| counts.get(host).copied() == most);
+        let Some((index, since, _)) = first.map(|at| strangers.arrivals[at]) else { return false };
+        if since.elapsed() < silent {
+            return false;
+        }
+        self.lose(index, &LaneLoss::Closed, core);
+        true
     }
 
     /// Takes lanes that are no strangers any more from the front.
     fn forget_known(&mut self) {
-        while let Some(&(index, since)) = self.strangers.arrivals.front() {
-            // Another lane may have the number by now: it came later.
-            let lane = self.lanes.get(index).and_then(Option::as_ref);
-            if lane.is_some_and(|lane| lane.is_ungreeted() && lane.since <= since) {
+        while let Some((index, since, _)) = self.strangers.arrivals.front() {
+            if is_stranger(&self.lanes, *index, *since) {
                 return;
             }
             self.strangers.arrivals.pop_front();
@@ -96,7 +109,7 @@ impl Shell {
         if is_of_one(error) {
             return true;
         }
-        let closed = (0..CLOSED_AT_ONCE).take_while(|_| self.close_oldest_stranger(SILENT, core)).count();
+        let closed = (0..CLOSED_AT_ONCE).take_while(|_| self.close_a_stranger(SILENT, core)).count();
         warn_sparingly!(
             "cannot accept a lane: {error}; raise the limit of open files if it is that (ulimit -n). Tried again every \
              {} ms; {closed} connections that had not said who they are were closed",

@@ -125,6 +125,9 @@ impl Shell {
             Neighbour::Router => guard.engine.lane_is_trusted(id),
             Neighbour::Unknown => {}
         }
+        if let Some(host) = lane.carrier.host().filter(|_| !lane.dialled) {
+            guard.engine.lane_is_from(id, host);
+        }
         guard.engine.lane_goes_by(id, kind);
         let seals = match sealing {
             Sealing::No => false,

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use isthmus_io::Settings;
-use isthmus_mover::channel::PROTOCOL;
+use isthmus_mover::channel::PROTOCOLS;
 use isthmus_mover::wire::{Choice, Rules};
 use isthmus_mover::{Direction, MoverError, Notice, ServeConfig, Summary, Transfer, server};
 use isthmus_trust::{Files, Keygen, Trust};
@@ -47,12 +47,18 @@ pub fn keys(folder: &Path, own: u32, other: u32) -> Files {
 impl Place {
     /// With more lines for the export.
     pub fn new(export: &str) -> Self {
+        Self::speaking(PROTOCOLS, export)
+    }
+
+    /// The same of a service that speaks these versions.
+    pub fn speaking(protocols: &[&[u8]], export: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         for name in ["export", "here", "keys"] {
             fs::create_dir(root.join(name)).expect("made");
         }
-        keys(&root.join("keys"), 2, 1);
+        let files = keys(&root.join("keys"), 2, 1);
+        let trust = Trust::load(&files, AsId(2), &[1], protocols).expect("good files");
         let text = format!(
             "listen = \"127.0.0.1:0\"\nadmits = [1]\n[tls]\ncertificate = \"keys/host2.pem\"\n\
              key = \"keys/host2.key\"\nauthorities = [\"keys/as1.pem\"]\n\
@@ -63,7 +69,9 @@ impl Place {
         let (stop, (told, ready)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
         let thread = std::thread::spawn({
             let stop = stop.clone();
-            move || server::serve(config, &stop, |address| told.send(address).expect("awaited"))
+            move || {
+                server::serve_with(config, Some(trust), &stop, |address| told.send(address).expect("awaited"))
+            }
         });
         let bound = ready.recv_timeout(LIMIT).expect("it serves");
         // As a user writes it.
@@ -84,8 +92,12 @@ impl Place {
     }
 
     pub fn trust(&self, own: u32) -> Trust {
+        self.trust_speaking(PROTOCOLS, own)
+    }
+
+    pub fn trust_speaking(&self, protocols: &[&[u8]], own: u32) -> Trust {
         let files = keys(&self.folder.path().join("keys"), own, 2);
-        Trust::load(&files, AsId(own), &[2], PROTOCOL).expect("good files")
+        Trust::load(&files, AsId(own), &[2], protocols).expect("good files")
     }
 
     pub fn transfer(&self, direction: Direction) -> Transfer {

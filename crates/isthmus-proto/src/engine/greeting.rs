@@ -1,8 +1,10 @@
 //! The proofs in Hello and Welcome (`admission.rs`), as the lanes of an engine use them.
 
+use std::net::{IpAddr, SocketAddr};
+
 use isthmus_seal::Secret;
-use isthmus_wire::frame::{self, Frame, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, RefuseReason};
-use isthmus_wire::{Address, Key};
+use isthmus_wire::frame::{self, Frame, MAGIC, RefuseReason};
+use isthmus_wire::{Address, Key, Versions};
 
 use super::lanes::PeerFault;
 use super::{Engine, LaneId, Refusal};
@@ -52,20 +54,13 @@ impl Engine {
     /// The Hello for a lane to `target`, with its proof.
     pub(super) fn greet(&mut self, peer: PeerId, lane: LaneId, target: Address, credit: u64) {
         let source = self.config.address;
+        let Versions { oldest, newest } = self.config.versions;
         let number = self.connection(peer).hellos.next();
         let seals = self.lanes[lane.0 as usize].seals;
         let proof = self.identity.as_mut().filter(|_| !target.key.is_none());
         let payload = proof.as_ref().map_or(0, |_| Identity::proof_len(seals) as u32);
-        let hello = frame::Hello {
-            magic: MAGIC,
-            version: PROTOCOL_VERSION,
-            source,
-            target,
-            credit,
-            hops: 0,
-            oldest: PROTOCOL_OLDEST,
-            payload,
-        };
+        let hello =
+            frame::Hello { magic: MAGIC, version: newest, source, target, credit, hops: 0, oldest, payload };
         let greeting = proof.map(|identity| {
             let secret = seals.then(|| identity.draw());
             let (call, proof) = identity.call(&target.key, &vouched(&hello), number, secret.as_ref());
@@ -106,11 +101,11 @@ impl Engine {
         }
     }
 
-    /// Answers a Hello.
-    pub(super) fn welcome(&mut self, lane: LaneId, credit: u64, heard: Option<Heard>) {
+    /// Answers a Hello, in the newest version that both ends speak.
+    pub(super) fn welcome(&mut self, lane: LaneId, credit: u64, version: u16, heard: Option<Heard>) {
         let payload = heard.as_ref().map_or(0, |_| Heard::proof_len(frame::Welcome::LEN) as u32);
         let source = self.config.address;
-        let welcome = frame::Welcome { magic: MAGIC, version: PROTOCOL_VERSION, source, credit, payload };
+        let welcome = frame::Welcome { magic: MAGIC, version, source, credit, payload };
         let record = &mut self.lanes[lane.0 as usize];
         record.greeting = heard.map(|heard| {
             let secret = heard.lane;
@@ -127,6 +122,24 @@ impl Engine {
             record.seals = closed;
             closed
         })
+    }
+
+    /// The host that a lane has come in from, where that is seen: said before its Hello.
+    pub fn lane_is_from(&mut self, lane: LaneId, host: IpAddr) {
+        if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
+            record.from = Some(host.to_canonical());
+        }
+    }
+
+    /// A caller of whom nobody has heard before: who says to listen on another host than the one that he calls from is
+    /// looked for on that one, until the program names him. So nobody has this endpoint connect to a third.
+    pub(super) fn note_guest(&mut self, peer: PeerId, from: Option<IpAddr>) {
+        let known = &mut self.peers[peer.0 as usize];
+        let at = known.address.locator;
+        if let Some(host) = from.filter(|host| *host != at.ip().to_canonical()) {
+            known.guest = true;
+            known.answers_at = Some(Box::new(SocketAddr::new(host, at.port())));
+        }
     }
 
     /// Nobody but the two ends can read or alter what this lane carries.

@@ -1,7 +1,7 @@
 //! Lanes: how they come up and greet. How they break is in `losses.rs`, how a peer is given up in `parting.rs`.
 
-use isthmus_wire::frame::{self, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, RefuseReason};
-use isthmus_wire::{Address, AsId, FrameError};
+use isthmus_wire::frame::{self, MAGIC, RefuseReason};
+use isthmus_wire::{Address, AsId, FrameError, Versions};
 
 use super::state::{Kind, Lane, LaneState, Micros, Proof, Trouble};
 use super::{Action, Engine, LaneId};
@@ -237,10 +237,13 @@ impl Engine {
         }
         let proof = self.lanes[lane.0 as usize].proof;
         check_name(proof, &hello.source)?;
-        if let Some(reason) = self.objection(hello, proof) {
-            self.refuse(lane, reason);
-            return Ok(());
-        }
+        let version = match self.agree(hello, proof) {
+            Ok(version) => version,
+            Err(reason) => {
+                self.refuse(lane, reason);
+                return Ok(());
+            }
+        };
         let heard = self.check_hello(hello, payload)?;
         let sealed = heard.as_ref().is_some_and(|heard| heard.lane.is_some());
         if self.config.sealed_only && !sealed && !self.lanes[lane.0 as usize].private {
@@ -258,11 +261,15 @@ impl Engine {
         }
         if hello.source == self.config.address.place() {
             // This endpoint has dialled itself by another locator. It learns that from the answer (`on_welcome`).
-            self.welcome(lane, 0, heard);
+            self.welcome(lane, 0, version, heard);
             self.close_lane(lane);
             return Ok(());
         }
+        let known = self.peers.len();
         let peer = self.enter_caller(hello.source, heard.as_ref())?;
+        if self.peers.len() > known && hello.hops == 0 {
+            self.note_guest(peer, self.lanes[lane.0 as usize].from);
+        }
         // A peer that is owed something while we close may come back for it.
         let closing = self.closing;
         let parted = self.parted;
@@ -289,7 +296,7 @@ impl Engine {
             record.through_routers = true;
         }
         record.way = way;
-        self.welcome(lane, credit, heard);
+        self.welcome(lane, credit, version, heard);
         let record = &mut self.lanes[lane.0 as usize];
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
@@ -299,26 +306,35 @@ impl Engine {
         Ok(())
     }
 
-    /// What is said to somebody who has not proved anything: nothing about this endpoint but what it asks of all.
-    fn objection(&self, hello: &frame::Hello, proof: Proof) -> Option<RefuseReason> {
+    /// The version that both ends speak; or what is said to somebody who has not proved anything: nothing about this
+    /// endpoint but what it asks of all.
+    fn agree(&self, hello: &frame::Hello, proof: Proof) -> Result<u16, RefuseReason> {
         let own = self.config.address;
-        if hello.version < PROTOCOL_OLDEST || hello.oldest > PROTOCOL_VERSION {
-            Some(RefuseReason::Version)
-        } else if self.config.proved_only && proof == Proof::None {
-            Some(RefuseReason::Plain)
+        let theirs = Versions { oldest: hello.oldest, newest: hello.version };
+        let version = self.config.versions.common(theirs).ok_or(RefuseReason::Version)?;
+        if self.config.proved_only && proof == Proof::None {
+            Err(RefuseReason::Plain)
         } else if self.is_closed() && hello.payload == 0 {
-            Some(RefuseReason::Unproved)
+            Err(RefuseReason::Unproved)
         } else if !hello.target.is_wildcard() && hello.target.incarnation != own.incarnation {
-            Some(RefuseReason::Stranger)
+            Err(RefuseReason::Stranger)
         } else {
-            None
+            Ok(version)
         }
+    }
+
+    pub(super) fn other_version(&self, address: &Address, theirs: u16) -> OpError {
+        OpError::Protocol(format!(
+            "{address} speaks protocol version {theirs}, this library version {}; install the same isthmus release on \
+             both sides",
+            self.config.versions.newest
+        ))
     }
 
     pub(super) fn refuse(&mut self, lane: LaneId, reason: RefuseReason) {
         let record = &mut self.lanes[lane.0 as usize];
-        let (reason, oldest) = (reason as u8, PROTOCOL_OLDEST);
-        let refuse = frame::Refuse { magic: MAGIC, version: PROTOCOL_VERSION, reason, oldest };
+        let Versions { oldest, newest } = self.config.versions;
+        let refuse = frame::Refuse { magic: MAGIC, version: newest, reason: reason as u8, oldest };
         record.control.push_back(refuse.into());
         self.close_lane(lane);
     }
@@ -347,10 +363,11 @@ impl Engine {
         }
         let Some(mut peer) = self.lanes[lane.0 as usize].peer else { return Ok(()) };
         let target = self.peers[peer.0 as usize].address;
-        if !(PROTOCOL_OLDEST..=PROTOCOL_VERSION).contains(&welcome.version) {
+        let Versions { oldest, newest } = self.config.versions;
+        if !(oldest..=newest).contains(&welcome.version) {
             // Another attempt would find the same version.
             self.close_lane(lane);
-            self.fail_peer(peer, other_version(&target, welcome.version), mem);
+            self.fail_peer(peer, self.other_version(&target, welcome.version), mem);
             return Ok(());
         }
         if welcome.source.is_wildcard() || !(target.is_wildcard() || target.place() == welcome.source) {
@@ -495,11 +512,4 @@ impl Engine {
 /// How long a lane that is connected may go without an answer to Hello.
 pub(super) fn patience(lane: &Lane) -> Micros {
     if lane.router.is_some() { ROUTED_GREETING_US } else { GREETING_US }
-}
-
-pub(super) fn other_version(address: &Address, theirs: u16) -> OpError {
-    OpError::Protocol(format!(
-        "{address} speaks protocol version {theirs}, this library version {PROTOCOL_VERSION}; install the same \
-         isthmus release on both sides"
-    ))
 }

@@ -220,6 +220,7 @@ impl Engine {
         if matches!(inbound.stage, Stage::Unexpected) {
             let peer = inbound.peer;
             self.connection(peer).unmatched -= 1;
+            self.free_of_gone(peer, 0);
         }
     }
 

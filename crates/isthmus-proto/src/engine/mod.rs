@@ -12,6 +12,7 @@ mod counting;
 mod credit;
 mod decisions;
 mod directory;
+mod gone;
 mod granted;
 mod greeting;
 mod lanes;
@@ -40,7 +41,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use isthmus_seal::Secret;
-use isthmus_wire::{Address, Key};
+use isthmus_wire::{Address, Key, Versions};
 use slab::Slab;
 
 use crate::admission::{Identity, public_key};
@@ -95,6 +96,8 @@ pub struct Config {
     /// The endpoint calls one peer, and is called by nobody before that one has answered: what it sends to a
     /// wildcard need not wait for the answer. Lanes that come in earlier are closed. Default false.
     pub calls_one: bool,
+    /// The versions of the protocol that the endpoint speaks. Default: all that this build does.
+    pub versions: Versions,
     /// Of the choice among routers.
     pub seed: u64,
     /// Where there is one, the endpoint admits only those who prove that they know its whole address, and proves itself
@@ -130,6 +133,7 @@ impl Config {
             routers: Vec::new(),
             also: Vec::new(),
             calls_one: false,
+            versions: Versions::OWN,
             seed: 1,
             secret: None,
         }
@@ -253,6 +257,11 @@ pub struct Engine {
     /// What is complete but for a lane that still writes into its buffer.
     lingering: Vec<Lingering>,
     credit_given: u64,
+    /// Peers that left with messages that no receive has taken, the first first; what they hold, in bytes; and how many
+    /// messages were dropped for it.
+    gone: VecDeque<PeerId>,
+    gone_hold: u64,
+    gone_dropped: u64,
     /// Peers that were granted more than every peer is.
     credit_peers: u64,
     generation: u32,
@@ -304,6 +313,9 @@ impl Engine {
             pool: Pool::default(),
             lingering: Vec::new(),
             credit_given: 0,
+            gone: VecDeque::new(),
+            gone_hold: 0,
+            gone_dropped: 0,
             credit_peers: 0,
             generation: 0,
             closing: false,
@@ -337,7 +349,12 @@ impl Engine {
         if let Some(refusal) = self.unknown_key(address) {
             return Err(refusal);
         }
-        Ok(self.enter_peer(*address))
+        let peer = self.enter_peer(*address);
+        let known = &mut self.peers[peer.0 as usize];
+        if std::mem::take(&mut known.guest) {
+            known.answers_at = None;
+        }
+        Ok(peer)
     }
 
     fn enter_peer(&mut self, address: Address) -> PeerId {
@@ -346,7 +363,7 @@ impl Engine {
             return peer;
         }
         let peer = PeerId(self.peers.len() as u32);
-        self.peers.push(Peer { address, answers_at: None, alias: None, connection: None });
+        self.peers.push(Peer { address, answers_at: None, guest: false, alias: None, connection: None });
         self.directory.enter(&self.peers, peer);
         peer
     }
@@ -658,6 +675,9 @@ impl Engine {
         let granted = inbound.granted.as_mut().map(|granted| granted.take_parts());
         for (_, bytes) in std::mem::take(&mut inbound.parts) {
             self.connection(peer).held -= bytes.len() as u64;
+            if !bytes.is_empty() {
+                self.free_of_gone(peer, bytes.len() as u64);
+            }
             self.pool.give(bytes);
         }
         if let Some(parts) = granted {

@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use isthmus_wire::Address;
 use isthmus_wire::frame::{self, RefuseReason};
 
-use super::lanes::other_version;
 use super::state::{LaneState, Micros};
 use super::{Action, Engine, LaneId};
 use crate::admission::ADMITS_KNOWN;
@@ -172,7 +171,7 @@ impl Engine {
         self.close_lane(lane);
         let address = self.peers[peer.0 as usize].address;
         let error = match RefuseReason::from_code(refuse.reason) {
-            Some(RefuseReason::Version) => other_version(&address, refuse.version),
+            Some(RefuseReason::Version) => self.other_version(&address, refuse.version),
             Some(RefuseReason::Stranger) => OpError::PeerGone(format!(
                 "the process at {address} has ended and another one listens at its port; connect to that one anew"
             )),

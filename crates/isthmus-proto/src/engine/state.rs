@@ -2,7 +2,7 @@
 //! connections.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
@@ -379,6 +379,8 @@ pub(crate) struct Lane {
     pub(crate) state: LaneState,
     pub(crate) proof: Proof,
     pub(crate) peer: Option<PeerId>,
+    /// The host that it came in from.
+    pub(crate) from: Option<IpAddr>,
     /// Handshake and liveness frames, sent before anything else.
     pub(crate) control: VecDeque<Frame>,
     /// What it carries is to be sealed, if we dial it.
@@ -446,6 +448,7 @@ impl Lane {
             rests: false,
             router: None,
             through_routers: false,
+            from: None,
             kind: super::LaneKind::default(),
             way: 0,
             sample: None,
@@ -464,6 +467,8 @@ pub(crate) struct Peer {
     /// Where it answered, if that is not where it says it is: behind a forwarded port, or an address translation, what
     /// it knows of itself leads nowhere. Lanes go there from then on.
     pub(crate) answers_at: Option<Box<SocketAddr>>,
+    /// It called, and the program has not named it: nobody but itself says where it listens.
+    pub(crate) guest: bool,
     /// This peer turned out to be another one of the table.
     pub(crate) alias: Option<PeerId>,
     pub(crate) connection: Option<Box<Connection>>,
@@ -574,6 +579,8 @@ pub(crate) struct Trouble {
     /// Routers in a row that said that there is no way.
     pub(crate) hopeless: u32,
     pub(crate) last_failure: String,
+    /// What it left behind (`gone.rs`). Bytes.
+    pub(crate) holds: u64,
 }
 
 impl Trouble {
@@ -595,6 +602,7 @@ impl Empty for Trouble {
             refusals: 0,
             hopeless: 0,
             last_failure: String::new(),
+            holds: 0,
         };
         &EMPTY
     }

@@ -3,6 +3,7 @@
 
 mod admission;
 mod announced;
+mod recorded;
 
 use isthmus_proto::{
     Batch, Channel, Config, Engine, LaneId, LaneLoss, Options, PeerFault, RecvRequest, RemoteRange,
@@ -441,6 +442,69 @@ fn a_closing_lane_drops_what_it_reads() {
     victim.engine.begin(0, lane, &message(1, 0, 100, 100).into(), &mut victim.mem).unwrap();
     assert_eq!(victim.engine.streaming(lane), Some(100));
     assert_eq!(victim.engine.feed(lane, &[1; 800], &mut victim.mem), Ok(100));
+}
+
+/// Whoever comes, sends what no receive takes, leaves, and comes again as another.
+#[test]
+fn what_peers_leave_behind_is_bounded() {
+    let total: u64 = 4 << 20;
+    let mut victim = Victim::with(Config { credit_total: total, ..Config::new(address(0)) });
+    let mut held = Vec::new();
+    for round in 0..2000 {
+        let lane = victim.engine.lane_accepted();
+        let source = Address { incarnation: 1000 + round, ..address(1) };
+        victim.say(lane, frame::Hello { source, ..hello(1 << 20) }, &[]).unwrap();
+        let bytes = if round % 2 == 0 { 60_000 } else { 0 };
+        victim.say(lane, message(1, 0, bytes.into(), bytes), &vec![round as u8; bytes as usize]).unwrap();
+        victim.say(lane, frame::Bye { connection: 0 }, &[]).unwrap();
+        victim.drain();
+        held.push(victim.engine.gone_hold());
+    }
+    assert!(held.iter().all(|held| *held <= total / 4), "{:?}", held.iter().max());
+    assert!(held[1999] > total / 8, "what there is room for stays");
+    let dropped = victim.engine.take_gone_dropped();
+    assert!((1950..2000).contains(&dropped), "{dropped}");
+    // The last of them are received as ever.
+    let (channel, options) = (Channel::Tagged, Options::default());
+    let request = RecvRequest { source: None, channel, tag: 1, ignore: 0, multi: None, options };
+    for _ in dropped..2000 {
+        let place = victim.mem.lend(vec![0; 60_000], true, false);
+        victim.engine.recv(&request, place, 60_000, &mut victim.mem);
+        assert_eq!(victim.engine.poll_completion().expect("received").error, None);
+    }
+    assert_eq!(victim.engine.gone_hold(), 0);
+}
+
+/// A guest that says to listen at a third host, is owed something, and breaks its lane: the third is not called, unless the
+/// program itself knows the guest.
+#[test]
+fn nobody_has_an_endpoint_connect_to_a_third_host() {
+    let claimed = Address { incarnation: 99, ..address(5) };
+    let called = |named: bool| {
+        let mut victim = Victim::new();
+        let lane = victim.engine.lane_accepted();
+        let seen: std::net::IpAddr = [10, 7, 7, 7].into();
+        victim.engine.lane_is_from(lane, seen);
+        victim.say(lane, frame::Hello { source: claimed, ..hello(1 << 20) }, &[]).unwrap();
+        let read = frame::Read { connection: 0, seq: 1, key: KEY, addr: 0, len: 1000, token: 5 };
+        victim.say(lane, read, &[]).unwrap();
+        if named {
+            victim.engine.peer(&claimed).unwrap();
+        }
+        victim.engine.lane_lost(0, lane, &LaneLoss::Closed, &mut victim.mem);
+        for _ in 0..20 {
+            victim.drain();
+            while let Some(action) = victim.engine.poll_action() {
+                if let isthmus_proto::Action::Dial { locator, .. } = action {
+                    return (locator.ip() == seen, locator == claimed.locator);
+                }
+            }
+            victim.now += 1_000_000;
+            victim.engine.handle_timeout(victim.now, &mut victim.mem);
+        }
+        panic!("nobody is called")
+    };
+    assert_eq!((called(false), called(true)), ((true, false), (false, true)));
 }
 
 /// A number that is likely to hurt.

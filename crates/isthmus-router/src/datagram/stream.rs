@@ -29,6 +29,11 @@ impl UdpStream {
         self.peer
     }
 
+    /// Who is at the other end has proved who it is.
+    pub(crate) fn admit(&self) {
+        self.port.inner.lock().port.admit_stream(self.id);
+    }
+
     /// Sends no faster than this from now on, together with all under the same cap.
     pub(crate) fn hold(&self, cap: &Cap) {
         self.port.inner.lock().port.with(now(), self.id, |stream| stream.hold(cap));

@@ -1,7 +1,7 @@
 //! Strangers and liars: no bytes panic, and what they cost is bounded.
 
 use isthmus_lab::rng::Rng;
-use isthmus_udp::wire::{Ack, Frame, Header, Packet, Words, put_small};
+use isthmus_udp::wire::{Ack, Frame, Header, Packet, Words, put_small, put_stream_head};
 use isthmus_udp::{Event, Failure, Port, PortConfig, StreamFault};
 
 use crate::net::{Flow, Net, PathSpec, address, config, seeds};
@@ -140,4 +140,44 @@ fn who_does_not_know_the_id_or_writes_from_elsewhere_changes_nothing() {
     let failed =
         |port| std::iter::from_fn(|| net.event(port)).any(|event| matches!(event, Event::Failed(..)));
     assert!(![0, 1].into_iter().any(failed));
+}
+
+/// Strangers who send all but the first byte, so that nothing can be read: together they take what guests may, and an
+/// honest one among them loses nothing.
+#[test]
+fn what_guests_send_takes_bounded_memory_until_they_are_admitted() {
+    const MOST: usize = 4 << 20;
+    let config = PortConfig { guests_memory: MOST, strangers_max: 1_000, ..PortConfig::default() };
+    let mut port = Port::new(config, [1; 16]);
+    let say = |port: &mut Port, from: usize, source, number, offset| {
+        let mut bytes = Vec::new();
+        let header = Header::Open { source, token: [0; 24], window: 1 << 20 };
+        Packet::Numbered { header, number, ack_now: false, checked: false, body: 0 }.encode(&mut bytes);
+        put_stream_head(&mut bytes, offset, 1000, false);
+        bytes.resize(bytes.len() + 1000, 7);
+        port.on_packet(number, number, address(from), &mut bytes);
+    };
+    say(&mut port, 0, 1, 0, 0);
+    let Some(Event::Accepted(honest, _)) = port.poll_event() else { panic!("not accepted") };
+    for source in 2..200 {
+        for number in 0..100 {
+            say(&mut port, source as usize, source, number, 1 + 1000 * number);
+            assert!(port.guests_memory() <= MOST, "{} bytes", port.guests_memory());
+        }
+    }
+    assert!(port.guests_memory() > MOST / 2);
+    let mut failed = 0;
+    while let Some(event) = port.poll_event() {
+        failed += usize::from(matches!(event, Event::Failed(_, Failure::Fault(StreamFault::Guests))));
+    }
+    assert!(failed > 50, "{failed}");
+    assert_eq!(port.with(100, honest, |stream| (stream.failure(), stream.readable())), Some((None, 1000)));
+    // Who is admitted counts no more.
+    let before = port.guests_memory();
+    port.admit_stream(honest);
+    assert!(port.guests_memory() < before);
+    for number in 1..500 {
+        say(&mut port, 0, 1, number, 1000 * number);
+    }
+    assert_eq!(port.with(500, honest, |stream| stream.failure()), Some(None));
 }

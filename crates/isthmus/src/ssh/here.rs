@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use isthmus_io::Settings;
 use isthmus_mover::MoverError;
-use isthmus_mover::channel::PROTOCOL;
+use isthmus_mover::channel::PROTOCOLS;
 use isthmus_trust::{Throwaway, Trust};
 
 use super::tunnel::Tunnel;
@@ -104,7 +104,7 @@ pub(crate) fn start(
     };
     errln!("isthmus cp: {login}: {way}");
     let trust = own
-        .trust(THERE, &ready.authority, PROTOCOL)
+        .trust(THERE, &ready.authority, PROTOCOLS)
         .map_err(|error| MoverError::Refused(format!("{login}: its certificate: {error}")))?;
     let mut settings = settings(wanted, direct);
     if direct && settings.interface.is_empty() {

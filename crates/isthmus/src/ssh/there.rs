@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use isthmus_io::Settings;
-use isthmus_mover::channel::PROTOCOL;
+use isthmus_mover::channel::PROTOCOLS;
 use isthmus_mover::config::Export;
 use isthmus_mover::{Cache, Disk, Io, MoverError, ServeConfig, server};
 use isthmus_trust::Throwaway;
@@ -70,7 +70,7 @@ fn serve(
     ask: &Ask,
     paths: Vec<Vec<u8>>,
 ) -> io::Result<SocketAddr> {
-    let trust = own.trust(HERE, &ask.authority, PROTOCOL).map_err(io::Error::other)?;
+    let trust = own.trust(HERE, &ask.authority, PROTOCOLS).map_err(io::Error::other)?;
     let disk = Disk { io: Io::default(), cache: Cache::default() };
     let config = ServeConfig {
         listen: listen.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).into(),

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use isthmus_wire::Address;
-use isthmus_wire::frame::RefuseReason;
+use isthmus_wire::frame::{Hello, RefuseReason};
 use isthmus_wire::rendezvous::{ANSWER_HEAD, Answer, Request};
 
 use crate::harness::{HANG, NOWHERE, address, bytes_of, dial, hello, refusal};
@@ -120,4 +120,46 @@ fn what_is_no_request_is_told_so_and_costs_nothing() {
         assert!(answer.len() <= ANSWER_HEAD, "{answer:?}");
     }
     ends_in_absence(router, address(1, 1, NOWHERE), at, "run");
+}
+
+/// Who looks up names that nobody publishes holds lanes for seconds only, and not all that there may be.
+#[test]
+fn look_ups_wait_for_seconds_and_so_many_of_one_host() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let (router, at, from) = (sites.r1[0], address(1, 1, sites.r1[0]), address(1, 1, NOWHERE));
+    let start = Instant::now();
+    let mut waiting: Vec<_> = (0..64).map(|_| ask(router, from, at, &look_up("nothing", 3600))).collect();
+    // Until the last of them waits, there is room for one more.
+    let until = Instant::now() + HANG;
+    while answer(&mut ask(router, from, at, &look_up("nothing", 0))).0 != Answer::Full {
+        assert!(Instant::now() < until, "as many as one likes");
+    }
+    for lane in &mut waiting {
+        assert_eq!(answer(lane).0, Answer::Absent);
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let mut lane = ask(router, from, at, &publish("run", "there"));
+    assert_eq!(answer(&mut lane).0, Answer::Published);
+    assert_eq!(answer(&mut ask(router, from, at, &look_up("run", 1))).0, Answer::Found);
+}
+
+/// Somebody on the publisher's host who knows the endpoint that published has not the name.
+#[test]
+fn a_name_is_not_taken_over_by_who_knows_whose_it_is() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1(""));
+    let (router, at, from) = (sites.r1[0], address(1, 1, sites.r1[0]), address(1, 1, NOWHERE));
+    let publish_as = |secret, text: &str| {
+        let mut lane = dial(router, Hello { credit: secret, ..hello(from, at) });
+        lane.write_all(&publish("run", text).encode().expect("short")).expect("taken");
+        let answer = answer(&mut lane).0;
+        (lane, answer)
+    };
+    let (_lane, published) = publish_as(7, "the owner's");
+    assert_eq!(published, Answer::Published);
+    assert_eq!(publish_as(8, "a thief's").1, Answer::Taken);
+    assert_eq!(answer(&mut ask(router, from, at, &look_up("run", 1))).1, "the owner's");
+    let (_lane, again) = publish_as(7, "the owner's second");
+    assert_eq!(again, Answer::Published);
 }

@@ -2,10 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::time::Instant;
 
 use isthmus_wire::frame::{HOPS_MAX, RefuseReason};
 
-use crate::harness::{Endpoint, NOWHERE, Running, address, dial, exchange, hello, isthmus, refusal, through};
+use crate::harness::{
+    Endpoint, HANG, NOWHERE, Running, address, dial, exchange, hello, isthmus, refusal, through,
+};
 use crate::site::Sites;
 
 #[test]
@@ -165,4 +168,23 @@ fn resident(router: &Running) -> usize {
     let statm = std::fs::read_to_string(format!("/proc/{}/statm", router.child.id())).expect("statm");
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.expect("resident pages") * 4096
+}
+
+/// One host does not take all lanes of a router from the others.
+#[test]
+fn a_host_has_its_share_of_the_lanes() {
+    let sites = Sites::new();
+    let _r1 = sites.world.start(&sites.r1("limits = { lanes = 100, lanes_per_source = 3 }\n"));
+    let target = Endpoint::new();
+    let (from, to) = (address(1, 1, NOWHERE), target.address(1, 2));
+    let mut lanes: Vec<_> = (0..3).map(|_| through(sites.r1[0], from, &target, to)).collect();
+    assert_eq!(refusal(dial(sites.r1[0], hello(from, to))), RefuseReason::Full);
+    // What has ended does not count any more.
+    lanes.clear();
+    let until = Instant::now() + HANG;
+    while refusal(dial(sites.r1[0], hello(from, address(1, 77, NOWHERE)))) == RefuseReason::Full {
+        assert!(Instant::now() < until, "lanes that have ended still count");
+    }
+    let (near, far) = through(sites.r1[0], from, &target, to);
+    exchange(near, far, 1000);
 }

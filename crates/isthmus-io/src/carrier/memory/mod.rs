@@ -12,6 +12,7 @@
 //! (another process's memory), `link.rs` (a lane's pieces) and `loans.rs` (those that are lent).
 
 mod copies;
+pub(super) mod foreign;
 mod link;
 mod loans;
 mod reach;

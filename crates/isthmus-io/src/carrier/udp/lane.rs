@@ -1,7 +1,7 @@
 //! Lanes that are streams of a [`Udp`].
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use isthmus_seal::Secret;
@@ -33,6 +33,10 @@ pub(crate) struct UdpLane {
 impl UdpLane {
     pub(super) fn stream(&self) -> StreamId {
         self.stream
+    }
+
+    pub(in super::super) fn peer_ip(&self) -> IpAddr {
+        self.peer.ip()
     }
 
     pub(super) fn new(stream: StreamId, peer: SocketAddr, dialled: bool) -> Self {

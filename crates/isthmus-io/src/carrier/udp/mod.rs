@@ -455,6 +455,11 @@ impl Udp {
         Some(UdpLane::new(stream, peer, false))
     }
 
+    /// Who is at the other end has proved who it is: what it sends does not count as a stranger's any more.
+    pub(super) fn admit_lane(&mut self, lane: &UdpLane) {
+        self.port.admit_stream(lane.stream());
+    }
+
     /// From now on news of the stream are news of the lane of this index.
     fn seat(
         &mut self,

@@ -6,21 +6,26 @@ use isthmus_proto::{
     Secret, SendRequest, public_key,
 };
 use isthmus_wire::frame::{self, Frame, MAGIC, PROTOCOL_OLDEST, PROTOCOL_VERSION, RefuseReason};
-use isthmus_wire::{Address, FrameError};
+use isthmus_wire::{Address, FrameError, Versions};
 
 use crate::arena::Arena;
 use crate::world::{address, secret};
 
 /// An engine, and the bytes of its lanes.
-struct End {
-    engine: Engine,
-    mem: Arena,
+pub(super) struct End {
+    pub(super) engine: Engine,
+    pub(super) mem: Arena,
 }
 
 impl End {
     /// Process `node`, with the keys of process `keys`, that admits only those who know its address.
-    fn new(node: usize, keys: usize) -> Self {
-        let config = Config::new(address(node)).closed(secret(keys));
+    pub(super) fn new(node: usize, keys: usize) -> Self {
+        Self::speaking(Versions::OWN, node, keys)
+    }
+
+    /// The same of a build that speaks these versions.
+    fn speaking(versions: Versions, node: usize, keys: usize) -> Self {
+        let config = Config { versions, ..Config::new(address(node)).closed(secret(keys)) };
         Self { engine: Engine::new(config), mem: Arena::default() }
     }
 
@@ -37,7 +42,7 @@ impl End {
     }
 
     /// Posts a receive from this peer, or from any.
-    fn receive(&mut self, source: Option<PeerId>) {
+    pub(super) fn receive(&mut self, source: Option<PeerId>) {
         let place = self.mem.lend(vec![0; 100], true, false);
         let (channel, options) = (Channel::Tagged, Options::default());
         let request = RecvRequest { source, channel, tag: 1, ignore: 0, multi: None, options };
@@ -45,7 +50,7 @@ impl End {
     }
 
     /// Connects a lane to this address and sends `bytes`: the lane, and what it writes at once.
-    fn call(&mut self, to: Address, bytes: &[u8]) -> (LaneId, Vec<u8>) {
+    pub(super) fn call(&mut self, to: Address, bytes: &[u8]) -> (LaneId, Vec<u8>) {
         let peer = self.engine.peer(&to).expect("within reach");
         self.send(peer, bytes);
         let Some(Action::Dial { lane, .. }) = self.engine.poll_action() else { panic!("no lane is wanted") };
@@ -54,7 +59,7 @@ impl End {
     }
 
     /// What the engine wants to write on this lane.
-    fn written(&mut self, lane: LaneId) -> Vec<u8> {
+    pub(super) fn written(&mut self, lane: LaneId) -> Vec<u8> {
         let mut all = Vec::new();
         let mut batch = Batch::default();
         while let Some(ready) = self.engine.next_ready() {
@@ -69,12 +74,12 @@ impl End {
         all
     }
 
-    fn accept(&mut self) -> LaneId {
+    pub(super) fn accept(&mut self) -> LaneId {
         self.engine.lane_accepted()
     }
 
     /// Takes in what came on a lane.
-    fn hear(&mut self, lane: LaneId, mut bytes: &[u8]) -> Result<(), PeerFault> {
+    pub(super) fn hear(&mut self, lane: LaneId, mut bytes: &[u8]) -> Result<(), PeerFault> {
         while let Some(frame) = match Frame::decode(bytes) {
             Err(FrameError::Version(_)) => {
                 self.engine.refuse_version(lane);
@@ -92,7 +97,7 @@ impl End {
     }
 
     /// How many messages have come, and none has failed.
-    fn received(&mut self) -> usize {
+    pub(super) fn received(&mut self) -> usize {
         let mut count = 0;
         while let Some(done) = self.engine.poll_completion() {
             assert_eq!(done.error, None);
@@ -105,7 +110,10 @@ impl End {
 /// A victim, and a friend of whom it has heard one message by the first of these lanes, which are the victim's and the
 /// friend's. Last what the friend wrote then, and what it was answered.
 fn conversation() -> (End, End, [LaneId; 2], Vec<u8>, Vec<u8>) {
-    let (mut victim, mut friend) = (End::new(0, 0), End::new(1, 1));
+    conversation_between([End::new(0, 0), End::new(1, 1)])
+}
+
+fn conversation_between([mut victim, mut friend]: [End; 2]) -> (End, End, [LaneId; 2], Vec<u8>, Vec<u8>) {
     let (theirs, said) = friend.call(address(0), b"first");
     let ours = victim.accept();
     victim.receive(None);
@@ -275,6 +283,19 @@ fn a_version_out_of_range_is_told_the_range_and_nothing_else() {
         victim.engine.lane_lost(0, lane, &LaneLoss::Closed, &mut victim.mem);
     }
     goes_on(&mut victim, &mut friend, lanes);
+}
+
+/// A build whose newest version is one more talks to this one, whoever calls, in the version that both speak.
+#[test]
+fn a_build_of_a_later_version_and_this_one_speak_what_both_do() {
+    let later = Versions { newest: PROTOCOL_VERSION + 1, ..Versions::OWN };
+    for [ours, theirs] in [[later, Versions::OWN], [Versions::OWN, later]] {
+        let ends = [End::speaking(ours, 0, 0), End::speaking(theirs, 1, 1)];
+        let (mut victim, mut friend, lanes, _, answer) = conversation_between(ends);
+        let Ok(Some(Frame::Welcome(welcome))) = Frame::decode(&answer) else { panic!("no Welcome") };
+        assert_eq!(welcome.version, PROTOCOL_VERSION);
+        goes_on(&mut victim, &mut friend, lanes);
+    }
 }
 
 #[test]

@@ -1,0 +1,65 @@
+//! What peers that have left hold: messages that no receive has taken yet.
+//!
+//! A program may receive what a peer sent before it left, so its messages stay. Its credit is free again, though, and
+//! whoever comes, sends, leaves and comes again as another could fill the memory. So all gone peers together hold at most
+//! a quarter of [`credit_total`](super::Config::credit_total); beyond that those who left first lose what is theirs.
+
+use super::Engine;
+use super::state::Stage;
+use crate::PeerId;
+use crate::memory::Memory;
+
+/// What a message costs beside its bytes. Bytes.
+const MESSAGE_COST: u64 = 512;
+
+impl Engine {
+    /// This peer has left, with messages that no receive has taken.
+    pub(super) fn note_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
+        let connection = self.connection(peer);
+        let holds = connection.held + u64::from(connection.unmatched) * MESSAGE_COST;
+        if holds == 0 {
+            return;
+        }
+        connection.trouble.holds = holds;
+        self.gone_hold += holds;
+        self.gone.push_back(peer);
+        while self.gone_hold > self.config.credit_total / 4 {
+            let Some(first) = self.gone.pop_front() else { return };
+            self.drop_unexpected(first, mem);
+        }
+        // Of those whose messages were received meanwhile.
+        while let Some(&first) = self.gone.front()
+            && self.connection(first).trouble.holds == 0
+        {
+            self.gone.pop_front();
+        }
+    }
+
+    fn drop_unexpected(&mut self, peer: PeerId, mem: &mut dyn Memory) {
+        for index in self.matcher.take_unexpected(peer) {
+            self.leave_unexpected(index);
+            self.inbounds[index].stage = Stage::Dropped;
+            self.complete_inbound(index, mem);
+            self.gone_dropped += 1;
+        }
+    }
+
+    /// Of what a peer held that may have left, so much is free: bytes of a message, or with 0 the message itself.
+    pub(super) fn free_of_gone(&mut self, peer: PeerId, bytes: u64) {
+        let connection = self.peers[peer.0 as usize].connection.as_mut();
+        let Some(trouble) = connection.and_then(|connection| connection.trouble.get_mut()) else { return };
+        let less = if bytes == 0 { MESSAGE_COST } else { bytes }.min(trouble.holds);
+        trouble.holds -= less;
+        self.gone_hold -= less;
+    }
+
+    /// What gone peers hold. Bytes.
+    pub fn gone_hold(&self) -> u64 {
+        self.gone_hold
+    }
+
+    /// How many messages of gone peers were dropped since the last call.
+    pub fn take_gone_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.gone_dropped)
+    }
+}
