@@ -5,7 +5,7 @@
 //! at a meeting place ([`At`]) and talk by endpoints of the substrate: encrypted, through routers where there
 //! are some, and across broken connections.
 //!
-//! `agent.rs` decides everything, without I/O; `run.rs` is the shell around it.
+//! `agent/` decides everything, without I/O; `run.rs` is the shell around it.
 #![forbid(unsafe_code)]
 
 mod agent;

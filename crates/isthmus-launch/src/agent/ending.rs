@@ -1,0 +1,163 @@
+//! Failures, and how the job ends.
+
+use super::*;
+
+impl Agent {
+    /// Something failed at this process, and not a rank of it.
+    pub(super) fn fail_own(&mut self, now: Duration, why: String) {
+        let failure = Failure {
+            part: self.me.part,
+            rank: None,
+            host: self.me.host.clone(),
+            why,
+            status: 1,
+            kind: Kind::Gone,
+        };
+        self.fail(now, failure);
+    }
+
+    pub(super) fn fail_rank(&mut self, now: Duration, rank: u32, why: String, status: u8, kind: Kind) {
+        let first = self.start.as_ref().map_or(0, |start| start.first);
+        let host = self.me.host.clone();
+        self.fail(now, Failure { part: self.me.part, rank: Some(first + rank), host, why, status, kind });
+    }
+
+    /// A failure, here or below: ends the ranks at once, and lets the hub decide what is told.
+    pub(super) fn fail(&mut self, now: Duration, failure: Failure) {
+        match &mut self.phase {
+            Phase::Over => {}
+            Phase::Failing { best, until } => {
+                if failure.kind > best.kind {
+                    // Nothing explains it better.
+                    *until = now;
+                    *best = failure.clone();
+                    self.report(failure);
+                }
+            }
+            Phase::Gathering | Phase::Running => {
+                let patience = match (&self.hub, failure.kind) {
+                    (None, _) => VERDICT,
+                    (Some(_), Kind::Error) => GRACE_ERROR,
+                    (Some(_), Kind::End) => GRACE,
+                    (Some(_), Kind::Gone) => Duration::ZERO,
+                };
+                self.phase = Phase::Failing { best: failure.clone(), until: now + patience };
+                self.act(Action::Kill);
+                match (&self.hub, &self.up) {
+                    (None, Some(_)) => self.report(failure),
+                    // Nothing that explains it can come where nothing runs, or nobody else is there.
+                    (None, None) => self.end(failure),
+                    (Some(_), _) if self.start.is_none() || patience.is_zero() || self.below().is_empty() => {
+                        self.end(failure)
+                    }
+                    (Some(_), _) => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn report(&mut self, failure: Failure) {
+        if let Some(up) = &self.up {
+            let link = up.link;
+            self.act(Action::Send(link, Letter::End(failure)));
+        }
+    }
+
+    /// The job ends, for this reason.
+    pub(super) fn end(&mut self, failure: Failure) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        if !self.is_over() {
+            self.act(Action::Kill);
+        }
+        self.phase = Phase::Over;
+        for link in self.below() {
+            self.act(Action::Send(link, Letter::End(failure.clone())));
+        }
+        // One process of a part is enough to say it, where it can.
+        let is_alone = self.up.as_ref().is_none_or(|up| up.host.is_none());
+        if self.head.is_some() || is_alone {
+            self.act(Action::Tell(format!("the job ends: {failure}")));
+        }
+        self.act(Action::Finish(failure.status));
+    }
+
+    /// A connection is gone.
+    pub(crate) fn lost(&mut self, now: Duration, link: Link, why: &str) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        if let Some(up) = self.up.take_if(|up| up.link == link) {
+            let Some(host) = up.host else { return self.not_found(why.to_owned()) };
+            let role = if up.part == 1 && self.me.part != 1 {
+                "part 1".to_owned()
+            } else {
+                "the first process of this part".to_owned()
+            };
+            let failure = Failure {
+                part: up.part,
+                rank: None,
+                host,
+                why: format!("is gone: its isthmus run, {role}, ended or is out of reach ({why})"),
+                status: 1,
+                kind: Kind::Gone,
+            };
+            return match &self.phase {
+                Phase::Failing { best, .. } if best.kind >= failure.kind => self.end(best.clone()),
+                _ => self.end(failure),
+            };
+        }
+        let mut gone = None;
+        if let Some(hub) = &mut self.hub {
+            hub.asking.retain(|ask| ask.0 != link);
+            for (number, place) in (1..).zip(&mut hub.parts) {
+                if let Some(part) = place.take_if(|part| part.link == Some(link)) {
+                    gone = Some(Failure {
+                        part: number,
+                        rank: None,
+                        host: part.host,
+                        why: format!("is gone: its isthmus run ended or is out of reach ({why})"),
+                        status: 1,
+                        kind: Kind::Gone,
+                    });
+                }
+            }
+        }
+        if let Some(head) = &mut self.head {
+            for (index, place) in (0..).zip(&mut head.members) {
+                if let Some(member) = place.take_if(|member| member.link == Some(link)) {
+                    let index: u32 = index;
+                    gone = Some(Failure {
+                        part: self.me.part,
+                        rank: None,
+                        host: member.host,
+                        why: format!(
+                            "lost a process: isthmus run number {index} ended or is out of reach ({why})"
+                        ),
+                        status: 1,
+                        kind: Kind::Gone,
+                    });
+                }
+            }
+        }
+        if let Some(failure) = gone {
+            self.fail(now, failure);
+        }
+    }
+
+    /// A signal for this process.
+    pub(crate) fn signalled(&mut self, now: Duration, number: i32) {
+        let status = Ended::Signal(number).status();
+        let why = format!("was told to end: its isthmus run received {}", signal_name(number));
+        let failure = Failure {
+            part: self.me.part,
+            rank: None,
+            host: self.me.host.clone(),
+            why,
+            status,
+            kind: Kind::Gone,
+        };
+        self.fail(now, failure);
+    }
+}

@@ -1,0 +1,118 @@
+//! Fences: what ranks put goes up the tree once, and comes down with that of all others.
+
+use super::*;
+
+impl Agent {
+    /// Keeps what ranks below have put until the fence.
+    pub(super) fn take_in(&mut self, now: Duration, entries: Vec<(String, String)>) {
+        let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        self.store_bytes += bytes;
+        if self.store_bytes > STORE_MAX {
+            return self
+                .fail_own(now, format!("has more than {STORE_MAX} bytes in the ranks' key-value space"));
+        }
+        self.fresh.extend(entries);
+    }
+
+    /// Goes on where all ranks below wait in a fence.
+    pub(super) fn check_fence(&mut self, now: Duration) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let waiting = self.ranks.iter().filter(|rank| rank.fence.is_some()).count();
+        let first = self.start.as_ref().map_or(0, |start| start.first);
+        let mut stuck = None;
+        if waiting > 0
+            && let Some(ended) = self.ranks.iter().position(|rank| rank.ended)
+        {
+            stuck = Some(format!("rank {} has ended", first as usize + ended));
+        }
+        let all_here = waiting == self.ranks.len();
+        let Some(head) = &mut self.head else {
+            if let Some(why) = stuck {
+                self.fail_stuck(now, &why);
+            } else if all_here {
+                self.send_fence();
+            }
+            return;
+        };
+        for member in head.members.iter_mut().flatten().filter(|member| member.link.is_none()) {
+            member.fenced = all_here;
+        }
+        let members = || head.members.iter().flatten();
+        if members().any(|member| member.fenced)
+            && let Some(done) = members().find(|member| member.done)
+        {
+            stuck = Some(format!("all ranks on host {} have ended", done.host));
+        }
+        let all_members = members().all(|member| member.fenced);
+        if let Some(hub) = &mut self.hub {
+            if let Some(own) = &mut hub.parts[0] {
+                own.fenced = all_members;
+            }
+            let parts = || {
+                (1..).zip(&hub.parts).filter_map(|(number, part)| part.as_ref().map(|part| (number, part)))
+            };
+            if parts().any(|(_, part)| part.fenced)
+                && let Some((number, _)) = parts().find(|(_, part)| part.done)
+            {
+                let number: u32 = number;
+                stuck = Some(format!("all ranks of part {number} have ended"));
+            }
+            if stuck.is_none() && parts().all(|(_, part)| part.fenced) {
+                for part in hub.parts.iter_mut().flatten() {
+                    part.fenced = false;
+                }
+                let entries = std::mem::take(&mut self.fresh);
+                for link in self.heads() {
+                    self.send_fence_to(link, &entries);
+                }
+                return self.pass_fence(entries);
+            }
+        } else if all_members && stuck.is_none() {
+            return self.send_fence();
+        }
+        if let Some(why) = stuck {
+            self.fail_stuck(now, &why);
+        }
+    }
+
+    pub(super) fn fail_stuck(&mut self, now: Duration, why: &str) {
+        self.fail_own(
+            now,
+            format!("cannot go on: ranks wait for all others in MPI_Init or MPI_Finalize, and {why}"),
+        );
+    }
+
+    /// Tells above that all ranks below wait.
+    pub(super) fn send_fence(&mut self) {
+        for member in self.head.iter_mut().flat_map(|head| &mut head.members).flatten() {
+            member.fenced = false;
+        }
+        let Some(up) = self.up.as_ref().map(|up| up.link) else { return };
+        let entries = std::mem::take(&mut self.fresh);
+        self.send_fence_to(up, &entries);
+    }
+
+    pub(super) fn send_fence_to(&mut self, link: Link, entries: &[(String, String)]) {
+        for letter in puts(entries.to_vec()).into_iter().chain([Letter::Fence]) {
+            self.act(Action::Send(link, letter));
+        }
+    }
+
+    /// All ranks of the world wait: they go on, and know what all have put.
+    pub(super) fn pass_fence(&mut self, entries: Vec<(String, String)>) {
+        for member in self.head.iter_mut().flat_map(|head| &mut head.members).flatten() {
+            member.fenced = false;
+        }
+        for link in self.members() {
+            self.send_fence_to(link, &entries);
+        }
+        self.store.extend(entries);
+        for rank in 0..self.ranks.len() {
+            if let Some(thread) = self.ranks[rank].fence.take() {
+                self.act(Action::Reply { rank: rank as u32, reply: Reply::Fence, thread });
+            }
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! One process of `isthmus run`: everything that it decides, without I/O and without a clock.
+//!
+//! The processes of a job form a tree. The first process of each part is the *head* of the part. The others
+//! of the part, its *members*, connect to it. The head of part 1 is the *hub*: the other heads connect to it.
+//!
+//! ```text
+//!        part 1                      part 2
+//!   hub = head ─────────────────────── head
+//!    │      │                         │    │
+//!  member  member                  member  member
+//!    │      │                         │    │
+//!  ranks  ranks                     ranks ranks
+//! ```
+//!
+//! Everybody finds the hub by what `--at` says. The hub tells a member of another part where its head is.
+//! When all members of all parts are there, each process starts its ranks. What ranks put before a fence goes
+//! up the tree once, and comes down once with that of all others. So a fence costs one round trip between the
+//! parts, however many ranks there are.
+//!
+//! The first failure that reaches the hub ends the job. The hub waits up to [`GRACE_ERROR`] for a better one: when a
+//! process dies, ranks elsewhere may report the loss of their peer sooner than the tree reports its cause.
+
+mod ending;
+mod fence;
+mod gathering;
+mod names;
+mod pmi;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::failure::{Ended, Failure, Kind, signal_name};
+use crate::letter::{
+    Hello, JOB_MAX, Letter, PARTS_MAX, Question, RANKS_MAX, Role, Start, VERSION, World, puts,
+};
+use crate::nodes;
+use crate::pmi::{Asked, KEY_MAX, Reply, Request, VALUE_MAX};
+
+/// How long the hub waits for what explains that a rank was killed, such as SIGTERM for its `isthmus run`.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long the hub waits for what explains an error of a rank. A rank that talks to a process that is gone
+/// may notice it a second before the tree does, which tries for 2.3 s to reach it.
+const GRACE_ERROR: Duration = Duration::from_millis(2000);
+/// How long others wait for the hub's word after a failure of their own: [`GRACE_ERROR`], and a round trip.
+const VERDICT: Duration = Duration::from_millis(2800);
+/// How soon to look again for a hub that is not there: half of it is lost on average when it comes.
+const AGAIN: Duration = Duration::from_millis(200);
+/// When to say for what is waited.
+const NOTICE: Duration = Duration::from_secs(2);
+/// Most bytes that the key-value space may have. A world of 100,000 ranks has some 50 MB.
+const STORE_MAX: usize = 1 << 30;
+/// Most names of ports that a job may publish at once.
+const NAMES_MAX: usize = 4096;
+
+/// A connection to another process, as the shell numbers them.
+pub(crate) type Link = u64;
+
+/// What a process is told at its start.
+#[derive(Clone, Debug)]
+pub(crate) struct Me {
+    pub(crate) job: String,
+    /// From 1.
+    pub(crate) part: u32,
+    pub(crate) parts: u32,
+    /// Its number among the processes of its part, from 0.
+    pub(crate) index: u32,
+    pub(crate) count: u32,
+    /// Ranks that it starts.
+    pub(crate) ranks: u32,
+    pub(crate) host: String,
+    /// Names its node among those of its part.
+    pub(crate) node: String,
+    /// Its own address.
+    pub(crate) uri: String,
+    /// What `--at` says, for messages.
+    pub(crate) at: String,
+    /// How long to wait for other processes.
+    pub(crate) wait: Duration,
+    /// Makes the name of the key-value space unique.
+    pub(crate) nonce: u64,
+}
+
+/// What the shell is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Let others find this process by `--at`.
+    Announce,
+    /// Look by `--at` for the hub, after so long.
+    Find {
+        after: Duration,
+    },
+    /// Connect to this address.
+    Connect {
+        uri: String,
+        part: u32,
+        hello: Hello,
+    },
+    Send(Link, Letter),
+    /// End a connection.
+    Drop(Link),
+    Launch(Start),
+    /// Answer a rank, by its number among those of this process.
+    Reply {
+        rank: u32,
+        reply: Reply,
+        thread: Option<String>,
+    },
+    /// End all ranks.
+    Kill,
+    /// Say something to the user.
+    Tell(String),
+    /// End with this status.
+    Finish(u8),
+}
+
+/// A rank of this process.
+#[derive(Clone, Debug, Default)]
+struct Rank {
+    initialised: bool,
+    finalised: bool,
+    ended: bool,
+    /// In a fence, with its thread.
+    fence: Option<Option<String>>,
+    /// Waits for values of its node: key and thread.
+    wants: Vec<(String, Option<String>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not all processes are there.
+    Gathering,
+    Running,
+    /// Something failed; the hub has not decided yet what is told.
+    Failing {
+        best: Failure,
+        until: Duration,
+    },
+    Over,
+}
+
+/// A process of the own part, as its head sees it.
+#[derive(Debug)]
+struct Member {
+    /// None: the head itself.
+    link: Option<Link>,
+    ranks: u32,
+    node: String,
+    host: String,
+    fenced: bool,
+    done: bool,
+}
+
+#[derive(Debug)]
+struct Head {
+    members: Vec<Option<Member>>,
+    is_ready: bool,
+}
+
+/// A part, as the hub sees it.
+#[derive(Debug)]
+struct Part {
+    /// None: the hub's own.
+    link: Option<Link>,
+    uri: String,
+    host: String,
+    nodes: Option<Vec<u32>>,
+    fenced: bool,
+    done: bool,
+}
+
+#[derive(Debug)]
+struct Hub {
+    parts: Vec<Option<Part>>,
+    /// Members of other parts that ask for their head, and which part.
+    asking: Vec<(Link, u32)>,
+    names: HashMap<String, String>,
+}
+
+/// Who asked about a name.
+#[derive(Debug)]
+enum Asker {
+    Rank { rank: u32, thread: Option<String>, about: About },
+    Link(Link),
+}
+
+/// What the answer to a question is about.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    Publish,
+    Unpublish,
+    LookUp,
+}
+
+/// The process to which this one is connected: head or hub.
+#[derive(Debug)]
+struct Up {
+    link: Link,
+    part: u32,
+    /// Known from its welcome on.
+    host: Option<String>,
+}
+
+/// The state of a process.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    me: Me,
+    phase: Phase,
+    actions: VecDeque<Action>,
+    up: Option<Up>,
+    head: Option<Head>,
+    hub: Option<Hub>,
+    ranks: Vec<Rank>,
+    start: Option<Start>,
+    store: HashMap<String, String>,
+    store_bytes: usize,
+    /// What ranks below have put since the last fence.
+    fresh: Vec<(String, String)>,
+    /// What came from above since the last fence.
+    fallen: Vec<(String, String)>,
+    node_store: BTreeMap<String, String>,
+    askers: VecDeque<Asker>,
+    has_told_wait: bool,
+    has_told_spawn: bool,
+    /// Why the hub was not found, the last time.
+    trouble: String,
+}
+
+impl Agent {
+    /// Checks what a user may have got wrong.
+    pub(crate) fn check(me: &Me) -> Result<(), String> {
+        let is_name =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if me.job.is_empty() || me.job.len() > JOB_MAX || !is_name(&me.job) {
+            return Err(format!(
+                "--job {:?}: expected 1 to {JOB_MAX} letters, digits, \"-\", \"_\" and \".\"",
+                me.job
+            ));
+        }
+        if me.part == 0 || me.part > me.parts || me.parts > PARTS_MAX {
+            return Err(format!(
+                "--part {}/{}: expected a part from 1/N to N/N, N at most {PARTS_MAX}",
+                me.part, me.parts
+            ));
+        }
+        if me.ranks == 0 || me.count == 0 || u64::from(me.ranks) * u64::from(me.count) > u64::from(RANKS_MAX)
+        {
+            return Err(format!("a part has 1 to {RANKS_MAX} ranks"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn new(me: Me) -> Self {
+        let ranks = vec![Rank::default(); me.ranks as usize];
+        let own = Member {
+            link: None,
+            ranks: me.ranks,
+            node: me.node.clone(),
+            host: me.host.clone(),
+            fenced: false,
+            done: false,
+        };
+        let head = (me.index == 0).then(|| {
+            let mut members: Vec<Option<Member>> = (0..me.count).map(|_| None).collect();
+            members[0] = Some(own);
+            Head { members, is_ready: false }
+        });
+        let hub = (me.index == 0 && me.part == 1).then(|| {
+            let mut parts: Vec<Option<Part>> = (0..me.parts).map(|_| None).collect();
+            let (uri, host) = (me.uri.clone(), me.host.clone());
+            parts[0] = Some(Part { link: None, uri, host, nodes: None, fenced: false, done: false });
+            Hub { parts, asking: Vec::new(), names: HashMap::new() }
+        });
+        let mut agent = Self {
+            me,
+            phase: Phase::Gathering,
+            actions: VecDeque::new(),
+            up: None,
+            head,
+            hub,
+            ranks,
+            start: None,
+            store: HashMap::new(),
+            store_bytes: 0,
+            fresh: Vec::new(),
+            fallen: Vec::new(),
+            node_store: BTreeMap::new(),
+            askers: VecDeque::new(),
+            has_told_wait: false,
+            has_told_spawn: false,
+            trouble: String::new(),
+        };
+        if agent.hub.is_none() {
+            agent.act(Action::Find { after: Duration::ZERO });
+        } else if agent.me.parts > 1 || agent.me.count > 1 {
+            agent.act(Action::Announce);
+        }
+        agent.check_gathered();
+        agent
+    }
+
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Failing { .. } | Phase::Over)
+    }
+
+    /// When to be called again although nothing happens.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        match &self.phase {
+            Phase::Gathering if !self.is_waiting_for_us() => None,
+            Phase::Gathering if !self.has_told_wait => Some(NOTICE),
+            Phase::Gathering => Some(self.me.wait.max(NOTICE)),
+            Phase::Failing { until, .. } => Some(*until),
+            Phase::Running | Phase::Over => None,
+        }
+    }
+
+    /// Whether this process watches the time until others come.
+    fn is_waiting_for_us(&self) -> bool {
+        let welcomed = self.up.as_ref().is_some_and(|up| up.host.is_some());
+        let gathered = self.head.as_ref().is_none_or(|head| head.is_ready);
+        self.hub.is_some() || !welcomed || !gathered
+    }
+
+    pub(crate) fn tick(&mut self, now: Duration) {
+        if self.due().is_none_or(|due| now < due) {
+            return;
+        }
+        match self.phase.clone() {
+            Phase::Failing { best, .. } => self.end(best),
+            Phase::Gathering if now >= self.me.wait => {
+                let why = self.missing();
+                let wait = self.me.wait.as_secs();
+                let trouble = match self.trouble.as_str() {
+                    "" => String::new(),
+                    trouble => format!(" ({trouble})"),
+                };
+                self.fail_own(
+                    now,
+                    format!(
+                        "gave up after {wait} s: {why} did not come{trouble}; start it with the same --job and --at, \
+                         or wait longer with --wait"
+                    ),
+                );
+            }
+            Phase::Gathering => {
+                self.has_told_wait = true;
+                // One process of a part is enough to say it.
+                if self.head.is_some() {
+                    let (why, wait) = (self.missing(), self.me.wait.as_secs());
+                    self.act(Action::Tell(format!("waits for {why}, for {wait} s at most")));
+                }
+            }
+            Phase::Running | Phase::Over => {}
+        }
+    }
+
+    /// Who is not there yet.
+    fn missing(&self) -> String {
+        let numbers = |missing: Vec<usize>, one: &str, more: &str| {
+            let shown: Vec<String> = missing.iter().take(8).map(ToString::to_string).collect();
+            let rest = if missing.len() > 8 { " ..." } else { "" };
+            format!("{} {}{rest}", if missing.len() == 1 { one } else { more }, shown.join(", "))
+        };
+        if let Some(head) = &self.head
+            && !head.is_ready
+        {
+            let missing: Vec<usize> = absent(&head.members).collect();
+            if !missing.is_empty() {
+                return format!(
+                    "{} of {} of part {}",
+                    numbers(missing, "process", "processes"),
+                    self.me.count,
+                    self.me.part
+                );
+            }
+        }
+        match &self.hub {
+            Some(hub) => {
+                let incomplete = |part: &Option<Part>| part.as_ref().is_none_or(|part| part.nodes.is_none());
+                let missing = (1..)
+                    .zip(&hub.parts)
+                    .filter(|(_, part)| incomplete(part))
+                    .map(|(number, _)| number)
+                    .collect();
+                numbers(missing, "part", "parts")
+            }
+            None if self.head.is_none() && self.up.is_some() => {
+                format!("the first process of part {}", self.me.part)
+            }
+            None => format!("part 1 at {}", self.me.at),
+        }
+    }
+
+    pub(crate) fn letter(&mut self, now: Duration, link: Link, letter: Letter) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        match &self.up {
+            Some(up) if up.link == link => self.take_from_above(letter),
+            _ => self.take_from_below(now, link, letter),
+        }
+    }
+
+    fn take_from_above(&mut self, letter: Letter) {
+        match letter {
+            Letter::End(failure) => self.end(failure),
+            _ if self.is_over() => {}
+            Letter::Welcome { host } => {
+                if let Some(up) = &mut self.up {
+                    up.host = Some(host);
+                }
+                self.check_gathered();
+            }
+            Letter::Head { uri } => {
+                if let Some(up) = self.up.take() {
+                    self.act(Action::Drop(up.link));
+                }
+                self.connect(uri, self.me.part);
+            }
+            Letter::World(world) if self.fits(&world) => self.begin(&world),
+            Letter::Start(start) if start.local.len() == self.ranks.len() && self.start.is_none() => {
+                self.launch(start)
+            }
+            Letter::Put(entries) => self.fallen.extend(entries),
+            Letter::Fence => {
+                let entries = std::mem::take(&mut self.fallen);
+                self.pass_fence(entries);
+            }
+            Letter::Answer(answer) => self.pass_answer(answer),
+            Letter::Done => self.finish(),
+            // Nobody sends these downwards, or not so.
+            Letter::World(_) | Letter::Start(_) | Letter::Ready { .. } | Letter::Ask(_) => {}
+        }
+    }
+
+    fn take_from_below(&mut self, now: Duration, link: Link, letter: Letter) {
+        let part = self
+            .hub
+            .as_mut()
+            .and_then(|hub| hub.parts.iter_mut().flatten().find(|part| part.link == Some(link)));
+        let member = self
+            .head
+            .as_mut()
+            .and_then(|head| head.members.iter_mut().flatten().find(|m| m.link == Some(link)));
+        let is_over = matches!(self.phase, Phase::Failing { .. } | Phase::Over);
+        let (fenced, done) = match (part, member) {
+            (Some(part), _) => {
+                if let Letter::Ready { nodes } = &letter
+                    && part.nodes.is_none()
+                    && (1..=RANKS_MAX as usize).contains(&nodes.len())
+                    && nodes.iter().all(|node| (*node as usize) < nodes.len())
+                {
+                    part.nodes = Some(nodes.clone());
+                }
+                (&mut part.fenced, &mut part.done)
+            }
+            (None, Some(member)) => (&mut member.fenced, &mut member.done),
+            // Of one who only asks for its head.
+            (None, None) => return,
+        };
+        match letter {
+            Letter::Fence if !is_over => *fenced = true,
+            Letter::Done if !is_over => *done = true,
+            _ => {}
+        }
+        match letter {
+            Letter::End(failure) => self.fail(now, failure),
+            _ if is_over => {}
+            Letter::Ready { .. } => self.check_world(),
+            Letter::Put(entries) => self.take_in(now, entries),
+            Letter::Fence => self.check_fence(now),
+            Letter::Done => {
+                self.check_done();
+                self.check_fence(now);
+            }
+            Letter::Ask(question) => self.ask(question, Asker::Link(link)),
+            // Nobody sends these upwards.
+            Letter::Welcome { .. }
+            | Letter::Head { .. }
+            | Letter::World(_)
+            | Letter::Start(_)
+            | Letter::Answer(_) => {}
+        }
+    }
+}
+
+/// Indices of what is not there.
+fn absent<T>(places: &[Option<T>]) -> impl Iterator<Item = usize> {
+    places.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests;
