@@ -110,6 +110,9 @@ const EVEN_PACKETS: f64 = 100.0;
 const EVEN_MOST: f64 = 3.0;
 /// Packets under way of a flow for whose path another one is finding out what it carries.
 const PACKETS_WAITING: u64 = 4;
+/// Part of a start-up window that the rate which was seen has to fill in a round trip. Below it the window has grown by
+/// slow start beyond what that rate explains, and slow start's pace counts.
+const HINT_FILLS: f64 = 0.9;
 /// Packets that what was told of chance losses counts for.
 const ADOPTED_PACKETS: f64 = 2_000.0;
 /// Most that all flows of a host are held to deliver, of the capacity that they go by, and of what a train has shown.
@@ -723,7 +726,7 @@ impl CongestionControl for Rate {
                 let grown = per_second(group.plan.window, self.rtt_least_us);
                 let hint = group.plan.pace as f64;
                 // What slow start paces by.
-                let all = if hint < 0.9 * grown { 2.0 * grown } else { hint };
+                let all = if hint < HINT_FILLS * grown { 2.0 * grown } else { hint };
                 Some(all).filter(|all| is_past && *all > 0.0)
             }
             (Role::Follows, _) => None,
