@@ -20,11 +20,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-from harness import mpis, process  # noqa: E402
+from measure import far
+from measure.far import RATES, ROOT, UNITS, mpis, process, quantity
 
-INSIDE = "ISTHMUS_TEST_IN_LAB"
 SECONDS = 900
 MIB = 1 << 20
 # Per collective: how many bytes must cross the link one way, by the bytes of the call and the ranks of a site.
@@ -38,13 +36,6 @@ ACROSS = {
     "gather": lambda size, half: size * half,
     "scatter": lambda size, half: size * half,
 }
-UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-RATES = {"Mbit": 1e6, "Gbit": 1e9}
-
-
-def quantity(text, units):
-    number, unit = re.fullmatch(r"([\d.]+)([A-Za-z]+)", text).groups()
-    return float(number) * units[unit]
 
 
 def library(mpi):
@@ -53,23 +44,17 @@ def library(mpi):
 
 def compile_all(mpi):
     """The library and the program. The compiler's words on failure."""
-    program = mpi.programs / "measure" / "collectives"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    for command in ([str(ROOT / "tools" / "build-collectives.sh"), mpi.name, *mpi.mpicc()],
-                    mpi.compile_command(ROOT / "tools" / "measure" / "collectives.c", program)):
-        ended = subprocess.run(command, env={**os.environ, **mpi.compile_env()}, capture_output=True, text=True)
-        if ended.returncode != 0:
-            return ended.stderr
-    return None
+    build = [str(ROOT / "tools" / "build-collectives.sh"), mpi.name, *mpi.mpicc()]
+    return far.run_compiler(mpi, build) or far.compile_program(mpi, "collectives")
 
 
 def measure(mpi, args, rtt):
     """Inside the lab: the samples, by (order, collective, bytes, who)."""
     place = mpis.Place("sites", ("a", "b"))
-    program = [str(mpi.programs / "measure" / "collectives"), str(args.repeats), str(2e3 * quantity(rtt, UNITS) + 50), *map(str, args.size)]
+    program = [str(far.program_of(mpi, "collectives")), str(args.repeats), str(2e3 * quantity(rtt, UNITS) + 50), *map(str, args.size)]
     env = {"LD_PRELOAD": str(library(mpi)), "ISTHMUS_COLLECTIVES_RATE": args.rate,
            **{name: value for name, value in os.environ.items() if name.startswith("ISTHMUS_COLLECTIVES_")},
-           **dict(setting.split("=", 1) for setting in args.set)}
+           **far.settings(args)}
     command, launch_env = mpi.command(args.ranks, program, args.transport, place, env)
     ended = process.run(command, launch_env, mpis.BUILD / "logs" / "measure-collectives" / f"{rtt}.log", SECONDS)
     samples = {}
@@ -106,14 +91,9 @@ def table(samples, args, rtt):
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rtt", nargs="+", default=["100ms", "24ms"])
-    parser.add_argument("--rate", default="1Gbit")
-    parser.add_argument("--loss", default="0")
-    parser.add_argument("--ranks", type=int, default=8, help="of both sites together: an even number")
+    far.add_options(parser)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--size", type=int, nargs="+", default=[1], metavar="MiB")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="in the environment of all ranks")
-    parser.add_argument("--mpi", choices=list(mpis.MPIS), default="mpich")
-    parser.add_argument("--transport", choices=mpis.TRANSPORTS, default="isthmus")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the samples to FILE")
     return parser
 
@@ -122,20 +102,17 @@ def main():
     parser = options()
     args = parser.parse_args()
     mpi = mpis.MPIS[args.mpi]
-    if INSIDE in os.environ:
-        rtt = os.environ[INSIDE]
+    if far.INSIDE in os.environ:
+        rtt = os.environ[far.INSIDE]
         print(json.dumps(measure(mpi, args, rtt)))
         return 0
     if args.ranks % 2 or args.ranks < 4:
         parser.error("--ranks must be even, and at least 4")
-    if why := mpi.missing() or (None if mpis.PROVIDER.exists() else f"{mpis.PROVIDER} is missing: run make build"):
+    if why := far.missing(mpi) or compile_all(mpi):
         parser.error(why)
-    if words := compile_all(mpi):
-        parser.error(words)
     found = {}
     for rtt in args.rtt:
-        lab = [str(mpis.ISTHMUS), "lab", "run", "--quiet", "--mgmt", "--rate", args.rate, "--rtt", rtt, "--loss", args.loss]
-        ended = subprocess.run([*lab, "--", sys.executable, __file__, *sys.argv[1:]], env={**os.environ, INSIDE: rtt}, stdout=subprocess.PIPE, text=True)
+        ended = far.in_lab(args, rtt, stdout=subprocess.PIPE, text=True)
         if ended.returncode != 0:
             return ended.returncode
         found[rtt] = json.loads(ended.stdout)
