@@ -106,20 +106,29 @@ pub(crate) fn call(at: &str, secret: &Secret) -> Result<String, Unanswered> {
 }
 
 fn ask(mut stream: TcpStream, secret: &Secret) -> io::Result<String> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    limit(&stream)?;
     let mut noise = secret.handshake(true)?;
-    let mut buffer = [0; MESSAGE_MAX];
-    let len = noise.write_message(&[], &mut buffer).map_err(|error| io::Error::other(error.to_string()))?;
-    let mut words = MAGIC.to_vec();
-    words.extend_from_slice(&(len as u16).to_be_bytes());
-    words.extend_from_slice(&buffer[..len]);
-    stream.write_all(&words)?;
+    let message = write_message(&mut noise, &[])?;
+    stream.write_all(&[&MAGIC[..], &message].concat())?;
     let message = read_message(&mut stream)?.ok_or(io::ErrorKind::PermissionDenied)?;
     let mut uri = [0; MESSAGE_MAX];
     let len = noise.read_message(&message, &mut uri).map_err(|_| io::ErrorKind::PermissionDenied)?;
     String::from_utf8(uri[..len].to_vec()).map_err(io::Error::other)
+}
+
+/// Neither end waits longer than [`PATIENCE`] for the other.
+fn limit(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// A message of the handshake behind its length.
+fn write_message(noise: &mut snow::HandshakeState, payload: &[u8]) -> io::Result<Vec<u8>> {
+    let mut buffer = [0; MESSAGE_MAX];
+    let len =
+        noise.write_message(payload, &mut buffer).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok([&(len as u16).to_be_bytes()[..], &buffer[..len]].concat())
 }
 
 /// None for [`DENIED`].
@@ -210,9 +219,7 @@ impl Drop for Listener {
 }
 
 fn answer(mut stream: TcpStream, secret: &Secret, uri: &str) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    limit(&stream)?;
     let mut magic = [0; MAGIC.len()];
     stream.read_exact(&mut magic)?;
     if magic != *MAGIC {
@@ -224,12 +231,7 @@ fn answer(mut stream: TcpStream, secret: &Secret, uri: &str) -> io::Result<()> {
     if noise.read_message(&message, &mut buffer).is_err() {
         return stream.write_all(&DENIED);
     }
-    let len = noise
-        .write_message(uri.as_bytes(), &mut buffer)
-        .map_err(|error| io::Error::other(error.to_string()))?;
-    let mut words = (len as u16).to_be_bytes().to_vec();
-    words.extend_from_slice(&buffer[..len]);
-    stream.write_all(&words)
+    stream.write_all(&write_message(&mut noise, uri.as_bytes())?)
 }
 
 #[cfg(test)]

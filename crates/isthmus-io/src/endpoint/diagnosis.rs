@@ -56,8 +56,7 @@ impl Endpoint {
         core.engine.state(now)
     }
 
-    /// Says what stands still, if something does; for the I/O thread, now and then.
-    /// Says when messages of peers that have left were dropped.
+    /// Warns when messages of peers that have left were dropped; for the I/O thread, now and then.
     pub(crate) fn warn_of_drops(&self) {
         let dropped = self.core_soon().map_or(0, |mut core| core.engine.take_gone_dropped());
         if dropped > 0 {
@@ -68,6 +67,7 @@ impl Endpoint {
         }
     }
 
+    /// Says what stands still, if something does; for the I/O thread, now and then.
     pub(crate) fn warn_of_stalls(&self) {
         let Stalls { after_us, next_us } = &self.stalls;
         if *after_us == 0 || self.is_closed() {
