@@ -264,7 +264,7 @@ struct Complaints(Mutex<Told>);
 #[derive(Default)]
 struct Told {
     /// When the last line was, and how many were left out since.
-    last: HashMap<IpAddr, (Instant, u64)>,
+    last: HashMap<IpAddr, Option<(Instant, u64)>>,
     others: Option<(Instant, u64)>,
 }
 
@@ -277,29 +277,17 @@ impl Complaints {
         let Told { last, others } = &mut *self.0.lock();
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < Self::PAUSE;
         if last.len() >= Self::MAX {
-            last.retain(|_, (at, _)| is_fresh(*at));
+            last.retain(|_, told| told.is_some_and(|(at, _)| is_fresh(at)));
         }
-        let has_room = last.len() < Self::MAX;
-        let mut none = None;
-        let told = match last.get_mut(&ip) {
-            Some(told) => Some(told),
-            None if has_room => none.as_mut(),
-            None => others.as_mut(),
-        };
-        let left_out = match told {
-            Some((at, left_out)) if is_fresh(*at) => {
-                *left_out += 1;
-                return None;
-            }
-            Some((_, left_out)) => *left_out,
-            None => 0,
-        };
-        if has_room || last.contains_key(&ip) {
-            last.insert(ip, (now, 0));
-        } else {
-            *others = Some((now, 0));
+        let is_known = last.contains_key(&ip) || last.len() < Self::MAX;
+        let told = if is_known { last.entry(ip).or_default() } else { others };
+        if let Some((at, left_out)) = told
+            && is_fresh(*at)
+        {
+            *left_out += 1;
+            return None;
         }
-        Some(left_out)
+        Some(told.replace((now, 0)).map_or(0, |(_, left_out)| left_out))
     }
 }
 
