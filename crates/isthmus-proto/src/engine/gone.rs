@@ -10,7 +10,7 @@ use crate::PeerId;
 use crate::memory::Memory;
 
 /// What a message costs beside its bytes. Bytes.
-const MESSAGE_COST: u64 = 512;
+pub(super) const MESSAGE_COST: u64 = 512;
 
 impl Engine {
     /// This peer has left, with messages that no receive has taken.
@@ -44,11 +44,11 @@ impl Engine {
         }
     }
 
-    /// Of what a peer held that may have left, so much is free: bytes of a message, or with 0 the message itself.
+    /// So many bytes are free that a peer held. Nothing happens unless it has left.
     pub(super) fn free_of_gone(&mut self, peer: PeerId, bytes: u64) {
         let connection = self.peers[peer.0 as usize].connection.as_mut();
         let Some(trouble) = connection.and_then(|connection| connection.trouble.get_mut()) else { return };
-        let less = if bytes == 0 { MESSAGE_COST } else { bytes }.min(trouble.holds);
+        let less = bytes.min(trouble.holds);
         trouble.holds -= less;
         self.gone_hold -= less;
     }

@@ -3,6 +3,7 @@
 use isthmus_wire::frame::{self, flags};
 
 use super::Engine;
+use super::gone::MESSAGE_COST;
 use super::lanes::PeerFault;
 use super::state::{Connection, Early, Inbound, Owner, Sender, Stage, Target};
 use crate::matching::Posted;
@@ -220,7 +221,7 @@ impl Engine {
         if matches!(inbound.stage, Stage::Unexpected) {
             let peer = inbound.peer;
             self.connection(peer).unmatched -= 1;
-            self.free_of_gone(peer, 0);
+            self.free_of_gone(peer, MESSAGE_COST);
         }
     }
 

@@ -675,9 +675,7 @@ impl Engine {
         let granted = inbound.granted.as_mut().map(|granted| granted.take_parts());
         for (_, bytes) in std::mem::take(&mut inbound.parts) {
             self.connection(peer).held -= bytes.len() as u64;
-            if !bytes.is_empty() {
-                self.free_of_gone(peer, bytes.len() as u64);
-            }
+            self.free_of_gone(peer, bytes.len() as u64);
             self.pool.give(bytes);
         }
         if let Some(parts) = granted {
