@@ -29,6 +29,11 @@ impl Rate {
         self.group.map_or(1.0, |group| group.share)
     }
 
+    /// The group, while this flow follows and the leader does not know the path's capacity yet.
+    pub(super) fn begins_among(&self) -> Option<&Group> {
+        self.group.as_ref().filter(|group| self.role == Role::Follows && group.plan.capacity == 0)
+    }
+
     /// What the others have under way. Bytes (wire).
     pub(super) fn others_in_flight(&self) -> u64 {
         self.group.map_or(0, |group| group.others_in_flight)

@@ -677,10 +677,10 @@ impl CongestionControl for Rate {
             let most = if is_short(sample.rtt_least_us) { self.slack_us() } else { 0 };
             self.back_us = ((7 * self.back_us + back) / 8).min(most);
         }
-        match (self.role, &self.group) {
-            (Role::Follows, Some(group)) if group.plan.capacity == 0 => self.on_start_of_all(sample),
-            (Role::Follows, _) => {}
-            _ => self.on_sample(sample),
+        if self.role != Role::Follows {
+            self.on_sample(sample);
+        } else if self.begins_among().is_some() {
+            self.on_start_of_all(sample);
         }
     }
 
@@ -690,12 +690,12 @@ impl CongestionControl for Rate {
     }
 
     fn window_bytes(&self) -> u64 {
+        if let Some(group) = self.begins_among() {
+            // The leader measures the path, and goes first.
+            let left = group.plan.window.saturating_sub(group.others_in_flight);
+            return left.max(PACKETS_WAITING * self.packet_bytes);
+        }
         match (self.role, &self.group) {
-            (Role::Follows, Some(group)) if group.plan.capacity == 0 => {
-                // Somebody is finding out what there is, and goes first.
-                let left = group.plan.window.saturating_sub(group.others_in_flight);
-                left.max(PACKETS_WAITING * self.packet_bytes)
-            }
             (Role::Follows, Some(group)) => self.part_of_window(group.plan.window as f64),
             _ if matches!(self.phase, Phase::Start) => self.window_of_all() as u64,
             _ => self.part_of_window(self.window_of_all()),
@@ -720,17 +720,15 @@ impl CongestionControl for Rate {
 
     fn pace_after(&self, in_flight: u64) -> u64 {
         // The burst that tells the rate goes first; what follows is not to overflow a queue.
-        let all = match (self.role, &self.group) {
-            (Role::Follows, Some(group)) if group.plan.capacity == 0 => {
-                let is_past = in_flight + group.others_in_flight > self.first_window();
-                let grown = per_second(group.plan.window, self.rtt_least_us);
-                let hint = group.plan.pace as f64;
-                // What slow start paces by.
-                let all = if hint < HINT_FILLS * grown { 2.0 * grown } else { hint };
-                Some(all).filter(|all| is_past && *all > 0.0)
-            }
-            (Role::Follows, _) => None,
-            _ => Some(self.hint).filter(|_| self.is_past_burst(in_flight)),
+        let all = if let Some(group) = self.begins_among() {
+            let is_past = in_flight + group.others_in_flight > self.first_window();
+            let grown = per_second(group.plan.window, self.rtt_least_us);
+            let hint = group.plan.pace as f64;
+            // Slow start paces at twice the window in a round trip.
+            let all = if hint < HINT_FILLS * grown { 2.0 * grown } else { hint };
+            Some(all).filter(|all| is_past && *all > 0.0)
+        } else {
+            Some(self.hint).filter(|_| self.role != Role::Follows && self.is_past_burst(in_flight))
         };
         all.map_or(self.pace(), |all| ((all * self.own_share()) as u64).min(self.pace()).max(1))
     }
@@ -744,11 +742,9 @@ impl CongestionControl for Rate {
     }
 
     fn claim(&self, in_flight: u64, waiting: u64) -> u64 {
-        let begins = match (self.role, &self.group) {
-            (Role::Follows, Some(group)) => group.plan.capacity == 0,
-            _ => matches!(self.phase, Phase::Start) && !self.is_past_burst(in_flight),
-        };
-        // What goes at once would come as a surprise to the others.
+        let measures = self.role != Role::Follows && matches!(self.phase, Phase::Start);
+        let begins = self.begins_among().is_some() || measures && !self.is_past_burst(in_flight);
+        // The others must know of a flight before it leaves at once.
         if begins { (in_flight + waiting).min(self.window_bytes()).max(in_flight) } else { in_flight }
     }
 

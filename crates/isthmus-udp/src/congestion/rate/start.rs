@@ -44,7 +44,7 @@ impl Rate {
         }
     }
 
-    /// Start-up of one who waits for another's plan: what arrives tells it as much, should it plan next.
+    /// Start-up of a flow that follows. It learns from what arrives, for it may lead next.
     pub(super) fn on_start_of_all(&mut self, sample: &AckSample) {
         self.round.note(sample, 3 * self.queue_us(), self.delivered());
         self.watch_queue(sample);
@@ -69,7 +69,7 @@ impl Rate {
         if empty || self.round.lost == 0 && held_up {
             self.queued = self.queued.min(1);
         }
-        // What others delivered is counted by the clock, in which there was a pause.
+        // The others' deliveries are divided by the time since the train began, which a pause would lengthen.
         let paused = sample.resumed && self.by_others(&self.train) > 0;
         if self.queued < 2 || paused {
             self.train = Round::default();
@@ -108,9 +108,9 @@ impl Rate {
         }
     }
 
-    /// What flows of the host delivered together, each of them too little to tell anything: the next who leads, and all,
-    /// begin with it. Behind a queue that is at least the bottleneck's rate; where there was none, twice as much may be
-    /// under way the next time (slow start, RFC 5681).
+    /// Learns from what all flows of the host delivered together, though each delivered too little to tell the path's rate.
+    /// The next leader, and so all flows, begin with it. Behind a queue it is a lower bound of the bottleneck's rate. Where
+    /// no queue stood, the window doubles (slow start, RFC 5681).
     fn learn_of_others(&mut self, sample: &AckSample) {
         if self.group.is_none() {
             return;
@@ -142,10 +142,10 @@ impl Rate {
             self.train = Round::default();
             return;
         }
-        // What flows that are planned for together have delivered before, the path carries, whoever's packets came between
-        // this one's meanwhile.
+        // The path carries what the flows of the group delivered before, also if packets of others came between this
+        // flow's meanwhile.
         let shared = self.group.is_some_and(|group| group.count > 1);
-        // Of what none of them has seen all, more may be there.
+        // No flow saw all of the path, so it may carry more.
         self.unsure = shared && rate >= self.hint;
         let rate = if shared && !starved { rate.max(self.hint) } else { rate };
         // Who comes while another's queue overflows sees next to nothing arrive.
