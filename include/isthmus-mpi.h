@@ -1,12 +1,15 @@
 /*
  * isthmus-mpi.h: files and arrays from one running MPI application to another.
  *
- * Two applications couple (isthmus_mpi_accept, isthmus_mpi_connect; or isthmus_mpi_couple
- * over an inter-communicator that there is already). Then one calls isthmus_mpi_send_...
+ * Two applications couple: isthmus_couple, whatever their MPIs; isthmus_mpi_accept and
+ * isthmus_mpi_connect by what one MPI has for it; or isthmus_mpi_couple over an inter-communicator
+ * that there is already. Then one calls isthmus_mpi_send_...
  * and the other isthmus_mpi_receive_..., in the same order on both sides. With as many
  * ranks on both sides rank i sends to rank i; else to those whose share it holds.
  *
- * All calls are collective over the communicator of their side, and return on all ranks of
+ * Besides, each rank sends messages to ranks of the other side (isthmus_mpi_send).
+ *
+ * All calls but those for messages are collective over the communicator of their side, and return on all ranks of
  * both sides the same status, with the same text in isthmus_mpi_last_error(). A killed or
  * unreachable partner is told when the MPI's provider gives it up (`peer_timeout`).
  *
@@ -126,6 +129,26 @@ typedef struct isthmus_mpi_coupling isthmus_mpi_coupling;
 int isthmus_mpi_accept(MPI_Comm comm, const char *port, isthmus_mpi_coupling **coupling);
 int isthmus_mpi_connect(MPI_Comm comm, const char *port, double patience, isthmus_mpi_coupling **coupling);
 
+/*
+ * Couples this application with another of any MPI: neither MPI knows of it. One side is part 1, the other part 2,
+ * and both name the same place. Significant at rank 0:
+ *   `at` "file:PATH"  part 1 writes its address to PATH, readable by its owner only, and part 2 waits for that file;
+ *        "router:isthmus://AS.SUBNET/IP:PORT/NAME"  part 1 publishes its address under NAME at this router of its own
+ *                     AS (docs/router.md), and part 2 looks it up there;
+ *        "HOST:PORT"  part 1's rank 0 listens there, and tells its address to holders of the secret;
+ *        "env:NAME"   what the environment variable NAME has, in one of these forms;
+ *        NULL         part 1 only: a line on standard error has its address, "isthmus://...";
+ *        "isthmus://..."  part 2 only: that address;
+ *   `part` 1 or 2;
+ *   `secret`  path of a file that only its owner can read, the same at both sides, for HOST:PORT; else NULL;
+ *   `patience` how long to wait for the other side, in seconds; 0: 60.
+ * Each rank opens an endpoint (isthmus.h) on the best device of its configuration, and connects to ranks of the other
+ * side when it first has to do with them; through routers where the configuration has some. All calls below take
+ * such a coupling as any other. ISTHMUS_MPI_COUPLING: nobody came, or not with this secret.
+ */
+int isthmus_couple(MPI_Comm comm, const char *at, int part, const char *secret, double patience,
+                   isthmus_mpi_coupling **coupling);
+
 /* The same over an inter-communicator, whose local group is `comm`'s. It is duplicated. */
 int isthmus_mpi_couple(MPI_Comm comm, MPI_Comm other, isthmus_mpi_coupling **coupling);
 
@@ -150,16 +173,43 @@ int isthmus_mpi_send_array(isthmus_mpi_coupling *coupling, const void *data, int
 int isthmus_mpi_receive_array(isthmus_mpi_coupling *coupling, void *data, int64_t bytes,
                               const struct isthmus_mpi_options *options, struct isthmus_mpi_report *report);
 
+/*
+ * Messages from rank to rank of the two sides, over any coupling. They are not collective: what fails, fails at this
+ * rank. Those of one rank with one tag arrive in the order of sending. Tags are 0 to 32767. A message of up to 16 KiB
+ * is sent at once, as far as the receiver has room for it; a longer one when it is received, from the sender's memory
+ * to the receiver's without a copy. Messages and the collective calls above do not meet.
+ *
+ * ISTHMUS_MPI_LOST: that rank is gone. ISTHMUS_MPI_MISMATCH: the message is longer than `room`; it is lost.
+ */
+typedef struct isthmus_mpi_request isthmus_mpi_request;
+int isthmus_mpi_send(isthmus_mpi_coupling *coupling, const void *data, int64_t bytes, int rank, int tag);
+/* `bytes`, which may be NULL, gets the length of the message. */
+int isthmus_mpi_receive(isthmus_mpi_coupling *coupling, void *data, int64_t room, int rank, int tag, int64_t *bytes);
+
+/* The same without waiting: the memory belongs to the library until wait or test say that the message has ended. Then
+ * *request is NULL. Messages advance while this rank is in a call of this library. Every request is to be ended
+ * before the end of the coupling. */
+int isthmus_mpi_isend(isthmus_mpi_coupling *coupling, const void *data, int64_t bytes, int rank, int tag,
+                      isthmus_mpi_request **request);
+int isthmus_mpi_ireceive(isthmus_mpi_coupling *coupling, void *data, int64_t room, int rank, int tag,
+                         isthmus_mpi_request **request);
+int isthmus_mpi_wait(isthmus_mpi_request **request, int64_t *bytes);
+int isthmus_mpi_test(isthmus_mpi_request **request, int *done, int64_t *bytes);
+
 /* What the last call that failed says of it; "" if none did. Valid until the next call. */
 const char *isthmus_mpi_last_error(void);
 
-/* Ranks of the other side. */
+/* Ranks of the other side; this rank, and the ranks of its own. */
 int isthmus_mpi_remote_ranks(const isthmus_mpi_coupling *coupling);
+int isthmus_mpi_rank(const isthmus_mpi_coupling *coupling);
+int isthmus_mpi_ranks(const isthmus_mpi_coupling *coupling);
 
 /* The same with communicators as Fortran names them, for Fortran and Python. */
 int isthmus_mpi_accept_f(int32_t comm, const char *port, isthmus_mpi_coupling **coupling);
 int isthmus_mpi_connect_f(int32_t comm, const char *port, double patience, isthmus_mpi_coupling **coupling);
 int isthmus_mpi_couple_f(int32_t comm, int32_t other, isthmus_mpi_coupling **coupling);
+int isthmus_couple_f(int32_t comm, const char *at, int part, const char *secret, double patience,
+                     isthmus_mpi_coupling **coupling);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -386,6 +386,24 @@ int isthmus_withdraw(isthmus_name published);
  * the way goes by the routers that the configuration has. ISTHMUS_TIMED_OUT: nobody has published it. */
 int isthmus_look_up(const char *place, const char *name, uint64_t patience_us, char *text, size_t len);
 
+/* Announces an endpoint's address (isthmus_uri) at a meeting place, until isthmus_withdraw or the end of this
+ * process. `at` is one of
+ *   "file:PATH"  a file that both programs see; only its owner can read it
+ *   "router:isthmus://AS.SUBNET/IP:PORT/NAME"  a name at a router, as isthmus_publish has it
+ *   "HOST:PORT"  this program listens there, and tells the address to holders of the secret
+ *   an address that isthmus_uri gives: nothing is announced
+ * `secret` is the path of a file that only its owner can read, for HOST:PORT; else null. Returns
+ * ISTHMUS_INVALID for a wrong place or secret, ISTHMUS_SYSTEM where it cannot be announced there. */
+int isthmus_announce(const char *at, const char *secret, const char *uri, isthmus_name *announced);
+
+/* Finds the address that a program announces at a meeting place, now or until patience_us have passed. The
+ * address and a NUL go to `uri`, which has room for `len` bytes; ISTHMUS_URI_MAX are enough. One look at a
+ * router or host may take 5 s, also where the patience is shorter. Of a program that was killed the file is
+ * left: whether anybody is at the address, isthmus_connect tells. Returns ISTHMUS_INVALID for a wrong place or
+ * secret, ISTHMUS_TIMED_OUT where nobody announced, ISTHMUS_REJECTED where waiting does not help, such as for
+ * another secret. */
+int isthmus_find(const char *at, const char *secret, uint64_t patience_us, char *uri, size_t len);
+
 /* What a status means, in general. Never null. */
 const char *isthmus_strerror(int status);
 

@@ -181,11 +181,9 @@ static void send_both(struct transfer *t, int index, int64_t length, int64_t dig
     record->offset = slot->offset;
     record->trouble = slot->trouble;
     slot->pending = 2;
-    remember(t, MPI_Isend(slot->memory, (int)length, MPI_BYTE, slot->stream->partner, tag, t->c->other,
-                          &t->requests[2 * index]));
+    remember(t, exchange_send(t->c, slot->memory, length, slot->stream->partner, tag, &t->requests[2 * index]));
     if (!t->lost)
-        remember(t, MPI_Isend(record, bytes, MPI_BYTE, slot->stream->partner, tag + 1, t->c->other,
-                              &t->requests[2 * index + 1]));
+        remember(t, exchange_send(t->c, record, bytes, slot->stream->partner, tag + 1, &t->requests[2 * index + 1]));
 }
 
 static void send_slot(struct transfer *t, int index)
@@ -251,11 +249,10 @@ static void begin_receive(struct transfer *t, int index)
     int tag = tag_of(slot);
     slot->pending = 2;
     slot->received = 0;
-    remember(t, MPI_Irecv(slot->memory, (int)slot->length, MPI_BYTE, slot->stream->partner, tag, t->c->other,
-                          &t->requests[2 * index]));
+    remember(t, exchange_receive(t->c, slot->memory, slot->length, slot->stream->partner, tag, &t->requests[2 * index]));
     if (!t->lost)
-        remember(t, MPI_Irecv(&slot->record, sizeof slot->record, MPI_BYTE, slot->stream->partner, tag + 1, t->c->other,
-                              &t->requests[2 * index + 1]));
+        remember(t, exchange_receive(t->c, &slot->record, sizeof slot->record, slot->stream->partner, tag + 1,
+                                     &t->requests[2 * index + 1]));
 }
 
 // Nothing follows on the stream: what was posted for it is taken back.
@@ -401,10 +398,17 @@ static void on_message(struct transfer *t, int request, const MPI_Status *status
         take_piece(t, request / 2);
 }
 
+// Whether a request is of a message to the other side or from there.
+static int is_exchanged(const struct transfer *t, int request)
+{
+    return request < 2 * t->count || request == word_request(t);
+}
+
 // Takes what came to an end. Returns how much.
 static int take_ended(struct transfer *t)
 {
     int count = 0, all = requests_of(t);
+    exchange_turn(t->c);
     int error = MPI_Testsome(all, t->requests, &count, t->ended, t->statuses);
     if (count == MPI_UNDEFINED)
         return 0;
@@ -414,6 +418,8 @@ static int take_ended(struct transfer *t)
     }
     for (int i = 0; i < count; i++) {
         int request = t->ended[i], of = error == MPI_ERR_IN_STATUS ? t->statuses[i].MPI_ERROR : MPI_SUCCESS;
+        if (of == MPI_SUCCESS && is_exchanged(t, request))
+            of = t->c->exchange->error(t->c, &t->statuses[i]);
         if (request >= 2 * t->count && request < 3 * t->count)
             on_file(t, request - 2 * t->count, &t->statuses[i], of);
         else if (of != MPI_SUCCESS)

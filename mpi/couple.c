@@ -151,7 +151,7 @@ static void find_port(struct meeting *meeting, double patience)
 
 // A message each way between ranks that will have pieces for each other: their connections are made
 // now, by an empty one; by one of some length they get up to speed.
-static int meet_partners(const struct isthmus_mpi_coupling *c, int room, int bytes)
+static int meet_partners(struct isthmus_mpi_coupling *c, int room, int bytes)
 {
     struct stream *streams = calloc((size_t)c->remote, sizeof *streams);
     MPI_Request *requests = calloc(2 * (size_t)c->remote, sizeof(MPI_Request));
@@ -161,12 +161,12 @@ static int meet_partners(const struct isthmus_mpi_coupling *c, int room, int byt
     for (int i = 0; i < 2 * count; i++)
         requests[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < count && error == MPI_SUCCESS; i++) {
-        error = MPI_Irecv(c->memory, room, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i]);
+        error = exchange_receive(c, c->memory, room, streams[i].partner, TAG_PING, &requests[2 * i]);
         if (error == MPI_SUCCESS)
-            error = MPI_Isend(c->memory + room, bytes, MPI_BYTE, streams[i].partner, TAG_PING, c->other, &requests[2 * i + 1]);
+            error = exchange_send(c, c->memory + room, bytes, streams[i].partner, TAG_PING, &requests[2 * i + 1]);
     }
     for (int i = 0; i < 2 * count && error == MPI_SUCCESS; i++)
-        error = await(&requests[i]);
+        error = exchange_await(c, &requests[i]);
     free(streams);
     free(requests);
     return error;
@@ -182,15 +182,15 @@ static int measure_path(struct isthmus_mpi_coupling *c)
     for (int i = 0; i < 3 && error == MPI_SUCCESS; i++) {
         if (i == 1)
             began = now_s();
-        error = MPI_Irecv(NULL, 0, MPI_BYTE, 0, TAG_PING, c->other, &receive);
+        error = exchange_receive(c, NULL, 0, 0, TAG_PING, &receive);
         if (error == MPI_SUCCESS)
-            error = MPI_Isend(NULL, 0, MPI_BYTE, 0, TAG_PING, c->other, &sends[i]);
+            error = exchange_send(c, NULL, 0, 0, TAG_PING, &sends[i]);
         if (error == MPI_SUCCESS)
-            error = await(&receive);
+            error = exchange_await(c, &receive);
     }
     c->rtt_s = now_s() - began;
     for (int i = 0; i < 3 && error == MPI_SUCCESS; i++)
-        error = await(&sends[i]);
+        error = exchange_await(c, &sends[i]);
     return error;
 }
 
@@ -212,8 +212,10 @@ static int are_well(struct isthmus_mpi_coupling *c, int error, struct trouble *f
 {
     struct trouble trouble = {0};
     int any, failed = error != MPI_SUCCESS ? c->rank : c->ranks;
-    if (error != MPI_SUCCESS)
-        note_coupling(&trouble, error, "the other application was lost while it coupled");
+    if (error != MPI_SUCCESS) {
+        c->exchange->explain(c, error, &trouble, "the other application was lost while it coupled");
+        trouble.code = ISTHMUS_MPI_COUPLING;
+    }
     MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MIN, c->local);
     if (any == c->ranks)
         return 1;
@@ -222,13 +224,21 @@ static int are_well(struct isthmus_mpi_coupling *c, int error, struct trouble *f
     return 0;
 }
 
-static int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling)
+// Of an inter-communicator.
+static int settle_mpi(struct isthmus_mpi_coupling *c)
 {
-    struct trouble trouble = {0};
     MPI_Comm_set_errhandler(c->other, MPI_ERRORS_RETURN);
     MPI_Comm_remote_size(c->other, &c->remote);
+    return MPI_Comm_dup(c->other, &c->talk);
+}
+
+int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling)
+{
+    struct trouble trouble = {0};
+    int error = c->other == MPI_COMM_NULL ? MPI_SUCCESS : settle_mpi(c), well;
     warm_memory(c);
-    int error = meet_partners(c, 0, 0), well;
+    if (error == MPI_SUCCESS)
+        error = meet_partners(c, 0, 0);
     if (error == MPI_SUCCESS && c->rank == 0)
         error = measure_path(c);
     well = are_well(c, error, &trouble);
@@ -245,12 +255,13 @@ static int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **couplin
     return tell(&trouble);
 }
 
-static struct isthmus_mpi_coupling *new_coupling(MPI_Comm comm)
+struct isthmus_mpi_coupling *new_coupling(MPI_Comm comm)
 {
     struct isthmus_mpi_coupling *c = calloc(1, sizeof *c);
     if (!c)
         MPI_Abort(comm, ISTHMUS_MPI_MEMORY);
-    c->other = MPI_COMM_NULL;
+    c->exchange = &over_mpi;
+    c->other = c->talk = MPI_COMM_NULL;
     MPI_Comm_dup(comm, &c->local);
     MPI_Comm_rank(c->local, &c->rank);
     MPI_Comm_size(c->local, &c->ranks);
@@ -300,7 +311,7 @@ static int come_together(MPI_Comm comm, int accepts, const char *port, double pa
     return settle(c, coupling);
 }
 
-static int refuse(const char *why)
+int refuse(const char *why)
 {
     struct trouble trouble = {0};
     note(&trouble, ISTHMUS_MPI_INVALID, "%s", why);
@@ -352,9 +363,7 @@ int isthmus_mpi_uncouple(isthmus_mpi_coupling *coupling)
         return refuse("no coupling");
     struct handlers handlers;
     return_errors(&handlers);
-    // Of a lost application there is nobody to part from.
-    if (!coupling->lost && coupling->other != MPI_COMM_NULL)
-        error = coupling->disconnects ? MPI_Comm_disconnect(&coupling->other) : MPI_Comm_free(&coupling->other);
+    error = coupling->exchange->end(coupling);
     restore_errors(&handlers);
     if (error != MPI_SUCCESS)
         note_coupling(&trouble, error, "the other application was lost at the end");

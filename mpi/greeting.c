@@ -49,28 +49,24 @@ static struct word first_word(const struct transfer *t)
 // ready: so what cannot go together leaves nothing under way, and receives are posted in time.
 void greet(struct transfer *t, const struct share *shares, int64_t *counts, struct word *heard)
 {
-    const struct isthmus_mpi_coupling *c = t->c;
+    struct isthmus_mpi_coupling *c = t->c;
     int error = MPI_SUCCESS;
     struct greeting *said = t->said;
-    MPI_Request in;
     *heard = (struct word){0};
     if (c->rank == 0) {
         said->word = first_word(t);
         for (int i = 0; i < c->ranks; i++)
             said->counts[i] = shares[i].bytes;
-        error = MPI_Isend(&said->word, sizeof said->word, MPI_BYTE, 0, TAG_WORD, c->other, &said->requests[0]);
+        error = exchange_send(c, &said->word, sizeof said->word, 0, TAG_WORD, &said->requests[0]);
         if (t->what == KIND_ARRAY && error == MPI_SUCCESS)
-            error = MPI_Isend(said->counts, c->ranks, MPI_INT64_T, 0, TAG_COUNTS, c->other, &said->requests[1]);
+            error = exchange_send(c, said->counts, c->ranks * (int64_t)sizeof *counts, 0, TAG_COUNTS, &said->requests[1]);
         if (error == MPI_SUCCESS)
-            error = MPI_Irecv(heard, sizeof *heard, MPI_BYTE, 0, TAG_WORD, c->other, &in);
-        if (error == MPI_SUCCESS)
-            error = await(&in);
+            error = exchange_hear(c, heard, sizeof *heard, 0, TAG_WORD);
         if (error == MPI_SUCCESS && heard->what == KIND_ARRAY && heard->ranks == c->remote)
-            error = MPI_Recv(counts, c->remote, MPI_INT64_T, 0, TAG_COUNTS, c->other, MPI_STATUS_IGNORE);
+            error = exchange_hear(c, counts, c->remote * (int64_t)sizeof *counts, 0, TAG_COUNTS);
         if (error != MPI_SUCCESS) {
             heard->kind = DONE;
-            note_mpi(&heard->trouble, error, "the other application is lost");
-            heard->trouble.code = ISTHMUS_MPI_LOST;
+            note_lost(c, error, &heard->trouble);
         }
     }
     // What ranks 0 said, all go by.
@@ -108,7 +104,7 @@ int is_on(struct transfer *t, const struct word *heard)
 void end_greeting(struct transfer *t)
 {
     for (int i = 0; i < 2 && !t->c->lost; i++)
-        if (await(&t->said->requests[i]) != MPI_SUCCESS)
+        if (exchange_await(t->c, &t->said->requests[i]) != MPI_SUCCESS)
             t->c->lost = 1;
     if (!t->c->lost)
         free(t->said);

@@ -1,6 +1,8 @@
 // What the files of this folder share.
 //
-//   couple.c    two applications come together, and part
+//   couple.c    two applications come together by their MPI, and part; meet.c without a common MPI
+//   exchange.c  messages between the two sides, whatever carries them; link.c, matching.c by the substrate
+//   messages.c  messages of the program
 //   calls.c     what programs call
 //   transfer.c  a transfer, from the opening to the report; greeting.c what both sides say first
 //   blocks.c    the loop that moves blocks; words.c what is said meanwhile
@@ -12,6 +14,7 @@
 #ifndef ISTHMUS_MPI_INTERNAL_H
 #define ISTHMUS_MPI_INTERNAL_H
 
+#include "exchange.h"
 #include "isthmus-mpi.h"
 
 #include <limits.h>
@@ -62,8 +65,12 @@ struct handlers {
 void return_errors(struct handlers *before);
 void restore_errors(struct handlers *before);
 
+struct link;
 struct isthmus_mpi_coupling {
-    MPI_Comm local, other;
+    const struct exchange *exchange;
+    MPI_Comm local;
+    MPI_Comm other, talk; // of over_mpi; talk has the program's messages
+    struct link *link;    // of over_link
     int rank, ranks, remote;
     int disconnects; // the inter-communicator is of two jobs
     int lost;
@@ -118,6 +125,13 @@ struct got {
     int64_t index;
     uint8_t digest[DIGEST_LEN];
 };
+
+// --- couple --------------------------------------------------------------------
+
+int refuse(const char *why);
+struct isthmus_mpi_coupling *new_coupling(MPI_Comm comm);
+// The last part of coupling, when messages can go.
+int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling);
 
 // --- plan ----------------------------------------------------------------------
 

@@ -78,16 +78,11 @@ int agree_on_had(struct transfer *t)
         MPI_Iallreduce(MPI_IN_PLACE, t->have, (int)bytes, MPI_BYTE, MPI_BOR, c->local, &request);
         await(&request);
     }
-    if (c->rank == 0) {
-        error = t->sends ? MPI_Irecv(t->have, (int)bytes, MPI_BYTE, 0, TAG_HAD, c->other, &request)
-                         : MPI_Isend(t->have, (int)bytes, MPI_BYTE, 0, TAG_HAD, c->other, &request);
-        if (error == MPI_SUCCESS)
-            error = await(&request);
-    }
+    if (c->rank == 0)
+        error = t->sends ? exchange_hear(c, t->have, bytes, 0, TAG_HAD) : exchange_say(c, t->have, bytes, 0, TAG_HAD);
     bcast(t, &error, sizeof error, 0);
     if (error != MPI_SUCCESS) {
-        note_mpi(&t->trouble, error, "the other application is lost");
-        t->trouble.code = ISTHMUS_MPI_LOST;
+        note_lost(c, error, &t->trouble);
         c->lost = 1;
         t->have = NULL; // the MPI's
         return 0;

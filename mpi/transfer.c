@@ -303,6 +303,10 @@ int transfer(struct transfer *t, struct opening *opening, int64_t bytes, struct 
     else
         t->verdict.seconds = now_s() - t->began;
     end_greeting(t);
+    if (c->lost)
+        c->exchange->abandon(c);
+    else
+        c->exchange->flush(c);
     c->serial++;
     *report = (struct isthmus_mpi_report){.bytes = t->bytes, .block = t->piece, .seconds = t->verdict.seconds,
                                           .sent_seconds = t->verdict.sent_seconds, .resumed = t->resumed,

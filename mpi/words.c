@@ -42,6 +42,7 @@ struct word word_of(const struct transfer *t, int kind)
 // Nothing more is said to the other side. Memory that the MPI may still write to is left to it.
 static void abandon(struct transfer *t)
 {
+    int ours = t->c->exchange->abandon(t->c);
     t->lost = t->c->lost = t->stopped = 1;
     for (int i = 0; i <= word_request(t); i++) {
         int is_file = i >= 2 * t->count && i < 3 * t->count, receives = i == word_request(t) || (!t->sends && !is_file);
@@ -55,8 +56,10 @@ static void abandon(struct transfer *t)
             MPI_Cancel(&t->requests[i]);
         MPI_Request_free(&t->requests[i]);
     }
-    t->c->memory = NULL;
-    t->c->memory_len = 0;
+    if (!ours) {
+        t->c->memory = NULL;
+        t->c->memory_len = 0;
+    }
     t->open = t->active = 0;
 }
 
@@ -66,8 +69,7 @@ void lose(struct transfer *t, int error)
     struct trouble trouble = {0};
     if (t->lost)
         return;
-    note_mpi(&trouble, error, "the other application is lost");
-    trouble.code = ISTHMUS_MPI_LOST;
+    note_lost(t->c, error, &trouble);
     fail(t, &trouble, t->c->rank);
 }
 
@@ -88,7 +90,7 @@ static void stop_others(struct transfer *t)
         word.trouble = t->trouble;
     if (t->sends)
         tell_ranks(t, &word);
-    else if (!t->lost && MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, t->c->other) != MPI_SUCCESS)
+    else if (!t->lost && exchange_say(t->c, &word, sizeof word, 0, TAG_WORD) != MPI_SUCCESS)
         lose(t, MPI_ERR_OTHER);
 }
 
@@ -131,8 +133,7 @@ void words_listen(struct transfer *t)
 
 void other_listen(struct transfer *t)
 {
-    int error = MPI_Irecv(&t->from_other, sizeof t->from_other, MPI_BYTE, 0, TAG_WORD, t->c->other,
-                          &t->requests[word_request(t)]);
+    int error = exchange_receive(t->c, &t->from_other, sizeof t->from_other, 0, TAG_WORD, &t->requests[word_request(t)]);
     if (error != MPI_SUCCESS)
         lose(t, error);
 }
@@ -242,7 +243,7 @@ static void conclude(struct transfer *t)
                              (uint64_t)t->block, word.digest);
     word.seconds = now_s() - t->began;
     t->verdict = word;
-    if (!t->lost && MPI_Send(&word, sizeof word, MPI_BYTE, 0, TAG_WORD, t->c->other) != MPI_SUCCESS)
+    if (!t->lost && exchange_say(t->c, &word, sizeof word, 0, TAG_WORD) != MPI_SUCCESS)
         lose(t, MPI_ERR_OTHER);
     t->verdict.lost = t->lost;
     if (t->lost)

@@ -2,6 +2,7 @@
 // be had without killing anybody.
 //   mover split FOLDER SENDERS        one job, whose first ranks send to the others
 //   mover accept|connect FOLDER       two jobs; the accepting one receives
+//   mover part1|part2 FOLDER          two jobs of any MPIs, which isthmus_couple joins; part 1 receives
 // All data is checked; so is that all ranks of a side are told the same, and in one job
 // that both sides are. After every failure a file goes, as if nothing had been.
 #include "../mpi/check.h"
@@ -572,14 +573,25 @@ static void couple_jobs(void)
     CHECK(status == 0, "%s", isthmus_mpi_last_error());
 }
 
+// Two jobs of any MPIs.
+static void couple_parts(void)
+{
+    char at[4096];
+    side = MPI_COMM_WORLD;
+    snprintf(at, sizeof at, "file:%s/at", folder);
+    CHECK(isthmus_couple(side, at, sends ? 2 : 1, NULL, 60, &coupling) == 0, "%s", isthmus_mpi_last_error());
+}
+
 int main(int argc, char **argv)
 {
     start(&argc, &argv, "mover");
-    CHECK(argc >= 3, "usage: mover split|accept|connect FOLDER [SENDERS]");
-    sends = strcmp(argv[1], "connect") == 0;
+    CHECK(argc >= 3, "usage: mover split|accept|connect|part1|part2 FOLDER [SENDERS]");
+    sends = strcmp(argv[1], "connect") == 0 || strcmp(argv[1], "part2") == 0;
     snprintf(folder, sizeof folder, "%s", argv[2]);
     if (strcmp(argv[1], "split") == 0)
         couple_within((int)argument(argc, argv, 3, (size_t)world_size / 2));
+    else if (strncmp(argv[1], "part", 4) == 0)
+        couple_parts();
     else
         couple_jobs();
     MPI_Comm_rank(side, &rank);

@@ -11,17 +11,15 @@
 mod agent;
 mod failure;
 mod letter;
-mod meeting;
 mod nodes;
 mod place;
 pub mod pmi;
 mod ranks;
 mod run;
-mod secret;
 
 pub use failure::{Ended, Failure};
 pub use letter::{JOB_MAX, PARTS_MAX, RANKS_MAX, Start};
-pub use meeting::At;
+pub use isthmus_substrate::meeting::At;
 pub use place::{Place, Wrong};
 pub use ranks::become_rank;
 pub use run::{Options, RunError, run};

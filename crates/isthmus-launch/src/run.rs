@@ -12,13 +12,13 @@ use isthmus_substrate::{
     ConnectOptions, Connection, Endpoint, EndpointOptions, Error, Event, Failure, Level, SendOptions,
     Substrate,
 };
+use isthmus_substrate::meeting::{Announced, At, Meeting, NotFound};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::agent::{Action, Agent, Link, Me};
 use crate::letter::{Hello, LETTER_MAX, Start, decode, encode};
-use crate::meeting::{Announced, At, Meeting, NotFound};
 use crate::place::Place;
 use crate::pmi::Session;
 use crate::ranks::{self, Program, RankProcess};
@@ -109,7 +109,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
         }
     };
     let meeting =
-        at.map(|at| Meeting::new(at, &options.job, options.secret.as_deref())).transpose().map_err(usage)?;
+        at.map(|at| Meeting::new(at, &options.job, format!("isthmus-run.{}", options.job), options.secret.as_deref())).transpose().map_err(usage)?;
     let me = Me {
         job: options.job.clone(),
         part: options.part,
@@ -120,7 +120,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
         node: format!("{host}/{}", boot.trim()),
         host,
         uri: String::new(),
-        at: meeting.as_ref().map_or_else(String::new, |meeting| meeting.at.to_string()),
+        at: meeting.as_ref().map_or_else(String::new, |meeting| meeting.at().to_string()),
         wait: options.wait,
         nonce: getrandom::u64().map_err(|error| system(&error))?,
     };
@@ -158,7 +158,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
         contexts: 0,
         ranks: Vec::new(),
         sessions: Vec::new(),
-        announced: Announced::Nothing,
+        announced: Announced::default(),
         began: Instant::now(),
         kill_at: None,
         finish: None,

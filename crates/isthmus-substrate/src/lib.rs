@@ -35,6 +35,7 @@ mod endpoint;
 mod error;
 mod event;
 mod inner;
+pub mod meeting;
 mod memory;
 mod options;
 mod ports;

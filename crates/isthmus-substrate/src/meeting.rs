@@ -1,4 +1,9 @@
-//! Where the parts of a job find each other.
+//! Where programs that belong together find each other: at a file, a name at a router, or a port and a secret.
+//!
+//! One program announces the address of its endpoint there, and the others find it. `isthmus run` joins the
+//! parts of a job so, and `isthmus_couple` two jobs.
+
+mod secret;
 
 use std::fmt;
 use std::fs;
@@ -7,20 +12,20 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use isthmus_substrate::{Error, Failure, rendezvous};
 use rustix::fs::Mode;
 
-use crate::secret::{Listener, Secret, Unanswered, call};
+use crate::{Error, Failure, rendezvous};
+use secret::{Listener, Secret, Unanswered, call};
 
 /// How long one look at a router waits for a name.
 const LOOK: Duration = Duration::from_secs(5);
 /// Most of a file that is read: an address of an endpoint on several devices. Bytes.
 const FILE_MAX: u64 = 4096;
 
-/// What `--at` says.
+/// A meeting place, as people write it: what `--at` of `isthmus run` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
-    /// A file that all parts see.
+    /// A file that all see.
     File(PathBuf),
     /// A name at a router; none: one made of the job's.
     Router {
@@ -29,9 +34,9 @@ pub enum At {
         /// The name there.
         name: Option<String>,
     },
-    /// The address of part 1, as it says it.
+    /// The address of who announces, as it says it.
     Uri(String),
-    /// Where part 1 listens for holders of a secret: HOST:PORT.
+    /// Where who announces listens for holders of a secret: HOST:PORT.
     Host(String),
 }
 
@@ -68,7 +73,7 @@ impl FromStr for At {
             }
             _ => Err(format!(
                 "{text:?}: expected file:PATH, router:isthmus://AS.SUBNET/IP:PORT[/NAME], HOST:PORT, or the isthmus:// \
-                 address that part 1 says"
+                 address that the other side says"
             )),
         }
     }
@@ -89,33 +94,37 @@ impl fmt::Display for At {
 
 /// The meeting place of a job.
 #[derive(Clone, Debug)]
-pub(crate) struct Meeting {
-    pub(crate) at: At,
-    job: String,
+pub struct Meeting {
+    at: At,
+    default_name: String,
     secret: Option<Secret>,
 }
 
-/// Why the hub is not found.
+/// Why nobody is found.
 #[derive(Debug)]
-pub(crate) enum NotFound {
+pub enum NotFound {
     /// It may be there later.
     Later(String),
     /// It will not.
     Never(String),
 }
 
-/// As long as this is kept, others find the hub.
-#[derive(Debug)]
-pub(crate) enum Announced {
+/// As long as this is kept, others find what was announced.
+#[derive(Debug, Default)]
+pub struct Announced(#[allow(dead_code, reason = "kept for its end")] Kept);
+
+#[derive(Debug, Default)]
+enum Kept {
     File(PathBuf),
     #[allow(dead_code, reason = "kept for its end")]
     Name(rendezvous::Published),
     #[allow(dead_code, reason = "kept for its end")]
     Listener(Listener),
+    #[default]
     Nothing,
 }
 
-impl Drop for Announced {
+impl Drop for Kept {
     fn drop(&mut self) {
         if let Self::File(path) = self {
             // It may have been taken away already.
@@ -125,49 +134,65 @@ impl Drop for Announced {
 }
 
 impl Meeting {
-    pub(crate) fn new(at: At, job: &str, secret: Option<&Path>) -> Result<Self, String> {
+    /// The meeting place `at` of the job of this name. `default_name` is published at a router where `at` has no
+    /// name. `secret` is a file, for HOST:PORT.
+    ///
+    /// # Errors
+    /// What is wrong with the secret, in words.
+    pub fn new(at: At, job: &str, default_name: String, secret: Option<&Path>) -> Result<Self, String> {
         let secret = secret.map(|path| Secret::read(path, job)).transpose()?;
         match (&at, &secret) {
             (At::Host(at), None) => Err(format!(
-                "--at {at} needs --secret FILE, the same at all parts: openssl rand -hex 32 > FILE; chmod 600 FILE"
+                "{at} needs a secret, the same at all parts: openssl rand -hex 32 > FILE; chmod 600 FILE"
             )),
-            (At::Host(_), Some(_)) | (_, None) => Ok(Self { at, job: job.to_owned(), secret }),
-            (_, Some(_)) => Err("--secret is for --at HOST:PORT only".to_owned()),
+            (At::Host(_), Some(_)) | (_, None) => Ok(Self { at, default_name, secret }),
+            (_, Some(_)) => Err("a secret is for HOST:PORT only".to_owned()),
         }
     }
 
-    fn name(&self, name: Option<&String>) -> String {
-        name.cloned().unwrap_or_else(|| format!("isthmus-run.{}", self.job))
+    /// Where it is.
+    pub fn at(&self) -> &At {
+        &self.at
     }
 
-    /// Lets others find the hub, which is at `uri`.
-    pub(crate) fn announce(&self, uri: &str) -> Result<Announced, String> {
+    fn name(&self, name: Option<&String>) -> String {
+        name.unwrap_or(&self.default_name).clone()
+    }
+
+    /// Lets others find the endpoint at `uri`, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// Why that is not possible, in words.
+    pub fn announce(&self, uri: &str) -> Result<Announced, String> {
         match (&self.at, &self.secret) {
             (At::File(path), _) => {
                 write_whole(path, uri)
                     .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-                Ok(Announced::File(path.clone()))
+                Ok(Announced(Kept::File(path.clone())))
             }
             (At::Router { place, name }, _) => {
                 let name = self.name(name.as_ref());
                 rendezvous::publish(place, &name, uri)
-                    .map(Announced::Name)
+                    .map(|name| Announced(Kept::Name(name)))
                     .map_err(|error| format!("cannot publish the name {name} at {place}: {error}"))
             }
             (At::Host(at), Some(secret)) => {
-                Listener::new(at, secret.clone(), uri.to_owned()).map(Announced::Listener)
+                Listener::new(at, secret.clone(), uri.to_owned()).map(|listener| Announced(Kept::Listener(listener)))
             }
-            (At::Host(_) | At::Uri(_), _) => Ok(Announced::Nothing),
+            (At::Host(_) | At::Uri(_), _) => Ok(Announced::default()),
         }
     }
 
-    /// The hub's address.
-    pub(crate) fn find(&self) -> Result<String, NotFound> {
+    /// The address that somebody announces there now.
+    ///
+    /// # Errors
+    /// [`NotFound`].
+    pub fn find(&self) -> Result<String, NotFound> {
         match (&self.at, &self.secret) {
             (At::Uri(uri), _) => Ok(uri.clone()),
             (At::File(path), _) => match read_some(path) {
                 Ok(content) if content.len() as u64 > FILE_MAX => {
-                    Err(NotFound::Never(format!("{} is no file of isthmus run; choose another", path.display())))
+                    Err(NotFound::Never(format!("{} holds no address; choose another file", path.display())))
                 }
                 Ok(content) => match String::from_utf8(content) {
                     Ok(text) if text.starts_with("isthmus://") => Ok(text.trim().to_owned()),
@@ -186,7 +211,7 @@ impl Meeting {
             (At::Host(at), Some(secret)) => call(at, secret).map_err(|error| match error {
                 Unanswered::Later(why) => NotFound::Later(why),
                 Unanswered::Denied => NotFound::Never(format!(
-                    "who listens at {at} has another secret or another job; give the same --secret and --job to all parts"
+                    "who listens at {at} has another secret or another job; give all parts the same secret and job"
                 )),
             }),
             (At::Host(at), None) => Err(NotFound::Never(format!("{at} needs a secret"))),
@@ -247,14 +272,18 @@ mod tests {
         assert_eq!(at.to_string(), "isthmus://0.0/10.1.2.3:4100");
     }
 
+    fn meeting(at: At, secret: Option<&Path>) -> Result<Meeting, String> {
+        Meeting::new(at, "job", "a-name".to_owned(), secret)
+    }
+
     #[test]
-    fn a_file_is_there_while_the_hub_is() {
+    fn a_file_is_there_while_it_is_announced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run");
-        let meeting = Meeting::new(At::File(path.clone()), "job", None).expect("right");
-        assert!(matches!(meeting.find(), Err(NotFound::Later(_))));
-        let announced = meeting.announce("isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef").expect("written");
-        assert_eq!(meeting.find().expect("found"), "isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef");
+        let place = meeting(At::File(path.clone()), None).expect("right");
+        assert!(matches!(place.find(), Err(NotFound::Later(_))));
+        let announced = place.announce("isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef").expect("written");
+        assert_eq!(place.find().expect("found"), "isthmus://0.0/10.1.2.3:4100#0badcafe.abcdef");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         drop(announced);
         assert!(!path.exists());
@@ -263,14 +292,14 @@ mod tests {
     #[test]
     fn a_host_needs_a_secret_and_nothing_else_takes_one() {
         let at = || At::Host("localhost:4300".to_owned());
-        assert!(Meeting::new(at(), "job", None).is_err());
+        assert!(meeting(at(), None).is_err());
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("secret");
         fs::write(&path, "0123456789abcdef").expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("changed");
-        assert!(Meeting::new(at(), "job", Some(&path)).expect_err("readable by others").contains("chmod"));
+        assert!(meeting(at(), Some(&path)).expect_err("readable by others").contains("chmod"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("changed");
-        assert!(Meeting::new(at(), "job", Some(&path)).is_ok());
-        assert!(Meeting::new(At::File("/x".into()), "job", Some(&path)).is_err());
+        assert!(meeting(at(), Some(&path)).is_ok());
+        assert!(meeting(At::File("/x".into()), Some(&path)).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! How parts that share a secret find each other at HOST:PORT.
 //!
-//! The hub's address is a capability: who has it may connect. A caller proves by the secret that it may have
+//! The address is a capability: who has it may connect. A caller proves by the secret that it may have
 //! the address, and the answer comes encrypted. Both are one handshake, `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`
 //! of the crate `snow`. A listener without the secret learns nothing, a caller without it gets no answer but
 //! [`DENIED`], and a recorded call is answered for a key that only the recorded caller had.
@@ -31,7 +31,7 @@ const DENIED: [u8; 2] = [0, 0];
 
 /// A key that all parts of a job have.
 #[derive(Clone)]
-pub(crate) struct Secret {
+pub(super) struct Secret {
     key: [u8; 32],
     prologue: Vec<u8>,
 }
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Secret {
 
 impl Secret {
     /// The secret of a job, from what its file holds.
-    pub(crate) fn new(content: &[u8], job: &str) -> Result<Self, String> {
+    pub(super) fn new(content: &[u8], job: &str) -> Result<Self, String> {
         let content = content.trim_ascii();
         if content.len() < SECRET_MIN {
             return Err(format!(
@@ -57,7 +57,7 @@ impl Secret {
         Ok(Self { key, prologue })
     }
 
-    pub(crate) fn read(path: &Path, job: &str) -> Result<Self, String> {
+    pub(super) fn read(path: &Path, job: &str) -> Result<Self, String> {
         let wrong = |why: String| format!("the secret {}: {why}", path.display());
         let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
         let mode = rustix::fs::fstat(&file).map_err(|error| wrong(error.to_string()))?.st_mode;
@@ -80,7 +80,7 @@ impl Secret {
 
 /// Why a call gave no address.
 #[derive(Debug)]
-pub(crate) enum Unanswered {
+pub(super) enum Unanswered {
     /// Nobody is there yet, or the way is broken.
     Later(String),
     /// The listener has another secret or job.
@@ -88,7 +88,7 @@ pub(crate) enum Unanswered {
 }
 
 /// The address that whoever listens at `at` gives to holders of the secret.
-pub(crate) fn call(at: &str, secret: &Secret) -> Result<String, Unanswered> {
+pub(super) fn call(at: &str, secret: &Secret) -> Result<String, Unanswered> {
     let later = |error: io::Error| Unanswered::Later(format!("{at}: {error}"));
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
     for address in at.to_socket_addrs().map_err(later)? {
@@ -149,14 +149,14 @@ fn read_message(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
 
 /// Answers calls until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(super) struct Listener {
     ended: Arc<AtomicBool>,
     address: std::net::SocketAddr,
 }
 
 impl Listener {
     /// Listens at `at`, or at its port on all addresses where the host has no such address itself.
-    pub(crate) fn new(at: &str, secret: Secret, uri: String) -> Result<Self, String> {
+    pub(super) fn new(at: &str, secret: Secret, uri: String) -> Result<Self, String> {
         let wrong = |error: io::Error| format!("cannot listen at {at}: {error}");
         let listener = match TcpListener::bind(at) {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {

@@ -1,0 +1,110 @@
+// What is the same for both kinds of coupling; and the inter-communicator.
+#include "internal.h"
+
+int exchange_send(struct isthmus_mpi_coupling *c, const void *data, int64_t bytes, int rank, int tag, MPI_Request *request)
+{
+    return c->exchange->send(c, CHANNEL_MOVER, data, bytes, rank, tag, request);
+}
+
+int exchange_receive(struct isthmus_mpi_coupling *c, void *room, int64_t bytes, int rank, int tag, MPI_Request *request)
+{
+    return c->exchange->receive(c, CHANNEL_MOVER, room, bytes, rank, tag, request);
+}
+
+int exchange_await(struct isthmus_mpi_coupling *c, MPI_Request *request)
+{
+    MPI_Status status;
+    for (int there = 0;;) {
+        int none = *request == MPI_REQUEST_NULL, error = MPI_Test(request, &there, &status);
+        if (error != MPI_SUCCESS)
+            return error;
+        if (there)
+            return none ? MPI_SUCCESS : c->exchange->error(c, &status);
+        c->exchange->wait(c);
+    }
+}
+
+int exchange_say(struct isthmus_mpi_coupling *c, const void *data, int64_t bytes, int rank, int tag)
+{
+    MPI_Request request;
+    int error = exchange_send(c, data, bytes, rank, tag, &request);
+    return error == MPI_SUCCESS ? exchange_await(c, &request) : error;
+}
+
+int exchange_hear(struct isthmus_mpi_coupling *c, void *room, int64_t bytes, int rank, int tag)
+{
+    MPI_Request request;
+    int error = exchange_receive(c, room, bytes, rank, tag, &request);
+    return error == MPI_SUCCESS ? exchange_await(c, &request) : error;
+}
+
+void exchange_turn(struct isthmus_mpi_coupling *c)
+{
+    c->exchange->turn(c);
+}
+
+void note_lost(const struct isthmus_mpi_coupling *c, int error, struct trouble *trouble)
+{
+    c->exchange->explain(c, error, trouble, "the other application is lost");
+    trouble->code = ISTHMUS_MPI_LOST;
+}
+
+// --- by an inter-communicator ----------------------------------------------------
+
+static int mpi_send(struct isthmus_mpi_coupling *c, enum channel channel, const void *data, int64_t bytes, int rank, int tag,
+                    MPI_Request *request)
+{
+    return MPI_Isend(data, (int)bytes, MPI_BYTE, rank, tag, channel == CHANNEL_MOVER ? c->other : c->talk, request);
+}
+
+static int mpi_receive(struct isthmus_mpi_coupling *c, enum channel channel, void *room, int64_t bytes, int rank, int tag,
+                       MPI_Request *request)
+{
+    return MPI_Irecv(room, (int)bytes, MPI_BYTE, rank, tag, channel == CHANNEL_MOVER ? c->other : c->talk, request);
+}
+
+static void mpi_nothing(struct isthmus_mpi_coupling *c)
+{
+    (void)c;
+}
+
+static void mpi_wait(struct isthmus_mpi_coupling *c)
+{
+    (void)c;
+    rest();
+}
+
+static int mpi_error(const struct isthmus_mpi_coupling *c, const MPI_Status *status)
+{
+    (void)c, (void)status;
+    return MPI_SUCCESS; // MPI_Test has told it
+}
+
+static int mpi_abandon(struct isthmus_mpi_coupling *c)
+{
+    (void)c;
+    return 0;
+}
+
+// Of a lost application there is nobody to part from.
+static int mpi_end(struct isthmus_mpi_coupling *c)
+{
+    int error = MPI_SUCCESS;
+    if (c->lost || c->other == MPI_COMM_NULL)
+        return error;
+    if (c->talk != MPI_COMM_NULL)
+        error = MPI_Comm_free(&c->talk);
+    if (error != MPI_SUCCESS)
+        return error;
+    return c->disconnects ? MPI_Comm_disconnect(&c->other) : MPI_Comm_free(&c->other);
+}
+
+static void mpi_explain(const struct isthmus_mpi_coupling *c, int error, struct trouble *trouble, const char *what)
+{
+    (void)c;
+    note_mpi(trouble, error, "%s", what);
+}
+
+const struct exchange over_mpi = {.send = mpi_send, .receive = mpi_receive, .turn = mpi_nothing, .wait = mpi_wait,
+                                  .error = mpi_error, .flush = mpi_nothing, .abandon = mpi_abandon, .end = mpi_end,
+                                  .explain = mpi_explain};
