@@ -31,9 +31,71 @@ module isthmus_mpi
 
     public :: isthmus_accept, isthmus_connect, isthmus_couple, isthmus_uncouple
     public :: isthmus_send_file, isthmus_receive_file, isthmus_send_array, isthmus_receive_array
+    public :: isthmus_send, isthmus_receive, isthmus_isend, isthmus_ireceive, isthmus_wait, isthmus_test
+    public :: isthmus_remote_ranks
     public :: isthmus_error_text
 
+    ! With another application of any MPI, by the place where both meet:
+    !   isthmus_couple(comm, at, part, coupling, secret, patience)
+    ! or over an inter-communicator:
+    !   isthmus_couple(comm, other, coupling)
+    interface isthmus_couple
+        module procedure couple_at, couple_over
+    end interface
+
     interface
+        integer(c_int) function couple_at_c(comm, at, part, secret, patience, coupling) bind(c, name='isthmus_couple_f')
+            import :: c_int, c_int32_t, c_char, c_ptr, c_double
+            integer(c_int32_t), value :: comm
+            character(kind=c_char), intent(in) :: at(*), secret(*)
+            integer(c_int), value :: part
+            real(c_double), value :: patience
+            type(c_ptr), intent(out) :: coupling
+        end function
+        integer(c_int) function isthmus_remote_ranks(coupling) bind(c, name='isthmus_mpi_remote_ranks')
+            import :: c_int, c_ptr
+            type(c_ptr), value :: coupling
+        end function
+        ! Messages go by their address: c_loc(data). A request is a pointer, c_null_ptr once it has ended.
+        integer(c_int) function isthmus_send(coupling, data, bytes, rank, tag) bind(c, name='isthmus_mpi_send')
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: coupling, data
+            integer(c_int64_t), value :: bytes
+            integer(c_int), value :: rank, tag
+        end function
+        integer(c_int) function isthmus_receive(coupling, data, room, rank, tag, bytes) bind(c, name='isthmus_mpi_receive')
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: coupling, data
+            integer(c_int64_t), value :: room
+            integer(c_int), value :: rank, tag
+            integer(c_int64_t), intent(out), optional :: bytes
+        end function
+        integer(c_int) function isthmus_isend(coupling, data, bytes, rank, tag, request) bind(c, name='isthmus_mpi_isend')
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: coupling, data
+            integer(c_int64_t), value :: bytes
+            integer(c_int), value :: rank, tag
+            type(c_ptr), intent(out) :: request
+        end function
+        integer(c_int) function isthmus_ireceive(coupling, data, room, rank, tag, request) &
+            bind(c, name='isthmus_mpi_ireceive')
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: coupling, data
+            integer(c_int64_t), value :: room
+            integer(c_int), value :: rank, tag
+            type(c_ptr), intent(out) :: request
+        end function
+        integer(c_int) function isthmus_wait(request, bytes) bind(c, name='isthmus_mpi_wait')
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), intent(inout) :: request
+            integer(c_int64_t), intent(out), optional :: bytes
+        end function
+        integer(c_int) function isthmus_test(request, done, bytes) bind(c, name='isthmus_mpi_test')
+            import :: c_int, c_int64_t, c_ptr
+            type(c_ptr), intent(inout) :: request
+            integer(c_int), intent(out) :: done
+            integer(c_int64_t), intent(out), optional :: bytes
+        end function
         integer(c_int) function accept_c(comm, port, coupling) bind(c, name='isthmus_mpi_accept_f')
             import :: c_int, c_int32_t, c_char, c_ptr
             integer(c_int32_t), value :: comm
@@ -120,7 +182,23 @@ contains
         status = connect_c(int(comm, c_int32_t), trim(port)//c_null_char, seconds, coupling)
     end function
 
-    integer function isthmus_couple(comm, other, coupling) result(status)
+    ! `part` is 1 or 2. Without a place part 1 prints its address.
+    integer function couple_at(comm, at, part, coupling, secret, patience) result(status)
+        integer, intent(in) :: comm, part
+        character(*), intent(in) :: at
+        type(c_ptr), intent(out) :: coupling
+        character(*), intent(in), optional :: secret
+        real(c_double), intent(in), optional :: patience
+        character(:), allocatable :: file
+        real(c_double) :: seconds
+        seconds = 0
+        file = ''
+        if (present(patience)) seconds = patience
+        if (present(secret)) file = trim(secret)
+        status = couple_at_c(int(comm, c_int32_t), trim(at)//c_null_char, int(part, c_int), file//c_null_char, seconds, coupling)
+    end function
+
+    integer function couple_over(comm, other, coupling) result(status)
         integer, intent(in) :: comm, other
         type(c_ptr), intent(out) :: coupling
         status = couple_c(int(comm, c_int32_t), int(other, c_int32_t), coupling)

@@ -7,7 +7,10 @@
         report = coupling.send_file("in.h5")
         coupling.send_array(numpy_array)
 
-All calls are collective, and raise the same Error on all ranks of both sides. Options are
+    with isthmus_mpi.couple(MPI.COMM_WORLD, "file:/shared/at", part=2) as coupling:   # another MPI, or the same
+        coupling.send(data, rank, tag)
+
+All calls but those for messages are collective, and raise the same Error on all ranks of both sides. Options are
 those of struct isthmus_mpi_options (isthmus-mpi.h), as keywords: block, memory, threads, io
 (POSIX or MPIIO), sync, direct (MEASURED, DIRECT or CACHED), in_turn. The library is found beside this
 module; it has to be the one that was built for the MPI that mpi4py uses.
@@ -74,6 +77,26 @@ def _text(path):
     return None if path is None else str(path).encode()
 
 
+class Request:
+    """A message under way. Its memory is the library's until wait, or a test that says so, has ended it."""
+
+    def __init__(self, request, memory):
+        self._request, self._memory, self._bytes = request, memory, ctypes.c_int64()
+
+    def wait(self):
+        """Waits for its end; the length of what was received."""
+        if self._request:
+            _check(_library.isthmus_mpi_wait(ctypes.byref(self._request), ctypes.byref(self._bytes)))
+        return self._bytes.value
+
+    def test(self):
+        """Whether it has ended."""
+        done = ctypes.c_int(1)
+        if self._request:
+            _check(_library.isthmus_mpi_test(ctypes.byref(self._request), ctypes.byref(done), ctypes.byref(self._bytes)))
+        return bool(done.value)
+
+
 class Coupling:
     """Two applications that have come together. At its end, or that of `with`, they part."""
 
@@ -107,8 +130,31 @@ class Coupling:
         memory = MPI.memory.frombuffer(data)
         return self._transfer(_library.isthmus_mpi_receive_array, ctypes.c_void_p(memory.address), ctypes.c_int64(memory.nbytes), **options)
 
+    def isend(self, data, rank, tag=0):
+        """Begins to send anything contiguous to a rank of the other side; a Request."""
+        memory = MPI.memory.frombuffer(data, readonly=True)
+        return self._begin(_library.isthmus_mpi_isend, memory, rank, tag)
+
+    def ireceive(self, data, rank, tag=0):
+        """Begins to receive a message of a rank of the other side; a Request."""
+        return self._begin(_library.isthmus_mpi_ireceive, MPI.memory.frombuffer(data), rank, tag)
+
+    def send(self, data, rank, tag=0):
+        """Sends anything contiguous to a rank of the other side."""
+        self.isend(data, rank, tag).wait()
+
+    def receive(self, data, rank, tag=0):
+        """Receives a message of a rank of the other side; its length in bytes."""
+        return self.ireceive(data, rank, tag).wait()
+
+    def _begin(self, call, memory, rank, tag):
+        request = ctypes.c_void_p()
+        _check(call(self._handle, ctypes.c_void_p(memory.address), ctypes.c_int64(memory.nbytes), ctypes.c_int(rank), ctypes.c_int(tag), ctypes.byref(request)))
+        return Request(request, memory)
+
     @property
     def remote_ranks(self):
+        """How many ranks the other side has."""
         return _library.isthmus_mpi_remote_ranks(self._handle)
 
     def uncouple(self):
@@ -139,6 +185,12 @@ def connect(comm, port=None, patience=0.0):
     return _couple(_library.isthmus_mpi_connect_f, comm.py2f(), _text(port), ctypes.c_double(patience))
 
 
-def couple(comm, other):
-    """Over an inter-communicator that there is already."""
-    return _couple(_library.isthmus_mpi_couple_f, comm.py2f(), other.py2f())
+def couple(comm, at, part=None, secret=None, patience=0.0):
+    """With an application of any MPI: `at` is the place where both meet, such as "file:/shared/at", and `part` 1 or 2.
+    At "HOST:PORT" `secret` is the path of a file, the same at both. None, at part 1: it prints its address.
+    Or, with an inter-communicator as `at` and no part, over that."""
+    if isinstance(at, MPI.Comm):
+        return _couple(_library.isthmus_mpi_couple_f, comm.py2f(), at.py2f())
+    if part is None:
+        raise TypeError("couple() needs part=1 at one side and part=2 at the other")
+    return _couple(_library.isthmus_couple_f, comm.py2f(), _text(at), ctypes.c_int(part), _text(secret), ctypes.c_double(patience))

@@ -28,12 +28,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import unsteady  # noqa: E402
-from harness import cases, demo, far_cases, five_cases, guide, mover_cases, mpis, process, routed, routed_cases, run_cases, soak_cases, suite  # noqa: E402
+from harness import cases, couple_cases, demo, far_cases, five_cases, guide, mover_cases, mpis, process, routed, routed_cases, run_cases, soak_cases, suite  # noqa: E402
 from harness.cases import FAILED, PASSED, SKIPPED, Outcome  # noqa: E402
 
 PLACEMENTS = ("host", "sites", "lossy", "routed", "five", "soak", "demo")
 # Cases of one job or two.
-JOBS = {**cases.CASES, **mover_cases.CASES, **guide.CASES, **far_cases.CASES, **run_cases.CASES}
+JOBS = {**cases.CASES, **mover_cases.CASES, **couple_cases.CASES, **guide.CASES, **far_cases.CASES, **run_cases.CASES}
 # Cases with a lab and routers of their own, by placement.
 ROUTED = {"routed": routed_cases.CASES, "five": five_cases.CASES, "soak": soak_cases.CASES}
 LAB = ["--mgmt", "--rate", "1Gbit", "--rtt", "10ms"]

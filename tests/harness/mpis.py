@@ -279,7 +279,11 @@ def mover_flags(mpi):
     return subprocess.run(["pkg-config", "--cflags", "--libs", "isthmus-mpi"], env=env, check=True, capture_output=True, text=True).stdout.split()
 
 
-def compile_mover(mpi, log, sources=("tests/mover/mover.c", "tests/mover/layout.c", "tests/mover/cache.c", "tests/mover/greeting.c", "examples/mpi/copy.c")):
+MOVER_SOURCES = (*(f"tests/mover/{name}.c" for name in ("mover", "messages", "array", "layout", "cache", "greeting")),
+                 *(f"examples/mpi/{name}.c" for name in ("copy", "two_mpis")))
+
+
+def compile_mover(mpi, log, sources=MOVER_SOURCES):
     """Builds its library and programs, where they are older. Returns the compiler's words on failure."""
     from . import process
 

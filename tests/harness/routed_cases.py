@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from . import cases, routed_mover, run_cases
+from . import cases, couple_cases, routed_mover, run_cases
 from .cases import ADDRESS, FAILED, PASSED, SKIPPED, Context, Failure, Outcome, Skip, must_pass
 from .routed import SHAPES, Network, NotReady
 
@@ -168,6 +168,7 @@ CASES = {
         Case("far-process-killed", far_process_killed),
         Case("mover-cp", routed_mover.copies),
         Case("mover-name", routed_mover.coupled_by_name),
+        Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
         Case("run-routed", run_cases.routed),
         Case("run-wan-cut-20s", run_cases.cut, down=20),
     )
