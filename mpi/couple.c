@@ -224,21 +224,15 @@ static int are_well(struct isthmus_mpi_coupling *c, int error, struct trouble *f
     return 0;
 }
 
-// Of an inter-communicator.
-static int settle_mpi(struct isthmus_mpi_coupling *c)
-{
-    MPI_Comm_set_errhandler(c->other, MPI_ERRORS_RETURN);
-    MPI_Comm_remote_size(c->other, &c->remote);
-    return MPI_Comm_dup(c->other, &c->talk);
-}
-
 int settle(struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling)
 {
     struct trouble trouble = {0};
-    int error = c->other == MPI_COMM_NULL ? MPI_SUCCESS : settle_mpi(c), well;
+    if (c->other != MPI_COMM_NULL) {
+        MPI_Comm_set_errhandler(c->other, MPI_ERRORS_RETURN);
+        MPI_Comm_remote_size(c->other, &c->remote);
+    }
     warm_memory(c);
-    if (error == MPI_SUCCESS)
-        error = meet_partners(c, 0, 0);
+    int error = meet_partners(c, 0, 0), well;
     if (error == MPI_SUCCESS && c->rank == 0)
         error = measure_path(c);
     well = are_well(c, error, &trouble);
@@ -261,7 +255,7 @@ struct isthmus_mpi_coupling *new_coupling(MPI_Comm comm)
     if (!c)
         MPI_Abort(comm, ISTHMUS_MPI_MEMORY);
     c->exchange = &over_mpi;
-    c->other = c->talk = MPI_COMM_NULL;
+    c->other = MPI_COMM_NULL;
     MPI_Comm_dup(comm, &c->local);
     MPI_Comm_rank(c->local, &c->rank);
     MPI_Comm_size(c->local, &c->ranks);

@@ -1,6 +1,9 @@
 // What is the same for both kinds of coupling; and the inter-communicator.
 #include "internal.h"
 
+// Where the tags of the program's messages begin, behind those of pieces (blocks.c).
+enum { PROGRAM_TAGS = 32768 };
+
 int exchange_send(struct isthmus_mpi_coupling *c, const void *data, int64_t bytes, int rank, int tag, MPI_Request *request)
 {
     return c->exchange->send(c, CHANNEL_MOVER, data, bytes, rank, tag, request);
@@ -51,16 +54,22 @@ void note_lost(const struct isthmus_mpi_coupling *c, int error, struct trouble *
 
 // --- by an inter-communicator ----------------------------------------------------
 
+// The program's tags follow the mover's. The MPIs that are known take tags of 20 bits and more.
+static int tag_in(enum channel channel, int tag)
+{
+    return channel == CHANNEL_MOVER ? tag : PROGRAM_TAGS + tag;
+}
+
 static int mpi_send(struct isthmus_mpi_coupling *c, enum channel channel, const void *data, int64_t bytes, int rank, int tag,
                     MPI_Request *request)
 {
-    return MPI_Isend(data, (int)bytes, MPI_BYTE, rank, tag, channel == CHANNEL_MOVER ? c->other : c->talk, request);
+    return MPI_Isend(data, (int)bytes, MPI_BYTE, rank, tag_in(channel, tag), c->other, request);
 }
 
 static int mpi_receive(struct isthmus_mpi_coupling *c, enum channel channel, void *room, int64_t bytes, int rank, int tag,
                        MPI_Request *request)
 {
-    return MPI_Irecv(room, (int)bytes, MPI_BYTE, rank, tag, channel == CHANNEL_MOVER ? c->other : c->talk, request);
+    return MPI_Irecv(room, (int)bytes, MPI_BYTE, rank, tag_in(channel, tag), c->other, request);
 }
 
 static void mpi_nothing(struct isthmus_mpi_coupling *c)
@@ -89,13 +98,8 @@ static int mpi_abandon(struct isthmus_mpi_coupling *c)
 // Of a lost application there is nobody to part from.
 static int mpi_end(struct isthmus_mpi_coupling *c)
 {
-    int error = MPI_SUCCESS;
     if (c->lost || c->other == MPI_COMM_NULL)
-        return error;
-    if (c->talk != MPI_COMM_NULL)
-        error = MPI_Comm_free(&c->talk);
-    if (error != MPI_SUCCESS)
-        return error;
+        return MPI_SUCCESS;
     return c->disconnects ? MPI_Comm_disconnect(&c->other) : MPI_Comm_free(&c->other);
 }
 

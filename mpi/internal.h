@@ -69,8 +69,8 @@ struct link;
 struct isthmus_mpi_coupling {
     const struct exchange *exchange;
     MPI_Comm local;
-    MPI_Comm other, talk; // of over_mpi; talk has the program's messages
-    struct link *link;    // of over_link
+    MPI_Comm other;    // of over_mpi
+    struct link *link; // of over_link
     int rank, ranks, remote;
     int disconnects; // the inter-communicator is of two jobs
     int lost;

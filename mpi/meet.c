@@ -13,7 +13,7 @@ enum { RANKS_MOST = 1 << 20 };
 // What ranks 0 tell each other, before the addresses of their ranks.
 struct table_head {
     uint8_t token[TOKEN_LEN]; // part 1's counts
-    int32_t ranks, zero;
+    int32_t ranks, newest;    // the newest version that it speaks
     int64_t length;
 };
 
@@ -194,7 +194,7 @@ static void say(struct meeting *m, const void *data, size_t length)
 
 static void send_table(struct meeting *m, const char *uris, int64_t length)
 {
-    struct table_head head = {.ranks = m->link->c->ranks, .length = length};
+    struct table_head head = {.ranks = m->link->c->ranks, .newest = LINK_NEWEST, .length = length};
     memcpy(head.token, m->found->token, TOKEN_LEN);
     say(m, &head, sizeof head);
     for (int64_t at = 0; at < length; at += SHORT_MOST)

@@ -540,6 +540,29 @@ static void calls_that_do_not_fit(void)
     whole(100003, 54, (struct isthmus_mpi_options){0});
 }
 
+// Messages of the program go beside, over any coupling: sender i to receiver i modulo their number.
+static void messages(int remote)
+{
+    for (int there = sends ? rank % remote : 0, end = sends ? there + 1 : remote; there < end; there++) {
+        unsigned char data[50000], wanted[50000];
+        int64_t got = 0;
+        if (!sends && there % ranks != rank)
+            continue;
+        fill(wanted, sizeof wanted, (uint64_t)(90 + (sends ? rank : there)));
+        for (int64_t length = 8; length <= (int64_t)sizeof wanted; length *= 6250) {
+            if (sends) {
+                CHECK(isthmus_mpi_send(coupling, wanted, length, there, 32767) == 0, "%s", isthmus_mpi_last_error());
+                continue;
+            }
+            CHECK(isthmus_mpi_receive(coupling, data, sizeof data, there, 32767, &got) == 0, "%s", isthmus_mpi_last_error());
+            CHECK(got == length && memcmp(data, wanted, (size_t)got) == 0, "another message of %" PRId64 " bytes", got);
+        }
+    }
+    char small;
+    CHECK(isthmus_mpi_send(coupling, &small, 1, remote, 0) == ISTHMUS_MPI_INVALID, "a message to nobody");
+    number++;
+}
+
 // --- coming together -----------------------------------------------------------------
 
 static void couple_within(int senders)
@@ -608,6 +631,7 @@ int main(int argc, char **argv)
     file_that_somebody_receives();
     source_that_changes();
     calls_that_do_not_fit();
+    messages(remote);
     CHECK(isthmus_mpi_uncouple(coupling) == 0, "%s", isthmus_mpi_last_error());
     return finish("%d ranks and %d: %d transfers, some of which failed as they must", ranks, remote, number);
 }

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isthmus_substrate::meeting::{Announced, At, Meeting, NotFound};
 use isthmus_substrate::{
     ConnectOptions, Connection, Endpoint, EndpointOptions, Error, Event, Failure, Level, SendOptions,
     Substrate,
 };
-use isthmus_substrate::meeting::{Announced, At, Meeting, NotFound};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -108,8 +108,12 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<u8, RunError
             ));
         }
     };
-    let meeting =
-        at.map(|at| Meeting::new(at, &options.job, format!("isthmus-run.{}", options.job), options.secret.as_deref())).transpose().map_err(usage)?;
+    let meeting = at
+        .map(|at| {
+            Meeting::new(at, &options.job, format!("isthmus-run.{}", options.job), options.secret.as_deref())
+        })
+        .transpose()
+        .map_err(usage)?;
     let me = Me {
         job: options.job.clone(),
         part: options.part,

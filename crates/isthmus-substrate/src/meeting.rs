@@ -176,9 +176,8 @@ impl Meeting {
                     .map(|name| Announced(Kept::Name(name)))
                     .map_err(|error| format!("cannot publish the name {name} at {place}: {error}"))
             }
-            (At::Host(at), Some(secret)) => {
-                Listener::new(at, secret.clone(), uri.to_owned()).map(|listener| Announced(Kept::Listener(listener)))
-            }
+            (At::Host(at), Some(secret)) => Listener::new(at, secret.clone(), uri.to_owned())
+                .map(|listener| Announced(Kept::Listener(listener))),
             (At::Host(_) | At::Uri(_), _) => Ok(Announced::default()),
         }
     }
