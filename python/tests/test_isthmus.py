@@ -5,6 +5,7 @@ import gc
 import pathlib
 import re
 import select
+import socket
 import subprocess
 import tempfile
 import time
@@ -269,6 +270,43 @@ class Names(unittest.TestCase):
         for place, name in (("somewhere", "run"), (nowhere, "a/b")):
             with self.assertRaises(isthmus.Error) as told:
                 isthmus.look_up(place, name)
+            self.assertEqual(told.exception.status, Status.INVALID)
+
+
+class Places(unittest.TestCase):
+    def test_an_address_is_found_while_it_is_announced(self) -> None:
+        uri = "isthmus://0.0/127.0.0.1:9#0badcafe.00"
+        with tempfile.TemporaryDirectory() as folder:
+            at = f"file:{folder}/at"
+            with isthmus.announce(at, uri):
+                self.assertEqual(isthmus.find(at, 1.0), uri)
+            with self.assertRaises(isthmus.Error) as told:
+                isthmus.find(at)
+            self.assertEqual(told.exception.status, Status.TIMED_OUT)
+
+    def test_a_port_needs_the_same_secret(self) -> None:
+        uri = "isthmus://0.0/127.0.0.1:9#0badcafe.00"
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            at = f"127.0.0.1:{one.getsockname()[1]}"
+        with tempfile.TemporaryDirectory() as folder:
+            right, wrong = (pathlib.Path(folder, name) for name in ("right", "wrong"))
+            for path in (right, wrong):
+                path.touch(0o600)
+                path.write_text(f"a secret that is {path.name} here")
+            with isthmus.announce(at, uri, str(right)):
+                self.assertEqual(isthmus.find(at, 5.0, str(right)), uri)
+                with self.assertRaises(isthmus.Error) as told:
+                    isthmus.find(at, 5.0, str(wrong))
+                self.assertEqual(told.exception.status, Status.REJECTED)
+            with self.assertRaises(isthmus.Error) as told:
+                isthmus.announce(at, uri)
+            self.assertEqual(told.exception.status, Status.INVALID)
+
+    def test_wrong_places_are_refused(self) -> None:
+        for at in ("somewhere", "file:", "router:isthmus://0.0/127.0.0.1:9"):
+            with self.assertRaises(isthmus.Error) as told:
+                isthmus.find(at)
             self.assertEqual(told.exception.status, Status.INVALID)
 
 

@@ -79,12 +79,18 @@ def await_output(job, words, seconds=60):
 
 
 def text(c):
-    """They meet by the line that part 1 prints."""
+    """They meet by the line that part 1 prints. A third job is turned away, and the two do not notice."""
     with Sides(c) as two:
-        one = two.start(1, 1, "-", program="messages")
+        one = two.start(1, 1, "-", "-", 60, "lose", program="messages")
         uri = await_output(one, r"couples with part 2 at '(isthmus://\S+)'").group(1)
-        two.start(2, 2, uri, program="messages")
-        return "; ".join(must_pass(job.wait(90)) for job in two.jobs)
+        other = two.start(2, 2, uri, "-", 60, "lose", program="messages")
+        for job in (one, other):
+            await_output(job, "READY")
+        third = two.start(2, 2, uri, program="messages", suffix=".third")
+        must_fail(third, "status 2: the application at isthmus://[^#]* is coupled with another already")
+        if one.process.poll() is not None or other.process.poll() is not None:
+            raise Failure(f"the first two have ended: {last_words(one.output())}")
+    return "coupled by a text; a third was turned away"
 
 
 def free_port():
@@ -249,6 +255,7 @@ CASES = {
     for case in (
         Case("couple-mover", mover, places=("host",), mpis=("mpich",)),
         Case("couple-messages", messages, places=("host", "sites"), mpis=("mpich",)),
+        Case("couple-messages-too", messages, places=("host",), mpis=("intel",)),
         Case("couple-text", text, places=("host",), mpis=("intel",)),
         Case("couple-secret", by_secret, places=("host",), mpis=("mpich",)),
         Case("couple-nobody", nobody, places=("host",), mpis=("mpich",)),

@@ -476,7 +476,7 @@ impl Shell<'_> {
     }
 
     fn close(&mut self) {
-        self.announced = Announced::Nothing;
+        self.announced = Announced::default();
         if let Some(endpoint) = &self.endpoint {
             endpoint.close();
         }

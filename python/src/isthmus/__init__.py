@@ -15,7 +15,7 @@ from ._events import (
     Sent,
 )
 from ._library import Device, Error, Level, Status
-from ._names import Published, look_up, publish
+from ._names import Published, announce, find, look_up, publish
 
 __all__ = [
     "Accepted",
@@ -35,9 +35,11 @@ __all__ = [
     "Request",
     "Sent",
     "Status",
+    "announce",
     "devices",
     "digest_block",
     "digest_whole",
+    "find",
     "look_up",
     "publish",
 ]

@@ -174,6 +174,8 @@ CALLS = {
     "publish": [c_char_p, c_char_p, c_char_p, POINTER(NameHandle)],
     "withdraw": [NameHandle],
     "look_up": [c_char_p, c_char_p, c_uint64, c_char_p, c_size_t],
+    "announce": [c_char_p, c_char_p, c_char_p, POINTER(NameHandle)],
+    "find": [c_char_p, c_char_p, c_uint64, c_char_p, c_size_t],
 }
 REMOTE = [
     EndpointName, ConnectionName, RegionName, c_uint64, POINTER(MemoryBytes), c_uint64, c_uint64,

@@ -1,23 +1,24 @@
-"""Names at a router, by which programs of different sites find each other."""
+"""Names at a router, and other places, by which programs of different sites find each other."""
 
 from __future__ import annotations
 
 import ctypes
+from typing import Optional
 
-from ._library import NameHandle, call
+from ._library import URI_MAX, NameHandle, call
 
 #: Longest text of a name. Bytes.
 TEXT_MAX = 1024
 
 
 class Published:
-    """A name that is published; withdrawn by ``withdraw``, at the end of ``with``, or with the process."""
+    """What others find, a name or an address; withdrawn by ``withdraw``, at the end of ``with``, or with the process."""
 
     def __init__(self, handle: NameHandle) -> None:
         self._handle = handle
 
     def withdraw(self) -> None:
-        """Nobody finds the name any more."""
+        """Nobody finds it any more."""
         call("withdraw", self._handle)
 
     def __enter__(self) -> Published:
@@ -40,3 +41,22 @@ def look_up(place: str, name: str, patience: float = 0.0) -> str:
     text = ctypes.create_string_buffer(TEXT_MAX + 1)
     call("look_up", place.encode(), name.encode(), int(patience * 1e6), text, len(text))
     return text.value.decode()
+
+
+def _file(secret: Optional[str]) -> Optional[bytes]:
+    return None if secret is None else str(secret).encode()
+
+
+def announce(at: str, uri: str, secret: Optional[str] = None) -> Published:
+    """Announces an endpoint's address at ``file:PATH``, ``router:isthmus://AS.SUBNET/IP:PORT/NAME`` or
+    ``HOST:PORT``; there ``secret`` is the path of a file that holders share."""
+    handle = NameHandle()
+    call("announce", at.encode(), _file(secret), uri.encode(), ctypes.byref(handle))
+    return Published(handle)
+
+
+def find(at: str, patience: float = 0.0, secret: Optional[str] = None) -> str:
+    """The address that a program announces there, now or within ``patience`` seconds."""
+    uri = ctypes.create_string_buffer(URI_MAX)
+    call("find", at.encode(), _file(secret), int(patience * 1e6), uri, len(uri))
+    return uri.value.decode()
