@@ -135,6 +135,12 @@ class Table:
         return self.count(FAILED) > 0 or any(count > unsteady.TOLERATED for count in counts.values())
 
 
+def used_by(rows):
+    """The MPIs of these tests; a coupling's other side has one of its own."""
+    partners = [couple_cases.PARTNERS[row[0]] for row in rows if row[3].startswith("couple-")]
+    return dict.fromkeys([row[0] for row in rows] + partners)
+
+
 def prepare(names, logs):
     """Compiles the programs. Returns MPI -> why it cannot run, for those that cannot."""
     sources = sorted((mpis.ROOT / "tests" / "mpi").glob("*.c"))
@@ -189,7 +195,7 @@ def keep_first(row, logs):
 
 
 def run_rows(rows, table, logs):
-    unusable = prepare(dict.fromkeys(row[0] for row in rows), logs)
+    unusable = prepare(used_by(rows), logs)
     for row in rows:
         began = time.monotonic()
         outcome = unusable.get(row[0]) or attempt(row, logs)
@@ -255,7 +261,7 @@ def main():
                 run_in_lab(in_lab, lab, table, options)
         in_routed = [row for row in rows if row not in here and row[2] in ROUTED]
         # Compiled beforehand: the labs' cuts are timed from their start.
-        prepare(dict.fromkeys(row[0] for row in in_routed), options.logs)
+        prepare(used_by(in_routed), options.logs)
         for row in in_routed:
             case = ROUTED[row[2]][row[3]]
             lab = routed.write_lab(options.logs / "routed", routed.SHAPES[case.shape], case.link)

@@ -249,13 +249,25 @@ def routed(c):
         return two.both("messages", place)
 
 
+def router_killed(c):
+    """A router next to the sender is killed in the middle of an array: the array arrives."""
+    side = c.net.sides["a"]
+    place = f"router:isthmus://{side.as_id}.{side.shape.subnets[0].id}/{side.routers[1]}/array"
+    with Sides(c) as two:
+        jobs = [two.start(part, part, place, 300, program="array") for part in (1, 2)]
+        await_output(jobs[1], "BEGIN")
+        time.sleep(0.7)
+        c.net.routers["b"][0].send(signal.SIGKILL)
+        return "; ".join(must_pass(job.wait(90)) for job in jobs)
+
+
 # Shown by one pair of MPIs, and messages by the other pair too.
 CASES = {
     case.name: case
     for case in (
         Case("couple-mover", mover, places=("host",), mpis=("mpich",)),
         Case("couple-messages", messages, places=("host", "sites"), mpis=("mpich",)),
-        Case("couple-messages-too", messages, places=("host",), mpis=("intel",)),
+        Case("couple-other-mpis", messages, places=("host",), mpis=("intel",)),
         Case("couple-text", text, places=("host",), mpis=("intel",)),
         Case("couple-secret", by_secret, places=("host",), mpis=("mpich",)),
         Case("couple-nobody", nobody, places=("host",), mpis=("mpich",)),

@@ -169,6 +169,7 @@ CASES = {
         Case("mover-cp", routed_mover.copies),
         Case("mover-name", routed_mover.coupled_by_name),
         Case("couple-routed", couple_cases.routed, mpis=("mpich",)),
+        Case("couple-router-killed", couple_cases.router_killed, mpis=("mpich",)),
         Case("run-routed", run_cases.routed),
         Case("run-wan-cut-20s", run_cases.cut, down=20),
     )
