@@ -58,7 +58,14 @@ int main(int argc, char **argv)
         if (status == 0 && part == 1)
             check_marks(data, first, mine);
     }
-    CHECK(status == 0, "status %d: %s", status, isthmus_mpi_last_error());
+    if (status != 0) {
+        // The job ends by itself, so that no launcher loses what it said.
+        if (world_rank == 0)
+            printf("status %d: %s\n", status, isthmus_mpi_last_error()), fflush(stdout);
+        isthmus_mpi_uncouple(coupling);
+        MPI_Finalize();
+        return 3;
+    }
     CHECK(isthmus_mpi_uncouple(coupling) == 0, "%s", isthmus_mpi_last_error());
     if (world_rank == 0)
         printf("RESULT {\"bytes\": %" PRId64 ", \"seconds\": %.6f, \"coupling_seconds\": %.3f}\n", report.bytes, report.seconds, coupled);
