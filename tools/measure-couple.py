@@ -2,7 +2,8 @@
 """Measures a coupling of two jobs of unlike MPIs across a lab's link: an array from memory to memory, and a file
 from file to file, as fractions of the link's limit.
 
-Part 1 receives by MPICH, part 2 sends by Debian's Open MPI. Runs in which the emulator was late are marked: the
+Part 1 receives by MPICH, part 2 sends by Debian's Open MPI. Beside that the same file goes between two jobs of MPICH, which
+couple by MPI calls. Runs in which the emulator was late are marked: the
 machine was busy.
 
     tools/measure-couple.py                          1 GB, 1 Gb/s, 24 ms, ranks 2 and 3, three runs of each
@@ -44,23 +45,27 @@ def floor_s(args):
     return quantity(args.rtt, UNITS) + args.megabytes * 1e6 / goodput
 
 
-def command(mpi, ranks, words):
-    program, env = mpi.command(ranks, [str(mpi.programs / "array"), *map(str, words)], "isthmus")
+def command(mpi, ranks, program, words):
+    program, env = mpi.command(ranks, [str(mpi.programs / program), *map(str, words)], "isthmus")
     return shlex.join(["env", *(f"{key}={value}" for key, value in env.items()), *program])
 
 
 def run(args, folder, what):
     """One transfer: its seconds by the sender, and whether the emulator was in time."""
     at = f"file:{folder}/at"
-    words = {"array": ([args.megabytes], [args.megabytes]), "file": (["file", folder / "copy"], ["file", folder / "source"])}[what]
-    receive = command(mpis.MPIS["mpich"], args.ranks[0], [1, at, *words[0]])
-    send = command(mpis.MPIS["debian-openmpi"], args.ranks[1], [2, at, *words[1]])
+    mpich, other = mpis.MPIS["mpich"], mpis.MPIS["debian-openmpi"]
+    if what == "by MPI":
+        receive = command(mpich, args.ranks[0], "copy", ["receive", at, folder / "copy"])
+        send = command(mpich, args.ranks[1], "copy", ["send", at, folder / "source"])
+    else:
+        receive = command(mpich, args.ranks[0], "array", [1, at, *([args.megabytes] if what == "array" else ["file", folder / "copy"])])
+        send = command(other, args.ranks[1], "array", [2, at, *([args.megabytes] if what == "array" else ["file", folder / "source"])])
     lab = [str(mpis.ISTHMUS), "lab", "run", "--rate", args.rate, "--rtt", args.rtt, "--mtu", str(MTU), "--timeout", "300",
            "--in", "b", receive, "--in", "a", send]
     ended = subprocess.run(lab, capture_output=True, text=True)
     said = ended.stdout + ended.stderr
     found = [json.loads(line) for line in re.findall(r"^RESULT (.*)$", said, re.M)]
-    if ended.returncode != 0 or len(found) != 2:
+    if ended.returncode != 0 or not found:
         sys.exit(f"measure-couple: exit {ended.returncode}: {said[-1000:]}")
     return max(one["seconds"] for one in found), "SPOILED" not in said
 
@@ -78,7 +83,7 @@ def main():
         with open(folder / "source", "wb") as file:
             for _ in range(args.megabytes):
                 file.write(os.urandom(1000000))
-        samples = {"array": [], "file": []}
+        samples = {"array": [], "file": [], "by MPI": []}
         for number in range(args.runs):
             for what, all_of in samples.items():
                 seconds, in_time = run(args, folder, what)
