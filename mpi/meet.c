@@ -34,8 +34,8 @@ struct meeting {
     int part;
     double until, patience;
     isthmus_connection connection;
-    isthmus_event held[64]; // requests of ranks whose addresses have not come yet
-    int held_count;
+    isthmus_event *held; // requests of ranks whose addresses have not come yet
+    int held_count, held_room;
 };
 
 static double left_s(const struct meeting *m)
@@ -201,6 +201,18 @@ static void send_table(struct meeting *m, const char *uris, int64_t length)
         say(m, uris + at, (size_t)(length - at < SHORT_MOST ? length - at : SHORT_MOST));
 }
 
+// As many as the endpoint's backlog at most.
+static void hold(struct meeting *m, const isthmus_event *event)
+{
+    if (m->held_count == m->held_room) {
+        m->held_room = 2 * m->held_room + 16;
+        m->held = realloc(m->held, (size_t)m->held_room * sizeof *m->held);
+        if (!m->held)
+            MPI_Abort(m->link->c->local, ISTHMUS_MPI_MEMORY); // some bytes for each rank: what could follow?
+    }
+    m->held[m->held_count++] = *event;
+}
+
 // The next message on the connection; the event must be returned. Whether there is one.
 static int hear(struct meeting *m, isthmus_event *event)
 {
@@ -213,8 +225,8 @@ static int hear(struct meeting *m, isthmus_event *event)
         }
         if (event->kind == ISTHMUS_EVENT_RECV)
             return 1;
-        if (event->kind == ISTHMUS_EVENT_REQUEST && m->held_count < 64) {
-            m->held[m->held_count++] = *event;
+        if (event->kind == ISTHMUS_EVENT_REQUEST) {
+            hold(m, event);
             continue;
         }
         if (event->kind == ISTHMUS_EVENT_DISCONNECT)
@@ -355,6 +367,7 @@ static void let_go(struct meeting *m)
 {
     for (int i = 0; i < m->held_count; i++)
         isthmus_return_event(m->link->endpoint, &m->held[i]);
+    free(m->held);
 }
 
 static int come_together(struct meeting *m, struct isthmus_mpi_coupling *c, isthmus_mpi_coupling **coupling)

@@ -168,12 +168,10 @@ static void wrong(int part)
 static void beside_an_array(int part)
 {
     enum { EACH = 400000 };
-    int64_t all = 0, mine = EACH;
-    unsigned char *data = allocate(EACH * 8);
-    if (part == 1) { // as many bytes in all as the other side has
-        all = (int64_t)remote * EACH;
-        mine = all * (world_rank + 1) / world_size - all * world_rank / world_size;
-    }
+    // Part 1 holds as many bytes in all as the other side has.
+    int64_t all = (int64_t)remote * EACH;
+    int64_t mine = part == 2 ? EACH : all * (world_rank + 1) / world_size - all * world_rank / world_size;
+    unsigned char *data = allocate((size_t)mine);
     memset(data, part == 2 ? 7 : 0, (size_t)mine);
     isthmus_mpi_request *request = NULL;
     int64_t value = part, got = 0;
