@@ -196,7 +196,7 @@ def killed(c):
 def killed_in_transfer(c):
     """The receiver is killed in the middle of an array: the sender is told in bounded time."""
     with Sides(c) as two:
-        jobs = [two.start(part, part, f"file:{folder_of(c)}/at", 2000, program="array") for part in (1, 2)]
+        jobs = [two.start(part, part, f"file:{folder_of(c)}/at", 600, program="array") for part in (1, 2)]
         await_output(jobs[1], "BEGIN")
         time.sleep(1.0)
         kill(jobs[0].pids("array"))
@@ -254,7 +254,7 @@ def router_killed(c):
     side = c.net.sides["a"]
     place = f"router:isthmus://{side.as_id}.{side.shape.subnets[0].id}/{side.routers[1]}/array"
     with Sides(c) as two:
-        jobs = [two.start(part, part, place, 300, program="array") for part in (1, 2)]
+        jobs = [two.start(part, part, place, 200, program="array") for part in (1, 2)]
         await_output(jobs[1], "BEGIN")
         time.sleep(0.7)
         c.net.routers["b"][0].send(signal.SIGKILL)

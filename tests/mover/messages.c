@@ -71,7 +71,7 @@ static void all_to_all(int part)
 // More than a receiver keeps, before it has any receive; of one tag in order, and the last tag first.
 static void unexpected(int part)
 {
-    enum { MESSAGES = 700, LENGTH = 8000 };
+    enum { MESSAGES = 580, LENGTH = 8000 };
     static unsigned char out[LENGTH], in[LENGTH];
     isthmus_mpi_request *requests[MESSAGES];
     int there = world_rank % remote, sends = part == 2 ? world_rank < remote : 0;
