@@ -1,21 +1,22 @@
 //! Who may connect: the proof by which both ends of a lane know each other.
 //!
-//! An endpoint has a key pair (X25519). Its public key is a part of its address and goes over no lane in clear, so that
-//! only those know it who were given the address: to know it is the permission to connect. A lane begins with a Noise
-//! handshake, `Noise_IK_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34, 7.5), by the crate `snow`:
+//! An endpoint has a key pair (X25519). Its public key is a part of its address and never crosses a lane in clear. Only
+//! those who were given the address know the key, and knowing it is the permission to connect. A lane begins with a
+//! Noise handshake, `Noise_IK_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34, 7.5), by the crate
+//! `snow`:
 //!
-//! - Hello carries the first message. Only who knows the listener's public key can make one. It has the caller's own
-//!   public key, encrypted, and proves that the caller has the private one. The handshake's prologue is the Hello, but
-//!   for the count of routers: nobody on the way alters who calls whom.
-//! - Welcome carries the second message. Only who has the listener's private key can make it. It has the Welcome,
-//!   encrypted, so that nobody alters that either.
+//! - Hello carries the first message. Making one takes the listener's public key. It contains the caller's own public
+//!   key, encrypted, and proves that the caller has the private one. The handshake's prologue is the Hello without its
+//!   count of routers, so nobody on the way can change who calls whom.
+//! - Welcome carries the second message. Making one takes the listener's private key. It contains the Welcome,
+//!   encrypted, so nobody on the way can change that either.
 //!
-//! A Hello that somebody has recorded proves nothing when it is sent again: it contains the number of the caller's
-//! Hellos to this listener, and the listener takes each number once ([`Numbers`]). So what follows a Hello at once need
-//! not wait for the Welcome, and the first message between two endpoints is no later than without a proof.
+//! A recorded Hello proves nothing when somebody sends it again: it contains the number of the caller's Hellos to this
+//! listener, and the listener takes each number once ([`Numbers`]). So the caller may send data right behind its Hello
+//! without waiting for the Welcome, and the first message is no later than without a proof.
 //!
-//! The Hello of a lane that is to be sealed also contains a secret, drawn for this lane. The handshake encrypts it to the
-//! listener; from it come the keys of all that follows Hello and Welcome on the lane.
+//! The Hello of a lane that is to be encrypted ("sealed") also contains a secret that was drawn for this lane. The
+//! handshake encrypts the secret to the listener. The keys of everything behind Hello and Welcome come from it.
 //!
 //! All randomness comes from a secret that the shell draws ([`Secret`]), so that a simulation repeats exactly.
 
@@ -28,21 +29,23 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 
+/// The handshake, as the Noise specification names it.
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 /// Length of the number in a Hello's proof. Bytes.
 const NUMBER_LEN: usize = 8;
-/// Length of an encrypted part's tag. Bytes.
+/// Length of the authentication tag behind an encrypted part. Bytes.
 const TAG_LEN: usize = 16;
 /// Length of the proof in a Hello: an ephemeral key, the caller's key, and the number. Bytes.
 const HELLO_PROOF_LEN: usize = Key::LEN + Key::LEN + TAG_LEN + NUMBER_LEN + TAG_LEN;
-/// Most bytes that a proof may have. Bytes.
+/// Buffer size for a proof: more than the longest one has. Bytes.
 const PROOF_MAX: usize = 256;
 
-/// What the error says of an endpoint that refuses whoever proves nothing: it is there, and closed.
+/// Part of the error text of a caller that an endpoint refuses because it proved nothing.
 pub const ADMITS_KNOWN: &str = "admits only those who know its whole address";
 
-/// The public key that goes into the address of an endpoint with this secret, which is random: nobody else may ever learn
-/// it, and no two endpoints may have the same.
+/// The public key that goes into the address of an endpoint with this secret. The secret must be random, known to
+/// nobody
+/// else, and different for each endpoint.
 pub fn public_key(secret: &Secret) -> Key {
     Identity::new(*secret).key
 }
@@ -53,7 +56,7 @@ pub(crate) struct Identity {
     secret: Secret,
     private: Secret,
     key: Key,
-    /// Ephemeral keys that were drawn.
+    /// How many lane secrets and ephemeral keys were drawn.
     drawn: u64,
 }
 
@@ -67,19 +70,20 @@ impl Identity {
         Self { secret, private, key, drawn: 0 }
     }
 
-    /// A secret for a lane.
+    /// Draws a secret for a lane.
     pub(crate) fn draw(&mut self) -> Secret {
         self.drawn += 1;
         self.secret.expand(&[b"isthmus lane", &self.drawn.to_le_bytes()])
     }
 
-    /// Length of the proof in a Hello, of a lane that is to be sealed or not. Bytes.
+    /// Length of the proof in a Hello. `seals` says whether the lane is to be sealed. Bytes.
     pub(crate) const fn proof_len(seals: bool) -> usize {
         HELLO_PROOF_LEN + if seals { Secret::LEN } else { 0 }
     }
 
-    /// The proof for a Hello to the endpoint with the key `to`, of which this is the `number`th. `lane` is the secret of
-    /// the lane, if it is to be sealed.
+    /// Makes the proof for the `number`th Hello to the endpoint with the key `to`. `lane` is the lane's secret if
+    /// the lane
+    /// is to be sealed.
     pub(crate) fn call(
         &mut self,
         to: &Key,
@@ -94,8 +98,7 @@ impl Identity {
         (call, proof)
     }
 
-    /// Checks the proof of a Hello. None where it does not come from somebody who knows this endpoint's key, or was
-    /// altered.
+    /// Checks the proof of a Hello. `None` if its sender does not know this endpoint's key, or if anybody altered it.
     pub(crate) fn hear(&mut self, hello: &[u8], proof: &[u8]) -> Option<Heard> {
         let mut state = self.builder(hello, |builder| builder.build_responder());
         let payload = read(&mut state, proof)?;
@@ -124,11 +127,11 @@ impl Identity {
     }
 }
 
-/// A Hello that was sent and is not answered.
+/// The handshake of a Hello that was sent and is not answered.
 pub(crate) struct Call(HandshakeState);
 
 impl Call {
-    /// Whether this proof says that the listener has sent this Welcome.
+    /// Whether this proof shows that the listener sent this Welcome.
     pub(crate) fn is_answered_by(&mut self, welcome: &[u8], proof: &[u8]) -> bool {
         read(&mut self.0, proof).is_some_and(|answer| answer == welcome)
     }
@@ -140,10 +143,10 @@ impl fmt::Debug for Call {
     }
 }
 
-/// A Hello whose proof is good, but may have come before.
+/// A Hello whose proof is good. The caller of [`Identity::hear`] still has to check that its number is new.
 pub(crate) struct Heard {
     state: HandshakeState,
-    /// The caller's.
+    /// The caller's public key.
     pub(crate) key: Key,
     pub(crate) number: u64,
     /// The lane's secret, if it is to be sealed.
@@ -151,12 +154,12 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// Length of the proof of a Welcome that has so many bytes.
+    /// Length of the proof of a Welcome that has `welcome` bytes. Bytes.
     pub(crate) const fn proof_len(welcome: usize) -> usize {
         Key::LEN + welcome + TAG_LEN
     }
 
-    /// The proof for the Welcome.
+    /// Makes the proof for the Welcome.
     pub(crate) fn answer(mut self, welcome: &[u8]) -> Vec<u8> {
         write(&mut self.state, welcome)
     }
@@ -176,12 +179,13 @@ fn read(state: &mut HandshakeState, message: &[u8]) -> Option<Vec<u8>> {
     Some(payload)
 }
 
-/// Which Hellos went to a peer, and which came from it.
+/// The numbers of the Hellos that went to a peer and came from it.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     sent: u64,
-    /// The highest that came, and which of the 64 before it: bit i stands for `highest` - i.
+    /// The highest number that came.
     highest: u64,
+    /// Which of the 64 numbers up to `highest` came: bit i stands for `highest` - i.
     came: u64,
 }
 
@@ -192,7 +196,7 @@ impl Numbers {
         self.sent
     }
 
-    /// Notes a Hello of the peer. False where it came before, or is so old that this is not known.
+    /// Records a Hello of the peer. False if its number came before, or is too old to tell.
     pub(crate) fn is_new(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = number - self.highest;
@@ -211,7 +215,7 @@ fn x25519() -> Box<dyn Dh> {
     DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("built in")
 }
 
-/// What `snow` is made of, with one ephemeral key drawn already.
+/// Gives `snow` its algorithms, and as its only randomness the ephemeral key that was drawn for it.
 struct Resolver(Secret);
 
 impl CryptoResolver for Resolver {

@@ -1,23 +1,23 @@
-//! How the engine refers to memory that it must not touch itself.
+//! How the engine names memory that it does not touch itself.
 
 use isthmus_wire::frame::Status;
 
 use crate::RemoteRange;
 
-/// A buffer lent by the program, or a piece of registered memory. Its meaning belongs to
-/// the [`Memory`] that goes with the engine: the shells use addresses, simulations use
-/// offsets into an arena.
+/// A buffer lent by the program, or a piece of registered memory. The [`Memory`] beside the engine gives it its
+/// meaning:
+/// shells use addresses, simulations use offsets into an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Where a contiguous buffer starts.
     pub token: u64,
-    /// Not 0: index + 1 of a list of pieces known to the [`Memory`].
+    /// 0 for a contiguous buffer; else index + 1 of a list of pieces known to the [`Memory`].
     pub list: u32,
 }
 
 impl Place {
-    /// Bit of `list` that marks registered memory. It may be taken back at any time, so it
-    /// is only touched through the [`Memory`], never lent to a shell.
+    /// Bit of `list` that marks registered memory. The program may deregister it at any time, so it is only accessed
+    /// through the [`Memory`] and never lent to a shell.
     pub const REGISTERED: u32 = 1 << 31;
 
     /// Whether this is registered memory.
@@ -33,7 +33,7 @@ pub enum Access {
     Read,
     /// Write it.
     Write,
-    /// Both, as atomics do.
+    /// Read and write it, as atomics do.
     Update,
 }
 
@@ -45,7 +45,7 @@ pub trait Memory {
     /// Appends `len` bytes from `offset` of a buffer to `out`.
     fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>);
 
-    /// Finds a range of registered memory that a peer names.
+    /// Finds a range of registered memory that a peer names, and checks that the peer may access it.
     fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status>;
 
     /// Copies `len` bytes within the process, each end given as a buffer and an offset in it. Default:
@@ -67,11 +67,12 @@ pub trait Memory {
         }
     }
 
-    /// The operation that lent this buffer is over.
+    /// Gives a lent buffer back: its operation is over.
     fn release(&mut self, at: Place);
 }
 
-/// Most bytes that [`Memory::copy`] takes through a buffer of its own at once: it stays in the processor's cache.
+/// Size of the buffer through which [`Memory::copy_by_pieces`] copies: small enough to stay in the processor's cache.
+/// Bytes.
 const COPY_MAX: u64 = 64 << 10;
 
 impl<M: Memory + ?Sized> Memory for &mut M {

@@ -1,12 +1,11 @@
-//! Fragments that a lane holds for too long, lanes that have stopped, and paths that were cut.
+//! Stragglers: fragments that a lane holds for too long, lanes that have stopped, and paths that were cut.
 //!
-//! A connection by TCP repairs its losses by itself. But what is lost again and again, or lost at the end,
-//! waits for timers that double each time, and so does all of them on a path that was cut for a
-//! while. So a fragment that has been on its way for much longer than others take goes out once more by a
-//! lane that moves, and the receiver drops what comes second. A lane that stays stuck while others move is
-//! given up. Where nothing moves at all, new lanes are tried (`probe.rs`).
+//! TCP repairs its losses by itself. But a packet that is lost again and again, or at the end of the data, waits for
+//! timers that double each time; on a path that was cut for a while, every packet does. So a fragment that takes much
+//! longer than others goes out once more on a lane that moves, and the receiver drops the duplicate. A lane that stays
+//! stuck while others move is given up. If nothing moves at all, new lanes are dialled (`probe.rs`).
 //!
-//! This is for lanes by TCP to peers that are far and were given bulk: one by UDP looks after itself.
+//! This is for TCP lanes with bulk data to far peers. A UDP lane repairs its losses itself.
 
 use super::probe::Probes;
 use super::state::{LaneState, Load, Micros};
@@ -14,61 +13,66 @@ use super::transmit::FRAGMENT_EXPRESS;
 use super::{Action, Decision, Engine, LaneId};
 use crate::PeerId;
 
-/// A fragment is late when one has arrived that was sent so many round trips after it, which leaves its
-/// lane time to repair a loss; and so many where other data could go instead.
+/// A fragment is late once another has arrived that was sent this much later. Round trips; one leaves the lane time to
+/// repair a loss.
 const BEHIND: Micros = 1;
+/// The same if other data could be sent instead of the copy. Round trips.
 const BEHIND_BESIDE: Micros = 2;
-/// Or, with nothing else to send, after so many times what others take, and at least so much more than a
-/// round trip. Microseconds.
+/// With nothing else to send, a fragment is late after this many times the usual time of a fragment.
 const TIMES: Micros = 2;
+/// Margin over a round trip before a fragment counts as late. Microseconds; it covers delayed acknowledgements.
 const SLACK_US: Micros = 20_000;
-/// A copy was in vain if the fragment is acknowledged sooner than a round trip after it, or than such a part of what
-/// others take: caution grows by so much then, and by such a share of what it is; and otherwise falls to such a share.
-/// What is late is so only after as many times more. At most so many.
+/// A copy was in vain if the fragment is acknowledged within a round trip after it, or within the usual time divided by
+/// this: then the original had arrived.
 const VAIN_PART: Micros = 2;
+/// What a copy in vain adds to the caution. Caution is a factor: times are multiplied by 1 + caution.
 const CAUTION_STEP: f64 = 0.25;
+/// By what a copy in vain multiplies the caution before that.
 const CAUTION_GROWTH: f64 = 1.25;
+/// By what a copy that helped multiplies the caution.
 const CAUTION_DECAY: f64 = 0.8;
+/// Highest caution: a fragment then counts as late after 16 times as long.
 const CAUTION_MOST: f64 = 15.0;
-/// Longest patience. Microseconds.
+/// Longest time that a fragment may usually take. Microseconds.
 const PATIENCE_MOST_US: Micros = 4_000_000;
-/// Fragments that are looked through for late ones.
+/// How many of the oldest fragments are searched for late ones. Count; it bounds the search.
 const LOOK_THROUGH: usize = 1024;
-/// Times that one is sent again before its own lane is left to it.
+/// How often a fragment is sent again before it is left to its lane. Count.
 const TRIES: u8 = 4;
-/// A lane that has not moved for so long while others do is given up, and so many times the patience.
+/// A lane is given up if it has not moved for at least this time while others move. Microseconds.
 const STUCK_US: Micros = 1_000_000;
+/// And for at least this many times the patience.
 const STUCK_TIMES: Micros = 3;
-/// Lanes for which bulk waits are looked at so often at most. Microseconds.
+/// Shortest pause between two checks of a peer. Microseconds.
 const CHECK_US: Micros = 10_000;
 
-/// What is known of how long fragments take to one peer.
+/// How long fragments to one peer take, and the probes of the peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Late {
     /// Usual time between sending a fragment and its acknowledgement. Microseconds.
     usual_us: Micros,
-    /// When something was last acknowledged, or sent after nothing was on its way.
+    /// When a fragment was last acknowledged, or sent while none was unacknowledged.
     pub(super) heard_at: Micros,
-    /// When the latest of those that have arrived was sent.
+    /// The latest sending time of all fragments that have arrived.
     newest: Micros,
     /// The lane by which something came last.
     pub(super) recent: Option<LaneId>,
     check_at: Option<Micros>,
-    /// How much longer than otherwise a fragment may take before it goes again, as copies were in vain. Times.
+    /// Grows with copies in vain: every time limit is multiplied by 1 + this.
     caution: f64,
-    /// Nothing is late before.
+    /// No fragment can be late before this time.
     pub(super) scan_at: Micros,
     pub(super) probes: Probes,
 }
 
 impl Late {
-    /// A fragment that was sent once has arrived after so long.
+    /// A fragment that was sent once took this long.
     fn note(&mut self, took: Micros) {
         let usual = if self.usual_us == 0 { took } else { (7 * self.usual_us + took) / 8 };
         self.usual_us = usual.min(PATIENCE_MOST_US);
     }
 
-    /// One of which a copy was sent is acknowledged so long after that.
+    /// A fragment of which a copy was sent was acknowledged this long after the copy.
     fn note_copy(&mut self, took: Micros, rtt_us: Micros) {
         let in_vain = took < rtt_us.max(self.usual_us / VAIN_PART);
         let caution =
@@ -76,19 +80,19 @@ impl Late {
         self.caution = caution.min(CAUTION_MOST);
     }
 
-    /// A time that a fragment may take, with the caution that is due.
+    /// A time limit, multiplied by 1 + caution. Microseconds.
     fn cautious(&self, us: Micros) -> Micros {
         ((1.0 + self.caution) * us as f64) as Micros
     }
 
-    /// How long a fragment may take. Microseconds.
+    /// How long a fragment may take before it counts as late, without caution. Microseconds.
     fn patience(&self, rtt_us: Micros) -> Micros {
         (TIMES * self.usual_us).max(rtt_us + rtt_us / 4 + SLACK_US).min(PATIENCE_MOST_US)
     }
 }
 
 impl Engine {
-    /// The shell tells the time before it asks what is to be sent.
+    /// Tells the time. The shell calls this before it asks what to send.
     pub fn note_time(&mut self, now: Micros) {
         self.clock = self.clock.max(now);
     }
@@ -98,7 +102,7 @@ impl Engine {
         self.clock
     }
 
-    /// A fragment that this lane sent at that time for the first time, or again, was acknowledged.
+    /// A fragment was acknowledged that this lane sent at `sent_at`, after `tries` earlier copies.
     pub(super) fn note_arrival(&mut self, peer: PeerId, lane: LaneId, sent_at: Micros, tries: u8) {
         let now = self.clock;
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
@@ -118,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Fragments were sent: looks after them from now on.
+    /// Fragments were sent: schedules the first check for late ones.
     pub(super) fn attend(&mut self, peer: PeerId) {
         let now = self.clock;
         let connection = self.connection(peer);
@@ -132,8 +136,9 @@ impl Engine {
         }
     }
 
-    /// The number of the oldest fragment that another lane has held for too long, if this one is to
-    /// send it again; `beside`: instead of other data.
+    /// The oldest fragment that another lane has held for too long, if this lane is to send it again. `beside` says
+    /// that
+    /// other data could go instead.
     pub(super) fn late_fragment(&mut self, peer: PeerId, lane: LaneId, beside: bool) -> Option<u64> {
         let now = self.clock;
         let connection = self.peers[peer.0 as usize].connection.as_mut()?;
@@ -151,7 +156,7 @@ impl Engine {
         let due = late.cautious(patience);
         let lanes = &connection.lanes;
         let express = lanes.len() > 1 && lanes.first() == Some(&lane);
-        // What was sent before a lane that got through goes by that.
+        // A probe that got through sends again everything that was sent before it.
         let before = late.probes.sends_before(lane);
         let is_late = |flight: &super::state::Flight| {
             let short = match flight.load {
@@ -176,7 +181,7 @@ impl Engine {
         Some(seq)
     }
 
-    /// Looks whether fragments, lanes or the whole path have stopped.
+    /// Checks whether fragments, lanes or the whole path have stopped, if a check is due.
     pub(super) fn check_late(&mut self, now: Micros, peer: PeerId) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
         let rtt_us = connection.rtt_us.unwrap_or(0);
@@ -203,7 +208,7 @@ impl Engine {
         self.kick(peer);
     }
 
-    /// Others move, so what a lane cannot write for long will not be written soon.
+    /// Gives up a lane that has been full for long while others move: it will not recover soon.
     fn give_up_stuck(&mut self, now: Micros, peer: PeerId, patience: Micros) {
         let most = (STUCK_TIMES * patience).max(STUCK_US);
         let moved = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.moved_at);

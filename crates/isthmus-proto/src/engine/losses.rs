@@ -1,4 +1,4 @@
-//! Lanes that break, and how they come back.
+//! Lanes that break, and how they are dialled again.
 
 use super::lanes::{LaneLoss, patience};
 use super::state::{LaneState, Micros};
@@ -7,9 +7,9 @@ use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
 impl Engine {
-    /// A lane ended. What it held goes out again by the others; without others it is
-    /// dialled again, whoever dialled it first, since only that tells whether the peer
-    /// still lives.
+    /// A lane ended. Its unacknowledged fragments go out again on the others. If there are no others, the peer is
+    /// dialled
+    /// again, whichever side had dialled: only that shows whether the peer still lives.
     pub fn lane_lost(&mut self, now: Micros, lane: LaneId, loss: &LaneLoss, mem: &mut dyn Memory) {
         self.clock = now;
         let Some(record) = self.lanes.try_remove(lane.0 as usize) else { return };
@@ -21,13 +21,13 @@ impl Engine {
         }
         let borrowed = record.borrowed.into_iter().flat_map(|borrowed| borrowed.into_operations());
         record.leases.into_iter().chain(borrowed).for_each(|operation| self.end_lease(operation, mem));
-        // A fault that shows only now is the peer's, but of a lane that is gone.
+        // A fault of the peer that shows only now belongs to a lane that is gone.
         let _ = self.end_lingering(mem);
         if self.parted || self.is_own(peer) || self.connection(peer).trouble.failed.is_some() {
             return;
         }
         self.requeue(peer, lane);
-        // Of a lane that was refused it is known already why.
+        // If the lane was refused, the reason is known already.
         if record.state != LaneState::Closing {
             self.note_loss(peer, loss, was_dialing, record.router, record.way);
             self.avoid_router(now, record.router);
@@ -106,7 +106,7 @@ impl Engine {
         let through = self.router_text(router);
         let connection = self.connection(peer);
         match loss {
-            // Says nothing of the peer.
+            // The failure of a router or a further rail says nothing of the peer.
             _ if router.is_some() || way > 0 => {}
             LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.trouble.refusals += 1,
             LaneLoss::Closed if was_dialing => connection.trouble.refusals += 1,
@@ -128,7 +128,7 @@ impl Engine {
         self.timers.insert((at, peer));
     }
 
-    /// A further lane could not be made: the next is not tried at once.
+    /// Delays the next further lane, since one could not be made.
     fn schedule_spread(&mut self, now: Micros, peer: PeerId) {
         let connection = self.connection(peer);
         let at = now + connection.trouble.back_off();
@@ -136,7 +136,7 @@ impl Engine {
         self.timers.insert((at, peer));
     }
 
-    /// Does what has come due.
+    /// Does what is due at `now` ([`Engine::poll_timeout`]).
     pub fn handle_timeout(&mut self, now: Micros, mem: &mut dyn Memory) {
         self.clock = now;
         self.send_late_acks(now);
@@ -159,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// Dials again, or gives the peer up.
+    /// Dials the peer again if that is due, or gives it up after `peer_timeout`.
     fn retry(&mut self, now: Micros, peer: PeerId, mem: &mut dyn Memory) {
         let timeout = self.config.peer_timeout_us;
         let connection = self.connection(peer);
@@ -178,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Gives up lanes whose other end accepted the connection but does not greet.
+    /// Gives up lanes whose other end accepted the connection and does not answer Hello in time.
     fn abandon_silent(&mut self, now: Micros, peer: PeerId) {
         for (index, lane) in &mut self.lanes {
             let silent = lane.pinged_at.is_some_and(|at| now >= at + patience(lane));

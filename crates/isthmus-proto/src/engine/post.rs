@@ -1,4 +1,4 @@
-//! What the program posts.
+//! Operations that the program posts.
 
 use isthmus_wire::frame::flags;
 
@@ -49,8 +49,9 @@ impl Engine {
         self.start(request.peer, kind, options, (place, None), request.remote.len, true, mem)
     }
 
-    /// An atomic operation; `operands` are the operand and the compare operand, one
-    /// after the other, `result` receives the earlier value.
+    /// Posts an atomic operation. `operands` has the operand and behind it the compare operand; the earlier value
+    /// goes to
+    /// `result`.
     pub fn atomic(
         &mut self,
         request: &AtomicRequest,
@@ -119,7 +120,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A record of an operation on `total` bytes, none of them sent; returns its index.
+    /// Enters a new operation on `total` bytes; returns its index.
     pub(super) fn enter_operation(
         &mut self,
         peer: PeerId,
@@ -167,14 +168,16 @@ impl Engine {
         if !waits || request.multi.is_some() {
             return self.recv_at_length(request, place, len, mem);
         }
-        // The usual case by itself: what others take by reference is made in memory first, and copied from there.
+        // The usual case apart: the other calls take the receive by reference, for which it would be built in
+        // memory and then
+        // copied.
         let (context, notify) = (options.context, options.notify);
         let posted =
             Posted { wanted, context, notify, announced: 0, place, offset: 0, end: len, multi: None };
         self.matcher.post(channel, posted);
     }
 
-    /// As [`Engine::recv`], of any receive.
+    /// As [`Engine::recv`], for any receive.
     #[cold]
     #[inline(never)]
     fn recv_at_length(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
@@ -205,11 +208,10 @@ impl Engine {
         }
     }
 
-    /// A multi-receive buffer first takes the unexpected messages that are waiting.
+    /// Posts a multi-receive buffer, which first takes the unexpected messages that are waiting.
     fn post_multi(&mut self, channel: Channel, posted: Posted, mem: &mut dyn Memory) {
         self.matcher.post(channel, posted);
-        // Posted last, so it is reached only where no earlier buffer fits: then those
-        // would have taken the message when it arrived.
+        // It is the last in the queue, so it takes a message only if no earlier buffer fits.
         while let Some(inbound) = self.matcher.find_unexpected(channel, posted.wanted, false) {
             let Inbound { peer, tag, total, .. } = self.inbounds[inbound];
             let mut released = Vec::new();
@@ -223,13 +225,12 @@ impl Engine {
         }
     }
 
-    /// Why nothing will come from this peer any more.
+    /// Why nothing more will come from this peer; `None` if it has not failed.
     fn failure_of(&self, source: Option<PeerId>) -> Option<&OpError> {
         self.peers.get(source?.0 as usize)?.connection.as_ref()?.trouble.failed.as_ref()
     }
 
-    /// Whether nothing is known of this peer for which a receive of its messages has to be looked at: trouble, or
-    /// announcements.
+    /// Whether a receive from this peer needs no special care: the peer has no trouble and no announcements.
     #[inline]
     fn is_plain_source(&self, source: Option<PeerId>) -> bool {
         let peer = source.and_then(|peer| self.peers.get(peer.0 as usize));
@@ -271,8 +272,8 @@ impl Engine {
         }
     }
 
-    /// Receives, or with `discard` drops, the message that a peek claimed under the same
-    /// context. False where there is none.
+    /// Receives, or with `discard` drops, the message that a peek claimed under the same context. False if there is
+    /// none.
     pub fn claim(
         &mut self,
         request: &RecvRequest,
@@ -308,7 +309,7 @@ impl Engine {
         true
     }
 
-    /// Cancels the oldest posted receive with this context.
+    /// Cancels the oldest posted receive with this context. False if there is none.
     pub fn cancel(&mut self, context: u64, mem: &mut dyn Memory) -> bool {
         let Some((channel, posted)) = self.matcher.cancel(context) else { return false };
         self.withdraw(&posted);
@@ -316,9 +317,8 @@ impl Engine {
         true
     }
 
-    /// Copies what the message posted with this context was lent, so that its buffer is the
-    /// program's again before the message is complete. False while a lane writes from it;
-    /// true also where there is no such message any more.
+    /// Copies the buffer of the message that was posted with this context, so that the program gets it back before the
+    /// message is complete. False while a lane writes from it. True also if there is no such message any more.
     pub fn disown(&mut self, context: u64, mem: &mut dyn Memory) -> bool {
         let found = self.operations.iter_mut().find(|(_, operation)| {
             matches!(operation.kind, Kind::Message { .. })
@@ -354,7 +354,7 @@ impl Engine {
         bits
     }
 
-    /// Nobody will receive this message: its data is dropped and its sender released.
+    /// Drops a message that nobody will receive, and releases its sender.
     fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
         self.leave_unexpected(index);
         if let Sender::Own { operation } = self.inbounds[index].sender {

@@ -1,4 +1,4 @@
-//! Registered memory: writes, reads and atomics, at both ends.
+//! Writes, reads and atomics of registered memory, at both ends.
 
 use isthmus_wire::frame::{self, PAYLOAD_MAX, Status, flags};
 
@@ -14,7 +14,8 @@ use crate::{
     RemoteRange,
 };
 
-/// Operands of the atomics that may overtake a message that is missing. Bytes.
+/// Most operands of a peer's atomics that overtook a missing message. Bytes; twice what a correct peer may have
+/// outstanding.
 const EARLY_OPERANDS_MAX: u64 = 2 * OPERANDS_MAX;
 
 impl Engine {
@@ -123,7 +124,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The target's own view of an access by a peer to this memory.
+    /// Reports a peer's access to this endpoint's memory, for the target's counters and completion queue.
     pub(super) fn report_access(
         &mut self,
         peer: PeerId,
@@ -245,7 +246,7 @@ impl Engine {
     }
 }
 
-/// What its target sees of an atomic operation.
+/// The completion that an atomic operation has at its target.
 pub(super) fn access_of(atomic: &frame::Atomic) -> CompletionKind {
     let wrote = AtomicOp::from_code(atomic.op) != Some(AtomicOp::AtomicRead);
     CompletionKind::RemoteAccess { wrote, fetched: atomic.kind != AtomicKind::Update.code() }

@@ -1,8 +1,9 @@
-//! The short way of a small message: at once into a frame where nothing waits and one near lane carries all,
-//! and from its frame to its receive where nothing is missing before it.
+//! The fast path of a small message to a near peer.
 //!
-//! Both ends do what the long way does (`post.rs`, `transmit.rs`; `receive.rs`, `messages.rs`), without the
-//! records that it keeps for what may still come. Where anything stands in the way, the long way is taken.
+//! If nothing else waits and one near lane carries all, the sender puts the message into a frame at once. If nothing
+//! before it is missing, the receiver takes it from its frame straight to its receive. The result is the same as on the
+//! long path (`post.rs`, `transmit.rs`; `receive.rs`, `messages.rs`), without the records that the long path keeps. In
+//! all other cases the message takes the long path.
 
 use isthmus_wire::frame::{self, flags};
 
@@ -13,14 +14,14 @@ use crate::matching::Match;
 use crate::memory::Memory;
 use crate::{Channel, Completion, CompletionKind, Fence, Level, PeerId, SendRequest};
 
-/// Longest message that may go the short way. Bytes.
+/// Longest message on the fast path. Bytes; for longer ones the copy outweighs the saved records.
 pub(super) const SHORT_MAX: u64 = 4 << 10;
 
-/// Room that the frame of such a message takes at most. Bytes.
+/// Longest frame of such a message. Bytes.
 pub const SHORT_FRAME_MAX: usize = frame::Message::LEN + SHORT_MAX as usize;
 
 impl Engine {
-    /// The lane by which a message of `total` bytes may go the short way now, and its header; `None` where it has to be
+    /// The lane on which a message of `total` bytes may take the fast path now, and its header. `None` if it has to be
     /// posted.
     #[inline]
     pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
@@ -55,7 +56,7 @@ impl Engine {
         Some((lane, message))
     }
 
-    /// The connection with a peer whose only lane is open, leads there without a router and carries all there is.
+    /// The connection to a peer for which one open lane, without a router, carries everything.
     #[inline]
     pub(super) fn plain_lane(&self, peer: PeerId) -> Option<(&Connection, LaneId, &Lane)> {
         let connection = self.peers.get(peer.0 as usize)?.connection.as_deref()?;
@@ -73,8 +74,9 @@ impl Engine {
         plain.then_some((connection, lane, record))
     }
 
-    /// A message has gone, or goes before anything else, by the lane and with the header that [`Engine::short_lane`]
-    /// just named, and its payload. The operation is over.
+    /// Records a message that the shell has sent, or will send before anything else, as [`Engine::short_lane`] just
+    /// said.
+    /// The operation is over.
     #[inline]
     pub fn note_short(
         &mut self,
@@ -118,7 +120,7 @@ impl Engine {
         connection.window.push(Flight { lane, load, sent_at, tries: 0 });
     }
 
-    /// A run of messages on this lane may begin: `None` where they go the long way.
+    /// Begins a run of messages on this lane. `None` if they have to take the long path.
     #[inline]
     fn begin_run<'e>(&'e mut self, now: Micros, lane: LaneId) -> Option<Run<'e>> {
         let record = self.lanes.get_mut(lane.0 as usize)?;
@@ -135,8 +137,8 @@ impl Engine {
         Some(Run { engine: self, peer, seq, order, longest, messages: 0, awaited: 0, bytes: 0 })
     }
 
-    /// Takes in messages that lie one behind the other on a lane, as many as `next` has: it says what a message's header
-    /// is, and puts its payload, all of it, to the beginning of `room`. Whether there was any.
+    /// Takes in messages that lie one behind the other on a lane, until `next` has no more. `next` returns a message's
+    /// header and puts its whole payload at the start of `room`. Returns whether there was any message.
     #[inline]
     pub fn handle_messages<M: Memory>(
         &mut self,
@@ -162,8 +164,7 @@ impl Engine {
         }
     }
 
-    /// A message whose frame and payload are there: whether it went to its receive, so that nothing else is to be
-    /// done with the frame.
+    /// Takes a whole message to its receive. False if it has to take the long path.
     pub(super) fn receive_short(
         &mut self,
         now: Micros,
@@ -176,8 +177,9 @@ impl Engine {
         run.is_some_and(|mut run| run.take(message, payload, &mut mem))
     }
 
-    /// Receives a message by the receive that was posted first, if it goes to that one, has room there, and that takes no
-    /// other: the usual case of [`Engine::receive_by_search`].
+    /// Takes a message to the oldest posted receive, if it fits there and that receive takes one message only. This
+    /// is the
+    /// usual case of [`Engine::receive_by_search`], made fast.
     #[inline]
     fn receive_by_first<M: Memory>(
         &mut self,
@@ -196,7 +198,7 @@ impl Engine {
             mem.store(place, 0, payload);
         }
         mem.release(place);
-        // Written where it stays: what is put together first and moved waits for its parts to be in memory.
+        // Fill it in place: a completion that is built first and then moved makes the processor wait for its stores.
         let completion = self.completions.push_back_mut(Completion::NOTHING);
         (completion.context, completion.notify) = (posted.context, posted.notify);
         completion.kind = CompletionKind::Recv(channel);
@@ -207,7 +209,7 @@ impl Engine {
         true
     }
 
-    /// Receives a message by whichever receive it goes to; false where there is none.
+    /// Takes a message to whichever receive it matches. False if there is none.
     #[inline(never)]
     fn receive_by_search(
         &mut self,
@@ -234,8 +236,7 @@ impl Engine {
         true
     }
 
-    /// Whether nothing is missing of what this peer sent, and nothing of it is looked after that messages have to be
-    /// told to.
+    /// Whether nothing that this peer sent is missing, and the engine measures nothing for which it needs each message.
     #[inline]
     fn is_plain(&self, connection: &Connection) -> bool {
         let flows = |lane: &LaneId| {
@@ -254,24 +255,24 @@ impl Engine {
     }
 }
 
-/// Messages that go to their receives one after the other, as long as each is the next of its peer: what they have in
-/// common is looked at when the run begins, and its connection is told of all of them when it ends.
+/// Messages that go to their receives one after the other, as long as each is the next of its peer. Their common
+/// conditions are checked when the run begins, and the connection's counts are updated when it ends.
 struct Run<'e> {
     engine: &'e mut Engine,
     peer: PeerId,
-    /// Numbers of the message that is next.
+    /// Fragment number and order of the next message.
     seq: u64,
     order: u64,
-    /// Longest that it may be: credit goes back as it is used. Bytes.
+    /// Longest message: it may not use more credit than there is, but credit is returned as it is used. Bytes.
     longest: u64,
-    /// What was taken, how many of that somebody waits for, and its bytes.
+    /// Messages taken, those whose acknowledgement is awaited, and their bytes.
     messages: u64,
     awaited: u32,
     bytes: u64,
 }
 
 impl Run<'_> {
-    /// Takes a message to its receive; false where that is not to be done here.
+    /// Takes a message to its receive. False if it has to take the long path.
     #[inline]
     fn take<M: Memory>(&mut self, message: &frame::Message, payload: &[u8], mem: &mut M) -> bool {
         let total = payload.len() as u64;

@@ -1,11 +1,13 @@
-//! Several ways to one peer, used at once.
+//! Rails: several networks to one peer, used at once.
 //!
-//! An endpoint may listen at more addresses than the one that names it, each on a network of its
-//! own. Both ends tell each other of them on their lanes ([`frame::Also`]). A peer that is far and
-//! has bulk to take then gets lanes on each way: every lane takes the next fragment when it has
-//! room for it, so that each way carries what it can. What a way that dies held goes out again by
-//! the others: it shows by silence, as routed lanes do (`routed.rs`), and is avoided for a while.
-//! Way 0 is where the peer answered first, or else the locator of its address; the others are what it told, in its order.
+//! An endpoint may listen at more addresses than the one that names it, each on a network of its own (the setting
+//! `rails`). Both ends tell each other of them on their lanes ([`frame::Also`]). A far peer with bulk data then gets
+//! lanes on each rail. Every lane takes the next fragment when it has room, so each rail carries what it can. A rail
+//! that
+//! dies shows by silence, as routed lanes do (`routed.rs`). What it held goes out again on the others, and it is
+//! avoided
+//! for a while. Rail 0 is where the peer answered first, or else the locator of its address. The others are those that
+//! it told of, in its order.
 
 use std::net::SocketAddr;
 
@@ -16,19 +18,19 @@ use super::streams::SEVERAL;
 use super::{Engine, LaneId, PeerFault};
 use crate::PeerId;
 
-/// Most ways to a peer.
+/// Most rails to a peer. Count.
 pub(super) const WAYS_MAX: usize = 4;
-/// How long a way on which a lane failed is avoided while there are others.
+/// How long a rail on which a lane failed is avoided while there are others. Microseconds.
 const AVOID_US: Micros = 2_000_000;
 
-/// What is known of the ways to a peer that told of more than one.
+/// The rails to a peer that told of more than one.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
-    /// All but the locator of its address.
+    /// Locators of all rails but rail 0.
     further: Vec<SocketAddr>,
-    /// Until when each way is avoided.
+    /// Until when each rail is avoided.
     avoided: [Micros; WAYS_MAX],
-    /// Ways at which another endpoint answered: private networks of the same numbers.
+    /// Rails on which another endpoint answered: two private networks may have the same numbers.
     strange: [bool; WAYS_MAX],
 }
 
@@ -43,7 +45,7 @@ impl Ways {
 }
 
 impl Engine {
-    /// Tells the other end of a lane between two endpoints where else we are.
+    /// Tells the other end of a direct lane where else we listen.
     pub(super) fn tell_ways(&mut self, lane: LaneId) {
         let record = &mut self.lanes[lane.0 as usize];
         if record.router.is_none() && !record.through_routers {
@@ -53,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// The peer is at another address, too.
+    /// The peer tells of a further address.
     pub(super) fn on_also(
         &mut self,
         lane: LaneId,
@@ -74,7 +76,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The address of a peer with the locator of one of the ways to it.
+    /// The address of a peer, with the locator of one of its rails.
     pub(super) fn by_way(&self, peer: PeerId, way: usize) -> Address {
         let record = &self.peers[peer.0 as usize];
         let ways = record.connection.as_ref().and_then(|connection| connection.ways.as_ref());
@@ -83,18 +85,19 @@ impl Engine {
         Address { locator: further.copied().unwrap_or(first), ..record.address }
     }
 
-    /// Which of our own locators a lane that came in was dialled at: the way that it takes.
+    /// The rail of an incoming lane: the index of the own locator at which it was dialled.
     pub(super) fn way_of(&self, target: &Address) -> usize {
         self.config.also.iter().position(|at| *at == target.locator).map_or(0, |index| index + 1)
     }
 
-    /// Whether there is more than one way to this peer.
+    /// Whether there is more than one rail to this peer.
     pub(super) fn has_ways(&self, peer: PeerId) -> bool {
         self.peers[peer.0 as usize].connection.as_ref().is_some_and(|connection| connection.ways.is_some())
     }
 
-    /// Where the next lane to a near endpoint is to be connected, and by which way: that with
-    /// fewest lanes of those that are not avoided, else the one that has been for longest.
+    /// The locator and rail for the next direct lane: the rail with the fewest lanes that is not avoided, else the
+    /// one whose
+    /// time ends first.
     pub(super) fn next_way(&self, peer: PeerId) -> (SocketAddr, usize) {
         let connection = self.peers[peer.0 as usize].connection.as_ref();
         let Some(ways) = connection.and_then(|connection| connection.ways.as_ref()) else {
@@ -109,7 +112,7 @@ impl Engine {
         (self.by_way(peer, way).locator, way)
     }
 
-    /// Lanes to a peer by way, without those that rest, and whether one of them uses all that its path has.
+    /// For each rail, the number of lanes without those that rest, and whether one of them fills its path.
     fn lanes_by_way(&self, peer: PeerId) -> [(u32, bool); WAYS_MAX] {
         let mut count = [(0, false); WAYS_MAX];
         let Some(connection) = self.peers[peer.0 as usize].connection.as_ref() else { return count };
@@ -127,16 +130,16 @@ impl Engine {
         count
     }
 
-    /// Whether a further lane to this peer, which has several ways, is worth it: each way that is
-    /// fit gets one, and more, up to as many as the settings say and one for each further way, where
-    /// one does not use all of it.
+    /// Whether a peer with several rails should get a further lane. Each usable rail gets one. A rail that no lane
+    /// fills
+    /// gets more, up to the setting `streams` plus one for each further rail.
     pub(super) fn wants_lane(&self, peer: PeerId) -> bool {
         let connection = self.peers[peer.0 as usize].connection.as_ref();
         let Some(ways) = connection.and_then(|connection| connection.ways.as_ref()) else { return false };
         let lanes = self.lanes_by_way(peer);
         let all: u32 = lanes.iter().map(|(lanes, _)| lanes).sum();
         let mut fit = (0..ways.count()).filter(|way| ways.is_fit(*way, self.clock));
-        // One of them is kept free for small messages (`transmit.rs`).
+        // One lane is kept free for small messages (`transmit.rs`).
         let most = self.config.streams.clamp(2, SEVERAL) + ways.count() as u32 - 1;
         fit.any(|way| match lanes[way] {
             (0, _) => true,
@@ -144,14 +147,14 @@ impl Engine {
         })
     }
 
-    /// A lane on this way failed: others are preferred for a while.
+    /// Prefers other rails for a while, since a lane on this one failed.
     pub(super) fn avoid_way(&mut self, now: Micros, peer: PeerId, way: usize) {
         if let Some(ways) = &mut self.connection(peer).ways {
             ways.avoided[way] = now + AVOID_US;
         }
     }
 
-    /// Somebody else answers there.
+    /// Never uses this rail again, since somebody else answers there.
     pub(super) fn forget_way(&mut self, peer: PeerId, way: usize) {
         if let Some(ways) = &mut self.connection(peer).ways {
             ways.strange[way] = true;
