@@ -348,7 +348,7 @@ impl Shell {
             let mut guard = core.lock();
             let lanes =
                 rested.into_iter().filter(|(index, _)| self.lanes.get(*index).is_some_and(Option::is_some));
-            lanes.for_each(|(index, rests)| guard.engine.lane_rests(LaneId(index as u32), rests));
+            lanes.for_each(|(index, rests)| guard.engine.rest_lane(LaneId(index as u32), rests));
         }
     }
 
@@ -401,10 +401,10 @@ impl Shell {
                     guard.engine.lane_sample(now, id, sample);
                 }
                 if news.outdone {
-                    guard.engine.lane_is_outdone(id);
+                    guard.engine.on_lane_outdone(id);
                 }
                 if let Some(rtt_us) = news.rtt_us {
-                    guard.engine.path_rtt(id, rtt_us);
+                    guard.engine.set_lane_rtt(id, rtt_us);
                 }
             }
         }
@@ -453,7 +453,7 @@ impl Shell {
             }
             self.spares.lend_outgoing(lane);
             let now = guard.now();
-            guard.engine.note_time(now);
+            guard.engine.set_clock(now);
             fill(lane, id, &mut guard);
             drop(guard);
             if !self.write(index, core) {

@@ -88,7 +88,7 @@ pub(crate) struct Match {
 
 impl Matcher {
     /// Tells the number of the program's polls so far. A peek finds what arrived before the last of them.
-    pub(crate) fn note_polls(&mut self, polls: u64) {
+    pub(crate) fn set_polls(&mut self, polls: u64) {
         self.polls = self.polls.max(polls);
     }
 

@@ -1,7 +1,7 @@
 //! Posting: what a program gives an endpoint to do.
 
 use isthmus_proto::{
-    Access, AtomicRequest, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest, SHORT_FRAME_MAX,
+    Access, AtomicRequest, FAST_PATH_FRAME_MAX, OpError, PeekRequest, PeerId, RecvRequest, RmaRequest,
     SendRequest,
 };
 
@@ -47,7 +47,7 @@ impl Endpoint {
     pub unsafe fn send(&self, request: &SendRequest, iov: &[libc::iovec]) -> Result<(), PostError> {
         let len = total(iov);
         // SAFETY: the caller's promise.
-        if len <= SHORT_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
+        if len <= FAST_PATH_FRAME_MAX as u64 && unsafe { self.send_short(request, iov, len) } {
             return Ok(());
         }
         self.post(len, |core| {
@@ -100,7 +100,7 @@ impl Endpoint {
     /// [`PostError::Invalid`] on a closed endpoint.
     pub fn peek(&self, request: &PeekRequest) -> Result<(), PostError> {
         self.post(0, |core| {
-            core.engine.note_polls(self.polls());
+            core.engine.set_polls(self.polls());
             core.engine.peek(request, &mut core.memory);
             Ok(())
         })

@@ -60,7 +60,7 @@ impl Endpoint {
             return done;
         }
         if brief == Brief::No {
-            self.core.lock().engine.note_polls(self.polls());
+            self.core.lock().engine.set_polls(self.polls());
         }
         let turned = self.turn(false);
         let done = turned.is_none_or(|turned| turned.done);

@@ -27,14 +27,14 @@ impl Shell {
         wanted: Access,
         iov: &[libc::iovec],
     ) -> bool {
-        let Some(id) = core.lock().engine.near_lane(request) else { return false };
+        let Some(id) = core.lock().engine.direct_access_lane(request) else { return false };
         let Some(lane) = self.lanes.get_mut(id.0 as usize).and_then(plain) else { return false };
         // SAFETY: the caller's promise.
         let done = unsafe { lane.access(request.remote, wanted, iov) };
         if done {
             let kind = if wanted == Access::Read { CompletionKind::Read } else { CompletionKind::Write };
             let mut guard = core.lock();
-            guard.engine.note_reached(request, kind);
+            guard.engine.complete_direct_access(request, kind);
             if guard.engine.has_completions() {
                 watch.stir();
             }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use isthmus_proto::{Completion, Engine, LaneId, LaneLoss, SHORT_FRAME_MAX, SendRequest};
+use isthmus_proto::{Completion, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneLoss, SendRequest};
 
 use super::{Core, DIRECT_TURNS, Shell};
 use crate::carrier::{MemoryLane, RECORD_MAX, Sleeper};
@@ -101,16 +101,16 @@ impl Shell {
         }
         let mut guard = core.lock();
         let engine = &mut guard.engine;
-        let (id, message) = engine.short_lane(request, len)?;
+        let (id, message) = engine.fast_path_lane(request, len)?;
         let lane = self.lanes.get_mut(id.0 as usize).and_then(plain)?;
-        if !lane.has_room(SHORT_FRAME_MAX) {
+        if !lane.has_room(FAST_PATH_FRAME_MAX) {
             return None;
         }
         // SAFETY: the caller's promise.
         let payload = unsafe { whole(iov, &mut self.short) };
         // The other end need not wait for what we note of it.
         let sleeper = lane.write_short(&message, payload);
-        engine.note_short(id, request, &message, payload);
+        engine.complete_fast_send(id, request, &message, payload);
         if engine.has_completions() {
             watch.stir();
         }
@@ -145,7 +145,7 @@ impl Shell {
             return Brief::Yes { read: false, done: 0 };
         }
         let mut guard = core.lock();
-        guard.engine.note_polls(watch.polls());
+        guard.engine.set_polls(watch.polls());
         let read = match self.read_all_briefly(&mut guard, watch, room) {
             Ok(read) => read,
             Err(Left::Whole) => return Brief::Partly,

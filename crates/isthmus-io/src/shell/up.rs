@@ -121,32 +121,32 @@ impl Shell {
         self.carriers.tell_if_plain(&lane.carrier);
         let mut guard = core.lock();
         match neighbour {
-            Neighbour::Of(as_id) => guard.engine.lane_is_of(id, as_id),
-            Neighbour::Router => guard.engine.lane_is_trusted(id),
+            Neighbour::Of(as_id) => guard.engine.set_lane_as(id, as_id),
+            Neighbour::Router => guard.engine.trust_lane(id),
             Neighbour::Unknown => {}
         }
         if let Some(host) = lane.carrier.host().filter(|_| !lane.dialled) {
-            guard.engine.lane_is_from(id, host);
+            guard.engine.set_lane_origin(id, host);
         }
-        guard.engine.lane_goes_by(id, kind);
+        guard.engine.set_lane_kind(id, kind);
         let seals = match sealing {
             Sealing::No => false,
-            Sealing::Outside => guard.engine.lane_leaves(id),
+            Sealing::Outside => guard.engine.lane_leaves_subnet(id),
             Sealing::Yes => true,
             Sealing::Private => {
-                guard.engine.lane_is_private(id);
+                guard.engine.set_lane_private(id);
                 false
             }
         };
         if lane.dialled && seals {
-            guard.engine.lane_seals(id);
+            guard.engine.seal_lane(id);
         }
         if fills_path {
-            guard.engine.lane_fills_path(id);
-            guard.engine.lane_rests(id, rests);
+            guard.engine.set_lane_fills_path(id);
+            guard.engine.rest_lane(id, rests);
         }
         if let Some(rtt_us) = rtt_us {
-            guard.engine.path_rtt(id, rtt_us);
+            guard.engine.set_lane_rtt(id, rtt_us);
         }
         self.changed = true;
         if lane.dialled {

@@ -34,7 +34,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// When [`Engine::send_late_acks`] is next due.
+    /// When [`Engine::send_overdue_acks`] is next due.
     pub(super) fn due(&self) -> Option<Micros> {
         self.later.front().map(|(at, _)| *at)
     }
@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// Sends the acknowledgements that have waited long enough for another frame.
-    pub(super) fn send_late_acks(&mut self, now: Micros) {
+    pub(super) fn send_overdue_acks(&mut self, now: Micros) {
         while let Some(&(at, peer)) = self.owed.later.front() {
             if at > now {
                 break;

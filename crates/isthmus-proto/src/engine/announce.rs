@@ -235,7 +235,7 @@ impl Engine {
     }
 
     /// Counts an announced receive as no longer posted.
-    pub(super) fn note_taken(&mut self, posted: &Posted) {
+    pub(super) fn count_unposted(&mut self, posted: &Posted) {
         let Some(peer) = posted.wanted.source.filter(|_| posted.announced != 0) else { return };
         if let Some(announces) = self.connection(peer).announces.as_deref_mut() {
             announces.made.posted = announces.made.posted.saturating_sub(1);
@@ -244,7 +244,7 @@ impl Engine {
 
     /// Takes back the announcement of a cancelled receive. A message that is on its way may still go by it.
     pub(super) fn withdraw(&mut self, posted: &Posted) {
-        self.note_taken(posted);
+        self.count_unposted(posted);
         let Some(peer) = posted.wanted.source.filter(|_| posted.announced != 0) else { return };
         let (number, closing) = (posted.announced, self.closing);
         let connection = self.connection(peer);

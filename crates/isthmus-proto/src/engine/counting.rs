@@ -55,7 +55,7 @@ impl Engine {
     }
 
     /// Tells what carries a lane. Call it before the lane's greeting.
-    pub fn lane_goes_by(&mut self, lane: LaneId, kind: LaneKind) {
+    pub fn set_lane_kind(&mut self, lane: LaneId, kind: LaneKind) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.kind = kind;
         }

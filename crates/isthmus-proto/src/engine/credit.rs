@@ -1,19 +1,19 @@
 //! Credit: how many bytes a peer may send before receives are posted.
 //!
 //! A message goes without waiting for its receive as long as the receiver's credit lasts. To cost no round trip, the
-//! credit has to be what the path holds: rate times round trip. So credit begins with what a path of `RATE_FIRST`
+//! credit has to be what the path holds: rate times round trip. So credit begins with what a path of `INITIAL_RATE`
 //! (1 Gb/s) holds in this round trip, and grows with the rate at which data arrives. It is limited by an equal share of
 //! `credit_total`. Credit that a peer was told of is never taken back. But credit that it has used is not granted
 //! again if other peers need it, or if the peer has been silent for `SILENT_US` (10 s).
 
-use super::state::{CREDIT_FIRST, Micros};
+use super::state::{INITIAL_CREDIT, Micros};
 use super::{Decision, Engine};
 use crate::PeerId;
 
 /// Least credit that a new peer is granted, even if `credit_total` is used up. Bytes.
-const CREDIT_LEAST: u64 = 64 << 10;
+const MIN_CREDIT: u64 = 64 << 10;
 /// The rate that a path is assumed to carry before anything is measured. Bytes/s: 1 Gb/s.
-const RATE_FIRST: u64 = 125_000_000;
+const INITIAL_RATE: u64 = 125_000_000;
 /// Arriving data is counted over a round trip, but at least over this time. Microseconds; shorter periods are too
 /// noisy.
 const PERIOD_US: Micros = 50_000;
@@ -33,7 +33,7 @@ pub(crate) struct Inflow {
 
 impl Inflow {
     /// Counts bytes that arrived. True if a period ends with a higher rate than any before.
-    fn note(&mut self, now: Micros, rtt_us: Micros, bytes: u64) -> bool {
+    fn on_arrival(&mut self, now: Micros, rtt_us: Micros, bytes: u64) -> bool {
         if now.saturating_sub(self.last) > SILENT_US {
             *self = Self { since: now, ..Self::default() };
         }
@@ -62,7 +62,7 @@ impl Engine {
         let rtt_us = connection.rtt_us.unwrap_or(0);
         let inflow = connection.inflow.as_deref().copied().unwrap_or_default();
         let silent = inflow.last > 0 && self.clock.saturating_sub(inflow.last) > SILENT_US;
-        let rate = if silent { RATE_FIRST } else { inflow.rate.max(RATE_FIRST) };
+        let rate = if silent { INITIAL_RATE } else { inflow.rate.max(INITIAL_RATE) };
         let held = u128::from(rate) * u128::from(rtt_us) / 1_000_000;
         let wanted = (held + held / 4).min(u128::from(u64::MAX)) as u64;
         wanted.max(least).min(self.config.credit_total / self.credit_peers.max(1))
@@ -82,7 +82,7 @@ impl Engine {
             self.credit_peers += 1;
         }
         let left = self.config.credit_total.saturating_sub(self.credit_given);
-        let share = self.fair_credit(peer).min(left / 4).max(CREDIT_LEAST);
+        let share = self.fair_credit(peer).min(left / 4).max(MIN_CREDIT);
         let connection = self.connection(peer);
         let more = share.saturating_sub(connection.granted);
         connection.granted += more;
@@ -99,14 +99,14 @@ impl Engine {
     }
 
     /// Counts message data that came from this peer, and raises its credit if the rate is higher than before.
-    pub(super) fn note_inflow(&mut self, peer: PeerId, bytes: u64) {
+    pub(super) fn count_inflow(&mut self, peer: PeerId, bytes: u64) {
         if !self.config.credit_grows || !self.connection(peer).is_far() {
             return;
         }
         let now = self.clock;
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        let more = connection.inflow.get_or_insert_default().note(now, rtt_us, bytes);
+        let more = connection.inflow.get_or_insert_default().on_arrival(now, rtt_us, bytes);
         if more && self.raise_credit(peer, "by what arrives") {
             self.say_credit(peer);
         }
@@ -144,7 +144,7 @@ impl Engine {
     #[inline(never)]
     fn return_credit_by_share(&mut self, peer: PeerId, bytes: u64, plain: bool) {
         let granted = self.connection(peer).granted;
-        let fair = if plain { granted } else { self.fair_credit(peer).max(CREDIT_FIRST) };
+        let fair = if plain { granted } else { self.fair_credit(peer).max(INITIAL_CREDIT) };
         let connection = self.connection(peer);
         let less = connection.granted.saturating_sub(fair).min(bytes).min(connection.reserved());
         if less > 0 {
@@ -178,10 +178,10 @@ mod tests {
         let mut inflow = Inflow::default();
         let mut raised = 0;
         for step in 1..=100 {
-            raised += u32::from(inflow.note(1_000 * step, 20_000, 200_000));
+            raised += u32::from(inflow.on_arrival(1_000 * step, 20_000, 200_000));
         }
         assert!(raised >= 1 && (190_000_000..=210_000_000).contains(&inflow.rate), "{inflow:?}");
-        inflow.note(100_000 + SILENT_US + 1, 20_000, 1);
+        inflow.on_arrival(100_000 + SILENT_US + 1, 20_000, 1);
         assert_eq!((inflow.rate, inflow.bytes), (0, 1));
     }
 }

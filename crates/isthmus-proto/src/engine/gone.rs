@@ -15,7 +15,7 @@ pub(super) const MESSAGE_COST: u64 = 512;
 
 impl Engine {
     /// Counts what this peer left behind, and drops the oldest of it beyond the bound.
-    pub(super) fn note_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
+    pub(super) fn count_gone(&mut self, peer: PeerId, mem: &mut dyn Memory) {
         let connection = self.connection(peer);
         let holds = connection.held + u64::from(connection.unmatched) * MESSAGE_COST;
         if holds == 0 {

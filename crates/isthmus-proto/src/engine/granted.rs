@@ -117,7 +117,7 @@ impl Engine {
         mem: &mut dyn Memory,
     ) {
         let &frame::Granted { message, offset, payload, .. } = granted;
-        self.note_inflow(peer, payload.into());
+        self.count_inflow(peer, payload.into());
         let listed = self.connection(peer).traffic.incoming.get(&message).copied();
         match (target, listed) {
             (Target::Direct { owner, .. }, Some(index)) if owner == Owner::Message(index) => {
@@ -196,7 +196,7 @@ impl Engine {
 
     /// Queues the rest of an accepted message before later messages that go by announcements. Those were queued without
     /// being asked for, and the receiver may need this one first.
-    pub(super) fn line_up(&mut self, peer: PeerId, index: usize) {
+    pub(super) fn enqueue_accepted(&mut self, peer: PeerId, index: usize) {
         let order = self.operations[index].order;
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let bulk = &mut connection.traffic.bulk;
@@ -247,7 +247,7 @@ impl Engine {
             announces.known.distrust();
         }
         if operation.sent < operation.limit {
-            self.line_up(peer, index);
+            self.enqueue_accepted(peer, index);
         }
         self.counters.messages_resumed += 1;
         self.kick(peer);

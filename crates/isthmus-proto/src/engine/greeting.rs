@@ -9,7 +9,7 @@ use isthmus_wire::{Address, Key, Versions};
 use super::lanes::PeerFault;
 use super::{Engine, LaneId, Refusal};
 use crate::PeerId;
-use crate::admission::{Call, Heard, Identity};
+use crate::admission::{Identity, PendingHello, ProvenHello};
 
 /// The handshake of a lane, kept until both ends have greeted.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Greeting {
     /// The proof, which follows Hello or Welcome as its payload.
     pub(crate) proof: Vec<u8>,
     /// If we dial the lane: checks the answer.
-    call: Option<Call>,
+    call: Option<PendingHello>,
     /// If the lane is sealed: the secret from which its keys come.
     pub(crate) secret: Option<Secret>,
 }
@@ -62,8 +62,8 @@ impl Engine {
         let hello =
             frame::Hello { magic: MAGIC, version: newest, source, target, credit, hops: 0, oldest, payload };
         let greeting = proof.map(|identity| {
-            let secret = seals.then(|| identity.draw());
-            let (call, proof) = identity.call(&target.key, &vouched(&hello), number, secret.as_ref());
+            let secret = seals.then(|| identity.draw_lane_secret());
+            let (call, proof) = identity.begin_hello(&target.key, &vouched(&hello), number, secret.as_ref());
             Box::new(Greeting { proof, call: Some(call), secret })
         });
         let record = &mut self.lanes[lane.0 as usize];
@@ -76,9 +76,9 @@ impl Engine {
         &mut self,
         hello: &frame::Hello,
         proof: &[u8],
-    ) -> Result<Option<Heard>, PeerFault> {
+    ) -> Result<Option<ProvenHello>, PeerFault> {
         let Some(identity) = &mut self.identity else { return Ok(None) };
-        let heard = identity.hear(&vouched(hello), proof);
+        let heard = identity.check_hello_proof(&vouched(hello), proof);
         heard.map(Some).ok_or(PeerFault::Unproved(
             "it does not know this endpoint's address, or an address was altered on its way",
         ))
@@ -88,13 +88,13 @@ impl Engine {
     pub(super) fn enter_caller(
         &mut self,
         source: Address,
-        heard: Option<&Heard>,
+        heard: Option<&ProvenHello>,
     ) -> Result<PeerId, PeerFault> {
         let key = heard.map_or(Key::NONE, |heard| heard.key);
         let peer = self.enter_peer(Address { key, ..source });
         let peer = self.resolve(peer);
         match heard {
-            Some(heard) if !self.connection(peer).hellos.is_new(heard.number) => {
+            Some(heard) if !self.connection(peer).hellos.take(heard.number) => {
                 Err(PeerFault::Unproved("its Hello is one that came before"))
             }
             _ => Ok(peer),
@@ -102,8 +102,8 @@ impl Engine {
     }
 
     /// Answers a Hello, in the newest version that both ends speak.
-    pub(super) fn welcome(&mut self, lane: LaneId, credit: u64, version: u16, heard: Option<Heard>) {
-        let payload = heard.as_ref().map_or(0, |_| Heard::proof_len(frame::Welcome::LEN) as u32);
+    pub(super) fn welcome(&mut self, lane: LaneId, credit: u64, version: u16, heard: Option<ProvenHello>) {
+        let payload = heard.as_ref().map_or(0, |_| ProvenHello::proof_len(frame::Welcome::LEN) as u32);
         let source = self.config.address;
         let welcome = frame::Welcome { magic: MAGIC, version, source, credit, payload };
         let record = &mut self.lanes[lane.0 as usize];
@@ -117,7 +117,7 @@ impl Engine {
     /// Asks to seal what this lane carries behind its greetings. Call it before [`Engine::lane_connected`]. True if
     /// it will
     /// be sealed, which takes a closed endpoint ([`Config::closed`](super::Config::closed)).
-    pub fn lane_seals(&mut self, lane: LaneId) -> bool {
+    pub fn seal_lane(&mut self, lane: LaneId) -> bool {
         let closed = self.is_closed();
         self.lanes.get_mut(lane.0 as usize).is_some_and(|record| {
             record.seals = closed;
@@ -126,7 +126,7 @@ impl Engine {
     }
 
     /// Tells the host that an incoming lane came from. Call it before its Hello.
-    pub fn lane_is_from(&mut self, lane: LaneId, host: IpAddr) {
+    pub fn set_lane_origin(&mut self, lane: LaneId, host: IpAddr) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.from = Some(host.to_canonical());
         }
@@ -136,7 +136,7 @@ impl Engine {
     /// from, the
     /// engine dials the latter until the program names the peer. So no caller can make this endpoint connect to a
     /// third.
-    pub(super) fn note_guest(&mut self, peer: PeerId, from: Option<IpAddr>) {
+    pub(super) fn set_guest_locator(&mut self, peer: PeerId, from: Option<IpAddr>) {
         let known = &mut self.peers[peer.0 as usize];
         let at = known.address.locator;
         if let Some(host) = from.filter(|host| *host != at.ip().to_canonical()) {
@@ -146,14 +146,14 @@ impl Engine {
     }
 
     /// Tells that nobody but the two ends can read or alter what this lane carries.
-    pub fn lane_is_private(&mut self, lane: LaneId) {
+    pub fn set_lane_private(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.private = true;
         }
     }
 
     /// Whether a dialled lane leaves the subnet.
-    pub fn lane_leaves(&self, lane: LaneId) -> bool {
+    pub fn lane_leaves_subnet(&self, lane: LaneId) -> bool {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return false };
         let peer = record.peer.map(|peer| &self.peers[peer.0 as usize].address);
         record.router.is_some() || peer.is_some_and(|address| self.is_routed(address))
@@ -173,7 +173,7 @@ impl Engine {
     ) -> Result<(), PeerFault> {
         let greeting = self.lanes[lane.0 as usize].greeting.take();
         let Some(mut call) = greeting.and_then(|greeting| greeting.call) else { return Ok(()) };
-        if call.is_answered_by(&welcome.to_bytes(), proof) {
+        if call.check_answer(&welcome.to_bytes(), proof) {
             Ok(())
         } else {
             Err(PeerFault::Unproved("who answers has not the key of whom we have called"))

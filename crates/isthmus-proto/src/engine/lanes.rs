@@ -1,4 +1,4 @@
-//! How lanes come up and greet. `losses.rs` has how they break, `parting.rs` how a peer is given up.
+//! How lanes come up and greet. `losses.rs` has how they break, `shutdown.rs` how a peer is given up.
 
 use isthmus_wire::frame::{self, MAGIC, RefuseReason};
 use isthmus_wire::{Address, AsId, FrameError, Versions};
@@ -70,7 +70,7 @@ impl Engine {
         }
         let credit = self.grant(peer);
         // The locator in the Hello tells the other end which rail the lane uses.
-        let target = self.by_way(peer, self.lanes[lane.0 as usize].way);
+        let target = self.rail_address(peer, self.lanes[lane.0 as usize].rail);
         self.greet(peer, lane, target, credit);
         let record = &mut self.lanes[lane.0 as usize];
         record.state = LaneState::Greeting;
@@ -110,7 +110,7 @@ impl Engine {
         record.moved_at = self.clock;
         let (first, rtt_us) = (record.dialled == (own < theirs), record.rtt_us);
         let (fills_path, now) = (record.fills_path, self.clock);
-        let probes = self.greets(peer, lane, now);
+        let probes = self.on_probe_up(peer, lane, now);
         let connection = self.connection(peer);
         if fills_path {
             connection.streams = None; // From now on, all lanes carry data.
@@ -125,38 +125,38 @@ impl Engine {
         self.rank_lanes(peer);
         self.count_lane(peer, lane);
         if let Some(rtt_us) = rtt_us {
-            self.note_rtt(peer, rtt_us);
+            self.update_rtt(peer, rtt_us);
         }
     }
 
     /// Tells the round trip of a lane, as the kernel measured it (`tcpi_rtt` of `tcp(7)`). Microseconds.
-    pub fn path_rtt(&mut self, lane: LaneId, rtt_us: u64) {
+    pub fn set_lane_rtt(&mut self, lane: LaneId, rtt_us: u64) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
         if record.router.is_some() || record.through_routers {
             return; // This is the round trip to the router only.
         }
         record.rtt_us = Some(rtt_us);
         if let Some(peer) = record.peer {
-            self.note_rtt(peer, rtt_us);
+            self.update_rtt(peer, rtt_us);
         }
     }
 
     /// Tells the AS of the lane's other end, by its certificate. A peer that claims another AS is at fault.
-    pub fn lane_is_of(&mut self, lane: LaneId, as_id: AsId) {
+    pub fn set_lane_as(&mut self, lane: LaneId, as_id: AsId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.proof = Proof::Of(as_id);
         }
     }
 
     /// Tells that the lane comes from a router, which speaks for others.
-    pub fn lane_is_trusted(&mut self, lane: LaneId) {
+    pub fn trust_lane(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.proof = Proof::Trusted;
         }
     }
 
     /// Tells that this lane alone uses all of its path.
-    pub fn lane_fills_path(&mut self, lane: LaneId) {
+    pub fn set_lane_fills_path(&mut self, lane: LaneId) {
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.fills_path = !record.rests;
         }
@@ -165,7 +165,7 @@ impl Engine {
     /// Tells that this lane fills its path, but that several TCP lanes would carry as much with less processor
     /// time. While
     /// there are other lanes, this one then carries small messages only. `rests` false ends that.
-    pub fn lane_rests(&mut self, lane: LaneId, rests: bool) {
+    pub fn rest_lane(&mut self, lane: LaneId, rests: bool) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
         if std::mem::replace(&mut record.rests, rests) == rests {
             return;
@@ -176,7 +176,7 @@ impl Engine {
         self.rank_lanes(peer);
         if !rests {
             let connection = self.connection(peer);
-            (connection.streams, connection.late) = (None, None);
+            (connection.streams, connection.stragglers) = (None, None);
         }
         self.spread(peer);
         self.kick(peer);
@@ -185,16 +185,16 @@ impl Engine {
     /// Tells that this lane does not use all of its path, and that another lane there would. Dials that lane,
     /// unless there
     /// is one or one is being dialled. The shell may repeat this.
-    pub fn lane_is_outdone(&mut self, lane: LaneId) {
+    pub fn on_lane_outdone(&mut self, lane: LaneId) {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let (Some(peer), LaneState::Open) = (record.peer, record.state) else { return };
         if record.router.is_some() || record.through_routers || self.closing {
             return;
         }
-        let way = record.way;
+        let rail = record.rail;
         let connection = self.connection(peer);
         let (relief, trouble) = (connection.relief, &connection.trouble);
-        if trouble.spread_at.is_some() || trouble.failed.is_some() || self.filling(peer, way).is_some() {
+        if trouble.spread_at.is_some() || trouble.failed.is_some() || self.filling(peer, rail).is_some() {
             return;
         }
         let comes_up = |lane: &Lane| {
@@ -203,12 +203,12 @@ impl Engine {
         if relief.and_then(|lane| self.lanes.get(lane.0 as usize)).is_some_and(comes_up) {
             return;
         }
-        let locator = self.by_way(peer, way).locator;
-        let relief = self.dial_to(peer, locator, None, way);
+        let locator = self.rail_address(peer, rail).locator;
+        let relief = self.dial_to(peer, locator, None, rail);
         self.connection(peer).relief = Some(relief);
     }
 
-    fn note_rtt(&mut self, peer: PeerId, rtt_us: u64) {
+    fn update_rtt(&mut self, peer: PeerId, rtt_us: u64) {
         let connection = self.connection(peer);
         let was_far = connection.is_far();
         connection.rtt_us = Some(connection.rtt_us.map_or(rtt_us, |least| least.min(rtt_us)));
@@ -267,7 +267,7 @@ impl Engine {
         let known = self.peers.len();
         let peer = self.enter_caller(hello.source, heard.as_ref())?;
         if self.peers.len() > known && hello.hops == 0 {
-            self.note_guest(peer, self.lanes[lane.0 as usize].from);
+            self.set_guest_locator(peer, self.lanes[lane.0 as usize].from);
         }
         // While we close, only a peer that still gets something from us may come back.
         let closing = self.closing;
@@ -283,10 +283,10 @@ impl Engine {
         }
         let lane_rtt_us = self.lanes[lane.0 as usize].rtt_us;
         if let Some(rtt_us) = lane_rtt_us.filter(|_| hello.hops == 0) {
-            self.note_rtt(peer, rtt_us);
+            self.update_rtt(peer, rtt_us);
         }
         let credit = self.grant(peer);
-        let way = self.way_of(&hello.target);
+        let rail = self.rail_of(&hello.target);
         let record = &mut self.lanes[lane.0 as usize];
         record.peer = Some(peer);
         record.state = LaneState::Open;
@@ -294,14 +294,14 @@ impl Engine {
             record.rtt_us = None; // This is the round trip to the router only.
             record.through_routers = true;
         }
-        record.way = way;
+        record.rail = rail;
         self.welcome(lane, credit, version, heard);
         let record = &mut self.lanes[lane.0 as usize];
         record.control.push_back(frame::Ping { id: 0 }.into());
         record.pinged_at = Some(now);
-        self.tell_ways(lane);
+        self.announce_rails(lane);
         self.list(peer, lane);
-        self.lane_is_up(peer, lane, hello.credit);
+        self.on_lane_up(peer, lane, hello.credit);
         Ok(())
     }
 
@@ -401,9 +401,9 @@ impl Engine {
             self.adopt(peer, lane);
         }
         self.lanes[lane.0 as usize].state = LaneState::Open;
-        self.tell_ways(lane);
+        self.announce_rails(lane);
         self.on_pong(now, lane);
-        self.lane_is_up(peer, lane, welcome.credit);
+        self.on_lane_up(peer, lane, welcome.credit);
         Ok(())
     }
 
@@ -450,7 +450,7 @@ impl Engine {
         }
     }
 
-    fn lane_is_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
+    fn on_lane_up(&mut self, peer: PeerId, lane: LaneId, credit: u64) {
         let connection = self.connection(peer);
         connection.credit_limit = connection.credit_limit.max(credit);
         if let Some(trouble) = connection.trouble.get_mut() {
@@ -463,14 +463,14 @@ impl Engine {
         }
         self.make_ready(lane);
         self.kick(peer);
-        self.watch(peer);
+        self.schedule_silence_check(peer);
     }
 
     pub(super) fn on_refuse(&mut self, lane: LaneId, refuse: &frame::Refuse, mem: &mut dyn Memory) {
         let record = &self.lanes[lane.0 as usize];
         let Some(peer) = record.peer else { return };
-        if record.way > 0 {
-            self.forget_way(peer, record.way);
+        if record.rail > 0 {
+            self.forget_rail(peer, record.rail);
             self.close_lane(lane);
         } else if record.router.is_some() {
             self.on_routed_refuse(lane, peer, refuse, mem);
@@ -482,7 +482,7 @@ impl Engine {
     pub(super) fn on_pong(&mut self, now: Micros, lane: LaneId) {
         let record = &mut self.lanes[lane.0 as usize];
         let (Some(at), Some(peer)) = (record.pinged_at.take(), record.peer) else { return };
-        self.note_rtt(peer, now.saturating_sub(at));
+        self.update_rtt(peer, now.saturating_sub(at));
         self.credit_for_path(peer);
         self.kick(peer);
     }

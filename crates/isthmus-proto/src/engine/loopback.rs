@@ -25,7 +25,7 @@ const UNNUMBERED: u64 = u64::MAX;
 impl Engine {
     /// Whether this peer is the endpoint itself.
     #[inline]
-    pub(super) fn is_own(&self, peer: PeerId) -> bool {
+    pub(super) fn is_self(&self, peer: PeerId) -> bool {
         self.peers.get(peer.0 as usize).is_some_and(|record| record.address == self.config.address)
     }
 
@@ -65,7 +65,7 @@ impl Engine {
         let inbound = &mut self.inbounds[message];
         (inbound.channel, inbound.tag, inbound.data) = (channel, tag, data);
         (inbound.total, inbound.eager, inbound.needed) = (total, total, total);
-        inbound.sender = Sender::Own { operation: Some(index) };
+        inbound.sender = Sender::Loopback { operation: Some(index) };
         self.present(message, mem);
         // No message enters the table while this one is matched, so its slot holds this message or none.
         let waits =
@@ -74,13 +74,13 @@ impl Engine {
             self.grant(peer);
             let connection = self.connection(peer);
             if connection.held + total <= connection.granted {
-                self.keep_own(message, index, mem);
+                self.copy_loopback(message, index, mem);
             }
         }
     }
 
     /// Copies the data of an unexpected message, and completes its send.
-    fn keep_own(&mut self, message: usize, index: usize, mem: &mut dyn Memory) {
+    fn copy_loopback(&mut self, message: usize, index: usize, mem: &mut dyn Memory) {
         let operation = &mut self.operations[index];
         let (peer, place, total) = (operation.peer, operation.place, operation.total);
         let bytes = match operation.owned.take() {
@@ -94,12 +94,12 @@ impl Engine {
         self.connection(peer).held += total;
         let inbound = &mut self.inbounds[message];
         inbound.parts.push((0, bytes));
-        inbound.sender = Sender::Own { operation: None };
+        inbound.sender = Sender::Loopback { operation: None };
         self.finish(index, mem);
     }
 
     /// Delivers a message of this endpoint's own to the receive that it matched.
-    pub(super) fn match_own(
+    pub(super) fn match_loopback(
         &mut self,
         message: usize,
         operation: Option<usize>,
@@ -124,12 +124,12 @@ impl Engine {
         let inbound = &self.inbounds[message];
         let summary = super::Summary { data: inbound.data, tag: inbound.tag, total: inbound.total };
         let (channel, peer) = (inbound.channel, inbound.peer);
-        self.end_own(message, operation, mem);
+        self.end_loopback(message, operation, mem);
         self.finish_receive(posted, last, &summary, channel, peer, None, mem);
     }
 
     /// Ends a message of this endpoint's own, and completes its send if that has not completed yet.
-    pub(super) fn end_own(&mut self, message: usize, operation: Option<usize>, mem: &mut dyn Memory) {
+    pub(super) fn end_loopback(&mut self, message: usize, operation: Option<usize>, mem: &mut dyn Memory) {
         self.free_parts(message);
         self.inbounds.remove(message);
         if let Some(index) = operation {

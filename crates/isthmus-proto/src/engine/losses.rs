@@ -23,15 +23,15 @@ impl Engine {
         record.leases.into_iter().chain(borrowed).for_each(|operation| self.end_lease(operation, mem));
         // A fault of the peer that shows only now belongs to a lane that is gone.
         let _ = self.end_lingering(mem);
-        if self.parted || self.is_own(peer) || self.connection(peer).trouble.failed.is_some() {
+        if self.parted || self.is_self(peer) || self.connection(peer).trouble.failed.is_some() {
             return;
         }
         self.requeue(peer, lane);
         // If the lane was refused, the reason is known already.
         if record.state != LaneState::Closing {
-            self.note_loss(peer, loss, was_dialing, record.router, record.way);
+            self.record_loss(peer, loss, was_dialing, record.router, record.rail);
             self.avoid_router(now, record.router);
-            self.avoid_way(now, peer, record.way);
+            self.avoid_rail(now, peer, record.rail);
         }
         if self.closing && !self.connection(peer).has_work() {
             return;
@@ -95,19 +95,19 @@ impl Engine {
         }
     }
 
-    fn note_loss(
+    fn record_loss(
         &mut self,
         peer: PeerId,
         loss: &LaneLoss,
         was_dialing: bool,
         router: Option<usize>,
-        way: usize,
+        rail: usize,
     ) {
         let through = self.router_text(router);
         let connection = self.connection(peer);
         match loss {
             // The failure of a router or a further rail says nothing of the peer.
-            _ if router.is_some() || way > 0 => {}
+            _ if router.is_some() || rail > 0 => {}
             LaneLoss::Refused | LaneLoss::Untrusted(_) => connection.trouble.refusals += 1,
             LaneLoss::Closed if was_dialing => connection.trouble.refusals += 1,
             _ => connection.trouble.refusals = 0,
@@ -139,7 +139,7 @@ impl Engine {
     /// Does what is due at `now` ([`Engine::poll_timeout`]).
     pub fn handle_timeout(&mut self, now: Micros, mem: &mut dyn Memory) {
         self.clock = now;
-        self.send_late_acks(now);
+        self.send_overdue_acks(now);
         while let Some(&(at, peer)) = self.timers.first() {
             if at > now {
                 break;
@@ -147,9 +147,9 @@ impl Engine {
             self.timers.pop_first();
             let peer = self.resolve(peer);
             self.abandon_silent(now, peer);
-            self.look(now, peer);
+            self.check_silence(now, peer);
             self.end_wait(now, peer);
-            self.check_late(now, peer);
+            self.check_stragglers(now, peer);
             let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { continue };
             let Some(trouble) = connection.trouble.get_mut() else { continue };
             if trouble.spread_at.take_if(|at| *at <= now).is_some() && self.has_bulk(peer) {

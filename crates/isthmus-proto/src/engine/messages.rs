@@ -46,7 +46,7 @@ impl Engine {
                 return Err(PeerFault::Frame("a fragment beyond the end of its message"));
             }
         }
-        self.take_turn(peer, message.order)?;
+        self.check_order(peer, message.order)?;
         self.take_credit(peer, message.eager)?;
         let index = match listed {
             Some(index) => index,
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Checks the order of a message or atomic: not one that came before, and not too far ahead.
-    pub(super) fn take_turn(&mut self, peer: PeerId, order: u64) -> Result<(), PeerFault> {
+    pub(super) fn check_order(&mut self, peer: PeerId, order: u64) -> Result<(), PeerFault> {
         let connection = self.connection(peer);
         match order.checked_sub(connection.expected_order) {
             Some(ahead) if ahead < WINDOW && !connection.traffic.early.contains_key(&order) => Ok(()),
@@ -204,10 +204,10 @@ impl Engine {
         if let Some(multi) = posted.multi {
             self.multi_buffers[multi.buffer].users += 1;
         }
-        self.note_taken(&posted);
+        self.count_unposted(&posted);
         self.leave_unexpected(index);
-        if let Sender::Own { operation } = self.inbounds[index].sender {
-            return self.match_own(index, operation, &posted, last, mem);
+        if let Sender::Loopback { operation } = self.inbounds[index].sender {
+            return self.match_loopback(index, operation, &posted, last, mem);
         }
         let inbound = &mut self.inbounds[index];
         inbound.stage = Stage::Matched { posted, last };
@@ -284,7 +284,7 @@ impl Engine {
                 .is_some_and(|inbound| (inbound.peer, inbound.message) == (peer, message))
         };
         let Some(index) = listed.filter(ours) else { return Ok(()) };
-        self.note_inflow(peer, len);
+        self.count_inflow(peer, len);
         let inbound = &mut self.inbounds[index];
         inbound.got += len;
         if let Target::Bounce { bytes, .. } = target {
@@ -337,10 +337,10 @@ impl Engine {
             let in_line = !waiting && !more;
             self.end_granted(peer, index, total, in_line);
         } else {
-            self.note_receive(peer, heard);
+            self.on_message_accepted(peer, heard);
         }
         if waiting && more {
-            self.line_up(peer, index);
+            self.enqueue_accepted(peer, index);
             self.kick(peer);
         }
         self.try_finish(index, mem);

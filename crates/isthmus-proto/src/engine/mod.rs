@@ -11,31 +11,31 @@ mod announce;
 mod counting;
 mod credit;
 mod decisions;
+mod direct;
 mod directory;
+mod fast_path;
 mod gone;
 mod granted;
 mod greeting;
 mod lanes;
-mod late;
 mod leases;
 mod loopback;
 mod losses;
 mod messages;
-mod parting;
 mod post;
 mod probe;
-mod reach;
+mod rails;
 mod receive;
 mod remote;
 mod routed;
-mod short;
+mod shutdown;
 mod sparse;
 mod stalls;
 mod state;
+mod stragglers;
 mod streams;
 mod transfer;
 mod transmit;
-mod ways;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -56,10 +56,10 @@ use state::{Connection, Inbound, Kind, Lane, Lingering, Operation, Owner, Peer, 
 
 pub use counting::{LaneKind, PeerCounters};
 pub use decisions::Decision;
+pub use fast_path::FAST_PATH_FRAME_MAX;
 pub use lanes::{LaneLoss, PeerFault};
 pub use post::Refusal;
 pub use receive::Sink;
-pub use short::SHORT_FRAME_MAX;
 pub use state::{LaneId, Micros};
 pub use streams::LaneSample;
 pub use transfer::{Transfer, Transfers};
@@ -84,9 +84,9 @@ pub struct Config {
     pub peer_timeout_us: Micros,
     /// Connection attempts refused in a row before a peer counts as gone.
     pub refusals_max: u32,
-    /// Whether incoming lanes must come from a peer with a certificate ([`Engine::lane_is_of`]). Default false.
+    /// Whether incoming lanes must come from a peer with a certificate ([`Engine::set_lane_as`]). Default false.
     pub proved_only: bool,
-    /// Whether peers must seal lanes that the shell does not call private ([`Engine::lane_is_private`]). Default false.
+    /// Whether peers must seal lanes that the shell does not call private ([`Engine::set_lane_private`]). Default false.
     pub sealed_only: bool,
     /// Routers of the endpoint's subnet, for peers in others. Empty: there are none.
     pub routers: Vec<SocketAddr>,
@@ -437,8 +437,8 @@ impl Engine {
     /// it moves its shared memory's queues only between two polls. If a peek found a message that arrived just now,
     /// that
     /// message would overtake one in shared memory, and MPICH's probe and receive would find different messages.
-    pub fn note_polls(&mut self, polls: u64) {
-        self.matcher.note_polls(polls);
+    pub fn set_polls(&mut self, polls: u64) {
+        self.matcher.set_polls(polls);
     }
 
     /// Whether finished operations, or lost peers that the program watches, wait to be fetched.

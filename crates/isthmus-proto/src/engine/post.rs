@@ -102,7 +102,7 @@ impl Engine {
         operation.place = if options.inject { Place::default() } else { place };
         operation.owned = owned;
         operation.awaiting = awaiting;
-        if self.is_own(peer) {
+        if self.is_self(peer) {
             self.loop_back(index, mem);
             return Ok(());
         }
@@ -357,8 +357,8 @@ impl Engine {
     /// Drops a message that nobody will receive, and releases its sender.
     fn drop_inbound(&mut self, index: usize, mem: &mut dyn Memory) {
         self.leave_unexpected(index);
-        if let Sender::Own { operation } = self.inbounds[index].sender {
-            return self.end_own(index, operation, mem);
+        if let Sender::Loopback { operation } = self.inbounds[index].sender {
+            return self.end_loopback(index, operation, mem);
         }
         self.inbounds[index].stage = Stage::Dropped;
         self.settle(index, 0, mem);

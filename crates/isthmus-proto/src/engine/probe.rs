@@ -16,7 +16,7 @@ const SILENCE_US: Micros = 200_000;
 /// The pause between two probes is the round trip divided by this.
 const PAUSE_PART: Micros = 4;
 /// Shortest pause between two probes of a peer. Microseconds.
-const PAUSE_LEAST_US: Micros = 4_000;
+const MIN_PAUSE_US: Micros = 4_000;
 /// The pause is also at least the silence so far divided by this, so that a dead path gets fewer probes.
 const SILENCE_PART: Micros = 512;
 /// Shortest pause between any two probes of an endpoint. Microseconds.
@@ -46,7 +46,7 @@ impl Engine {
     /// Nothing was acknowledged for `silent` microseconds. If that is [`SILENCE_US`] longer than `patience`, dials
     /// a probe
     /// and returns the time of the next one.
-    pub(super) fn look_for(
+    pub(super) fn probe_if_silent(
         &mut self,
         peer: PeerId,
         now: Micros,
@@ -62,17 +62,17 @@ impl Engine {
         self.probed_at = now;
         self.probe(peer, silent);
         let rtt_us = self.connection(peer).rtt_us.unwrap_or(0);
-        Some(now + (rtt_us / PAUSE_PART).max(PAUSE_LEAST_US).max(silent / SILENCE_PART))
+        Some(now + (rtt_us / PAUSE_PART).max(MIN_PAUSE_US).max(silent / SILENCE_PART))
     }
 
     /// Dials one more probe.
     fn probe(&mut self, peer: PeerId, silent: Micros) {
-        let Some(late) = &mut self.connection(peer).late else { return };
-        if !late.probes.trying {
-            late.probes = Probes { trying: true, ..Probes::default() };
+        let Some(stragglers) = &mut self.connection(peer).stragglers else { return };
+        if !stragglers.probes.trying {
+            stragglers.probes = Probes { trying: true, ..Probes::default() };
             self.decide(peer, Decision::Probe { silent_ms: silent / 1_000 });
-        } else if late.probes.lanes.len() >= UNDER_WAY
-            && let Some(lane) = late.probes.lanes.pop_front()
+        } else if stragglers.probes.lanes.len() >= UNDER_WAY
+            && let Some(lane) = stragglers.probes.lanes.pop_front()
             && self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.comes_up_to(peer))
         {
             self.actions.push_back(Action::Abandon { lane });
@@ -82,26 +82,26 @@ impl Engine {
     }
 
     fn dial_probe(&mut self, peer: PeerId) {
-        let locator = self.by_way(peer, 0).locator;
+        let locator = self.rail_address(peer, 0).locator;
         let lane = self.dial_to(peer, locator, None, 0);
-        if let Some(late) = &mut self.connection(peer).late {
-            late.probes.lanes.push_back(lane);
+        if let Some(stragglers) = &mut self.connection(peer).stragglers {
+            stragglers.probes.lanes.push_back(lane);
         }
     }
 
     /// Whether this lane, which has come up, is a probe. After the first one that does, dials as many lanes as
     /// carry data.
-    pub(super) fn greets(&mut self, peer: PeerId, lane: LaneId, now: Micros) -> bool {
+    pub(super) fn on_probe_up(&mut self, peer: PeerId, lane: LaneId, now: Micros) -> bool {
         let connection = self.connection(peer);
-        let Some(late) = &mut connection.late else { return false };
-        if !late.probes.lanes.contains(&lane) {
+        let Some(stragglers) = &mut connection.stragglers else { return false };
+        if !stragglers.probes.lanes.contains(&lane) {
             return false;
         }
         // The peer was heard: this ends the silence.
-        (late.heard_at, late.scan_at) = (now, 0);
-        if std::mem::replace(&mut late.probes.trying, false) {
-            late.probes.up_at = now;
-            let under_way = late.probes.lanes.len();
+        (stragglers.heard_at, stragglers.scan_at) = (now, 0);
+        if std::mem::replace(&mut stragglers.probes.trying, false) {
+            stragglers.probes.up_at = now;
+            let under_way = stragglers.probes.lanes.len();
             let carry = connection.streams.as_ref().map_or(0, |streams| streams.count() as usize);
             (under_way..carry).for_each(|_| self.dial_probe(peer));
         }

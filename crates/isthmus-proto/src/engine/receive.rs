@@ -53,7 +53,7 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        if self.receive_short(now, lane, message, payload, mem) {
+        if self.receive_fast(now, lane, message, payload, mem) {
             return Ok(());
         }
         self.handle_at_length(now, lane, &Frame::from(*message), payload, mem)
@@ -199,9 +199,9 @@ impl Engine {
         record.heard = true;
         let state = record.state;
         if let Some(peer) = record.peer
-            && let Some(late) = &mut self.connection(peer).late
+            && let Some(stragglers) = &mut self.connection(peer).stragglers
         {
-            late.recent = Some(lane);
+            stragglers.recent = Some(lane);
         }
         match (frame, state) {
             (Frame::Hello(hello), LaneState::Listening) => {
@@ -237,7 +237,7 @@ impl Engine {
             (_, LaneState::Open) => {
                 let peer =
                     self.lanes[lane.0 as usize].peer.ok_or(PeerFault::Frame("a lane without a peer"))?;
-                self.watch(peer);
+                self.schedule_silence_check(peer);
                 self.dispatch_unnumbered(peer, lane, frame, mem)
             }
         }
@@ -410,13 +410,13 @@ impl Engine {
     /// an operation, and does nothing while the times of fragments are measured.
     fn forget_kept(&mut self, peer: PeerId, upto: u64) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref_mut() else { return };
-        if connection.late.is_some() {
+        if connection.stragglers.is_some() {
             return;
         }
         let mut last = None;
         connection.window.drop_before(upto, |flight| {
             match &mut flight.load {
-                Load::Few(_) => {}
+                Load::Inline(_) => {}
                 Load::Kept { operation: None, bytes } => self.pool.give(std::mem::take(bytes)),
                 Load::Kept { .. } | Load::Piece { .. } => return false,
             }
@@ -432,7 +432,7 @@ impl Engine {
     fn acknowledge(&mut self, peer: PeerId, seq: u64, mem: &mut dyn Memory) {
         let Some(flight) = self.connection(peer).window.take(seq) else { return };
         let operation = flight.load.operation();
-        self.note_arrival(peer, flight.lane, flight.sent_at, flight.tries);
+        self.on_fragment_acked(peer, flight.lane, flight.sent_at, flight.tries);
         if let Load::Kept { bytes, .. } = flight.load {
             self.pool.give(bytes);
         }

@@ -211,7 +211,7 @@ impl Engine {
         payload: &[u8],
         mem: &mut dyn Memory,
     ) -> Result<(), PeerFault> {
-        self.take_turn(peer, atomic.order)?;
+        self.check_order(peer, atomic.order)?;
         let connection = self.connection(peer);
         let kept = connection.traffic.early_operands + payload.len() as u64;
         if kept > EARLY_OPERANDS_MAX || connection.traffic.urgent.len() >= WAITING_MAX {

@@ -18,7 +18,7 @@ use crate::memory::Memory;
 use crate::{OpError, PeerId};
 
 /// Pause between two checks of routed lanes in use. Microseconds.
-const LOOK_US: Micros = 500_000;
+const SILENCE_CHECK_US: Micros = 500_000;
 /// How long a pinged lane may bring nothing before it is given up. Microseconds; several round trips of any path.
 const SILENCE_US: Micros = 2_000_000;
 /// How long a failed router is avoided while there are others. Microseconds.
@@ -87,7 +87,7 @@ impl Engine {
     }
 
     /// The router for a new lane to `address`: its locator and its index. `None` if no router is needed.
-    pub(super) fn way_to(&mut self, peer: PeerId, address: &Address) -> Option<(SocketAddr, usize)> {
+    pub(super) fn router_for(&mut self, peer: PeerId, address: &Address) -> Option<(SocketAddr, usize)> {
         if !self.is_routed(address) {
             return None;
         }
@@ -210,24 +210,26 @@ impl Engine {
     }
 
     /// A routed or multi-rail peer is in use: schedules checks of its lanes.
-    pub(super) fn watch(&mut self, peer: PeerId) {
+    pub(super) fn schedule_silence_check(&mut self, peer: PeerId) {
         let address = self.peers[peer.0 as usize].address;
-        if !self.is_routed(&address) && !self.has_ways(peer) {
+        if !self.is_routed(&address) && !self.has_rails(peer) {
             return;
         }
-        let at = self.clock + LOOK_US;
+        let at = self.clock + SILENCE_CHECK_US;
         let connection = self.connection(peer);
         connection.used = true;
-        if connection.look_at.is_none() {
-            connection.look_at = Some(at);
+        if connection.silence_check_at.is_none() {
+            connection.silence_check_at = Some(at);
             self.timers.insert((at, peer));
         }
     }
 
     /// Pings the silent lanes of a peer, and gives up those that stay silent.
-    pub(super) fn look(&mut self, now: Micros, peer: PeerId) {
+    pub(super) fn check_silence(&mut self, now: Micros, peer: PeerId) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
-        if connection.look_at.take_if(|at| *at <= now).is_none() || connection.trouble.failed.is_some() {
+        if connection.silence_check_at.take_if(|at| *at <= now).is_none()
+            || connection.trouble.failed.is_some()
+        {
             return;
         }
         // The lane that was used last may have heard something only before that. So go on as long as fragments are
@@ -259,8 +261,8 @@ impl Engine {
         }
         if watched {
             let connection = self.connection(peer);
-            connection.look_at = Some(now + LOOK_US);
-            self.timers.insert((now + LOOK_US, peer));
+            connection.silence_check_at = Some(now + SILENCE_CHECK_US);
+            self.timers.insert((now + SILENCE_CHECK_US, peer));
         }
     }
 }

@@ -54,7 +54,7 @@ impl Engine {
     /// Says what this operation waits for.
     fn why(&mut self, now: Micros, index: usize) -> String {
         let operation = &self.operations[index];
-        let (peer, own) = (operation.peer, self.is_own(operation.peer));
+        let (peer, own) = (operation.peer, self.is_self(operation.peer));
         let connection = self.peers[peer.0 as usize].connection.get_or_insert_with(Connection::fresh);
         let credit = connection.credit_left();
         if own {

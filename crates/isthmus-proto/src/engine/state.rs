@@ -8,10 +8,10 @@ use isthmus_wire::frame::{self, Frame};
 use isthmus_wire::{Address, AsId};
 
 use super::Config;
-use super::late::Late;
+use super::rails::Rails;
 use super::sparse::{Empty, Sparse};
+use super::stragglers::Stragglers;
 use super::streams::{LaneSample, Streams};
-use super::ways::Ways;
 use crate::matching::Posted;
 use crate::memory::Place;
 use crate::window::{ReceiveWindow, SendWindow};
@@ -25,7 +25,7 @@ pub type Micros = u64;
 pub struct LaneId(pub u32);
 
 /// Credit that every endpoint grants a peer before it has told it of any. Bytes. It lets a first message go at once.
-pub(crate) const CREDIT_FIRST: u64 = 64 << 10;
+pub(crate) const INITIAL_CREDIT: u64 = 64 << 10;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +157,7 @@ pub(crate) struct Flight {
     pub(crate) load: Load,
     /// When it was last given to a lane.
     pub(crate) sent_at: Micros,
-    /// How often it was sent again because it was late (`late.rs`).
+    /// How often it was sent again because it was late (`stragglers.rs`).
     pub(crate) tries: u8,
 }
 
@@ -167,7 +167,7 @@ pub(crate) enum Load {
     /// The whole frame.
     Kept { bytes: Vec<u8>, operation: Option<usize> },
     /// A message of at most 16 bytes, whose operation is over.
-    Few(Few),
+    Inline(Inline),
     /// A piece of an operation's buffer.
     Piece { operation: usize, offset: u64, len: u32 },
 }
@@ -176,7 +176,7 @@ impl Load {
     pub(crate) fn operation(&self) -> Option<usize> {
         match self {
             Self::Kept { operation, .. } => *operation,
-            Self::Few(_) => None,
+            Self::Inline(_) => None,
             Self::Piece { operation, .. } => Some(*operation),
         }
     }
@@ -184,16 +184,16 @@ impl Load {
 
 /// A message of at most 16 bytes without its number, kept in place instead of in a buffer of its own.
 #[derive(Debug)]
-pub(crate) struct Few {
+pub(crate) struct Inline {
     order: u64,
     tag: u64,
     data: u64,
-    bytes: [u8; Few::MAX],
+    bytes: [u8; Inline::MAX],
     len: u8,
     flags: u8,
 }
 
-impl Few {
+impl Inline {
     /// Longest payload. Bytes. It keeps a [`Flight`] small; most short messages of MPI programs are no longer.
     const MAX: usize = 16;
 
@@ -264,7 +264,7 @@ pub(crate) enum Sender {
     /// This endpoint itself (`loopback.rs`). The operation completes when a receive takes the message; `None` if
     /// the data
     /// was copied and the operation is complete.
-    Own { operation: Option<usize> },
+    Loopback { operation: Option<usize> },
 }
 
 /// How far a message has got.
@@ -418,8 +418,8 @@ pub(crate) struct Lane {
     pub(crate) through_routers: bool,
     /// What carries it.
     pub(crate) kind: super::LaneKind,
-    /// Index of the rail that it uses (`ways.rs`).
-    pub(crate) way: usize,
+    /// Index of the rail that it uses (`rails.rs`).
+    pub(crate) rail: usize,
     /// The shell's last report of it.
     pub(crate) sample: Option<Box<LaneSample>>,
     /// When a fragment that it carried was last acknowledged, or when it came up.
@@ -456,7 +456,7 @@ impl Lane {
             through_routers: false,
             from: None,
             kind: super::LaneKind::default(),
-            way: 0,
+            rail: 0,
             sample: None,
             moved_at: 0,
             filled_at: 0,
@@ -632,10 +632,10 @@ pub(crate) struct Connection {
     pub(crate) lanes: Vec<LaneId>,
     pub(crate) dialing: u32,
     /// Numbers of the Hellos in either direction.
-    pub(crate) hellos: crate::admission::Numbers,
+    pub(crate) hellos: crate::admission::HelloNumbers,
     /// It is among the connections that keep their memory (`sparse.rs`).
     pub(crate) warm: bool,
-    /// Its messages are compared with announcements, so none takes the fast path (`short.rs`).
+    /// Its messages are compared with announcements, so none takes the fast path (`fast_path.rs`).
     pub(crate) goes_long: bool,
     pub(crate) traffic: Sparse<Traffic>,
     pub(crate) trouble: Sparse<Trouble>,
@@ -683,16 +683,16 @@ pub(crate) struct Connection {
     /// How much arrives from the peer, if the credit follows that (`credit.rs`).
     pub(crate) inflow: Option<Box<super::credit::Inflow>>,
     pub(crate) rtt_us: Option<u64>,
-    /// The lane that was dialled last because another one was outdone ([`Engine::lane_is_outdone`](super::Engine)).
+    /// The lane that was dialled last because another one was outdone ([`Engine::on_lane_outdone`](super::Engine)).
     pub(crate) relief: Option<LaneId>,
     /// How many of the lanes carry data, if that is measured.
     pub(crate) streams: Option<Box<Streams>>,
     /// How long fragments take, to find stragglers.
-    pub(crate) late: Option<Box<Late>>,
+    pub(crate) stragglers: Option<Box<Stragglers>>,
     /// The rails to the peer, if it has told of more than one.
-    pub(crate) ways: Option<Box<Ways>>,
+    pub(crate) rails: Option<Box<Rails>>,
     /// When the lanes of a routed or multi-rail peer are next checked for silence.
-    pub(crate) look_at: Option<Micros>,
+    pub(crate) silence_check_at: Option<Micros>,
     /// Those lanes were used since the last check.
     pub(crate) used: bool,
     pub(crate) counters: super::PeerCounters,
@@ -701,7 +701,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// The state before anything was said.
     pub(crate) fn fresh() -> Box<Self> {
-        Box::new(Self { credit_limit: CREDIT_FIRST, granted: CREDIT_FIRST, ..Self::default() })
+        Box::new(Self { credit_limit: INITIAL_CREDIT, granted: INITIAL_CREDIT, ..Self::default() })
     }
 
     /// Frees the memory of whatever is empty.
@@ -749,7 +749,7 @@ impl Connection {
 
     /// Credit reserved for this peer beyond what every peer has. Bytes.
     pub(crate) fn reserved(&self) -> u64 {
-        self.granted.saturating_sub(CREDIT_FIRST)
+        self.granted.saturating_sub(INITIAL_CREDIT)
     }
 
     /// Whether the peer is worth more than one lane.

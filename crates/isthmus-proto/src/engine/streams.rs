@@ -18,48 +18,48 @@ use crate::PeerId;
 /// Number of lanes where it is not measured: through routers, and over several rails.
 pub(super) const SEVERAL: u32 = 4;
 /// If an endpoint has more lanes than this, new peers get only [`SEVERAL`] each. Count.
-const LANES_MANY: usize = 512;
+const MANY_LANES: usize = 512;
 /// Fewest lanes with bulk data. Count; one of them is kept free for small messages.
-const LEAST: u32 = 3;
+const MIN_LANES: u32 = 3;
 /// Waiting data that justifies one more lane at first. Bytes.
 const WORTH: u64 = 256 << 10;
 /// From these round trips on (microseconds), how many lanes begin. On shorter paths so many would overfill the queue.
-const FIRST: [(u64, u32); 1] = [(150_000, 32)];
+const INITIAL_LANES: [(u64, u32); 1] = [(150_000, 32)];
 /// On a shorter path than this, endpoints do not divide the lanes. Microseconds. A cold start takes few round trips
 /// there, and longer with fewer lanes.
 const DIVIDED_US: Micros = 50_000;
 /// A period of measurement. Round trips.
 const PERIOD_RTTS: Micros = 4;
 /// Shortest period of measurement. Microseconds; shorter ones are too noisy.
-const PERIOD_LEAST_US: Micros = 400_000;
+const MIN_PERIOD_US: Micros = 400_000;
 /// After a change that failed, the next one waits this many periods, then twice as many, and so on.
 const HOLD: u32 = 4;
 /// In the first periods, fewer lanes are not tried. Count.
-const HOLD_FIRST: u32 = 12;
+const INITIAL_HOLD: u32 = 12;
 /// Longest wait after a change that failed. Periods.
-const HOLD_MOST: u32 = 64;
+const MAX_HOLD: u32 = 64;
 /// How long lanes take to get up to speed after the path was cut. Round trips.
 const RECOVERY_RTTS: Micros = 10;
 /// And at least this long. Microseconds.
-const RECOVERY_LEAST_US: Micros = 1_000_000;
+const MIN_RECOVERY_US: Micros = 1_000_000;
 /// More lanes are kept if the rate is at least this many times the one before.
-const MORE: f64 = 1.05;
+const MORE_RATIO: f64 = 1.05;
 /// Fewer lanes are kept if the rate is at least this many times the one before.
-const NO_LESS: f64 = 0.97;
+const NO_LESS_RATIO: f64 = 0.97;
 /// Below this many times the rate before, the path counts as another one.
-const OTHER: f64 = 0.6;
+const OTHER_PATH_RATIO: f64 = 0.6;
 /// Share of time in which lanes must have something to send. Below it, the program limits the rate.
-const BUSY: f64 = 0.5;
+const BUSY_SHARE: f64 = 0.5;
 /// Share of busy time held up by windows or buffers from which more lanes are tried.
-const CROWDED: f64 = 0.2;
+const LIMITED_SHARE: f64 = 0.2;
 /// Share of lost packets from which more lanes are tried. Below it, the kernel's congestion control copes.
-const LOSSY: f64 = 0.04;
+const LOSSY_SHARE: f64 = 0.04;
 /// A round trip shows a queue if it exceeds the shortest one by this fraction of it (one fourth).
 const QUEUE_PART: Micros = 4;
 /// And by at least this much. Microseconds.
 const QUEUE_US: Micros = 1_000;
 /// Share of packets that met a queue from which the queue counts as full.
-const FULL: f64 = 0.5;
+const FULL_SHARE: f64 = 0.5;
 
 /// The kernel's counts for a TCP lane since it came up (`tcpi_bytes_acked`, `tcpi_data_segs_out`,
 /// `tcpi_total_retrans`, `tcpi_busy_time`, `tcpi_rwnd_limited` and `tcpi_sndbuf_limited` of `tcp(7)`).
@@ -104,7 +104,7 @@ impl LaneSample {
 
 /// A trial of another number of lanes.
 #[derive(Clone, Copy, Debug)]
-struct Trial {
+struct StreamsTrial {
     /// Number of lanes before the trial.
     count: u32,
     /// Rate before the trial. Bytes/s.
@@ -127,7 +127,7 @@ pub(crate) struct Streams {
     sharers: u32,
     /// Rate of the period before. Bytes/s.
     last: f64,
-    trial: Option<Trial>,
+    trial: Option<StreamsTrial>,
     /// Periods until the next change may be tried.
     hold: u32,
     /// What `hold` becomes when the next trial fails.
@@ -162,7 +162,7 @@ impl Streams {
             last: 0.0,
             trial: None,
             hold: 0,
-            early: HOLD_FIRST,
+            early: INITIAL_HOLD,
             next_hold: HOLD,
             starting: true,
             extra: 0,
@@ -177,8 +177,8 @@ impl Streams {
     }
 
     /// Whether lanes are still getting up to speed after the path was cut, so that samples tell nothing.
-    fn recovers(&mut self, now: Micros, rtt_us: Micros) -> bool {
-        if self.extra > 0 && now < self.extra_since + (RECOVERY_RTTS * rtt_us).max(RECOVERY_LEAST_US) {
+    fn check_recovery(&mut self, now: Micros, rtt_us: Micros) -> bool {
+        if self.extra > 0 && now < self.extra_since + (RECOVERY_RTTS * rtt_us).max(MIN_RECOVERY_US) {
             return true;
         }
         if std::mem::take(&mut self.extra) > 0 {
@@ -194,7 +194,8 @@ impl Streams {
 
     /// Sets the first number of lanes, for `waiting` bytes that wait. Returns whether more lanes are needed now.
     pub(crate) fn start(&mut self, rtt_us: Micros, waiting: u64) -> bool {
-        let first = FIRST.iter().find(|(from, _)| rtt_us >= *from).map_or(SEVERAL, |(_, count)| *count);
+        let first =
+            INITIAL_LANES.iter().find(|(from, _)| rtt_us >= *from).map_or(SEVERAL, |(_, count)| *count);
         let worth = (waiting / WORTH).clamp(2, u64::from(first)) as u32;
         let count = worth.min(self.most);
         let before = self.count();
@@ -205,7 +206,12 @@ impl Streams {
     }
 
     /// Takes in what a lane has done since its last sample. Returns the reason if that changes the number of lanes.
-    pub(crate) fn hear(&mut self, now: Micros, rtt_us: Micros, more: LaneSample) -> Option<&'static str> {
+    pub(crate) fn on_sample(
+        &mut self,
+        now: Micros,
+        rtt_us: Micros,
+        more: LaneSample,
+    ) -> Option<&'static str> {
         let before = self.count();
         let sharers = if rtt_us < DIVIDED_US { 1 } else { more.sharers.max(1) };
         if sharers != std::mem::replace(&mut self.sharers, sharers) {
@@ -216,7 +222,7 @@ impl Streams {
             self.hold = self.hold.max(2);
             return (self.count() != before).then_some(SHARED);
         }
-        if self.recovers(now, rtt_us) {
+        if self.check_recovery(now, rtt_us) {
             return None;
         }
         let since = *self.since.get_or_insert(now);
@@ -225,14 +231,14 @@ impl Streams {
             self.queued += more.packets;
         }
         let took = now.saturating_sub(since);
-        if took < (PERIOD_RTTS * rtt_us).max(PERIOD_LEAST_US) {
+        if took < (PERIOD_RTTS * rtt_us).max(MIN_PERIOD_US) {
             return None;
         }
         let heard = std::mem::take(&mut self.heard);
-        let full = std::mem::take(&mut self.queued) as f64 > FULL * heard.packets as f64;
+        let full = std::mem::take(&mut self.queued) as f64 > FULL_SHARE * heard.packets as f64;
         self.since = Some(now);
         let carrying = self.count().saturating_sub(1).max(1);
-        if (heard.busy_us as f64) < BUSY * took as f64 * f64::from(carrying) {
+        if (heard.busy_us as f64) < BUSY_SHARE * took as f64 * f64::from(carrying) {
             // The program sends too little to tell. End the trial without a result.
             if let Some(trial) = self.trial.take() {
                 self.count = trial.count;
@@ -252,11 +258,11 @@ impl Streams {
             }
             return self.conclude(rate);
         }
-        if rate > self.last * MORE && self.starting {
+        if rate > self.last * MORE_RATIO && self.starting {
             return None; // The lanes are still getting up to speed.
         }
         self.starting = false;
-        if rate < self.last * OTHER {
+        if rate < self.last * OTHER_PATH_RATIO {
             (self.hold, self.next_hold) = (0, HOLD);
         }
         self.hold = self.hold.saturating_sub(1);
@@ -264,8 +270,8 @@ impl Streams {
         if self.hold > 0 {
             return None;
         }
-        let lossy = heard.resent as f64 > LOSSY * heard.packets as f64;
-        let crowded = heard.crowded_us as f64 > CROWDED * heard.busy_us as f64;
+        let lossy = heard.resent as f64 > LOSSY_SHARE * heard.packets as f64;
+        let crowded = heard.crowded_us as f64 > LIMITED_SHARE * heard.busy_us as f64;
         let (count, why) = if full && lossy {
             (self.count - self.count / 3, QUEUE)
         } else if full && self.early > 0 {
@@ -277,11 +283,11 @@ impl Streams {
         } else {
             return None;
         };
-        let count = count.clamp(LEAST.min(self.most), self.most);
+        let count = count.clamp(MIN_LANES.min(self.most), self.most);
         if count == self.count {
             return None;
         }
-        self.trial = Some(Trial { count: self.count, rate, settled: false });
+        self.trial = Some(StreamsTrial { count: self.count, rate, settled: false });
         self.count = count;
         Some(why)
     }
@@ -290,13 +296,13 @@ impl Streams {
     fn conclude(&mut self, rate: f64) -> Option<&'static str> {
         let trial = self.trial.take()?;
         let (grown, ratio) = (self.count > trial.count, rate / trial.rate.max(1.0));
-        if ratio >= if grown { MORE } else { NO_LESS } {
+        if ratio >= if grown { MORE_RATIO } else { NO_LESS_RATIO } {
             self.next_hold = HOLD;
             return None;
         }
         self.count = trial.count;
         self.hold = self.next_hold;
-        self.next_hold = (2 * self.next_hold).min(HOLD_MOST);
+        self.next_hold = (2 * self.next_hold).min(MAX_HOLD);
         Some(if grown { IN_VAIN } else { MISSED })
     }
 }
@@ -315,7 +321,7 @@ impl Engine {
         let rtt_us = connection.rtt_us.unwrap_or(0);
         let more = sample.since(before);
         let before = streams.count();
-        let Some(why) = streams.hear(now, rtt_us, more) else { return };
+        let Some(why) = streams.on_sample(now, rtt_us, more) else { return };
         let count = streams.count();
         if count > before {
             self.counters.streams_added += u64::from(count - before);
@@ -328,15 +334,15 @@ impl Engine {
 
     /// How many lanes there should be to a far peer that bulk data waits for.
     pub(super) fn lanes_wanted(&mut self, peer: PeerId) -> u32 {
-        let routed = self.is_routed(&self.peers[peer.0 as usize].address) || self.has_ways(peer);
+        let routed = self.is_routed(&self.peers[peer.0 as usize].address) || self.has_rails(peer);
         let streams = self.config.streams;
-        if routed || self.lanes.len() > LANES_MANY {
+        if routed || self.lanes.len() > MANY_LANES {
             return streams.min(SEVERAL);
         }
         let waiting = self.waiting_bytes(peer);
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        connection.late.get_or_insert_default();
+        connection.stragglers.get_or_insert_default();
         let known = connection.streams.get_or_insert_with(|| Box::new(Streams::new(streams)));
         let more = known.start(rtt_us, waiting);
         let count = known.count();
@@ -386,7 +392,7 @@ mod tests {
                     rtt_us: RTT_US,
                     sharers: 1,
                 };
-                streams.hear(now, RTT_US, sample);
+                streams.on_sample(now, RTT_US, sample);
             }
         }
         now
@@ -435,7 +441,7 @@ mod tests {
                 busy_us: 1_000,
                 ..LaneSample::default()
             };
-            assert_eq!(streams.hear(40_000 * at, 100_000, sample), None);
+            assert_eq!(streams.on_sample(40_000 * at, 100_000, sample), None);
         }
         assert_eq!(streams.count(), 4);
     }
@@ -451,19 +457,19 @@ mod tests {
 
     #[test]
     fn endpoints_that_share_a_long_path_divide_what_it_needs() {
-        let hear = |streams: &mut Streams, rtt_us, sharers| {
-            let told = streams.hear(0, rtt_us, LaneSample { sharers, ..LaneSample::default() });
+        let on_sample = |streams: &mut Streams, rtt_us, sharers| {
+            let told = streams.on_sample(0, rtt_us, LaneSample { sharers, ..LaneSample::default() });
             (streams.count(), told)
         };
         let mut streams = started(32, 100_000, 1 << 30);
-        let mut at_100 = |sharers| hear(&mut streams, 100_000, sharers);
+        let mut at_100 = |sharers| on_sample(&mut streams, 100_000, sharers);
         assert_eq!((at_100(1), at_100(4)), ((4, None), (2, Some(SHARED))));
         assert_eq!((at_100(16), at_100(2)), ((2, None), (3, Some(SHARED))));
         assert_eq!((at_100(0), at_100(1)), ((4, Some(SHARED)), (4, None)));
         let mut streams = started(32, 366_000, 1 << 30);
-        assert_eq!(hear(&mut streams, 366_000, 4).0, 9);
+        assert_eq!(on_sample(&mut streams, 366_000, 4).0, 9);
         let mut streams = started(32, 24_000, 1 << 30);
-        assert_eq!(hear(&mut streams, 24_000, 4), (4, None));
+        assert_eq!(on_sample(&mut streams, 24_000, 4), (4, None));
     }
 
     #[test]
@@ -479,10 +485,10 @@ mod tests {
                 ..LaneSample::default()
             };
             for _ in 0..streams.count() {
-                streams.hear(40_000 * i, 24_000, sample);
+                streams.on_sample(40_000 * i, 24_000, sample);
             }
             assert!(streams.count() <= 4, "{} lanes", streams.count());
         }
-        assert_eq!(streams.count(), LEAST, "as much arrives by fewer");
+        assert_eq!(streams.count(), MIN_LANES, "as much arrives by fewer");
     }
 }

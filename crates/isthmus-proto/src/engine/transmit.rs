@@ -19,11 +19,11 @@ const COPY_MAX: u64 = 8 << 10;
 const FRAGMENT_ALONE: u64 = 1 << 20;
 /// Longest fragment if several lanes share the load. Bytes.
 const FRAGMENT_SHARED: u64 = 128 << 10;
-/// Longest fragment, and batch, if more than [`LANES_MANY`] lanes share the load. Bytes. Small, since what a slow lane
+/// Longest fragment, and batch, if more than [`MANY_LANES`] lanes share the load. Bytes. Small, since what a slow lane
 /// was given waits there while others run on.
 const FRAGMENT_MANY: u64 = 64 << 10;
 /// Number of lanes from which they are many. Count.
-const LANES_MANY: usize = 8;
+const MANY_LANES: usize = 8;
 /// Longest fragment on the express lane, which is kept free for small messages (`is_express`). Bytes.
 pub(super) const FRAGMENT_EXPRESS: u64 = 16 << 10;
 /// Most unanswered requests (reads, writes, atomics) to a peer. Count; it bounds the peer's records of them.
@@ -148,14 +148,14 @@ impl Engine {
             let ours = connection.lanes[..connection.carriers()].contains(&lane);
             let owed = connection.ack_owed;
             let mut frames = 0;
-            let most = if connection.carriers() > LANES_MANY { FRAGMENT_MANY } else { BATCH_BYTES };
+            let most = if connection.carriers() > MANY_LANES { FRAGMENT_MANY } else { BATCH_BYTES };
             while ours && !batch.is_full(most) && self.next_frame(peer, lane, batch, mem) {
                 frames += 1;
             }
             self.spread(peer);
             if frames > 0 {
-                self.watch(peer);
-                self.attend(peer);
+                self.schedule_silence_check(peer);
+                self.schedule_straggler_check(peer);
             }
             let alone = frames == 1 && owed && !self.connection(peer).ack_owed;
             self.counters.acks_alone += u64::from(alone);
@@ -185,7 +185,7 @@ impl Engine {
         }
         // Some lanes may have stopped. The one that brought something last goes first, for acknowledgements.
         let carriers = connection.carriers();
-        if let Some(recent) = connection.late.as_ref().and_then(|late| late.recent)
+        if let Some(recent) = connection.stragglers.as_ref().and_then(|stragglers| stragglers.recent)
             && connection.lanes[..carriers].contains(&recent)
         {
             self.make_ready(recent);
@@ -201,9 +201,9 @@ impl Engine {
     }
 
     /// The last lane on this rail that fills its path: the one that carries the rail's bulk data.
-    pub(super) fn filling(&self, peer: PeerId, way: usize) -> Option<LaneId> {
+    pub(super) fn filling(&self, peer: PeerId, rail: usize) -> Option<LaneId> {
         let fills = |lane: &&LaneId| {
-            self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path && lane.way == way)
+            self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.fills_path && lane.rail == rail)
         };
         self.peers[peer.0 as usize].lanes().iter().rfind(fills).copied()
     }
@@ -231,16 +231,16 @@ impl Engine {
         if !connection.is_far() || connection.trouble.spread_at.is_some() {
             return;
         }
-        let fills = self.has_ways(peer) || self.any_fills(peer);
+        let fills = self.has_rails(peer) || self.any_fills(peer);
         if fills {
             // A lane that fills its path needs no help, so the number of lanes is not measured.
             let connection = self.connection(peer);
-            (connection.streams, connection.late) = (None, None);
+            (connection.streams, connection.stragglers) = (None, None);
         }
         let streams = if fills { self.config.streams.min(SEVERAL) } else { self.lanes_wanted(peer) };
         let connection = self.connection(peer);
         let lanes = connection.lanes.len() as u32 + connection.dialing;
-        if self.has_ways(peer) {
+        if self.has_rails(peer) {
             while self.wants_lane(peer) {
                 self.dial(peer);
             }
@@ -253,14 +253,14 @@ impl Engine {
 
     pub(super) fn dial(&mut self, peer: PeerId) {
         let address = self.peers[peer.0 as usize].address;
-        let (locator, router, way) = match self.way_to(peer, &address) {
+        let (locator, router, rail) = match self.router_for(peer, &address) {
             Some((locator, router)) => (locator, Some(router), 0),
             None => {
-                let (locator, way) = self.next_way(peer);
-                (locator, None, way)
+                let (locator, rail) = self.next_rail(peer);
+                (locator, None, rail)
             }
         };
-        self.dial_to(peer, locator, router, way);
+        self.dial_to(peer, locator, router, rail);
     }
 
     /// Asks the shell to dial a lane to this locator, of a router or on a rail.
@@ -269,9 +269,9 @@ impl Engine {
         peer: PeerId,
         locator: SocketAddr,
         router: Option<usize>,
-        way: usize,
+        rail: usize,
     ) -> LaneId {
-        let record = super::Lane { router, way, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
+        let record = super::Lane { router, rail, ..super::Lane::new(LaneState::Dialing, Some(peer)) };
         let lane = LaneId(self.lanes.insert(record) as u32);
         self.connection(peer).dialing += 1;
         let address = self.peers[peer.0 as usize].address;
@@ -305,15 +305,15 @@ impl Engine {
             return true;
         }
         if let Some(&operation) = connection.traffic.fresh.front()
-            && self.may_begin(peer, operation)
-            && !self.waits_for_credit(peer, operation)
+            && self.try_pass_fence(peer, operation)
+            && !self.wait_for_credit(peer, operation)
         {
             self.connection(peer).traffic.fresh.pop_front();
             self.begin_operation(peer, lane, operation, batch, mem);
             return true;
         }
         let bulk = !self.connection(peer).traffic.bulk.is_empty();
-        if let Some(seq) = self.late_fragment(peer, lane, bulk) {
+        if let Some(seq) = self.find_straggler(peer, lane, bulk) {
             self.put_again(peer, lane, seq, batch, mem);
             return true;
         }
@@ -323,7 +323,7 @@ impl Engine {
     /// Whether the first operation in line may start. It may not while it waits at a fence, or while the peer has
     /// too many
     /// requests to answer.
-    pub(super) fn may_begin(&mut self, peer: PeerId, index: usize) -> bool {
+    pub(super) fn try_pass_fence(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
         let (fence, request, operands) =
             (operation.options.fence, operation.is_request(), operation.operands());
@@ -360,7 +360,7 @@ impl Engine {
         (flight.lane, flight.sent_at) = (lane, sent_at);
         match &flight.load {
             Load::Kept { bytes, .. } => batch.push_bytes(bytes),
-            Load::Few(few) => {
+            Load::Inline(few) => {
                 batch.push_bytes(&few.message(seq).to_bytes());
                 batch.push_bytes(few.payload());
             }
@@ -544,7 +544,7 @@ impl Engine {
         match self.connection(peer).carriers() {
             0 | 1 => FRAGMENT_ALONE,
             _ if self.is_express(peer, lane) => FRAGMENT_EXPRESS,
-            lanes if lanes > LANES_MANY => FRAGMENT_MANY,
+            lanes if lanes > MANY_LANES => FRAGMENT_MANY,
             _ => FRAGMENT_SHARED,
         }
     }
@@ -557,22 +557,22 @@ impl Engine {
     ///   only compete. This happens if both ends dialled at once, or if a lossy path was given a UDP lane.
     /// - A resting lane is express if another lane carries bulk data.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
-        let way_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.way);
+        let rail_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.rail);
         let rests = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| lane.rests);
         let lanes = self.peers[peer.0 as usize].lanes();
         let carrying = self.peers[peer.0 as usize].connection.as_ref().map_or(0, |known| known.carriers());
-        let Some(own) = way_of(&lane) else { return false };
+        let Some(own) = rail_of(&lane) else { return false };
         if rests(&lane) {
             return lanes[..carrying].iter().any(|other| !rests(other) && !self.is_express(peer, *other));
         }
         if let Some(filling) = self.filling(peer, own) {
             return filling != lane;
         }
-        if lanes[..carrying].iter().any(|other| rests(other) && way_of(other) == Some(own)) {
+        if lanes[..carrying].iter().any(|other| rests(other) && rail_of(other) == Some(own)) {
             return false;
         }
         let has_company =
-            |lane: &&LaneId| lanes.iter().filter(|other| way_of(other) == way_of(lane)).count() > 1;
+            |lane: &&LaneId| lanes.iter().filter(|other| rail_of(other) == rail_of(lane)).count() > 1;
         lanes.iter().find(has_company) == Some(&lane)
     }
 }

@@ -45,12 +45,12 @@ pub(crate) struct Receives {
 
 impl Receives {
     /// A message was begun.
-    pub(super) fn note_begun(&mut self) {
+    pub(super) fn count_begun(&mut self) {
         self.begun = self.begun.wrapping_add(1);
     }
 
     /// A message was accepted `after_us` microseconds after its first fragment was acknowledged; `None`: before that.
-    pub(super) fn note(&mut self, rtt_us: Micros, after_us: Option<Micros>) {
+    pub(super) fn on_accept(&mut self, rtt_us: Micros, after_us: Option<Micros>) {
         let prompt = (rtt_us / PROMPT_PART).max(PROMPT_US);
         let late = after_us.is_some_and(|after| after > prompt);
         self.known = (self.known + 1).min(MEMORY);

@@ -34,7 +34,7 @@ pub(super) const SHORT: u64 = 8 << 10;
 /// How long a message waits for credit. Round trips; enough for several messages that are received one after the other.
 const WAIT_RTTS: Micros = 4;
 /// Longest wait for credit. Microseconds.
-const WAIT_MOST_US: Micros = 1_500_000;
+const MAX_WAIT_US: Micros = 1_500_000;
 
 /// Shortest pause between two reports that messages of a peer are transferred differently. Microseconds.
 const TELL_US: Micros = 100_000;
@@ -241,7 +241,7 @@ impl Engine {
         let connection = self.connection(peer);
         let message = connection.message(total);
         let eager = protocol.ahead(&message);
-        connection.receives.note_begun();
+        connection.receives.count_begun();
         self.tell_transfer(peer, index, eager, &message);
         eager
     }
@@ -269,7 +269,7 @@ impl Engine {
     }
 
     /// Makes the first message in line wait for credit if its protocol says so. True while it has to wait.
-    pub(super) fn waits_for_credit(&mut self, peer: PeerId, index: usize) -> bool {
+    pub(super) fn wait_for_credit(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
         let total = operation.total;
         let Kind::Message { channel, tag, .. } = operation.kind else { return false };
@@ -297,7 +297,7 @@ impl Engine {
         if let Some(until) = connection.receives.wait_until {
             return now < until;
         }
-        let until = now + (WAIT_RTTS * connection.rtt_us.unwrap_or(0)).min(WAIT_MOST_US);
+        let until = now + (WAIT_RTTS * connection.rtt_us.unwrap_or(0)).min(MAX_WAIT_US);
         connection.receives.wait_until = Some(until);
         self.timers.insert((until, peer));
         now < until
@@ -314,10 +314,10 @@ impl Engine {
     }
 
     /// A message was accepted. Its first fragment was acknowledged at `heard`, if at all.
-    pub(super) fn note_receive(&mut self, peer: PeerId, heard: Option<Micros>) {
+    pub(super) fn on_message_accepted(&mut self, peer: PeerId, heard: Option<Micros>) {
         let now = self.clock;
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        connection.receives.note(rtt_us, heard.map(|heard| now.saturating_sub(heard)));
+        connection.receives.on_accept(rtt_us, heard.map(|heard| now.saturating_sub(heard)));
     }
 }

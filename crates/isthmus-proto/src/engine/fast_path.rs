@@ -8,25 +8,28 @@
 use isthmus_wire::frame::{self, flags};
 
 use super::acks::is_message_awaited;
-use super::state::{Connection, Few, Flight, Lane, LaneState, Load, Micros};
+use super::state::{Connection, Flight, Inline, Lane, LaneState, Load, Micros};
 use super::{Engine, LaneId, PeerFault, Summary};
 use crate::matching::Match;
 use crate::memory::Memory;
 use crate::{Channel, Completion, CompletionKind, Fence, Level, PeerId, SendRequest};
 
 /// Longest message on the fast path. Bytes; for longer ones the copy outweighs the saved records.
-pub(super) const SHORT_MAX: u64 = 4 << 10;
+pub(super) const FAST_PATH_MAX: u64 = 4 << 10;
 
 /// Longest frame of such a message. Bytes.
-pub const SHORT_FRAME_MAX: usize = frame::Message::LEN + SHORT_MAX as usize;
+pub const FAST_PATH_FRAME_MAX: usize = frame::Message::LEN + FAST_PATH_MAX as usize;
 
 impl Engine {
     /// The lane on which a message of `total` bytes may take the fast path now, and its header. `None` if it has to be
     /// posted.
     #[inline]
-    pub fn short_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
+    pub fn fast_path_lane(&self, request: &SendRequest, total: u64) -> Option<(LaneId, frame::Message)> {
         let options = &request.options;
-        if total > SHORT_MAX || options.fence == Fence::All || options.level != Level::Transmit || self.parted
+        if total > FAST_PATH_MAX
+            || options.fence == Fence::All
+            || options.level != Level::Transmit
+            || self.parted
         {
             return None;
         }
@@ -65,8 +68,8 @@ impl Engine {
         let plain = connection.warm
             && !connection.goes_long
             && connection.carriers() == 1
-            && connection.late.is_none()
-            && connection.ways.is_none()
+            && connection.stragglers.is_none()
+            && connection.rails.is_none()
             && connection.trouble.failed.is_none()
             && record.state == LaneState::Open
             && record.router.is_none()
@@ -74,11 +77,11 @@ impl Engine {
         plain.then_some((connection, lane, record))
     }
 
-    /// Records a message that the shell has sent, or will send before anything else, as [`Engine::short_lane`] just
+    /// Records a message that the shell has sent, or will send before anything else, as [`Engine::fast_path_lane`] just
     /// said.
     /// The operation is over.
     #[inline]
-    pub fn note_short(
+    pub fn complete_fast_send(
         &mut self,
         lane: LaneId,
         request: &SendRequest,
@@ -101,8 +104,8 @@ impl Engine {
                 error: None,
             });
         }
-        let load = match Few::of(message, payload) {
-            Some(few) => Load::Few(few),
+        let load = match Inline::of(message, payload) {
+            Some(few) => Load::Inline(few),
             None => {
                 let mut bytes = self.pool.take(frame::Message::LEN + payload.len());
                 bytes.extend_from_slice(&message.to_bytes());
@@ -133,7 +136,7 @@ impl Engine {
         }
         let (seq, order) = (connection.received.upto(), connection.expected_order);
         let credit = connection.credit_to_advertise() - connection.taken;
-        let longest = credit.min(SHORT_MAX);
+        let longest = credit.min(FAST_PATH_MAX);
         Some(Run { engine: self, peer, seq, order, longest, messages: 0, awaited: 0, bytes: 0 })
     }
 
@@ -165,7 +168,7 @@ impl Engine {
     }
 
     /// Takes a whole message to its receive. False if it has to take the long path.
-    pub(super) fn receive_short(
+    pub(super) fn receive_fast(
         &mut self,
         now: Micros,
         lane: LaneId,
@@ -247,8 +250,8 @@ impl Engine {
         connection.warm
             && !connection.received.has_gaps()
             && connection.trouble.failed.is_none()
-            && connection.late.is_none()
-            && connection.ways.is_none()
+            && connection.stragglers.is_none()
+            && connection.rails.is_none()
             && !connection.is_far()
             && !connection.lanes.iter().any(flows)
             && connection.traffic.expects_nothing()

@@ -59,7 +59,7 @@ impl Engine {
         }
         self.fail_operations(peer, &carried_out, &error, mem);
         self.break_inbounds(peer, &error, mem);
-        self.note_gone(peer, mem);
+        self.count_gone(peer, mem);
         if receives_too {
             self.fail_receives(peer, &error, mem);
         }

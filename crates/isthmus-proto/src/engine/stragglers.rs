@@ -32,9 +32,9 @@ const CAUTION_GROWTH: f64 = 1.25;
 /// By what a copy that helped multiplies the caution.
 const CAUTION_DECAY: f64 = 0.8;
 /// Highest caution: a fragment then counts as late after 16 times as long.
-const CAUTION_MOST: f64 = 15.0;
+const MAX_CAUTION: f64 = 15.0;
 /// Longest time that a fragment may usually take. Microseconds.
-const PATIENCE_MOST_US: Micros = 4_000_000;
+const MAX_PATIENCE_US: Micros = 4_000_000;
 /// How many of the oldest fragments are searched for late ones. Count; it bounds the search.
 const LOOK_THROUGH: usize = 1024;
 /// How often a fragment is sent again before it is left to its lane. Count.
@@ -48,7 +48,7 @@ const CHECK_US: Micros = 10_000;
 
 /// How long fragments to one peer take, and the probes of the peer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Late {
+pub(crate) struct Stragglers {
     /// Usual time between sending a fragment and its acknowledgement. Microseconds.
     usual_us: Micros,
     /// When a fragment was last acknowledged, or sent while none was unacknowledged.
@@ -65,19 +65,19 @@ pub(crate) struct Late {
     pub(super) probes: Probes,
 }
 
-impl Late {
+impl Stragglers {
     /// A fragment that was sent once took this long.
-    fn note(&mut self, took: Micros) {
+    fn on_first_ack(&mut self, took: Micros) {
         let usual = if self.usual_us == 0 { took } else { (7 * self.usual_us + took) / 8 };
-        self.usual_us = usual.min(PATIENCE_MOST_US);
+        self.usual_us = usual.min(MAX_PATIENCE_US);
     }
 
     /// A fragment of which a copy was sent was acknowledged this long after the copy.
-    fn note_copy(&mut self, took: Micros, rtt_us: Micros) {
+    fn on_copy_ack(&mut self, took: Micros, rtt_us: Micros) {
         let in_vain = took < rtt_us.max(self.usual_us / VAIN_PART);
         let caution =
             if in_vain { CAUTION_GROWTH * self.caution + CAUTION_STEP } else { CAUTION_DECAY * self.caution };
-        self.caution = caution.min(CAUTION_MOST);
+        self.caution = caution.min(MAX_CAUTION);
     }
 
     /// A time limit, multiplied by 1 + caution. Microseconds.
@@ -87,13 +87,13 @@ impl Late {
 
     /// How long a fragment may take before it counts as late, without caution. Microseconds.
     fn patience(&self, rtt_us: Micros) -> Micros {
-        (TIMES * self.usual_us).max(rtt_us + rtt_us / 4 + SLACK_US).min(PATIENCE_MOST_US)
+        (TIMES * self.usual_us).max(rtt_us + rtt_us / 4 + SLACK_US).min(MAX_PATIENCE_US)
     }
 }
 
 impl Engine {
     /// Tells the time. The shell calls this before it asks what to send.
-    pub fn note_time(&mut self, now: Micros) {
+    pub fn set_clock(&mut self, now: Micros) {
         self.clock = self.clock.max(now);
     }
 
@@ -103,35 +103,35 @@ impl Engine {
     }
 
     /// A fragment was acknowledged that this lane sent at `sent_at`, after `tries` earlier copies.
-    pub(super) fn note_arrival(&mut self, peer: PeerId, lane: LaneId, sent_at: Micros, tries: u8) {
+    pub(super) fn on_fragment_acked(&mut self, peer: PeerId, lane: LaneId, sent_at: Micros, tries: u8) {
         let now = self.clock;
         if let Some(record) = self.lanes.get_mut(lane.0 as usize) {
             record.moved_at = now;
         }
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        if let Some(late) = &mut connection.late {
-            late.heard_at = now;
+        if let Some(stragglers) = &mut connection.stragglers {
+            stragglers.heard_at = now;
             let took = now.saturating_sub(sent_at);
             if tries == 0 {
-                late.newest = late.newest.max(sent_at);
-                late.note(took);
+                stragglers.newest = stragglers.newest.max(sent_at);
+                stragglers.on_first_ack(took);
             } else {
-                late.note_copy(took, rtt_us);
+                stragglers.on_copy_ack(took, rtt_us);
             }
         }
     }
 
     /// Fragments were sent: schedules the first check for late ones.
-    pub(super) fn attend(&mut self, peer: PeerId) {
+    pub(super) fn schedule_straggler_check(&mut self, peer: PeerId) {
         let now = self.clock;
         let connection = self.connection(peer);
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        let Some(late) = &mut connection.late else { return };
-        if late.check_at.is_none() {
-            let at = now + late.patience(rtt_us);
-            late.heard_at = now;
-            late.check_at = Some(at);
+        let Some(stragglers) = &mut connection.stragglers else { return };
+        if stragglers.check_at.is_none() {
+            let at = now + stragglers.patience(rtt_us);
+            stragglers.heard_at = now;
+            stragglers.check_at = Some(at);
             self.timers.insert((at, peer));
         }
     }
@@ -139,28 +139,28 @@ impl Engine {
     /// The oldest fragment that another lane has held for too long, if this lane is to send it again. `beside` says
     /// that
     /// other data could go instead.
-    pub(super) fn late_fragment(&mut self, peer: PeerId, lane: LaneId, beside: bool) -> Option<u64> {
+    pub(super) fn find_straggler(&mut self, peer: PeerId, lane: LaneId, beside: bool) -> Option<u64> {
         let now = self.clock;
         let connection = self.peers[peer.0 as usize].connection.as_mut()?;
-        let late = connection.late.as_mut()?;
-        if now < late.scan_at {
+        let stragglers = connection.stragglers.as_mut()?;
+        if now < stragglers.scan_at {
             return None;
         }
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        let (patience, newest) = (late.patience(rtt_us), late.newest);
+        let (patience, newest) = (stragglers.patience(rtt_us), stragglers.newest);
         let moved_at = self.lanes.get(lane.0 as usize)?.moved_at;
         if now > moved_at + TIMES * patience {
             return None;
         }
-        let behind = late.cautious(SLACK_US + rtt_us * if beside { BEHIND_BESIDE } else { BEHIND });
-        let due = late.cautious(patience);
+        let behind = stragglers.cautious(SLACK_US + rtt_us * if beside { BEHIND_BESIDE } else { BEHIND });
+        let due = stragglers.cautious(patience);
         let lanes = &connection.lanes;
         let express = lanes.len() > 1 && lanes.first() == Some(&lane);
         // A probe that got through sends again everything that was sent before it.
-        let before = late.probes.sends_before(lane);
-        let is_late = |flight: &super::state::Flight| {
+        let before = stragglers.probes.sends_before(lane);
+        let is_straggler = |flight: &super::state::Flight| {
             let short = match flight.load {
-                Load::Kept { .. } | Load::Few(_) => true,
+                Load::Kept { .. } | Load::Inline(_) => true,
                 Load::Piece { len, .. } => u64::from(len) <= FRAGMENT_EXPRESS,
             };
             let overtaken = newest > flight.sent_at + (behind << flight.tries);
@@ -169,10 +169,10 @@ impl Engine {
                 && (flight.sent_at < before || flight.tries < TRIES && (overtaken || awaited))
                 && (short || !express)
         };
-        let found = connection.window.iter_mut().take(LOOK_THROUGH).find(|(_, flight)| is_late(flight));
+        let found = connection.window.iter_mut().take(LOOK_THROUGH).find(|(_, flight)| is_straggler(flight));
         let Some((seq, flight)) = found else {
             if !express {
-                late.scan_at = now + rtt_us / 16;
+                stragglers.scan_at = now + rtt_us / 16;
             }
             return None;
         };
@@ -182,27 +182,27 @@ impl Engine {
     }
 
     /// Checks whether fragments, lanes or the whole path have stopped, if a check is due.
-    pub(super) fn check_late(&mut self, now: Micros, peer: PeerId) {
+    pub(super) fn check_stragglers(&mut self, now: Micros, peer: PeerId) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_mut() else { return };
         let rtt_us = connection.rtt_us.unwrap_or(0);
-        let Some(late) = &mut connection.late else { return };
+        let Some(stragglers) = &mut connection.stragglers else { return };
         let writes = |lane: &LaneId| self.lanes.get(lane.0 as usize).is_some_and(|lane| !lane.writable);
         let waits = !connection.window.is_empty();
-        if late.check_at.take_if(|at| *at <= now).is_none()
+        if stragglers.check_at.take_if(|at| *at <= now).is_none()
             || !(waits || connection.lanes.iter().any(writes))
             || connection.trouble.failed.is_some()
         {
             return;
         }
-        late.scan_at = 0;
-        let (patience, silent) = (late.patience(rtt_us), now.saturating_sub(late.heard_at));
-        let until = if waits { self.look_for(peer, now, silent, patience) } else { None };
+        stragglers.scan_at = 0;
+        let (patience, silent) = (stragglers.patience(rtt_us), now.saturating_sub(stragglers.heard_at));
+        let until = if waits { self.probe_if_silent(peer, now, silent, patience) } else { None };
         let at = until.unwrap_or_else(|| {
             self.give_up_stuck(now, peer, patience);
             now + (patience / 8).max(CHECK_US)
         });
-        if let Some(late) = &mut self.connection(peer).late {
-            late.check_at = Some(at);
+        if let Some(stragglers) = &mut self.connection(peer).stragglers {
+            stragglers.check_at = Some(at);
             self.timers.insert((at, peer));
         }
         self.kick(peer);
@@ -235,16 +235,16 @@ mod tests {
     #[test]
     fn copies_in_vain_make_the_next_wait_and_those_that_help_do_not() {
         const RTT_US: Micros = 100_000;
-        let mut late = Late::default();
-        late.note(3 * RTT_US);
-        late.note_copy(4 * RTT_US, RTT_US);
-        assert_eq!(late.cautious(RTT_US), RTT_US, "it helped");
-        (0..10).for_each(|_| late.note_copy(RTT_US / 2, RTT_US));
-        let after = late.cautious(RTT_US);
+        let mut stragglers = Stragglers::default();
+        stragglers.on_first_ack(3 * RTT_US);
+        stragglers.on_copy_ack(4 * RTT_US, RTT_US);
+        assert_eq!(stragglers.cautious(RTT_US), RTT_US, "it helped");
+        (0..10).for_each(|_| stragglers.on_copy_ack(RTT_US / 2, RTT_US));
+        let after = stragglers.cautious(RTT_US);
         assert!((8 * RTT_US..12 * RTT_US).contains(&after), "{after}");
-        (0..100).for_each(|_| late.note_copy(RTT_US / 2, RTT_US));
-        assert_eq!(late.cautious(RTT_US), 16 * RTT_US, "there is a most");
-        (0..40).for_each(|_| late.note_copy(4 * RTT_US, RTT_US));
-        assert!(late.cautious(RTT_US) < RTT_US + 1_000, "{}", late.cautious(RTT_US));
+        (0..100).for_each(|_| stragglers.on_copy_ack(RTT_US / 2, RTT_US));
+        assert_eq!(stragglers.cautious(RTT_US), 16 * RTT_US, "there is a most");
+        (0..40).for_each(|_| stragglers.on_copy_ack(4 * RTT_US, RTT_US));
+        assert!(stragglers.cautious(RTT_US) < RTT_US + 1_000, "{}", stragglers.cautious(RTT_US));
     }
 }

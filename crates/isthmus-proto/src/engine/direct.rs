@@ -11,7 +11,7 @@ impl Engine {
     /// access has
     /// to be posted.
     #[inline]
-    pub fn near_lane(&self, request: &RmaRequest) -> Option<LaneId> {
+    pub fn direct_access_lane(&self, request: &RmaRequest) -> Option<LaneId> {
         if request.data.is_some() || self.parted {
             return None;
         }
@@ -25,7 +25,7 @@ impl Engine {
 
     /// Completes an access that the shell has made, whatever its level.
     #[inline]
-    pub fn note_reached(&mut self, request: &RmaRequest, kind: CompletionKind) {
+    pub fn complete_direct_access(&mut self, request: &RmaRequest, kind: CompletionKind) {
         self.counters.accesses_reached += 1;
         if request.options.silent {
             return;
