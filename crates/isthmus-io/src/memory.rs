@@ -1,8 +1,10 @@
-//! Memory that programs lend: buffers of operations, and what is registered (`regions.rs`).
+//! Memory that programs lend: buffers of operations, and registered memory (`regions.rs`).
 //!
-//! The engine names memory by [`Place`]; here a place is an address, or a list of
-//! pieces. Programs promise, in the safety sections of the calls, that the addresses stay
-//! valid; the engine promises to stop using a place before it reports its completion.
+//! The engine names memory by [`Place`]; here a place is an address, or a list of pieces. Programs promise, in the
+//! safety
+//! sections of the calls, that the addresses stay valid. The engine promises to stop using a place before it reports
+//! the
+//! completion.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use crate::regions::RegionTable;
 pub(crate) struct ProcessMemory {
     lists: Slab<Vec<libc::iovec>>,
     regions: Arc<RegionTable>,
-    /// Key of the region that a peer has named last.
+    /// Key of the region that a peer named last.
     named: Cell<Option<u64>>,
 }
 
@@ -37,7 +39,7 @@ impl ProcessMemory {
         &self.regions
     }
 
-    /// Key of the region that a peer has named since this was asked last.
+    /// Key of the region that a peer has named since the last call.
     #[inline]
     pub(crate) fn take_named(&self) -> Option<u64> {
         self.named.take()
@@ -88,7 +90,7 @@ impl Memory for ProcessMemory {
             return unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
         if at.is_registered() {
-            // What is no longer registered is no longer written.
+            // Memory that is no longer registered is not written.
             self.regions.access(at, offset, bytes.len() as u64, |address| {
                 // SAFETY: registered for writing, and the table is held.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
@@ -112,7 +114,7 @@ impl Memory for ProcessMemory {
                 }
             });
             if !found {
-                out.resize(out.len() + len, 0); // taken back: the peer gets nothing of it
+                out.resize(out.len() + len, 0); // It was deregistered: the peer gets zeros.
             }
             return;
         }
@@ -129,7 +131,7 @@ impl Memory for ProcessMemory {
         self.regions.locate(range, access)
     }
 
-    /// As one move where both ends are contiguous: they may overlap there.
+    /// Copies in one move if both ends are contiguous; they may overlap then.
     fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
         let contiguous = |place: Place| place.list == 0 || place.is_registered();
         if !contiguous(from.0) || !contiguous(to.0) || (from.0.is_registered() && to.0.is_registered()) {
@@ -138,7 +140,7 @@ impl Memory for ProcessMemory {
         let address = |(place, offset): (Place, u64)| place.token + offset;
         // SAFETY: each end is lent by the program until the completion, or registered, and then the table is held.
         let copy = |from, to| unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len as usize) };
-        // What is no longer registered is neither read nor written.
+        // Memory that is no longer registered is neither read nor written.
         if from.0.is_registered() {
             self.regions.access(from.0, from.1, len, |from| copy(from, address(to)));
         } else if to.0.is_registered() {

@@ -1,37 +1,37 @@
-//! What lanes that take in more than they deliver at once have in common.
+//! Buffers that encrypted lanes share, and the list of lanes that hold decrypted data.
 
-/// Room to read into, and which lanes hold something.
+/// The shared buffers of encrypted lanes. A lane has one only while it reads or writes.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Room, when no lane has it.
+    /// A read buffer, while no lane has it.
     spare: Vec<u8>,
-    /// Room for what is to be written, empty, when no lane has it.
+    /// An empty write buffer, while no lane has it.
     outward: Vec<u8>,
-    /// Lanes that hold bytes which their connection no longer shows.
+    /// Lanes that hold bytes, so that they must be read although their connection is not readable.
     lanes: Vec<usize>,
 }
 
 impl Held {
-    /// Room of so many bytes.
+    /// A read buffer of `len` bytes.
     pub(super) fn lend(&mut self, len: usize) -> Vec<u8> {
         let mut room = std::mem::take(&mut self.spare);
         room.resize(len, 0);
         room
     }
 
-    /// Takes room back that holds nothing.
+    /// Takes back a read buffer that holds nothing.
     pub(super) fn give_back(&mut self, room: &mut Vec<u8>) {
         if !room.is_empty() {
             self.spare = std::mem::take(room);
         }
     }
 
-    /// Room for what is to be written: empty.
+    /// An empty write buffer.
     pub(super) fn lend_outward(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outward)
     }
 
-    /// Takes that back.
+    /// Takes back a write buffer.
     pub(super) fn give_back_outward(&mut self, room: &mut Vec<u8>) {
         if room.capacity() > 0 {
             self.outward = std::mem::take(room);
@@ -39,12 +39,12 @@ impl Held {
         }
     }
 
-    /// This lane is to be read though nothing shows it.
+    /// Makes this lane be read in the next pass, although its connection may not be readable.
     pub(super) fn note(&mut self, lane: usize) {
         self.lanes.push(lane);
     }
 
-    /// Lanes to be read though nothing shows it.
+    /// The lanes that must be read although their connections may not be readable.
     pub(super) fn take(&mut self) -> std::vec::Drain<'_, usize> {
         self.lanes.drain(..)
     }

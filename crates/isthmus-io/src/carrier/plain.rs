@@ -1,5 +1,6 @@
-//! Lanes to hosts that are not next door and that nothing encrypts. Nobody has to set anything for them, so that is
-//! said: a process warns of the first such host, for what is to be done is the same for all, and only remarks on others.
+//! Warns of unencrypted lanes to far hosts. Such lanes come about by default settings of some kinds, so users must
+//! learn
+//! of them. A process warns of the first such host, and logs the others at level info: the remedy is the same for all.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,16 +9,17 @@ use parking_lot::Mutex;
 
 use crate::log::{info_log, warn_log};
 
-/// From this round trip on a host counts as far. Microseconds.
+/// A host is far from this round trip on. Microseconds.
 pub(super) const FAR_US: u64 = 1_000;
-/// Hosts of which it is said.
+/// Most hosts that are remembered in each set. Count.
 const HOSTS_MAX: usize = 1_024;
 
+/// Hosts that were logged.
 static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
-/// Hosts that are near: what takes longer to there now and then waits in a queue.
+/// Hosts that once had a short round trip. If it is longer later, packets wait in a queue.
 static NEAR: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
 
-/// A lane to `host`, whose round trip is so long, is not encrypted.
+/// Logs that a lane to `host` is not encrypted, if the host is far and was not logged before.
 pub(super) fn tell(host: IpAddr, rtt_us: u64) {
     let mut near = NEAR.lock();
     if rtt_us < FAR_US && near.len() < HOSTS_MAX {

@@ -1,4 +1,4 @@
-//! The setting that says who may connect.
+//! The setting `admission`: who may connect.
 
 use std::str::FromStr;
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admission {
-    /// Those who were given its whole address; both ends prove who they are.
+    /// Peers that were given its whole address; both ends prove who they are.
     #[default]
     Closed,
-    /// Everybody who reaches its port, and says who it is without a proof.
+    /// Everybody who reaches its port, without a proof.
     Open,
 }
 

@@ -1,4 +1,4 @@
-//! Accesses to the memory of processes of this host that the shell carries out by itself, where they show it.
+//! Direct accesses to the memory of processes of this host, without their help.
 
 use std::ops::RangeInclusive;
 
@@ -9,13 +9,13 @@ use super::{Core, Shell};
 use crate::lock::Mutex;
 use crate::watch::Watch;
 
-/// How long accesses are that are made so. Shorter ones are quicker by messages: the system takes as long to permit one as
-/// several messages need. During longer ones too little else would be seen to. Bytes.
+/// Lengths of direct accesses. Bytes. Shorter accesses are quicker by messages, since the system call costs as much as
+/// several messages. Longer ones would hold up other work for too long.
 pub(crate) const REACHED: RangeInclusive<u64> = 12 << 10..=16 << 20;
 
 impl Shell {
-    /// Reads or writes so much of a peer's memory ([`REACHED`]) at once, if that may be done from here now, and has the engine
-    /// say that it is done; false where it has to be posted.
+    /// Reads or writes a peer's memory directly, if that is possible now, and makes the engine report it. False if the
+    /// access has to be posted. The length must be in [`REACHED`].
     ///
     /// # Safety
     /// The pieces are as long as the range, and valid for writing where this reads.

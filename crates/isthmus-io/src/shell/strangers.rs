@@ -1,8 +1,9 @@
-//! Who has connected and not yet said who it is: how many may, and what happens when there is no room for more.
+//! Connections before authentication ("strangers"): how many there may be, and what happens beyond that.
 //!
-//! Strangers cannot lock anybody out. When [`STRANGERS_MAX`] connections wait for a greeting, a new one takes the place of
-//! the oldest of the address that has the most: a crowd from one host displaces itself. When the process has no descriptors left, the endpoint closes strangers, leaves its listeners alone for
-//! [`PAUSE`], and tries again: listeners stay readable all that time, and looking at them would keep the processor busy.
+//! Strangers cannot lock anybody out. When [`STRANGERS_MAX`] connections wait for a greeting, a new one replaces the
+//! oldest of the address that has the most. So a crowd from one host displaces itself. When the process has no
+//! descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
+//! stay readable all that time, and watching them would keep the processor busy.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -16,26 +17,28 @@ use crate::lane::Lane;
 use crate::lock::Mutex;
 use crate::log::warn_sparingly;
 
-/// Most connections of an endpoint that have not yet said who they are. An honest peer says so a round trip after it
-/// has connected.
+/// Most unauthenticated connections of an endpoint. Count. An honest peer authenticates a round trip after it
+/// connected.
 pub(super) const STRANGERS_MAX: usize = 1024;
 /// Pause of the listeners after the system had no descriptor or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Strangers that are closed then, the oldest first, and how long each may have been silent before that.
+/// Most strangers that are closed at once then, the oldest first. Count.
 const CLOSED_AT_ONCE: usize = 64;
+/// Only strangers that connected at least this long ago are closed then.
 const SILENT: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
-    /// The lanes that came in, the oldest first, when each did, and from where. Lanes that have greeted or ended since
-    /// are taken out when they are at the front.
+    /// Incoming lanes, the oldest first: index, time and host. Lanes that are authenticated or have ended since are
+    /// removed
+    /// when they get to the front.
     arrivals: VecDeque<(usize, Instant, Option<IpAddr>)>,
-    /// The listeners are left alone until then.
+    /// The listeners are ignored until then.
     paused_until: Option<Instant>,
 }
 
-/// Whether an error of accept(2) is about the one connection, which is gone, and not about this host.
+/// Whether an error of accept(2) concerns only the one connection, which is gone, and not this host.
 fn is_of_one(error: &io::Error) -> bool {
     const OF_ONE: [i32; 9] = [
         libc::ECONNABORTED,
@@ -51,14 +54,14 @@ fn is_of_one(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| OF_ONE.contains(&code))
 }
 
-/// Whether the lane that came in then has not said who it is. Another may have its number by now: that came later.
+/// Whether the lane that came in at `since` is unauthenticated. A later lane may have its index by now.
 fn is_stranger(lanes: &[Option<Lane>], index: usize, since: Instant) -> bool {
     let lane = lanes.get(index).and_then(Option::as_ref);
     lane.is_some_and(|lane| lane.is_ungreeted() && lane.since <= since)
 }
 
 impl Shell {
-    /// A lane came in.
+    /// Enters a lane that came in.
     pub(super) fn note_stranger(&mut self, index: usize) {
         self.forget_known();
         let host = self.lanes[index].as_ref().and_then(|lane| lane.carrier.host());
@@ -75,7 +78,8 @@ impl Shell {
         }
     }
 
-    /// Closes the oldest of the address that has the most, if it has been silent for at least so long; false where there is
+    /// Closes the oldest stranger of the address that has the most, if it connected at least `silent` ago. False if
+    /// there is
     /// none.
     fn close_a_stranger(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
         let Self { strangers, lanes, .. } = self;
@@ -94,7 +98,7 @@ impl Shell {
         true
     }
 
-    /// Takes lanes that are no strangers any more from the front.
+    /// Removes lanes that are no longer strangers from the front.
     fn forget_known(&mut self) {
         while let Some((index, since, _)) = self.strangers.arrivals.front() {
             if is_stranger(&self.lanes, *index, *since) {
@@ -104,7 +108,7 @@ impl Shell {
         }
     }
 
-    /// A connection could not be accepted. True where another may be.
+    /// A connection could not be accepted. True if it is worth trying the next one.
     pub(super) fn cannot_accept(&mut self, error: &io::Error, core: &Mutex<Core>) -> bool {
         if is_of_one(error) {
             return true;
@@ -122,12 +126,12 @@ impl Shell {
         false
     }
 
-    /// When the listeners are to be looked at again, if they are left alone now.
+    /// When the listeners are watched again, if they are ignored now.
     pub(super) fn accepts_again_in(&self) -> Option<Duration> {
         self.strangers.paused_until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Looks at the listeners again once their pause is over.
+    /// Watches the listeners again once their pause is over.
     pub(super) fn accept_again(&mut self) {
         if self.accepts_again_in() != Some(Duration::ZERO) {
             return;
@@ -135,7 +139,7 @@ impl Shell {
         self.strangers.paused_until = None;
         for listener in &self.listeners {
             if self.poller.add(listener, LISTENER, false).is_err() {
-                // The next pause tries it again.
+                // Try again after another pause.
                 self.strangers.paused_until = Some(Instant::now() + PAUSE);
             }
         }

@@ -1,4 +1,4 @@
-//! How lanes come up: accepted or dialled, until each can carry.
+//! How lanes come up: accepted or dialled, until each can carry data.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::lane::{Lane, Phase};
 use crate::lock::Mutex;
 use crate::log::info_log;
 
-/// Lanes accepted in one turn.
+/// Most lanes accepted in one pass. Count.
 const ACCEPTS_PER_TURN: usize = 64;
 
 impl Shell {
@@ -34,7 +34,7 @@ impl Shell {
         }
     }
 
-    /// Accepts lanes that are not connections of their own; true where there were any.
+    /// Accepts lanes that have no descriptor of their own. True if there were any.
     pub(super) fn accept_turned(&mut self, core: &Mutex<Core>) -> bool {
         let mut any = false;
         while let Some(carrier) = self.carriers.accept_turned() {
@@ -45,7 +45,7 @@ impl Shell {
         any
     }
 
-    /// Takes up a lane that came in. Returns its index.
+    /// Adds an incoming lane. Returns its index.
     fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
         self.make_room_for_stranger(core);
         let id = core.lock().engine.lane_accepted();
@@ -57,7 +57,7 @@ impl Shell {
         id.0 as usize
     }
 
-    /// Takes up a lane; false where that fails.
+    /// Adds a lane. False if that fails.
     fn install(&mut self, id: LaneId, lane: Lane, core: &Mutex<Core>) -> bool {
         let index = id.0 as usize;
         if self.lanes.len() <= index {
@@ -93,7 +93,7 @@ impl Shell {
         }
     }
 
-    /// Goes on with bringing a lane up; true once it can carry.
+    /// Continues to bring a lane up. True once it can carry data.
     pub(super) fn settle(&mut self, index: usize, core: &Mutex<Core>) -> bool {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return false };
         match lane.carrier.settle(index, &mut self.carriers) {

@@ -1,33 +1,36 @@
-//! Who copies long pieces: both ends, by way of the ring, or the reader alone, from the writer's memory.
+//! Chooses who copies long pieces: both ends, through the ring, or the reader alone, from the writer's memory.
 //!
-//! What is quicker depends on the host, and on where on it the two run: on some the system takes long for each page of
-//! another process, on some a line that one processor has written comes to the other slowly. So the reader tries both on
-//! what it is sent, keeps to the quicker one, and tries the other again now and then, less and less often. Of two that
-//! are about as quick it takes the one by which the writer's processor has nothing to do.
+//! Which is quicker depends on the host and on where the two processes run. On some hosts the system call takes long
+//! for
+//! each page of another process; on others a cache line that one processor has written gets to the other slowly. So the
+//! reader tries both on what it is sent and keeps the quicker one. It tries the other again now and then, less and less
+//! often. If both are about as quick, it copies alone, so that the writer's processor is free.
 
 use std::time::{Duration, Instant};
 
-/// A pause in which less came than by the slowest of ways is none of its doing: so long, and for each byte.
+/// A pause longer than this plus [`PAUSE_A_BYTE`] per byte is not due to the copying, and is not measured.
 const PAUSE: Duration = Duration::from_micros(50);
+/// See [`PAUSE`].
 const PAUSE_A_BYTE: Duration = Duration::from_nanos(4);
-/// Bytes after which a way that is taken up shows what it can do: before, pieces lie in the caches where the other way has
-/// left them.
+/// Bytes before a new mode is measured: until then, pieces lie in the caches as the other mode left them.
 const SETTLED: u64 = 32 << 20;
-/// Bytes by which a way is judged, and how often: the best of these counts, as now and then somebody else runs.
+/// Bytes of one measurement.
 const TRIAL: u64 = 4 << 20;
+/// Measurements of a mode. Count; the best counts, since other programs may run during one.
 const TRIALS: u32 = 2;
-/// How much quicker it has to be that both ends copy for that to be worth the writer's time.
+/// How many times quicker copying at both ends has to be, to be worth the writer's time.
 const WORTH: f64 = 1.15;
-/// Bytes for which the quicker one is kept to before the other is tried again: at first, and at most.
+/// Bytes before the other mode is tried again; doubled each time.
 const STAY: u64 = 1 << 30;
+/// The same at most.
 const STAY_MOST: u64 = 16 * STAY;
 
-/// A way for long pieces.
+/// How long pieces are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copies {
-    /// Both ends copy, at once.
+    /// Both ends copy, at the same time.
     Both,
-    /// The reader alone does.
+    /// The reader copies alone.
     Reader,
 }
 
@@ -39,7 +42,7 @@ impl Copies {
         }
     }
 
-    /// By how many times it has to be quicker than one that costs nothing.
+    /// How many times quicker it has to be than a mode that costs the writer nothing.
     fn costs(self) -> f64 {
         match self {
             Self::Both => WORTH,
@@ -48,24 +51,27 @@ impl Copies {
     }
 }
 
-/// What the reader has found out.
+/// The reader's measurements.
 #[derive(Debug)]
 pub(super) struct Trial {
     way: Copies,
-    /// Whether it was chosen, and is not only tried.
+    /// It was chosen, and is not only being tried.
     chosen: bool,
-    /// Bytes since it was taken up, and for which it is kept to.
+    /// Bytes since it was taken up.
     spent: u64,
+    /// Bytes for which it is kept.
     stay: u64,
-    /// Bytes that are measured, and how long they took.
+    /// Bytes that were measured.
     bytes: u64,
+    /// How long they took.
     busy: Duration,
-    /// How often it was measured, and its best. Bytes a second, less what is not worth the writer's time.
+    /// How often it was measured.
     trials: u32,
+    /// The best result. Bytes/s divided by [`Copies::costs`].
     best: f64,
-    /// The same of the other way, when that was last measured.
+    /// The last result of the other mode.
     other: Option<f64>,
-    /// When something came last, if that matters.
+    /// When something last came, if that is being measured.
     noted: Option<Instant>,
 }
 
@@ -92,7 +98,7 @@ impl Trial {
         self.way
     }
 
-    /// So much of a long piece came by this way just now. True where the way changes.
+    /// Takes in that `bytes` of a long piece just came in this mode. True if the mode changes.
     pub(super) fn note(&mut self, way: Copies, bytes: usize) -> bool {
         let now = self.is_measuring().then(Instant::now);
         let before = std::mem::replace(&mut self.noted, now);
@@ -100,14 +106,14 @@ impl Trial {
         self.judge(way, bytes as u64, busy.filter(|busy| *busy < PAUSE + PAUSE_A_BYTE * bytes as u32))
     }
 
-    /// Whether it matters how long what comes takes.
+    /// Whether times are being measured.
     fn is_measuring(&self) -> bool {
         self.spent >= if self.chosen { self.stay } else { SETTLED }
     }
 
-    /// The same of what took so long, if that is known.
+    /// As [`Trial::note`], with the time that the bytes took, if known.
     fn judge(&mut self, way: Copies, bytes: u64, busy: Option<Duration>) -> bool {
-        // What was under way when it changed says nothing.
+        // Pieces that were under way when the mode changed say nothing.
         if way != self.way {
             return false;
         }
@@ -131,7 +137,7 @@ impl Trial {
         let tried = !self.chosen;
         match self.other.filter(|_| tried) {
             Some(other) if other <= best => {
-                // It is the quicker one, and was not before.
+                // The mode under trial is the quicker one: keep it.
                 (self.chosen, self.stay) = (true, STAY);
                 return false;
             }
@@ -147,10 +153,10 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// What one way takes until it is known how quick it is.
+    /// Bytes until a mode's speed is known.
     const KNOWN: u64 = SETTLED + TRIALS as u64 * TRIAL;
 
-    /// Sends so much, each way at its own speed (bytes a second); how much went by each.
+    /// Sends `total` bytes, in each mode at its own speed (bytes/s); returns how much went in each.
     fn send(trial: &mut Trial, total: u64, both: f64, reader: f64) -> (u64, u64) {
         const PIECE: u64 = 64 << 10;
         let (mut by_both, mut by_reader) = (0, 0);

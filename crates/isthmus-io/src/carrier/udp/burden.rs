@@ -1,44 +1,50 @@
-//! Whether bulk to a host that goes by UDP had better go by TCP, because the processor, and not the path, holds it up.
+//! Moves bulk data from UDP to TCP if the processor, and not the path, limits it.
 //!
-//! Packets of our own cost more of the processor than the kernel's. Where whoever turns the lanes is busy with them
-//! nearly all the time, or packets wait most of the time until the peer reads them, as it tells, and so little is lost
-//! on the path that TCP would do, TCP is tried. Whether it does is measured: if less arrives than did by UDP, or packets
-//! are lost without a queue, UDP carries again, and TCP is not tried again for long. Nothing of this happens in the first
-//! seconds of a transfer. While the system has others run, packets wait as well: that counts for busy, as it is too
-//! little processor all the same.
+//! Our own packets cost more processor time than the kernel's. TCP is tried if all of this holds for two periods:
+//!
+//! - The driving thread is busy with packets nearly all the time, or, as the peer reports, packets wait most of the
+//!   time
+//!   until the peer reads them.
+//! - So little is lost on the path that TCP would do.
+//!
+//! Then it is measured whether TCP does. If less arrives than by UDP, or packets are lost without a queue, UDP carries
+//! again, and TCP is not tried again for half an hour. Nothing changes in the first seconds of a transfer. Packets also
+//! wait while the system runs other programs. That counts as busy, too: it is a lack of processor time all the same.
 
 use std::fmt;
 
 use isthmus_udp::Micros;
 
-/// What lanes do is judged over so many round trips, and so long at least; it counts when it was so in so many such
-/// periods in a row. Microseconds.
+/// Length of a period of measurement. Round trips.
 const PERIOD_RTTS: Micros = 20;
+/// Shortest period of measurement. Microseconds.
 const PERIOD_LEAST_US: Micros = 2_000_000;
+/// How many periods in a row must show the same before something changes. Count.
 const PERIODS: u32 = 2;
-/// Share of the time that the processor is busy with packets, from which on it is what holds them up: what is left
-/// goes to the messages in them.
+/// Share of time busy with packets from which on our processor is the limit. The rest of its time goes to the messages.
 const BUSY: f64 = 0.85;
-/// The same of the time in which packets wait for the peer: they do not always, where its system has others run or they
-/// are paced at what it reads.
+/// Share of time in which packets wait for the peer from which on its processor is the limit. It is lower, since
+/// packets
+/// do not wait while other programs run there or while we pace at what it reads.
 const FAR_BUSY: f64 = 0.7;
-/// Who carries less than this has other troubles. Bytes/s.
+/// Below this rate the processor is not the limit. Bytes/s.
 const RATE_LEAST: f64 = 10e6;
-/// TCP does where so many streams of its older kinds, which take losses for a full queue, would carry so many times
-/// what UDP did.
+/// TCP would do if this many streams of loss-based TCP carried [`AMPLE`] times what UDP does. Count.
 const STREAMS: f64 = 8.0;
+/// See [`STREAMS`].
 const AMPLE: f64 = 2.0;
-/// The packets that such a stream has under way, times the root of the share that is lost (Mathis, 1997).
+/// Packets in flight of such a stream, times the square root of the loss rate (Mathis, 1997).
 const PACKETS: f64 = 1.22;
-/// So many round trips, and so long at least, lanes by TCP take to get up to speed. Microseconds.
+/// How long TCP lanes take to get up to speed. Round trips.
 const START_RTTS: Micros = 30;
+/// And at least this long. Microseconds.
 const START_LEAST_US: Micros = 3_000_000;
-/// How long lanes by TCP may take to come up at all. Microseconds.
+/// How long TCP lanes may take to come up. Microseconds.
 const UP_US: Micros = 10_000_000;
-/// How long TCP is not tried again where it did not do. Microseconds.
+/// How long TCP is not tried again after it failed. Microseconds; half an hour.
 const REST_US: Micros = 1_800_000_000;
 
-/// What lanes by UDP have done since the last look.
+/// What UDP lanes to a host have done since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
     /// Bytes sent for the first time.
@@ -48,7 +54,7 @@ pub(super) struct Work {
     pub(super) lost: u64,
     /// Time spent with the packets of these lanes, and of all others of the endpoint. Microseconds.
     pub(super) busy_us: Micros,
-    /// Time in which packets waited for the peer to read them, as it does not keep up. Microseconds.
+    /// Time in which packets waited for the peer to read them. Microseconds.
     pub(super) far_busy_us: Micros,
 }
 
@@ -62,16 +68,17 @@ impl Work {
     }
 }
 
-/// What bulk goes by from now on, and why, for people.
+/// What carries bulk data from now on, and why.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
-    /// By TCP, for this host's processor, or, if so, the peer's: shares of the time, and of packets.
+    /// TCP, since this host's processor is busy, or with `far` the peer's. `busy` is a share of time, `lost` of
+    /// packets.
     Tcp { busy: f64, lost: f64, far: bool },
-    /// By UDP again: what arrived by TCP, and by UDP before. Bytes/s.
+    /// UDP again, since TCP is slower: the rates of both. Bytes/s.
     Slower { tcp: f64, udp: f64 },
-    /// The same, as no lane by TCP has come up.
+    /// UDP again, since no TCP lane has come up.
     NoTcp,
-    /// The same.
+    /// UDP again, since the path loses packets.
     Lossy,
 }
 
@@ -93,19 +100,20 @@ impl fmt::Display for Change {
     }
 }
 
-/// What is known of the lanes to one host. See the module; times are those of its clock.
+/// The measurements for one host. Times are those of the [`Udp`](super::Udp)'s clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Burden {
     by_tcp: bool,
     rtt_us: Micros,
-    /// Not before this is anything judged.
+    /// Nothing is measured before this time.
     from: Micros,
-    /// When the present period began, and what was done in it.
+    /// When the present period began.
     since: Option<Micros>,
+    /// What was done in it.
     work: Work,
-    /// Periods in a row that speak for a change.
+    /// Periods in a row that suggest a change.
     periods: u32,
-    /// The most that arrived by UDP in those before TCP was tried. Bytes/s.
+    /// The highest rate of UDP in those periods. Bytes/s.
     rate: f64,
     /// Something has arrived by TCP.
     heard: bool,
@@ -116,7 +124,7 @@ impl Burden {
         self.by_tcp
     }
 
-    /// A look at the lanes by UDP, of that round trip and that size of packets. Bytes.
+    /// Takes in a look at the UDP lanes. `packet` is the size of their packets. Bytes.
     pub(super) fn look(&mut self, now: Micros, rtt_us: Micros, packet: u32, work: Work) -> Option<Change> {
         if self.by_tcp {
             let since = self.from.saturating_sub(self.start_us());
@@ -145,15 +153,16 @@ impl Burden {
         Some(Change::Tcp { busy: busy.min(1.0), lost, far })
     }
 
-    /// So many bytes have arrived by a lane by TCP since the last look at it; `idled`: meanwhile there was not always
-    /// something to send.
+    /// Takes in a look at a TCP lane: the bytes that have arrived since the last one. `idled` says that the lane
+    /// did not
+    /// always have something to send.
     pub(super) fn hear_tcp(&mut self, now: Micros, arrived: u64, idled: bool) -> Option<Change> {
         if !self.by_tcp {
             return None;
         }
         self.heard = true;
         if idled {
-            // What the program does not send tells nothing.
+            // If the program sends too little, the rate tells nothing.
             (self.since, self.work) = (None, Work::default());
             return None;
         }
@@ -163,7 +172,7 @@ impl Burden {
         (self.periods >= PERIODS).then(|| self.go_back(now, Change::Slower { tcp, udp: self.rate }))
     }
 
-    /// The path loses packets by itself.
+    /// The path was found to lose packets by itself.
     pub(super) fn hear_lossy(&mut self, now: Micros) -> Option<Change> {
         self.by_tcp.then(|| self.go_back(now, Change::Lossy))
     }
@@ -177,7 +186,7 @@ impl Burden {
         why
     }
 
-    /// Adds to the present period; at its end, what was done in it, and how long it took.
+    /// Adds to the present period. At its end, returns what was done in it, and how long it took.
     fn period(&mut self, now: Micros, work: Work) -> Option<(Work, Micros)> {
         if now < self.from {
             return None;
@@ -196,7 +205,7 @@ impl Burden {
     }
 }
 
-/// What TCP would carry at least. Bytes/s.
+/// The least that TCP would carry. Bytes/s.
 fn tcp_rate(rtt_us: Micros, packet: u32, lost: f64) -> f64 {
     STREAMS * PACKETS * f64::from(packet) * 1e6 / rtt_us.max(1) as f64 / lost.sqrt()
 }
@@ -209,7 +218,9 @@ mod tests {
     const LOOK_US: Micros = 250_000;
     const GBIT: f64 = 1e9 / 8.0;
 
-    /// Looks at lanes by UDP for so long, at so many bytes/s, and so busy; of a million packets so many are lost.
+    /// Looks at UDP lanes for `us` microseconds, at `rate` bytes/s and a share `busy` of time; `lost` packets of a
+    /// million
+    /// are lost.
     fn udp(
         burden: &mut Burden,
         now: &mut Micros,
@@ -232,7 +243,7 @@ mod tests {
         })
     }
 
-    /// Looks at four lanes by TCP, which are kept busy, and carry so much together.
+    /// Looks at four busy TCP lanes that carry `rate` bytes/s together.
     fn tcp(burden: &mut Burden, now: &mut Micros, us: Micros, rate: f64) -> Option<Change> {
         const EVERY_US: Micros = 100_000;
         (0..us / EVERY_US).find_map(|_| {

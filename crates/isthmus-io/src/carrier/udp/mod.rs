@@ -1,9 +1,9 @@
-//! Lanes of packets, by UDP or as Ethernet frames: what those of one endpoint share.
+//! Lanes by UDP or Ethernet frames, and what those of one endpoint share: a socket at the same address and port as the
+//! TCP listener, and the streams on it ([`isthmus_udp`]).
 //!
-//! A socket at the same address and port as the listener, and the streams on it
-//! ([`isthmus_udp`]). Nothing comes by a lane's own descriptor: [`Udp::turn`] reads the
-//! socket and says whom it concerns, [`Udp::flush`] sends what is due. Whoever sleeps until
-//! [`Udp::fd`] is readable sleeps no longer than [`Udp::deadline`].
+//! Such a lane has no descriptor of its own. [`Udp::turn`] reads the socket and tells which lanes are concerned;
+//! [`Udp::flush`] sends what is due. A thread that sleeps until [`Udp::fd`] is readable must not sleep longer than
+//! [`Udp::deadline`].
 
 mod burden;
 mod lane;
@@ -40,63 +40,63 @@ use silence::Silence;
 pub(crate) use trial::Outdone;
 use trial::{Found, Trial};
 
-/// Reads of the socket in one turn.
+/// Most reads of the socket in one pass. Count.
 const READS: usize = 8;
-/// Messages sent in one turn.
+/// Most batches of packets sent in one pass. Count.
 const SENDS: usize = 64;
-/// Pause of a socket that had no room. Microseconds.
+/// Pause after the socket had no room. Microseconds.
 const BLOCKED_US: Micros = 500;
-/// How often questions are looked at, and lanes for signs of life. Microseconds.
+/// Time between two looks at open TCP probes. Microseconds.
 const LOOK_US: Micros = 5_000;
+/// Time between two looks at lanes for signs of life. Microseconds.
 const WATCH_US: Micros = 250_000;
-/// Silence after which a lane asks whether the peer is still there: one whose process has
-/// ended shows by that alone. Microseconds.
+/// Silence after which a lane sends a keepalive: only that shows that the peer's process has ended. Microseconds.
 const KEEPALIVE_US: Micros = 5_000_000;
-/// A lane is not given up sooner than this. Microseconds.
+/// Shortest silence after which a lane is given up, whatever `peer_timeout` says. Microseconds.
 const PATIENCE_LEAST_US: Micros = 1_000_000;
-/// A lane that was not answered for so long shows that packets do not get through. Microseconds.
+/// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
-/// How long what was found out of a host is held to be so: TCP is used to one that UDP does not
-/// get through to for so long. Microseconds (1 min).
+/// How long the choice of UDP or TCP for a host stays valid. Microseconds (1 min).
 const KNOWN_US: Micros = 60_000_000;
 /// How long an address where nobody listened is not tried again by UDP. Microseconds.
 const REFUSED_US: Micros = 10_000_000;
-/// Hosts, and addresses, of which something is remembered.
+/// Most hosts and addresses that are remembered. Count, of each.
 const KNOWN_MAX: usize = 1_024;
 
 /// A stream that is, or was, a lane.
 #[derive(Debug)]
 struct Seat {
-    /// The lane's.
+    /// The lane's index.
     index: usize,
     peer: SocketAddr,
     dialled: bool,
     since: Micros,
-    /// How long nothing comes.
+    /// How long nothing has been acknowledged.
     silence: Silence,
-    /// The host said that nobody listens at some port of it.
+    /// The host has reported that nobody listens at one of its ports (ICMP).
     denied: bool,
-    /// It carries before it is known whether it should.
+    /// Set while it carries data before it is known whether UDP suits the path.
     trial: Option<Trial>,
-    /// Why it is over, where that is known better than by the stream itself.
+    /// Why it has ended, if that is known better than from the stream itself.
     verdict: Option<Verdict>,
-    /// What it has done that was accounted for.
+    /// The stream's counters at the last look.
     accounted: Counters,
 }
 
-/// By what lanes to a host go.
+/// What carries lanes to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// By TCP, which does well.
+    /// TCP, which does well.
     Tcp,
-    /// By UDP, which gets through.
+    /// UDP, which gets through.
     Udp,
-    /// By UDP if it gets through.
+    /// UDP, if it gets through.
     Wanted,
-    /// By TCP, since UDP does not get through.
+    /// TCP, since UDP does not get through.
     Blocked,
 }
 
+/// Why a lane has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Nobody listens there.
@@ -107,48 +107,51 @@ enum Verdict {
     Near,
 }
 
-/// See the module.
+/// What the UDP lanes of one endpoint share.
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: PacketSocket,
     port: Port,
     epoch: Instant,
     seats: HashMap<StreamId, Seat>,
-    /// Streams that others opened and that are no lanes yet.
+    /// Incoming streams that are no lanes yet.
     accepted: Vec<(StreamId, SocketAddr)>,
-    /// Streams that were lanes and have something to deliver yet.
+    /// Streams that were lanes and still have something to deliver.
     leaving: Vec<StreamId>,
-    /// Lanes that something has happened to.
+    /// Events of lanes.
     news: VecDeque<Ready>,
-    /// Packets that there was no room for, to whom and until when they wait.
+    /// The packets in `packets` that the socket had no room for: to whom, and until when they wait.
     waiting: Option<(Transmit, Micros)>,
     packets: Vec<u8>,
     questions: Questions,
+    /// When lanes are next looked at.
     watch_at: Micros,
     /// Where nobody listened, and when.
     refused: HashMap<SocketAddr, Micros>,
-    /// What was found out of hosts, and when.
+    /// What was found out about hosts, and when.
     known: HashMap<IpAddr, (Known, Micros)>,
-    /// The socket has shown to be readable.
+    /// The socket is readable.
     stirred: bool,
-    /// What streams are to be made up of, and what was chosen for how many.
+    /// The compositions that are set.
     protocols: PerHost<Composition>,
+    /// The compositions that streams had, and how many streams each.
     chosen: Vec<(Composition, u64)>,
-    /// What streams may send, and what keeps those under one entry to it.
+    /// The setting `rate_limit`.
     limits: RateLimits,
+    /// For each entry of it, what enforces it on the streams.
     caps: HashMap<usize, Cap>,
-    /// That they are plain is not worth saying.
+    /// Plain lanes need no warning.
     plain_is_fine: bool,
-    /// Time spent with packets, since it was last accounted for. Microseconds.
+    /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
-    /// What is known of hosts to which there is bulk; `None` where nobody is to choose.
+    /// For each host with bulk data, whether the processor is the limit; `None` if the settings leave no choice.
     burdens: Option<HashMap<IpAddr, Burden>>,
-    /// Lanes that are to rest from now on, or to carry again, by index.
+    /// Lanes, by index, that rest from now on or carry bulk data again.
     rested: Vec<(usize, bool)>,
 }
 
 impl Udp {
-    /// Streams by this socket, given up when nothing is heard for as long as peers have.
+    /// Streams on this socket. They are given up after `peer_timeout` of silence.
     pub(crate) fn open(
         socket: PacketSocket,
         mut config: PortConfig,
@@ -187,24 +190,23 @@ impl Udp {
         })
     }
 
-    /// Lanes from now on, whose packets leave by the address `from`, are planned for together with others of this
-    /// host.
+    /// Plans lanes from now on together with others of this host. Their packets leave by the address `from`.
     pub(super) fn share(&mut self, ledger: &Ledger, from: IpAddr) {
         let ahead_us = ledger::now().saturating_sub(self.now());
         self.port.share(ledger.ahead_by(ahead_us), from);
     }
 
-    /// That they are plain is not worth saying.
+    /// Allows plain lanes without a warning.
     pub(super) fn let_plain(&mut self) {
         self.plain_is_fine = true;
     }
 
-    /// What packets go by, for people.
+    /// What carries packets, for people.
     pub(crate) fn name(&self) -> &'static str {
         self.socket.name()
     }
 
-    /// The same of lanes that are encrypted.
+    /// The same for encrypted lanes.
     pub(crate) fn sealed_name(&self) -> &'static str {
         match self.socket {
             PacketSocket::Udp(_) => "UDP, encrypted",
@@ -212,7 +214,7 @@ impl Udp {
         }
     }
 
-    /// Readable when [`Udp::turn`] is wanted.
+    /// A descriptor that is readable when [`Udp::turn`] is needed.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
@@ -224,7 +226,7 @@ impl Udp {
         }
     }
 
-    /// What to do where no packet comes back.
+    /// What to do if no packet comes back.
     pub(super) fn advice(&self) -> &'static str {
         match self.socket {
             PacketSocket::Udp(_) => {
@@ -241,12 +243,12 @@ impl Udp {
         self.epoch.elapsed().as_micros() as Micros
     }
 
-    /// Whether it was found out just now that nobody listens there: TCP says so again at once.
+    /// Whether it was found out a moment ago that nobody listens there. TCP will then say so again at once.
     pub(super) fn was_refused(&self, at: SocketAddr) -> bool {
         self.refused.get(&at).is_some_and(|since| self.now() < since + REFUSED_US)
     }
 
-    /// What was found out of this host lately.
+    /// What was recently found out about this host.
     pub(super) fn known(&self, host: IpAddr) -> Option<Known> {
         if self.rests(host) {
             return Some(Known::Tcp);
@@ -255,10 +257,10 @@ impl Udp {
         (self.now() < at + KNOWN_US).then_some(*known)
     }
 
-    /// Remembers something of a host, and says it where it is new.
+    /// Remembers what carries lanes to a host, and logs it if it is new.
     pub(super) fn learn(&mut self, host: IpAddr, known: Known, what: Arguments<'_>) {
         if self.rests(host) && matches!(known, Known::Udp | Known::Wanted) {
-            return; // that it would do is known
+            return; // We know already that UDP gets through.
         }
         let now = self.now();
         if self.known.len() >= KNOWN_MAX {
@@ -272,23 +274,24 @@ impl Udp {
         }
     }
 
-    /// Whether lanes to this host leave bulk to TCP, though UDP gets through.
+    /// Whether UDP lanes to this host leave bulk data to TCP, although UDP gets through.
     pub(super) fn rests(&self, host: IpAddr) -> bool {
         self.burdens.as_ref().and_then(|burdens| burdens.get(&host)).is_some_and(Burden::is_by_tcp)
     }
 
-    /// So many bytes have arrived at this host by a lane by TCP since the last look at it; `idled`: meanwhile there was
-    /// not always something to send.
+    /// Takes in a look at a TCP lane to this host: the bytes that have arrived since the last one. `idled` says
+    /// that the lane
+    /// did not always have something to send.
     pub(super) fn hear_bulk_by_tcp(&mut self, host: IpAddr, arrived: u64, idled: bool) {
         self.reconsider(host, |burden, now| burden.hear_tcp(now, arrived, idled));
     }
 
-    /// The path to this host delivers so much by TCP. Bytes/s, and its least round trip in microseconds.
+    /// Tells the rate of the path to this host by TCP (bytes/s) and its shortest round trip, for new streams.
     pub(super) fn suppose(&mut self, host: IpAddr, rate: u64, rtt_us: Micros) {
         self.port.suppose(self.now(), host, rate, rtt_us);
     }
 
-    /// The path to this host loses packets by itself.
+    /// The path to this host was found to lose packets by itself.
     pub(super) fn hear_lossy(&mut self, host: IpAddr) {
         self.reconsider(host, Burden::hear_lossy);
     }
@@ -301,7 +304,7 @@ impl Udp {
         }
     }
 
-    /// Has lanes to this host rest, or carry again.
+    /// Makes lanes to this host rest, or carry bulk data again.
     fn change(&mut self, host: IpAddr, change: &Change) {
         let rests = matches!(change, Change::Tcp { .. });
         self.learn(host, if rests { Known::Tcp } else { Known::Udp }, format_args!("{change}"));
@@ -309,12 +312,12 @@ impl Udp {
         self.rested.extend(seats.map(|seat| (seat.index, rests)));
     }
 
-    /// Lanes that are to rest from now on, or to carry again, by index.
+    /// Lanes, by index, that rest from now on or carry bulk data again.
     pub(super) fn take_rested(&mut self) -> Vec<(usize, bool)> {
         std::mem::take(&mut self.rested)
     }
 
-    /// Looks whether the processor holds lanes up.
+    /// Checks whether the processor is the limit of lanes.
     fn account(&mut self, now: Micros) {
         let busy_us = std::mem::take(&mut self.busy_us);
         let Some(burdens) = &mut self.burdens else { return };
@@ -323,7 +326,7 @@ impl Udp {
             let Some(known) = self.port.stream(*stream) else { continue };
             let status = known.status();
             let before = std::mem::replace(&mut seat.accounted, status.counters);
-            // What the peer's host has dropped, the path did not lose.
+            // Packets that the peer's host dropped were not lost on the path.
             let lost = |counters: &Counters| {
                 counters.packets_lost.saturating_sub(counters.packets_late + counters.packets_refused)
             };
@@ -347,12 +350,12 @@ impl Udp {
         changes.iter().for_each(|(host, change)| self.change(*host, change));
     }
 
-    /// Only those may open lanes from now on, but for sessions, who know this key.
+    /// From now on, only peers that know this key may open lanes, except within TLS sessions.
     pub(crate) fn admit(&mut self, key: &Key) {
         self.port.admit(Initial::new(&key.0));
     }
 
-    /// Opens a lane to the endpoint there, whose key this is: none where it admits everybody.
+    /// Opens a lane to the endpoint there. `key` is its key; none if it admits everybody.
     pub(super) fn dial(&mut self, to: SocketAddr, key: &Key) -> UdpLane {
         let now = self.now();
         let stream = if key.is_none() {
@@ -364,8 +367,9 @@ impl Udp {
         UdpLane::new(stream, to, true)
     }
 
-    /// Opens a lane that carries at once, though it ends if the round trip is shorter than `long`, or if
-    /// nothing gets through while TCP does. `train` bytes behind its first words measure the path.
+    /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long`, or if
+    /// nothing gets
+    /// through while TCP does. A packet train of `train` bytes behind its first data measures the path.
     pub(super) fn try_out(&mut self, to: SocketAddr, key: &Key, long: Duration, train: u32) -> UdpLane {
         let lane = self.dial(to, key);
         if train > 0 {
@@ -381,7 +385,7 @@ impl Udp {
         UdpLane::new(stream, to, true)
     }
 
-    /// Has a new stream do what the settings say.
+    /// Applies the settings to a new stream.
     fn set_up(&mut self, stream: StreamId, host: IpAddr) {
         self.compose(stream, host);
         let now = self.now();
@@ -392,7 +396,7 @@ impl Udp {
         }
     }
 
-    /// Makes a stream up of what the settings say.
+    /// Composes a stream of the protocols that are set.
     fn compose(&mut self, stream: StreamId, host: IpAddr) {
         let (composition, why) = self.protocols.of(host);
         self.port.compose(self.epoch.elapsed().as_micros() as Micros, stream, composition);
@@ -403,7 +407,7 @@ impl Udp {
         }
     }
 
-    /// Makes streams up of these from now on, those that there are too, while data flows.
+    /// Changes the protocols of streams, new and existing ones, while data flows.
     pub(super) fn set_protocols(&mut self, protocols: PerHost<Composition>) {
         if self.protocols == protocols {
             return;
@@ -418,12 +422,12 @@ impl Udp {
         changed.into_iter().for_each(|(stream, host)| self.compose(stream, host));
     }
 
-    /// What streams were made up of, and how many.
+    /// The compositions that streams had, and how many streams each.
     pub(super) fn chosen(&self) -> &[(Composition, u64)] {
         &self.chosen
     }
 
-    /// Somebody at this host calls by TCP: whoever dialled a lane that has fallen silent asks so whether we are here.
+    /// This host connects by TCP. The end that dialled a silent lane probes us that way, so this counts as an answer.
     pub(super) fn hear_tcp(&mut self, host: IpAddr) {
         for (stream, seat) in
             self.seats.iter_mut().filter(|(_, seat)| !seat.dialled && seat.peer.ip() == host)
@@ -433,7 +437,7 @@ impl Udp {
         }
     }
 
-    /// A lane may be opened within this session from now on.
+    /// Allows the host to open a lane within this session.
     pub(super) fn expect(&mut self, from: IpAddr, session: Session) {
         self.port.expect(self.now(), from, session);
     }
@@ -444,23 +448,23 @@ impl Udp {
         certified.then(|| AsId(self.port.label(stream) as u32))
     }
 
-    /// Packets that were passed over.
+    /// Packets that were dropped.
     pub(super) fn dropped(&self) -> Dropped {
         self.port.dropped()
     }
 
-    /// A lane that somebody opened.
+    /// The next incoming lane.
     pub(super) fn accept(&mut self) -> Option<UdpLane> {
         let (stream, peer) = self.accepted.pop()?;
         Some(UdpLane::new(stream, peer, false))
     }
 
-    /// Who is at the other end has proved who it is: what it sends does not count as a stranger's any more.
+    /// The other end has authenticated: what it sends no longer counts towards the bound for strangers.
     pub(super) fn admit_lane(&mut self, lane: &UdpLane) {
         self.port.admit_stream(lane.stream());
     }
 
-    /// From now on news of the stream are news of the lane of this index.
+    /// Makes a stream the lane of this index: events of the stream are events of that lane.
     fn seat(
         &mut self,
         stream: StreamId,
@@ -483,7 +487,7 @@ impl Udp {
         });
     }
 
-    /// The stream is no lane any more; what was written to it still goes.
+    /// Ends the lane of a stream. What was written to it is still delivered.
     fn leave(&mut self, stream: StreamId) {
         let now = self.now();
         if let Some(seat) = self.seats.remove(&stream) {
@@ -494,7 +498,7 @@ impl Udp {
                 self.port.with(now, stream, Stream::abort);
             }
         }
-        // What was lent goes back with the lane.
+        // Copy lent memory, which goes back to the program with the lane.
         self.port.with(now, stream, |stream| stream.own(u64::MAX));
         self.port.release(now, stream);
         self.leaving.push(stream);
@@ -509,7 +513,7 @@ impl Udp {
         }
     }
 
-    /// Whether neither packets nor the time can bring anything, but new streams.
+    /// Whether there is nothing to do until a new stream is opened.
     pub(super) fn is_idle(&self) -> bool {
         self.port.is_empty() && self.questions.is_empty() && !self.stirred
     }
@@ -519,7 +523,7 @@ impl Udp {
         self.stirred = true;
     }
 
-    /// Whether what lanes left behind has arrived.
+    /// Whether everything that ended lanes left behind has arrived. Forgets streams that are done.
     pub(super) fn is_settled(&mut self) -> bool {
         let port = &self.port;
         self.leaving.retain(|stream| {
@@ -532,7 +536,7 @@ impl Udp {
         self.leaving.is_empty()
     }
 
-    /// Whether something was written that has not been sent once.
+    /// Whether data was written that has not been sent once.
     pub(super) fn has_unsent(&self) -> bool {
         let mut streams =
             self.seats.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
@@ -540,7 +544,7 @@ impl Udp {
             || streams.any(|stream| stream.failure().is_none() && stream.status().unsent > 0)
     }
 
-    /// Takes in what has come, does what is due, and adds to `ready` whom it concerns.
+    /// Takes in what has come, does what is due, and adds the lanes that this concerns to `ready`.
     pub(super) fn turn(&mut self, ready: &mut Vec<Ready>) {
         self.stirred = false;
         let began = self.now();
@@ -556,12 +560,12 @@ impl Udp {
         ready.extend(self.news.drain(..));
     }
 
-    /// All the time since then went into packets.
+    /// Counts the time since then as spent with packets.
     fn note_busy(&mut self, since: Micros) {
         self.busy_us += self.now() - since;
     }
 
-    /// True where something came.
+    /// Takes in what has come. True if something came.
     fn receive(&mut self) -> bool {
         let came = self.read();
         if came {
@@ -571,7 +575,7 @@ impl Udp {
         came
     }
 
-    /// Reads what has come; true where something had.
+    /// Reads the socket. True if something came.
     fn read(&mut self) -> bool {
         for read in 0..READS {
             let (port, epoch) = (&mut self.port, self.epoch);
@@ -590,7 +594,7 @@ impl Udp {
         true
     }
 
-    /// A host said that nobody listens at a port of it: is it one of ours?
+    /// A host reported that nobody listens at one of its ports (ICMP). Probes the ports of our lanes there.
     fn hear_refusals(&mut self) {
         let (seats, questions) = (&mut self.seats, &mut self.questions);
         self.socket.refusals(|host| {
@@ -602,9 +606,9 @@ impl Udp {
         self.watch_at = 0;
     }
 
-    /// Sends what may go now.
+    /// Sends what is due.
     pub(super) fn flush(&mut self) {
-        // Most often there is nothing, which is not worth a look at the clock.
+        // Most often there is nothing to send; then do not even read the clock.
         if self.waiting.is_none() && self.port.poll_timeout().is_none() {
             return;
         }
@@ -614,7 +618,7 @@ impl Udp {
         }
     }
 
-    /// Sends what is due; true where something went.
+    /// Sends what is due. True if anything was sent.
     fn send_due(&mut self) -> bool {
         for sent in 0..SENDS {
             let now = self.now();
@@ -666,12 +670,12 @@ impl Udp {
         }
     }
 
-    /// Looks what came of a lane that is on trial.
+    /// Decides on a lane that carries data before it is known whether UDP suits the path.
     fn judge(&mut self, stream: StreamId) {
         let now = self.now();
         let Some(seat) = self.seats.get_mut(&stream) else { return };
         let (Some(trial), Some(known)) = (&mut seat.trial, self.port.stream(stream)) else { return };
-        // As it is now: the smoothed one may begin with what was remembered of another time.
+        // Use the measured round trip: the smoothed one may begin with a remembered value.
         let (found, long_ms) = (trial.look(now, known.status().rtt_least_us), trial.long_ms());
         let (peer, host) = (seat.peer, seat.peer.ip());
         let verdict = match found {
@@ -695,7 +699,7 @@ impl Udp {
         }
     }
 
-    /// Looks for lanes that have fallen silent, and for answers to questions about them.
+    /// Looks for silent lanes, and for answers to TCP probes.
     fn watch(&mut self, now: Micros) {
         let (mut answers, mut silent) = (Vec::new(), Vec::new());
         self.questions.look(|at, listens| answers.push((at, listens)));
@@ -715,7 +719,7 @@ impl Udp {
                 seat.silence.hear_tcp(rtt_us);
             }
             let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
-            // Whoever dialled us need not be reachable at the address that we see, and may refuse us there.
+            // A peer that dialled us may not listen at the address that we see, so a refusal there says nothing.
             let verdict = if answer == Some(false) && (seat.dialled || seat.denied) {
                 Some(Verdict::Refused)
             } else if seat.dialled && !known.is_open() && overdue
@@ -766,7 +770,7 @@ impl Udp {
         self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
     }
 
-    /// When [`Udp::turn`] is wanted even if nothing comes.
+    /// When [`Udp::turn`] is needed even if nothing comes.
     pub(super) fn deadline(&mut self) -> Option<Duration> {
         self.note_events();
         if !self.news.is_empty() || !self.accepted.is_empty() {
@@ -776,7 +780,7 @@ impl Udp {
             Some((_, until)) => Some(until),
             None => self.port.poll_timeout(),
         };
-        // A lane that waits for an answer has timeouts of its own, at which it is watched too.
+        // A lane that waits for an answer has timeouts of its own, at which it is looked at, too.
         let watch = (!self.questions.is_empty()).then_some(self.watch_at);
         let at = sends.into_iter().chain(watch).min()?;
         Some(Duration::from_micros(at.saturating_sub(self.now())))

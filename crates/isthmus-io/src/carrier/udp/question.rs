@@ -1,5 +1,4 @@
-//! Questions whether a process still listens: UDP alone does not tell an ended process from
-//! a cut cable.
+//! TCP probes: whether a process still listens. UDP alone does not tell an ended process from a cut cable.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::super::tcp::TcpLane;
 
-/// Questions that are open at a time.
+/// Most probes at a time. Count.
 const OPEN_MAX: usize = 16;
-/// How long one stays open.
+/// How long a probe waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Attempts to connect by TCP, at the port that endpoints have there too.
+/// Attempts to connect by TCP, to the port at which endpoints also listen for UDP.
 #[derive(Debug, Default)]
 pub(super) struct Questions(Vec<Question>);
 
@@ -24,7 +23,7 @@ struct Question {
 }
 
 impl Questions {
-    /// Asks whether somebody listens at `to`.
+    /// Sends a probe to `to`.
     pub(super) fn ask(&mut self, to: SocketAddr) {
         if self.0.len() >= OPEN_MAX || self.0.iter().any(|question| question.to == to) {
             return;
@@ -36,7 +35,7 @@ impl Questions {
         self.0.is_empty()
     }
 
-    /// Looks for answers; `tell` hears where, and whether somebody listens there.
+    /// Looks for answers. Calls `tell` with the address and whether somebody listens there.
     pub(super) fn look(&mut self, mut tell: impl FnMut(SocketAddr, bool)) {
         self.0.retain_mut(|question| {
             let answer = match &question.lane {

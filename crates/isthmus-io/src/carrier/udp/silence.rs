@@ -1,45 +1,54 @@
-//! Silence of a lane by UDP: a path that is cut, a peer that is gone, or packets that are let through no more,
-//! as where a firewall forgets who talks with whom. TCP to the same host tells which: while that answers, and nothing
-//! is acknowledged by UDP, lanes had better go by TCP.
+//! Blackhole detection: a UDP lane whose packets are no longer acknowledged.
 //!
-//! What comes is no sign of life but for acknowledgements: packets may get through in one direction only, and then
-//! both ends go on for the sake of those. So either end asks whose packets are not acknowledged.
+//! The path may be cut, the peer may be gone, or UDP may be blocked, for example because a firewall forgot the flow.
+//! TCP
+//! probes to the same host tell which. If those are answered while nothing is acknowledged by UDP, lanes should go by
+//! TCP.
 //!
-//! Time counts by looks, each for a moment at most: who stood still has heard nothing for that.
+//! Only acknowledgements count as a sign of life. Packets may get through in one direction only, and then both ends
+//! keep
+//! sending for each other. So each end whose packets are not acknowledged sends probes.
+//!
+//! Silence is summed over looks, and each look counts for at most `LOOK_MOST_US` (250 ms): a process that was stopped
+//! could not hear anything.
 
 use isthmus_udp::Micros;
 
-/// Most that a look counts for. Microseconds.
+/// Most time that one look counts for. Microseconds.
 const LOOK_MOST_US: Micros = 250_000;
-/// Silence after which TCP is asked, and between questions: so many round trips, and at least so long. Microseconds.
+/// Shortest silence before a TCP probe, and between two probes. Microseconds.
 const ASK_US: Micros = 1_000_000;
+/// The same in round trips.
 const ASK_TIMES: Micros = 8;
-/// The same after which the lane is given up where TCP answers. A path that was cut for two seconds is used again as
-/// soon as it is back.
+/// Shortest silence after which the lane is given up if TCP probes are answered. Microseconds; a path that was cut for
+/// two seconds is still used again.
 const BLOCKED_US: Micros = 3_000_000;
+/// The same in round trips.
 const BLOCKED_TIMES: Micros = 10;
-/// Round trips that a new lane needs, and so long as before a question at least, the other end waits beyond that.
+/// The end that was dialled waits this much longer, in round trips (a new lane needs them), and at least [`ASK_US`].
 const LATER_TIMES: Micros = 4;
-/// Answers by TCP that are wanted for that: when one comes the path may just have come back.
+/// How many TCP probes must be answered. Count; with one answer, the path may just have come back.
 const ANSWERS: u32 = 2;
 
-/// What is known of one lane's silence.
+/// The silence of one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Silence {
-    /// Acknowledgements received, and probes in vain until then.
+    /// Acknowledgements received so far.
     answers_by_udp: u64,
+    /// Unanswered probes by UDP until the last acknowledgement.
     probes: u64,
+    /// When the lane was last looked at.
     looked_at: Micros,
-    /// How long probes have been in vain.
+    /// How long the silence has lasted. Microseconds.
     us: Micros,
-    /// Answers by TCP meanwhile, and when the last one came.
+    /// TCP probes answered during the silence.
     answers: u32,
+    /// The length of the silence when the last one was answered. Microseconds.
     answered_us: Micros,
 }
 
 impl Silence {
-    /// A look at the lane, of whose packets so many acknowledgements have told, and which has sent so many probes in
-    /// vain.
+    /// Takes in a look at the lane: the acknowledgements that it has received, and the probes that it has sent in vain.
     pub(super) fn look(&mut self, now: Micros, answers: u64, probes: u64) {
         let since = now.saturating_sub(self.looked_at).min(LOOK_MOST_US);
         if self.answers_by_udp != answers {
@@ -50,7 +59,7 @@ impl Silence {
         self.looked_at = now;
     }
 
-    /// TCP answers there, or somebody there calls by it.
+    /// A TCP probe was answered, or the host connected by TCP.
     pub(super) fn hear_tcp(&mut self, rtt_us: Micros) {
         if self.us >= self.next_question_us(rtt_us) {
             self.answers += 1;
@@ -62,19 +71,18 @@ impl Silence {
         self.answered_us + ASK_US.max(ASK_TIMES * rtt_us)
     }
 
-    /// Whether TCP is to be asked.
+    /// Whether a TCP probe is due.
     pub(super) fn asks(&self, rtt_us: Micros) -> bool {
         self.us >= self.next_question_us(rtt_us)
     }
 
-    /// Whether UDP gets through no more. Where both ends find that, whoever dialled is to be the first, and to dial
-    /// again.
+    /// Whether UDP no longer gets through. The end that dialled the lane finds that first, so that it dials again.
     pub(super) fn is_blocked(&self, rtt_us: Micros, dialled: bool) -> bool {
         let later = if dialled { 0 } else { ASK_US.max(LATER_TIMES * rtt_us) };
         self.answers >= ANSWERS && self.us >= BLOCKED_US.max(BLOCKED_TIMES * rtt_us) + later
     }
 
-    /// How long it has lasted.
+    /// How long the silence has lasted. Milliseconds.
     pub(super) fn ms(&self) -> Micros {
         self.us / 1_000
     }
@@ -86,7 +94,7 @@ mod tests {
 
     const RTT_US: Micros = 24_000;
 
-    /// Looks every 50 ms of a silence that begins now and lasts so long.
+    /// Looks every 50 ms during a silence of `us` microseconds.
     fn silent(silence: &mut Silence, from: Micros, us: Micros) -> Micros {
         (0..=us / 50_000).for_each(|look| silence.look(from + look * 50_000, 7, 3));
         from + us

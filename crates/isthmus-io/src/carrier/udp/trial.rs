@@ -1,45 +1,46 @@
-//! Lanes by UDP that carry before it is known whether the path is one for them: whoever waited for
-//! that would wait a round trip. Where the path turns out short, or UDP does not get through, the lane is over,
-//! and what it carried goes by TCP.
+//! UDP lanes that carry data before it is known whether UDP suits the path. To wait for that would cost a round trip.
+//! If
+//! the path turns out short, or UDP does not get through, the lane ends, and its data goes by TCP.
 
 use std::time::Duration;
 
 use isthmus_udp::Micros;
 
-/// No answer for so long: TCP is asked whether somebody is there. Microseconds.
+/// After this time without an answer, a TCP probe asks whether somebody is there. Microseconds.
 const DOUBT_US: Micros = 200_000;
-/// How long UDP may take beyond TCP's answer: so many times what that took, and at least so long: either may
-/// have lost its first packet. Microseconds.
+/// How many times longer than TCP UDP may take to answer. Either may have lost its first packet.
 const GRACE_TIMES: Micros = 2;
+/// How much longer than TCP it may take at least. Microseconds.
 const GRACE_LEAST_US: Micros = 500_000;
 
-/// Why a lane is left whose path turned out short.
+/// The error of a lane that ends because its path turned out short.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the round trip is short: TCP does better")]
 pub(crate) struct Outdone;
 
-/// What has been found out.
+/// What is known of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     NotYet,
-    /// TCP is to be asked.
+    /// Send a TCP probe.
     Doubt,
-    /// The path is one for UDP.
+    /// The path is long, so UDP suits it.
     Far,
-    /// TCP does well there.
+    /// The path is short, so TCP does better.
     Near,
     /// UDP does not get through, and TCP does.
     Blocked,
 }
 
-/// See the module. Times are those of its clock.
+/// The state of such a lane. Times are those of the [`Udp`](super::Udp)'s clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    /// The round trip from which on UDP carries.
+    /// UDP carries from this round trip on.
     long_us: Micros,
     since: Micros,
-    /// When TCP was asked, and when it answered.
+    /// When the TCP probe was sent.
     asked: Option<Micros>,
+    /// When it was answered.
     answered: Option<Micros>,
 }
 
@@ -48,12 +49,12 @@ impl Trial {
         Self { long_us: long.as_micros() as Micros, since: now, asked: None, answered: None }
     }
 
-    /// Somebody listens there, as TCP says.
+    /// The TCP probe was answered: somebody listens there.
     pub(super) fn hear(&mut self, now: Micros) {
         self.answered.get_or_insert(now);
     }
 
-    /// `rtt_us`: the round trip by UDP as it was measured on this lane, once there was an answer.
+    /// Decides what is known now. `rtt_us` is the round trip that was measured on this lane, once there was an answer.
     pub(super) fn look(&mut self, now: Micros, rtt_us: Option<Micros>) -> Found {
         if let Some(rtt_us) = rtt_us {
             return if rtt_us < self.long_us { Found::Near } else { Found::Far };
@@ -72,7 +73,7 @@ impl Trial {
         }
     }
 
-    /// For people.
+    /// [`Trial::long_us`] in milliseconds, for people.
     pub(super) fn long_ms(&self) -> Micros {
         self.long_us / 1_000
     }
