@@ -63,11 +63,11 @@ impl Burst {
     }
 
     /// Holds back what was just posted, of `len` bytes, if it may wait for what follows. True if it is held.
-    pub(crate) fn holds(&self, len: u64) -> bool {
+    pub(crate) fn try_hold(&self, len: u64) -> bool {
         if len > SMALL || !self.attended.load(Ordering::Relaxed) {
             return false;
         }
-        let hold = self.may_hold(len, self.now_us());
+        let hold = self.count_post(len, self.now_us());
         if hold && !self.held.swap(true, Ordering::SeqCst) {
             self.held_since_us.store(self.now_us(), Ordering::Relaxed);
         }
@@ -75,7 +75,7 @@ impl Burst {
         hold && self.attended.load(Ordering::SeqCst)
     }
 
-    fn may_hold(&self, len: u64, now_us: u64) -> bool {
+    fn count_post(&self, len: u64, now_us: u64) -> bool {
         let last = self.last_us.swap(now_us, Ordering::Relaxed);
         if now_us.saturating_sub(last) > APART_US {
             self.posts.store(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ mod tests {
 
     fn posts(burst: &Burst, count: u64, apart_us: u64) -> Vec<bool> {
         let start = burst.last_us.load(Ordering::Relaxed) + APART_US + 1;
-        (0..count).map(|i| burst.may_hold(8, start + i * apart_us)).collect()
+        (0..count).map(|i| burst.count_post(8, start + i * apart_us)).collect()
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         let burst = Burst::new();
         posts(&burst, u64::from(FIRST), 1);
         let last = burst.last_us.load(Ordering::Relaxed);
-        let held: Vec<bool> = (1..8).map(|i| burst.may_hold(BYTES / 3, last + i)).collect();
+        let held: Vec<bool> = (1..8).map(|i| burst.count_post(BYTES / 3, last + i)).collect();
         assert_eq!(held, [true, true, true, false, true, true, true]);
     }
 
@@ -154,15 +154,15 @@ mod tests {
         posts(&burst, 10, 1);
         burst.end();
         let last = burst.last_us.load(Ordering::Relaxed);
-        assert!(!burst.may_hold(8, last + 1));
+        assert!(!burst.count_post(8, last + 1));
     }
 
     #[test]
     fn nothing_is_held_unless_the_program_is_known_to_poll() {
         let burst = Burst::new();
-        assert!((0..100).all(|_| !burst.holds(8)));
+        assert!((0..100).all(|_| !burst.try_hold(8)));
         burst.attend(true);
-        assert!((0..100).all(|_| !burst.holds(SMALL + 1)), "nor what is long");
+        assert!((0..100).all(|_| !burst.try_hold(SMALL + 1)), "nor what is long");
         assert!(!burst.end());
     }
 

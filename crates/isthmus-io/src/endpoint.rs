@@ -16,7 +16,7 @@ use isthmus_wire::{Address, AsId, Key, SubnetId};
 
 use crate::burst::Burst;
 use crate::carrier::{Carriers, Tls};
-use crate::courtesy;
+use crate::cpu_yield;
 use crate::driver::Driver;
 use crate::interface::InterfaceError;
 use crate::listen::{Listening, listen};
@@ -38,9 +38,9 @@ use sleep::wait_readable;
 /// A packet train that measures the path has this fraction of the data to be sent (1/64).
 const TRAIN_PART: u64 = 64;
 /// Shortest packet train; for less data none is sent. Bytes.
-const TRAIN_LEAST: u64 = 128 << 10;
+const MIN_TRAIN: u64 = 128 << 10;
 /// Longest packet train. Bytes.
-const TRAIN_MOST: u64 = 1 << 20;
+const MAX_TRAIN: u64 = 1 << 20;
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ pub struct Endpoint {
     bell: Bell,
     event_fd: Poller,
     driver: Arc<Driver>,
-    _presence: courtesy::Presence,
+    _presence: cpu_yield::Presence,
     process: u32,
     linger: Duration,
     summary: Summary,
@@ -200,14 +200,14 @@ impl Endpoint {
             bell: Bell::new()?,
             event_fd,
             driver: Driver::get()?,
-            _presence: courtesy::Presence::new(),
+            _presence: cpu_yield::Presence::new(),
             process: signals::process_number(),
             linger: settings.linger.to_duration(),
             summary: settings.summary.clone(),
             stalls: diagnosis::Stalls::new(settings.stall_warning.0 / 1_000),
         });
         endpoint.driver.adopt(&endpoint);
-        courtesy::prepare();
+        cpu_yield::prepare();
         Ok(endpoint)
     }
 
@@ -310,15 +310,15 @@ impl Endpoint {
     /// train of 1/64 of that, at most 1 MiB and without data, measures the path meanwhile. Call this before the peer is
     /// named.
     pub fn call_one(&self, bytes: u64) {
-        let train = (bytes / TRAIN_PART).min(TRAIN_MOST);
-        let train = if train < TRAIN_LEAST { 0 } else { train as u32 };
+        let train = (bytes / TRAIN_PART).min(MAX_TRAIN);
+        let train = if train < MIN_TRAIN { 0 } else { train as u32 };
         self.with_shell(|shell| shell.carriers_mut().hurry(train));
         self.core.lock().engine.call_one();
     }
 
     /// Allows plain lanes without a warning: what is posted is encrypted already, or somebody wants it so.
-    pub fn let_lanes_be_plain(&self) {
-        self.with_shell(|shell| shell.carriers_mut().let_plain());
+    pub fn allow_plain_lanes(&self) {
+        self.with_shell(|shell| shell.carriers_mut().allow_plain());
     }
 
     /// Locks the engine, for changes that may leave work for the next pass.

@@ -16,7 +16,7 @@
 //! - `shell`, `lane`: the loops that move bytes between lanes and the engine.
 //! - `carrier`: what moves a lane's bytes.
 //! - `memory`, `regions`: buffers that programs lend, and registered memory.
-//! - `driver`, `watch`, `courtesy`, `burst`: who polls when, so that polls are cheap and the processor is shared.
+//! - `driver`, `watch`, `cpu_yield`, `burst`: who polls when, so that polls are cheap and the processor is shared.
 //! - `settings`, `devices`, `interface`, `listen`: the configuration, and where an endpoint listens.
 //! - `ledger`: what endpoints of one host tell each other about paths.
 //! - [`Datagrams`]: an endpoint without an engine.
@@ -25,7 +25,7 @@
 
 mod burst;
 mod carrier;
-mod courtesy;
+mod cpu_yield;
 mod datagrams;
 mod devices;
 mod driver;

@@ -1,6 +1,6 @@
 //! Memory that programs lend: buffers of operations, and registered memory (`regions.rs`).
 //!
-//! The engine names memory by [`Place`]; here a place is an address, or a list of pieces. Programs promise, in the
+//! The engine names memory by [`BufferRef`]; here a place is an address, or a list of pieces. Programs promise, in the
 //! safety
 //! sections of the calls, that the addresses stay valid. The engine promises to stop using a place before it reports
 //! the
@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use isthmus_proto::{Access, Memory, Place, RemoteRange};
+use isthmus_proto::{Access, BufferRef, Memory, RemoteRange};
 use isthmus_wire::frame::Status;
 use slab::Slab;
 
@@ -47,16 +47,16 @@ impl ProcessMemory {
 
     /// The place that stands for these pieces.
     #[inline]
-    pub(crate) fn lend(&mut self, iov: &[libc::iovec]) -> Place {
+    pub(crate) fn lend(&mut self, iov: &[libc::iovec]) -> BufferRef {
         match iov {
-            [] => Place::default(),
-            [piece] => Place { token: piece.iov_base as u64, list: 0 },
-            pieces => Place { token: 0, list: self.lists.insert(pieces.to_vec()) as u32 + 1 },
+            [] => BufferRef::default(),
+            [piece] => BufferRef { token: piece.iov_base as u64, list: 0 },
+            pieces => BufferRef { token: 0, list: self.lists.insert(pieces.to_vec()) as u32 + 1 },
         }
     }
 
     /// Calls `each` with the pieces that make up `len` bytes from `offset` of a place.
-    fn pieces(&self, at: Place, offset: u64, len: u64, mut each: impl FnMut(Piece)) {
+    fn pieces(&self, at: BufferRef, offset: u64, len: u64, mut each: impl FnMut(Piece)) {
         if at.list == 0 {
             return each((at.token + offset, len as usize));
         }
@@ -73,7 +73,7 @@ impl ProcessMemory {
     }
 
     /// Appends the pieces that make up `len` bytes from `offset` of a place.
-    pub(crate) fn iovecs(&self, at: Place, offset: u64, len: u64, out: &mut Vec<libc::iovec>) {
+    pub(crate) fn iovecs(&self, at: BufferRef, offset: u64, len: u64, out: &mut Vec<libc::iovec>) {
         self.pieces(at, offset, len, |(address, len)| {
             out.push(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len });
         });
@@ -82,7 +82,7 @@ impl ProcessMemory {
 
 impl Memory for ProcessMemory {
     #[inline]
-    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+    fn store(&mut self, at: BufferRef, offset: u64, bytes: &[u8]) {
         if at.list == 0 {
             let to = (at.token + offset) as *mut u8;
             // SAFETY: the program lent these bytes for writing until the completion, and
@@ -105,7 +105,7 @@ impl Memory for ProcessMemory {
         });
     }
 
-    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+    fn load(&self, at: BufferRef, offset: u64, len: usize, out: &mut Vec<u8>) {
         if at.is_registered() {
             let found = self.regions.access(at, offset, len as u64, |address| {
                 if len > 0 {
@@ -126,18 +126,18 @@ impl Memory for ProcessMemory {
         });
     }
 
-    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status> {
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<BufferRef, Status> {
         self.named.set(Some(range.key));
         self.regions.locate(range, access)
     }
 
     /// Copies in one move if both ends are contiguous; they may overlap then.
-    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
-        let contiguous = |place: Place| place.list == 0 || place.is_registered();
+    fn copy(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
+        let contiguous = |place: BufferRef| place.list == 0 || place.is_registered();
         if !contiguous(from.0) || !contiguous(to.0) || (from.0.is_registered() && to.0.is_registered()) {
             return self.copy_by_pieces(from, to, len);
         }
-        let address = |(place, offset): (Place, u64)| place.token + offset;
+        let address = |(place, offset): (BufferRef, u64)| place.token + offset;
         // SAFETY: each end is lent by the program until the completion, or registered, and then the table is held.
         let copy = |from, to| unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len as usize) };
         // Memory that is no longer registered is neither read nor written.
@@ -151,7 +151,7 @@ impl Memory for ProcessMemory {
     }
 
     #[inline]
-    fn release(&mut self, at: Place) {
+    fn release(&mut self, at: BufferRef) {
         if at.list != 0 && !at.is_registered() {
             self.lists.try_remove(at.list as usize - 1);
         }

@@ -1,19 +1,19 @@
 //! Registered memory: what peers may access, through this process or, on the same host, directly.
 //!
 //! A process of this host that may write our memory (`process_vm_writev(2)`) can access regions directly. The lane
-//! between us shows it the regions that it uses (`carrier/memory/shown.rs`). It looks them up there for each access,
+//! between us shows it the regions that it uses (`carrier/memory/regions.rs`). It looks them up there for each access,
 //! and
 //! we take no part. A region is shown once it was accessed by messages. Before it is deregistered it is hidden, which
 //! waits for an access that is under way.
 
 use std::collections::HashMap;
 
-use isthmus_proto::{Access as Wanted, Place, RemoteRange};
+use isthmus_proto::{Access as Wanted, BufferRef, RemoteRange};
 use isthmus_wire::frame::Status;
 use parking_lot::RwLock;
 use slab::Slab;
 
-use crate::carrier::Shown;
+use crate::carrier::ShownRegion;
 
 /// What a peer may do with a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Region {
 
 /// The registered regions of one domain.
 ///
-/// A region's [`Place`] names a slot and its generation, not an address. Every access looks the region up and holds the
+/// A region's [`BufferRef`] names a slot and its generation, not an address. Every access looks the region up and holds the
 /// table's lock meanwhile, so no access outlives [`RegionTable::deregister`]. By [`Default`], this process takes part
 /// in
 /// every access.
@@ -89,7 +89,7 @@ struct Table {
     /// Processes of this host may access regions directly.
     shows: bool,
     /// The regions that are shown to other processes, by key.
-    shown: Vec<(u64, Shown)>,
+    shown: Vec<(u64, ShownRegion)>,
 }
 
 /// Low bits of a registered place's token that are the offset; the generation is above them. Any user address fits.
@@ -115,7 +115,7 @@ impl RegionTable {
     }
 
     /// Calls `with` to show the region with this key, if regions may be shown.
-    pub(crate) fn show(&self, key: u64, with: impl FnOnce(&Region) -> Option<Shown>) {
+    pub(crate) fn show(&self, key: u64, with: impl FnOnce(&Region) -> Option<ShownRegion>) {
         let mut table = self.table.write();
         let Table { slots, by_key, shows: true, shown, .. } = &mut *table else { return };
         let Some(slot) = by_key.get(&key) else { return };
@@ -190,23 +190,23 @@ impl RegionTable {
         with()
     }
 
-    pub(crate) fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<Place, Status> {
+    pub(crate) fn locate(&self, range: RemoteRange, wanted: Wanted) -> Result<BufferRef, Status> {
         let table = self.table.read();
         let slot = *table.by_key.get(&range.key).ok_or(Status::Key)?;
         let (generation, region) = table.slots[slot];
         let offset = region.find(range, wanted)?;
-        Ok(Place {
+        Ok(BufferRef {
             token: u64::from(generation) << OFFSET_BITS | offset,
-            list: Place::REGISTERED | slot as u32,
+            list: BufferRef::REGISTERED | slot as u32,
         })
     }
 
     /// Calls `with` with the address of `len` bytes from `offset` of a registered place, if it is still registered.
     /// It stays
     /// registered during the call.
-    pub(crate) fn access(&self, at: Place, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
+    pub(crate) fn access(&self, at: BufferRef, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
         let table = self.table.read();
-        let Some((generation, region)) = table.slots.get((at.list & !Place::REGISTERED) as usize) else {
+        let Some((generation, region)) = table.slots.get((at.list & !BufferRef::REGISTERED) as usize) else {
             return false;
         };
         let start = (at.token & ((1 << OFFSET_BITS) - 1)) + offset;
@@ -238,7 +238,7 @@ mod tests {
         libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
     }
 
-    fn first_byte(table: &RegionTable, place: Place) -> Option<u64> {
+    fn first_byte(table: &RegionTable, place: BufferRef) -> Option<u64> {
         let mut found = None;
         table.access(place, 0, 1, |address| found = Some(address));
         found

@@ -3,12 +3,12 @@
 //!
 //! A thread that drives the shell owns it meanwhile. It locks the engine only between system calls, never across one.
 
+mod direct;
 mod down;
+mod fast_path;
 mod memory;
-mod reach;
-mod short;
-mod strangers;
 mod summary;
+mod unauthenticated;
 mod up;
 
 use std::io;
@@ -26,9 +26,9 @@ use crate::log::{info_log, warn_sparingly};
 use crate::memory::ProcessMemory;
 use crate::poller::{Events, Poller, Ready};
 use crate::settings::{Changes, Protocols};
-pub(crate) use reach::REACHED;
-pub(crate) use short::Brief;
-use strangers::Strangers;
+pub(crate) use direct::REACHED;
+pub(crate) use fast_path::Brief;
+use unauthenticated::Unauthenticated;
 
 /// The engine and the memory that it refers to.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(crate) struct Shell {
     ungreeted: usize,
     /// All lanes have ended for good.
     ended: bool,
-    strangers: Strangers,
+    unauthenticated: Unauthenticated,
     poller: Poller,
     events: Events,
     scratch: Vec<libc::iovec>,
@@ -147,7 +147,7 @@ impl Shell {
             open: 0,
             ungreeted: 0,
             ended: false,
-            strangers: Strangers::default(),
+            unauthenticated: Unauthenticated::default(),
             poller,
             events: Events::with_capacity(64),
             scratch: Vec::new(),
@@ -513,7 +513,7 @@ impl Shell {
             if outgoing.secret().is_some() {
                 lane.carrier.seal_outward();
             }
-            let borrows = lane.carrier.borrows(&self.carriers);
+            let borrows = lane.carrier.close_batch(&self.carriers);
             let mut guard = core.lock();
             let Core { engine, memory, .. } = &mut *guard;
             if borrows {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::time::{Duration, Instant};
 
 use crate::carrier::Spot;
-use crate::courtesy;
+use crate::cpu_yield;
 
 /// Most lanes that are watched. Count; with more, every poll is a full one.
 pub(crate) const WATCHED_MAX: usize = 64;
@@ -87,7 +87,7 @@ impl Watch {
     #[inline(never)]
     fn comes_soon(&self, patience: u32) -> bool {
         self.patience.store(patience - 1, Ordering::Relaxed);
-        if self.count.load(Ordering::Relaxed) > LOOKED_AT || !courtesy::may_linger() {
+        if self.count.load(Ordering::Relaxed) > LOOKED_AT || !cpu_yield::may_linger() {
             return false;
         }
         let start = Instant::now();

@@ -80,7 +80,7 @@ impl Port {
         let settings = &Settings { admission: Admission::Open, ..settings.clone() };
         let endpoint = Endpoint::open(settings, None, Arc::default())?;
         // Sessions are encrypted from end to end, or plain at both ends because they were configured so.
-        endpoint.let_lanes_be_plain();
+        endpoint.allow_plain_lanes();
         let posted: Arc<Mutex<Table>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         std::thread::Builder::new().name("mover-port".to_owned()).spawn({

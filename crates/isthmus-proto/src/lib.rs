@@ -44,7 +44,7 @@ pub use engine::{
     LaneSample, Micros, PeerCounters, PeerFault, Refusal, Segment, Sink, Transfer, Transfers,
 };
 pub use isthmus_seal::Secret;
-pub use memory::{Access, Memory, Place};
+pub use memory::{Access, BufferRef, Memory};
 pub use operation::{
     AtomicKind, AtomicOp, AtomicRequest, AtomicType, Channel, Completion, CompletionKind, Fence, Level,
     OpError, Options, PeekAction, PeekRequest, PeerId, RecvRequest, RemoteRange, RmaRequest, SendRequest,

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::memory::Place;
+use crate::memory::BufferRef;
 use crate::{Channel, PeerId};
 
 /// What a receive or a peek looks for.
@@ -36,7 +36,7 @@ pub(crate) struct Posted {
     pub(crate) notify: bool,
     /// Number of its announcement to its source (`engine/announce.rs`); 0 if it was not announced.
     pub(crate) announced: u32,
-    pub(crate) place: Place,
+    pub(crate) place: BufferRef,
     /// First free byte of the buffer. Above 0 in multi-receive buffers only.
     pub(crate) offset: u64,
     /// End of the buffer. Bytes.

@@ -8,14 +8,14 @@ use crate::RemoteRange;
 /// meaning:
 /// shells use addresses, simulations use offsets into an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct BufferRef {
     /// Where a contiguous buffer starts.
     pub token: u64,
     /// 0 for a contiguous buffer; else index + 1 of a list of pieces known to the [`Memory`].
     pub list: u32,
 }
 
-impl Place {
+impl BufferRef {
     /// Bit of `list` that marks registered memory. The program may deregister it at any time, so it is only accessed
     /// through the [`Memory`] and never lent to a shell.
     pub const REGISTERED: u32 = 1 << 31;
@@ -40,22 +40,22 @@ pub enum Access {
 /// Lent buffers and registered regions.
 pub trait Memory {
     /// Copies `bytes` to `offset` of a buffer.
-    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]);
+    fn store(&mut self, at: BufferRef, offset: u64, bytes: &[u8]);
 
     /// Appends `len` bytes from `offset` of a buffer to `out`.
-    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>);
+    fn load(&self, at: BufferRef, offset: u64, len: usize, out: &mut Vec<u8>);
 
     /// Finds a range of registered memory that a peer names, and checks that the peer may access it.
-    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status>;
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<BufferRef, Status>;
 
     /// Copies `len` bytes within the process, each end given as a buffer and an offset in it. Default:
     /// [`Memory::copy_by_pieces`].
-    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+    fn copy(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         self.copy_by_pieces(from, to, len);
     }
 
     /// As [`Memory::copy`], through a buffer of at most `COPY_MAX` bytes; the two must not overlap.
-    fn copy_by_pieces(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+    fn copy_by_pieces(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         let mut bytes = Vec::with_capacity(len.min(COPY_MAX) as usize);
         let mut done = 0;
         while done < len {
@@ -68,7 +68,7 @@ pub trait Memory {
     }
 
     /// Gives a lent buffer back: its operation is over.
-    fn release(&mut self, at: Place);
+    fn release(&mut self, at: BufferRef);
 }
 
 /// Size of the buffer through which [`Memory::copy_by_pieces`] copies: small enough to stay in the processor's cache.
@@ -76,23 +76,23 @@ pub trait Memory {
 const COPY_MAX: u64 = 64 << 10;
 
 impl<M: Memory + ?Sized> Memory for &mut M {
-    fn store(&mut self, at: Place, offset: u64, bytes: &[u8]) {
+    fn store(&mut self, at: BufferRef, offset: u64, bytes: &[u8]) {
         (**self).store(at, offset, bytes);
     }
 
-    fn load(&self, at: Place, offset: u64, len: usize, out: &mut Vec<u8>) {
+    fn load(&self, at: BufferRef, offset: u64, len: usize, out: &mut Vec<u8>) {
         (**self).load(at, offset, len, out);
     }
 
-    fn locate(&self, range: RemoteRange, access: Access) -> Result<Place, Status> {
+    fn locate(&self, range: RemoteRange, access: Access) -> Result<BufferRef, Status> {
         (**self).locate(range, access)
     }
 
-    fn copy(&mut self, from: (Place, u64), to: (Place, u64), len: u64) {
+    fn copy(&mut self, from: (BufferRef, u64), to: (BufferRef, u64), len: u64) {
         (**self).copy(from, to, len);
     }
 
-    fn release(&mut self, at: Place) {
+    fn release(&mut self, at: BufferRef) {
         (**self).release(at);
     }
 }

@@ -85,15 +85,15 @@ pub(super) struct Trace {
 
 /// Judges the path to one host by the losses of all lanes to it. Each lane alone sees too little.
 #[derive(Debug, Default)]
-pub(super) struct Judge {
+pub(super) struct PathJudge {
     evidence: i32,
     /// Packets since the last loss without a queue.
     clean: u64,
 }
 
-impl Judge {
+impl PathJudge {
     /// Takes in a sample of a lane. `trace` is the lane's last one.
-    pub(super) fn hear(&mut self, trace: &mut Trace, sample: Sample) {
+    pub(super) fn on_sample(&mut self, trace: &mut Trace, sample: Sample) {
         let least = trace.least_rtt_us.map_or(sample.rtt_us, |least| least.min(sample.rtt_us));
         trace.least_rtt_us = Some(least);
         let lost = sample.retransmissions.saturating_sub(trace.retransmissions);
@@ -122,11 +122,11 @@ mod tests {
     /// Samples of one lane after another, 100 packets apart, each a round trip and all
     /// retransmissions so far.
     fn verdict(lanes: &[&[(u64, u64)]]) -> bool {
-        let mut judge = Judge::default();
+        let mut judge = PathJudge::default();
         for lane in lanes {
             let mut trace = Trace::default();
             for (&(rtt_us, retransmissions), packets) in lane.iter().zip((100..).step_by(100)) {
-                judge.hear(&mut trace, Sample { rtt_us, packets, retransmissions });
+                judge.on_sample(&mut trace, Sample { rtt_us, packets, retransmissions });
             }
         }
         judge.is_lossy()
@@ -156,20 +156,20 @@ mod tests {
 
     #[test]
     fn a_path_that_loses_nothing_for_long_is_clean_again() {
-        let (mut judge, mut trace) = (Judge::default(), Trace::default());
+        let (mut judge, mut trace) = (PathJudge::default(), Trace::default());
         let mut seen = (0, 0);
-        let mut hear = |packets: u64, lost: u64, rtt_us| {
+        let mut on_sample = |packets: u64, lost: u64, rtt_us| {
             seen = (seen.0 + packets, seen.1 + lost);
-            judge.hear(&mut trace, Sample { rtt_us, packets: seen.0, retransmissions: seen.1 });
+            judge.on_sample(&mut trace, Sample { rtt_us, packets: seen.0, retransmissions: seen.1 });
             judge.is_lossy()
         };
-        assert!((0..EVIDENCE).map(|_| hear(100, 1, 24_000)).last().expect("some"));
+        assert!((0..EVIDENCE).map(|_| on_sample(100, 1, 24_000)).last().expect("some"));
         // What a queue of our own takes proves nothing either way.
-        assert!(hear(CLEAN_PACKETS / 2, 50, 48_000));
-        assert!(hear(100, 1, 24_000), "one that is lost keeps it so");
-        assert!(hear(CLEAN_PACKETS - 1, 0, 24_000));
-        assert!(!hear(1, 0, 24_000));
-        assert!(!hear(100, 1, 24_000), "and it takes as much evidence as before");
+        assert!(on_sample(CLEAN_PACKETS / 2, 50, 48_000));
+        assert!(on_sample(100, 1, 24_000), "one that is lost keeps it so");
+        assert!(on_sample(CLEAN_PACKETS - 1, 0, 24_000));
+        assert!(!on_sample(1, 0, 24_000));
+        assert!(!on_sample(100, 1, 24_000), "and it takes as much evidence as before");
     }
 
     #[test]

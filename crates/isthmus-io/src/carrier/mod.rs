@@ -5,20 +5,20 @@
 //! descriptors,
 //! buffers and timers that belong to no single lane.
 
+mod buffers;
 mod congestion;
 mod fabric;
 mod grounds;
-mod held;
 mod limit;
 mod memory;
-mod neighbours;
 mod pace;
-mod plain;
+mod path_sharing;
 mod race;
 mod sealed;
 mod tcp;
 mod tls;
 mod udp;
+mod unencrypted;
 
 use std::fmt::Arguments;
 use std::io;
@@ -38,15 +38,15 @@ use crate::log::info_log;
 use crate::poller::Ready;
 use crate::settings::{Admission, Encrypt, Protocols, Transport};
 use crate::{Settings, ledger};
+use buffers::SharedBuffers;
 use fabric::FabricLane;
 use grounds::Grounds;
-use held::Held;
 use limit::Limit;
 use memory::Memory;
 pub use memory::foreign::read_any_ring;
 pub use memory::try_shared_memory;
-pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, Shown, Sleeper, Spot};
-use neighbours::Neighbours;
+pub(crate) use memory::{MemoryLane, NAME as MEMORY, RECORD_MAX, ShownRegion, Sleeper, Spot};
+use path_sharing::PathSharing;
 use race::{RaceLane, Winner};
 use sealed::SealedLane;
 use tcp::{Looked, Paths, Weakness};
@@ -232,7 +232,7 @@ impl Carrier {
     ///
     /// # Safety
     /// Every piece is valid for reading until it counts as written or the lane is released. What is lent is so, and does not
-    /// change, until [`Carrier::take_returned`] has counted its batch where [`Carrier::borrows`] says that it is in use.
+    /// change, until [`Carrier::take_returned`] has counted its batch where [`Carrier::close_batch`] says that it is in use.
     pub(crate) unsafe fn write(
         &mut self,
         pieces: &mut [libc::iovec],
@@ -260,10 +260,10 @@ impl Carrier {
     }
 
     /// Closes a batch that was written whole. True if lent memory of it is still in use.
-    pub(crate) fn borrows(&mut self, shared: &Carriers) -> bool {
+    pub(crate) fn close_batch(&mut self, shared: &Carriers) -> bool {
         match self {
-            Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.borrows(udp)),
-            Self::Memory(lane) => lane.borrows(),
+            Self::Udp(lane) => shared.udp.as_ref().is_some_and(|udp| lane.close_batch(udp)),
+            Self::Memory(lane) => lane.close_batch(),
             _ => false,
         }
     }
@@ -425,7 +425,7 @@ impl Carrier {
         };
         if let (Some(Looked { host: Some(host), arrived, idled, .. }), Some(udp)) = (&looked, &mut shared.udp)
         {
-            udp.hear_bulk_by_tcp(*host, *arrived, *idled);
+            udp.on_tcp_bulk(*host, *arrived, *idled);
         }
         let weakness = looked.as_ref().and_then(|looked| looked.weakness);
         let sample = looked.and_then(|looked| looked.lane);
@@ -438,7 +438,7 @@ impl Carrier {
         let by_setting = match shared.encrypt {
             Encrypt::Never => Sealing::No,
             Encrypt::Always => Sealing::Yes,
-            Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= plain::FAR_US) => Sealing::Yes,
+            Encrypt::Far if rtt_us.is_some_and(|rtt| rtt >= unencrypted::FAR_US) => Sealing::Yes,
             Encrypt::Far => Sealing::Outside,
         };
         match self {
@@ -577,10 +577,10 @@ pub(crate) struct Carriers {
     /// Set if lanes without a router or fabric use TLS.
     tls: Option<Tls>,
     /// Buffers of sealed lanes.
-    sealed: Held,
+    sealed: SharedBuffers,
     encrypt: Encrypt,
     /// Plain lanes need no warning.
-    plain_is_fine: bool,
+    plain_allowed: bool,
     /// The protocols that are set; `udp`, `paths` and the engine have copies of their parts.
     protocols: Protocols,
 }
@@ -612,7 +612,7 @@ impl Carriers {
             routers: settings.routers.0.clone(),
             paths: Paths::new(
                 protocols.tcp.clone(),
-                Neighbours::new(own, ledger),
+                PathSharing::new(own, ledger),
                 Limit::new(settings.rate_limit.clone()),
             ),
             hubs,
@@ -620,17 +620,17 @@ impl Carriers {
             news: Vec::new(),
             udp,
             tls,
-            sealed: Held::default(),
+            sealed: SharedBuffers::default(),
             encrypt: settings.encrypt,
-            plain_is_fine: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
+            plain_allowed: settings.admission == Admission::Closed && settings.encrypt != Encrypt::Never,
             protocols,
         }
     }
 
     /// Allows plain lanes without a warning.
-    pub(crate) fn let_plain(&mut self) {
-        self.plain_is_fine = true;
-        self.udp.iter_mut().for_each(Udp::let_plain);
+    pub(crate) fn allow_plain(&mut self) {
+        self.plain_allowed = true;
+        self.udp.iter_mut().for_each(Udp::allow_plain);
     }
 
     /// Warns if a TCP lane that has come up is a plain one to a far host. A UDP lane does so itself, once it knows
@@ -639,9 +639,9 @@ impl Carriers {
     pub(crate) fn tell_if_plain(&self, carrier: &Carrier) {
         if let Carrier::Tcp(lane) = carrier
             && let (Some(host), Some(rtt_us)) = (lane.peer_ip(), lane.rtt_us())
-            && !(self.plain_is_fine || self.is_router(host) || self.is_near(host))
+            && !(self.plain_allowed || self.is_router(host) || self.is_near(host))
         {
-            plain::tell(host, rtt_us);
+            unencrypted::warn(host, rtt_us);
         }
     }
 
@@ -727,7 +727,7 @@ impl Carriers {
             && let Some(train) = self.hurried
             && let Some(udp) = &mut self.udp
         {
-            return Ok(Carrier::Udp(udp.try_out(to, key, self.udp_from, train)));
+            return Ok(Carrier::Udp(udp.dial_provisionally(to, key, self.udp_from, train)));
         }
         let lane = TcpLane::dial(by_tcp, self.from)?;
         if by.is_none_or(|by| by == Known::Wanted)
@@ -763,7 +763,7 @@ impl Carriers {
             Weakness::Overflows { host, .. } => (host, "bursts by TCP overflow the queue of a short path"),
         };
         match weakness {
-            Weakness::Lossy(host) => udp.hear_lossy(host),
+            Weakness::Lossy(host) => udp.on_lossy_path(host),
             // If the processor limits UDP, TCP still does better.
             Weakness::Overflows { host, .. } if udp.rests(host) => return false,
             Weakness::Overflows { host, rate, rtt_us } => udp.suppose(host, rate, rtt_us),
@@ -806,7 +806,7 @@ impl Carriers {
     pub(crate) fn accept(&mut self, socket: Socket) -> io::Result<Carrier> {
         let lane = TcpLane::accept(socket, &mut self.paths)?;
         if let (Some(udp), Some(host)) = (&mut self.udp, lane.peer_ip()) {
-            udp.hear_tcp(host);
+            udp.on_tcp_answer(host);
         }
         if self.tls.is_some() && !lane.peer_ip().is_some_and(|host| self.is_router(host)) {
             return Ok(Carrier::Arrived(Some(lane)));
@@ -836,7 +836,7 @@ impl Carriers {
     pub(crate) fn is_plain(&self) -> bool {
         (self.hubs.is_off() || self.hubs.is_idle())
             && self.udp.as_ref().is_none_or(Udp::is_idle)
-            && self.tls.as_ref().is_none_or(|tls| tls.held.is_empty())
+            && self.tls.as_ref().is_none_or(|tls| tls.buffers.is_empty())
             && self.sealed.is_empty()
     }
 
@@ -851,9 +851,9 @@ impl Carriers {
             writable: news.writable,
         }));
         self.udp.iter_mut().for_each(|udp| udp.turn(ready));
-        let held = self.tls.iter_mut().map(|tls| &mut tls.held).chain([&mut self.sealed]);
+        let held = self.tls.iter_mut().map(|tls| &mut tls.buffers).chain([&mut self.sealed]);
         let read = |index: usize| Ready { key: index as u64, readable: true, writable: false };
-        ready.extend(held.flat_map(Held::take).map(read));
+        ready.extend(held.flat_map(SharedBuffers::take_readable).map(read));
     }
 
     /// Lanes, by index, that rest from now on ([`Carrier::rests`]), or carry bulk data again.
@@ -878,7 +878,7 @@ impl Carriers {
             return None;
         }
         let udp = self.udp.as_mut().and_then(Udp::deadline);
-        let held = self.tls.as_ref().is_some_and(|tls| !tls.held.is_empty()) || !self.sealed.is_empty();
+        let held = self.tls.as_ref().is_some_and(|tls| !tls.buffers.is_empty()) || !self.sealed.is_empty();
         let held = held.then_some(Duration::ZERO);
         self.hubs.deadline().into_iter().chain(udp).chain(held).min()
     }

@@ -46,7 +46,7 @@ pub(super) struct Pacing {
 
 /// The conclusion for the lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Held {
+pub(super) struct PaceVerdict {
     /// What it may send. Bytes/s.
     pub(super) pace: u64,
     /// It loses packets by chance.
@@ -69,7 +69,7 @@ impl Pacing {
     }
 
     /// Takes in a look at the lane. `None` while the lane need not be paced.
-    pub(super) fn hear(&mut self, look: &Look) -> Option<Held> {
+    pub(super) fn on_look(&mut self, look: &Look) -> Option<PaceVerdict> {
         self.best = look.rate.max(self.best - self.best / FADES_PART);
         let (packets, lost) = (look.path.packets, look.path.retransmissions);
         let many = |packets: u64, lost: u64, part: u64| lost >= LOST && lost * part > packets;
@@ -78,7 +78,7 @@ impl Pacing {
         }
         let (packets_before, lost_before) = *self.before.get_or_insert((packets, lost));
         let lossy = many(packets - packets_before, lost - lost_before, CHANCE_PART);
-        Some(Held { pace: self.best + self.best / MORE_PART, lossy })
+        Some(PaceVerdict { pace: self.best + self.best / MORE_PART, lossy })
     }
 }
 
@@ -96,15 +96,16 @@ mod tests {
     #[test]
     fn a_lane_that_loses_next_to_nothing_is_not_held() {
         let mut pacing = Pacing::default();
-        assert_eq!(pacing.hear(&look(100, 2, 50_000)), None);
-        assert_eq!(pacing.hear(&look(10_000, 9, 100_000)), None);
+        assert_eq!(pacing.on_look(&look(100, 2, 50_000)), None);
+        assert_eq!(pacing.on_look(&look(10_000, 9, 100_000)), None);
     }
 
     #[test]
     fn bursts_that_do_not_fit_are_held_to_what_was_delivered_at_best() {
         let mut pacing = Pacing::default();
-        assert_eq!(pacing.hear(&look(100, 0, 100_000)), None);
-        let pace = |pacing: &mut Pacing, look: Look| pacing.hear(&look).map(|held| (held.pace, held.lossy));
+        assert_eq!(pacing.on_look(&look(100, 0, 100_000)), None);
+        let pace =
+            |pacing: &mut Pacing, look: Look| pacing.on_look(&look).map(|held| (held.pace, held.lossy));
         assert_eq!(pace(&mut pacing, look(200, 3, 120_000)), Some((126_000, false)));
         assert_eq!(pace(&mut pacing, look(1_000, 5, 140_000)), Some((147_000, false)), "two are no proof");
         let slower = (0..50_000).filter_map(|_| pace(&mut pacing, look(1_200, 5, 50_000))).last();
@@ -115,7 +116,7 @@ mod tests {
     fn udp_does_better_where_a_packet_was_lost_and_less_than_two_gigabits_a_second_arrive() {
         let outdone = |lost, rate| {
             let (mut pacing, look) = (Pacing::default(), look(200, lost, rate));
-            pacing.hear(&look);
+            pacing.on_look(&look);
             pacing.is_outdone(&look).is_some()
         };
         assert_eq!([outdone(1, 120_000_000), outdone(1, 1_100_000_000)], [true, false]);
@@ -123,14 +124,14 @@ mod tests {
         // Of a program that sends little now and then the rate says nothing.
         let (mut pacing, mut little) = (Pacing::default(), look(200, 1, 1_000_000));
         little.path.rtt_us = 200;
-        pacing.hear(&little);
+        pacing.on_look(&little);
         assert_eq!(pacing.is_outdone(&little), None);
     }
 
     #[test]
     fn what_is_lost_at_that_pace_is_lost_by_chance() {
         let mut pacing = Pacing::default();
-        let lossy = |pacing: &mut Pacing, look| pacing.hear(&look).is_some_and(|held| held.lossy);
+        let lossy = |pacing: &mut Pacing, look| pacing.on_look(&look).is_some_and(|held| held.lossy);
         assert!(!lossy(&mut pacing, look(200, 50, 100_000)), "before it was held");
         assert!(!lossy(&mut pacing, look(300, 52, 100_000)));
         assert!(lossy(&mut pacing, look(400, 54, 100_000)));

@@ -25,7 +25,7 @@ const LONG_SEALED: Duration = Duration::from_millis(150);
 /// How many times longer than TCP UDP may take to answer. Either may have lost its first packet.
 const GRACE_TIMES: u32 = 2;
 /// How much longer than TCP it may take at least.
-const GRACE_LEAST: Duration = Duration::from_millis(500);
+const MIN_GRACE: Duration = Duration::from_millis(500);
 
 /// A lane whose carrier is not yet chosen.
 #[derive(Debug)]
@@ -170,7 +170,7 @@ impl RaceLane {
             }
             return Ok(Winner::Tcp);
         }
-        if self.since.elapsed() > took + (took * GRACE_TIMES).max(GRACE_LEAST) {
+        if self.since.elapsed() > took + (took * GRACE_TIMES).max(MIN_GRACE) {
             udp.learn(host, Known::Blocked, format_args!("{}", udp.advice()));
             return Ok(Winner::Tcp);
         }

@@ -91,7 +91,7 @@ impl SealedLane {
             self.inward = shared.sealed.lend(READ_BYTES.max(came.len()));
             self.inward[..came.len()].copy_from_slice(came);
             (self.taken, self.filled) = (0, came.len());
-            shared.sealed.note(self.index);
+            shared.sealed.must_read(self.index);
         }
     }
 
@@ -121,7 +121,7 @@ impl SealedLane {
             shared.sealed.give_back(&mut self.inward);
             (self.taken, self.filled) = (0, 0);
         } else if total == room {
-            shared.sealed.note(self.index);
+            shared.sealed.must_read(self.index);
         }
         match end {
             _ if total > 0 => Transfer::Bytes(total),

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::congestion::{self, Judge, Look, Sample, Trace};
+use super::congestion::{self, Look, PathJudge, Sample, Trace};
 use super::limit::Limit;
-use super::neighbours::{Neighbours, Seen};
-use super::pace::{self, Held, Pacing};
+use super::pace::{self, PaceVerdict, Pacing};
+use super::path_sharing::{PathLook, PathSharing};
 use super::{Settled, Transfer};
 use crate::log::info_log;
 use crate::settings::TcpCongestion;
@@ -31,7 +31,7 @@ const LONG_WINDOW: i32 = 8 << 20;
 /// The option of `tcp(7)` for the longest retransmission timeout (Linux 6.15).
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// The lowest value of that option. Milliseconds.
-const RTO_LEAST_MS: u64 = 1_000;
+const MIN_RTO_MS: u64 = 1_000;
 /// The option for the shortest retransmission timeout (Linux 6.15).
 const TCP_RTO_MIN_US: libc::c_int = 45;
 /// The option for the longest delay of an acknowledgement (Linux 6.15).
@@ -69,15 +69,15 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
 #[derive(Debug)]
 pub(crate) struct Paths {
     congestion: PerHost<TcpCongestion>,
-    hosts: HashMap<IpAddr, Judge>,
-    neighbours: Neighbours,
+    hosts: HashMap<IpAddr, PathJudge>,
+    sharing: PathSharing,
     limit: Limit,
 }
 
 impl Paths {
     /// `congestion` is the setting of that name.
-    pub(super) fn new(congestion: PerHost<TcpCongestion>, neighbours: Neighbours, limit: Limit) -> Self {
-        Self { congestion, hosts: HashMap::new(), neighbours, limit }
+    pub(super) fn new(congestion: PerHost<TcpCongestion>, sharing: PathSharing, limit: Limit) -> Self {
+        Self { congestion, hosts: HashMap::new(), sharing, limit }
     }
 
     /// Changes the congestion control that is set.
@@ -227,7 +227,7 @@ impl TcpLane {
     fn begin(&mut self, paths: &Paths, host: IpAddr) {
         self.trace = Some(Trace::default());
         set_congestion(&self.socket, congestion::CLEAN);
-        if paths.hosts.get(&host).is_some_and(Judge::is_lossy) {
+        if paths.hosts.get(&host).is_some_and(PathJudge::is_lossy) {
             self.go_lossy("others have lost packets without a queue");
         } else if sample(&self.socket).is_some_and(congestion::is_long) {
             self.go_lossy("a long round trip");
@@ -251,8 +251,8 @@ impl TcpLane {
         let idled = since.is_some_and(|since| u128::from(busy) * 10 < since.as_micros() * BUSY_TENTHS);
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         if let Some(host) = host {
-            let seen = Seen { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
-            let part = paths.neighbours.hear(host, seen);
+            let seen = PathLook { rtt_us: path.rtt_us, least_rtt_us, acked, in_flight };
+            let part = paths.sharing.on_look(host, seen);
             lane.sharers = part.endpoints;
             // Only BBR overfills the queue.
             if !short {
@@ -271,7 +271,7 @@ impl TcpLane {
         }
         self.glanced = Some(Instant::now());
         let look = look(&self.socket).filter(pace::is_short)?;
-        if let Some(held) = self.pacing.hear(&look) {
+        if let Some(held) = self.pacing.on_look(&look) {
             self.keep_pace(held);
         }
         let (rate, host) = (self.pacing.is_outdone(&look)?, peer_ip(&self.socket)?);
@@ -279,7 +279,7 @@ impl TcpLane {
     }
 
     /// Paces the lane to what a short path takes.
-    fn keep_pace(&mut self, held: Held) {
+    fn keep_pace(&mut self, held: PaceVerdict) {
         if let (None, Some(host)) = (self.held, peer_ip(&self.socket)) {
             info_log!("a lane by TCP with {host} is paced: its bursts overflow a short path's queue");
         }
@@ -294,7 +294,7 @@ impl TcpLane {
         let (trace, host) = (self.trace.as_mut()?, peer_ip(&self.socket)?);
         let judge = paths.hosts.entry(host).or_default();
         let was_lossy = judge.is_lossy();
-        judge.hear(trace, sample);
+        judge.on_sample(trace, sample);
         if !judge.is_lossy() {
             if was_lossy {
                 info_log!("lanes by TCP with {host} begin with {} again: nothing is lost", congestion::CLEAN);
@@ -504,7 +504,7 @@ fn set_pace(socket: &Socket, pace: u64) {
 /// that was cut for a while is then used again soon. Linux before 6.15 has no such option, and doubles its pauses up to
 /// two minutes.
 fn keep_trying(socket: &Socket, rtt_us: u64) {
-    let most_ms = (4 * rtt_us / 1_000).max(RTO_LEAST_MS) as libc::c_int;
+    let most_ms = (4 * rtt_us / 1_000).max(MIN_RTO_MS) as libc::c_int;
     set(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, most_ms);
 }
 

@@ -15,7 +15,7 @@ use isthmus_wire::AsId;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, Connection, Error};
 
-use super::held::Held;
+use super::buffers::SharedBuffers;
 use super::tcp::{Looked, Paths, TcpLane};
 use super::{Settled, Transfer};
 use crate::log::info_sparingly;
@@ -42,18 +42,18 @@ pub(crate) struct Untrusted(String);
 /// What lanes with TLS share.
 pub(crate) struct Tls {
     trust: Trust,
-    pub(super) held: Held,
+    pub(super) buffers: SharedBuffers,
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Tls").field("held", &self.buffers).finish_non_exhaustive()
     }
 }
 
 impl Tls {
     pub(crate) fn new(trust: Trust) -> Self {
-        Self { trust, held: Held::default() }
+        Self { trust, buffers: SharedBuffers::default() }
     }
 
     /// A lane that is being connected.
@@ -179,7 +179,7 @@ impl TlsLane {
         loop {
             let flushed = self.flush().map_err(|error| self.cut_short(error))?;
             if !self.session.is_handshaking() && flushed {
-                self.note_held(tls);
+                self.note_readable(tls);
                 return Ok(Settled::Yes);
             }
             match self.pull(tls).map_err(|error| self.cut_short(error))? {
@@ -236,7 +236,7 @@ impl TlsLane {
             }
         }
         if total == room {
-            self.note_held(tls);
+            self.note_readable(tls);
         }
         self.put_by(tls);
         match end {
@@ -247,9 +247,9 @@ impl TlsLane {
     }
 
     /// Makes the lane be read again if it holds bytes, since its connection may not be readable.
-    fn note_held(&self, tls: &mut Tls) {
+    fn note_readable(&self, tls: &mut Tls) {
         if self.decrypted > 0 || self.taken < self.filled {
-            tls.held.note(self.index);
+            tls.buffers.must_read(self.index);
         }
     }
 
@@ -283,7 +283,7 @@ impl TlsLane {
     fn pull(&mut self, tls: &mut Tls) -> io::Result<Pulled> {
         if self.taken == self.filled {
             if self.inward.is_empty() {
-                self.inward = tls.held.lend(READ_BYTES);
+                self.inward = tls.buffers.lend(READ_BYTES);
             }
             (self.taken, self.filled) = (0, 0);
             match self.tcp.receive(&mut self.inward)? {
@@ -310,7 +310,7 @@ impl TlsLane {
     fn put_by(&mut self, tls: &mut Tls) {
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
-            tls.held.give_back(&mut self.inward);
+            tls.buffers.give_back(&mut self.inward);
         }
     }
 

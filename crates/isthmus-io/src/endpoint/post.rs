@@ -29,7 +29,7 @@ impl Endpoint {
             self.watch.stir();
         }
         drop(guard);
-        if busy && !self.burst.holds(len) {
+        if busy && !self.burst.try_hold(len) {
             self.pump();
         }
         self.wakeup.tell_sleepers(self);

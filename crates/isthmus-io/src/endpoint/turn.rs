@@ -7,7 +7,7 @@ use std::time::Duration;
 use isthmus_proto::Completion;
 
 use super::Endpoint;
-use crate::courtesy::{self, NAP};
+use crate::cpu_yield::{self, NAP};
 use crate::poller::Poller;
 use crate::shell::{Brief, Shell, Turned};
 use crate::watch::{POLLS_A_LOOK, Watch};
@@ -56,9 +56,9 @@ impl Endpoint {
         let brief = self.turn_briefly(room, out);
         if let Brief::Yes { read, done } = brief {
             if read || done > 0 {
-                courtesy::found();
+                cpu_yield::found();
             } else {
-                courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
+                cpu_yield::found_nothing(&self.event_fd, beside, || self.is_quiet());
             }
             return done;
         }
@@ -69,12 +69,12 @@ impl Endpoint {
         let done = turned.is_none_or(|turned| turned.done);
         let moved = if done { self.core.lock().engine.take_completions(out) } else { 0 };
         if turned.is_some_and(|turned| turned.read) || moved > 0 {
-            courtesy::found();
+            cpu_yield::found();
         } else if turned.is_some() {
-            courtesy::found_nothing(&self.event_fd, beside, || self.is_quiet());
+            cpu_yield::found_nothing(&self.event_fd, beside, || self.is_quiet());
         } else {
             // The thread that drives the shell works for us, too. Polling on would only slow it down.
-            courtesy::found_busy(|| self.shell.wait(|shell| self.put_out(shell), NAP));
+            cpu_yield::found_busy(|| self.shell.wait(|shell| self.put_out(shell), NAP));
         }
         moved
     }
@@ -86,7 +86,7 @@ impl Endpoint {
 
     /// The program found something at a descriptor of its own, so its polls are not in vain.
     pub fn note_found(&self) {
-        courtesy::found();
+        cpu_yield::found();
     }
 
     /// Lets the shell write what was just posted, on this thread or on the one that drives it.

@@ -47,11 +47,11 @@ impl Shell {
 
     /// Adds an incoming lane. Returns its index.
     fn take_up(&mut self, carrier: Carrier, core: &Mutex<Core>) -> usize {
-        self.make_room_for_stranger(core);
+        self.make_room_for_unauthenticated(core);
         let id = core.lock().engine.lane_accepted();
         self.ungreeted += 1;
         if self.install(id, Lane::new(carrier, false), core) {
-            self.note_stranger(id.0 as usize);
+            self.enter_unauthenticated(id.0 as usize);
             self.settle(id.0 as usize, core);
         }
         id.0 as usize

@@ -16,7 +16,7 @@ use super::messages::store_clipped;
 use super::remote::{access_of, apply_atomic};
 use super::state::{Kind, Sender, Stage};
 use crate::matching::Posted;
-use crate::memory::{Access, Memory, Place};
+use crate::memory::{Access, BufferRef, Memory};
 use crate::{AtomicKind, AtomicOp, AtomicType, Channel, CompletionKind, Level, OpError, PeerId, RemoteRange};
 
 /// Stands for the number of the first fragment: no frame carries these messages.
@@ -180,7 +180,7 @@ impl Engine {
         mem: &mut dyn Memory,
     ) {
         let operands = self.operations[index].owned.take().unwrap_or_default();
-        let (peer, result): (PeerId, Place) = (self.operations[index].peer, self.operations[index].place);
+        let (peer, result): (PeerId, BufferRef) = (self.operations[index].peer, self.operations[index].place);
         let atomic = frame::Atomic {
             connection: 0,
             seq: 0,

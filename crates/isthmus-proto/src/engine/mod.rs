@@ -46,7 +46,7 @@ use slab::Slab;
 
 use crate::admission::{Identity, public_key};
 use crate::matching::{Matcher, Posted};
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::{Channel, Completion, CompletionKind, OpError, PeerId};
 use acks::Owed;
 use directory::Directory;
@@ -621,7 +621,7 @@ impl Engine {
         let over = buffer.exhausted && buffer.users == 0;
         if over {
             self.multi_buffers.remove(multi.buffer);
-            mem.release(Place { list: posted.place.list, token: posted.place.token });
+            mem.release(BufferRef { list: posted.place.list, token: posted.place.token });
         }
         over
     }

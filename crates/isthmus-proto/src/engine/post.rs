@@ -5,7 +5,7 @@ use isthmus_wire::frame::flags;
 use super::state::{Inbound, Kind, Operation, Sender, Stage};
 use super::{Engine, MultiBuffer};
 use crate::matching::{Multi, Posted, Wanted};
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::{
     AtomicKind, AtomicRequest, Channel, Completion, CompletionKind, Level, OpError, Options, PeekAction,
     PeekRequest, PeerId, RecvRequest, RmaRequest, SendRequest,
@@ -27,7 +27,7 @@ impl Engine {
     pub fn send(
         &mut self,
         request: &SendRequest,
-        place: Place,
+        place: BufferRef,
         total: u64,
         mem: &mut dyn Memory,
     ) -> Result<(), Refusal> {
@@ -37,13 +37,23 @@ impl Engine {
     }
 
     /// Writes `request.remote.len` bytes at `place` to a peer's memory.
-    pub fn write(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
+    pub fn write(
+        &mut self,
+        request: &RmaRequest,
+        place: BufferRef,
+        mem: &mut dyn Memory,
+    ) -> Result<(), Refusal> {
         let kind = Kind::Write { key: request.remote.key, addr: request.remote.addr, data: request.data };
         self.start(request.peer, kind, request.options, (place, None), request.remote.len, true, mem)
     }
 
     /// Reads `request.remote.len` bytes of a peer's memory to `place`.
-    pub fn read(&mut self, request: &RmaRequest, place: Place, mem: &mut dyn Memory) -> Result<(), Refusal> {
+    pub fn read(
+        &mut self,
+        request: &RmaRequest,
+        place: BufferRef,
+        mem: &mut dyn Memory,
+    ) -> Result<(), Refusal> {
         let kind = Kind::Read { key: request.remote.key, addr: request.remote.addr };
         let options = Options { inject: false, ..request.options };
         self.start(request.peer, kind, options, (place, None), request.remote.len, true, mem)
@@ -56,7 +66,7 @@ impl Engine {
         &mut self,
         request: &AtomicRequest,
         operands: &[u8],
-        result: Place,
+        result: BufferRef,
         mem: &mut dyn Memory,
     ) -> Result<(), Refusal> {
         if !request.op.supports(request.datatype) {
@@ -69,7 +79,7 @@ impl Engine {
             op: request.op,
             datatype: request.datatype,
         };
-        let place = if request.kind == AtomicKind::Update { Place::default() } else { result };
+        let place = if request.kind == AtomicKind::Update { BufferRef::default() } else { result };
         let options = Options { inject: false, ..request.options };
         let mut owned = self.pool.take(operands.len());
         owned.extend_from_slice(operands);
@@ -82,7 +92,7 @@ impl Engine {
         peer: PeerId,
         kind: Kind,
         options: Options,
-        (place, mut owned): (Place, Option<Vec<u8>>),
+        (place, mut owned): (BufferRef, Option<Vec<u8>>),
         total: u64,
         awaiting: bool,
         mem: &mut dyn Memory,
@@ -99,7 +109,7 @@ impl Engine {
         }
         let index = self.enter_operation(peer, kind, options, total);
         let operation = &mut self.operations[index];
-        operation.place = if options.inject { Place::default() } else { place };
+        operation.place = if options.inject { BufferRef::default() } else { place };
         operation.owned = owned;
         operation.awaiting = awaiting;
         if self.is_self(peer) {
@@ -135,7 +145,7 @@ impl Engine {
             peer,
             kind,
             options,
-            place: Place::default(),
+            place: BufferRef::default(),
             owned: None,
             asks: false,
             granted_before: 0,
@@ -161,7 +171,7 @@ impl Engine {
 
     /// Posts a receive of `len` bytes at `place`.
     #[inline]
-    pub fn recv(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
+    pub fn recv(&mut self, request: &RecvRequest, place: BufferRef, len: u64, mem: &mut dyn Memory) {
         let &RecvRequest { source, channel, tag, ignore, ref options, .. } = request;
         let wanted = self.wanted(source, channel, tag, ignore);
         let waits = !self.matcher.has_unexpected(channel) && self.is_plain_source(wanted.source);
@@ -180,7 +190,7 @@ impl Engine {
     /// As [`Engine::recv`], for any receive.
     #[cold]
     #[inline(never)]
-    fn recv_at_length(&mut self, request: &RecvRequest, place: Place, len: u64, mem: &mut dyn Memory) {
+    fn recv_at_length(&mut self, request: &RecvRequest, place: BufferRef, len: u64, mem: &mut dyn Memory) {
         let mut posted = Posted {
             wanted: self.wanted(request.source, request.channel, request.tag, request.ignore),
             context: request.options.context,
@@ -277,7 +287,7 @@ impl Engine {
     pub fn claim(
         &mut self,
         request: &RecvRequest,
-        place: Place,
+        place: BufferRef,
         len: u64,
         discard: bool,
         mem: &mut dyn Memory,
@@ -333,7 +343,7 @@ impl Engine {
         let mut owned = self.pool.take(operation.total as usize);
         mem.load(operation.place, 0, operation.total as usize, &mut owned);
         mem.release(operation.place);
-        operation.place = Place::default();
+        operation.place = BufferRef::default();
         operation.owned = Some(owned);
         operation.options.inject = true;
         true

@@ -8,7 +8,7 @@ use super::state::{Lane, LaneState, Lingering, Load, Micros, Stream, Target};
 use super::transmit::REQUESTS_MAX;
 use super::{Engine, LaneId};
 use crate::PeerId;
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::window::Receipt;
 
 /// Most unfinished requests of a peer, of each kind. Count. It is more than a peer may have outstanding, since the peer
@@ -21,7 +21,7 @@ const CONTROL_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sink {
     /// The buffer.
-    pub place: Place,
+    pub place: BufferRef,
     /// Where in it.
     pub offset: u64,
     /// How many bytes may be put there now.

@@ -8,7 +8,7 @@ use super::receive::WAITING_MAX;
 use super::state::{Early, IncomingWrite, Kind, Owner, Target};
 use super::transmit::OPERANDS_MAX;
 use crate::atomics;
-use crate::memory::{Access, Memory, Place};
+use crate::memory::{Access, BufferRef, Memory};
 use crate::{
     AtomicKind, AtomicOp, AtomicType, Completion, CompletionKind, Level, OpError, Options, PeerId,
     RemoteRange,
@@ -174,7 +174,7 @@ impl Engine {
         &mut self,
         peer: PeerId,
         token: u64,
-        place: Place,
+        place: BufferRef,
         owned: Option<Vec<u8>>,
         total: u64,
     ) -> Result<(), PeerFault> {
@@ -239,7 +239,7 @@ impl Engine {
                 if atomic.kind == 0 {
                     self.push_done(peer, atomic.token, 0)
                 } else {
-                    self.push_reply(peer, atomic.token, Place::default(), Some(earlier), atomic.len)
+                    self.push_reply(peer, atomic.token, BufferRef::default(), Some(earlier), atomic.len)
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::sparse::{Empty, Sparse};
 use super::stragglers::Stragglers;
 use super::streams::{LaneSample, Streams};
 use crate::matching::Posted;
-use crate::memory::Place;
+use crate::memory::BufferRef;
 use crate::window::{ReceiveWindow, SendWindow};
 use crate::{AtomicKind, AtomicOp, AtomicType, Channel, OpError, Options, PeerId};
 
@@ -63,7 +63,7 @@ pub(crate) struct Operation {
     pub(crate) peer: PeerId,
     pub(crate) kind: Kind,
     pub(crate) options: Options,
-    pub(crate) place: Place,
+    pub(crate) place: BufferRef,
     /// Copied data of injected operations, operands of atomics, small answers.
     pub(crate) owned: Option<Vec<u8>>,
     /// Length of the message or transfer. Bytes.
@@ -343,7 +343,7 @@ pub(crate) enum Target {
     Discard,
     /// To `offset` of `place`; bytes beyond `keep` are dropped.
     Direct {
-        place: Place,
+        place: BufferRef,
         offset: u64,
         keep: u64,
         owner: Owner,

@@ -10,7 +10,7 @@ use super::greeting::greeting_of;
 use super::state::{Connection, Flight, Kind, LaneState, Load};
 use super::streams::SEVERAL;
 use super::{Action, Engine, LaneId};
-use crate::memory::{Memory, Place};
+use crate::memory::{BufferRef, Memory};
 use crate::{Fence, Level, PeerId};
 
 /// Longest payload that is copied. Bytes. The frame is kept for retransmission, so the operation can end at once.
@@ -50,7 +50,7 @@ pub enum Segment {
     /// Bytes lent by the program.
     Lent {
         /// The buffer.
-        place: Place,
+        place: BufferRef,
         /// Where in it.
         offset: u64,
         /// How many bytes.

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use super::ring::{Place, Reader, Record};
+use super::ring::{Reader, Record, RingMemory};
 
 /// Reads a ring with the content `bytes` as the end of a lane does, until nothing more comes or the other end is found
 /// to
@@ -16,7 +16,7 @@ pub fn read_any_ring(bytes: &[u8]) -> u64 {
         raw[..bytes.len()].copy_from_slice(bytes);
         *word.get_mut() = u64::from_le_bytes(raw);
     }
-    let place = Place {
+    let place = RingMemory {
         data: NonNull::from(&words[1..]).cast(),
         capacity: capacity as u64,
         head: NonNull::from(&words[0]),

@@ -8,7 +8,7 @@
 //!
 //! If the two processors are far from each other, as on different sockets, data written by one gets to the other so
 //! slowly that the system call is much quicker. So the reader tries both on long pieces and says how it wants them
-//! (`copies.rs`). It then gets long pieces lent *for good*: the writer does not take them back.
+//! (`copy_mode.rs`). It then gets long pieces lent *for good*: the writer does not take them back.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use isthmus_proto::{Access as Wanted, RemoteRange};
 use isthmus_wakeup::sleeper;
 use isthmus_wire::frame::Message;
 
-use super::copies::{Copies, Trial};
+use super::copy_mode::{CopyMode, CopyTrial};
 use super::loans::Loans;
-use super::reach::Process;
+use super::process_vm::Process;
 use super::ring::{Broken, RECORD_MAX, Reader, Record, Spot, WORDS, Writer};
 use super::segment::{Segment, Sleeper};
 use crate::carrier::Transfer;
@@ -56,7 +56,7 @@ struct Lent {
 
 /// One end of a lane.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct MemoryLink {
     // Declared before the segment, which they refer to, so that they are dropped first.
     writer: Writer,
     reader: Reader,
@@ -75,7 +75,7 @@ pub(crate) struct Link {
     /// Loans for good, once there were any. Most lanes have none.
     loans: Option<Box<Loans>>,
     /// How long pieces are copied quickest, once any came. Most lanes carry none.
-    trial: Option<Box<Trial>>,
+    copy_trial: Option<Box<CopyTrial>>,
     /// Since when the neighbour offers a loan.
     offered: Option<Instant>,
     /// How long we then wait for the neighbour to take it back.
@@ -98,7 +98,7 @@ pub(crate) struct Link {
     unreachable: Option<u64>,
 }
 
-impl Link {
+impl MemoryLink {
     /// `reaches` says that the neighbour's memory can be read.
     pub(super) fn new(segment: Segment, neighbour: Process, reaches: bool) -> Self {
         // SAFETY: both are dropped before the segment, which comes here once.
@@ -117,7 +117,7 @@ impl Link {
             pushed: 0,
             lent: None,
             loans: None,
-            trial: None,
+            copy_trial: None,
             offered: None,
             patience: PATIENCE,
             waits: false,
@@ -177,7 +177,7 @@ impl Link {
 
     /// Reads bytes from the ring, up to a loan or a short message, as many as `to` holds; 0 if none are next. The
     /// caller then
-    /// tells the neighbour by [`Link::tell`].
+    /// tells the neighbour by [`MemoryLink::tell`].
     pub(super) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if !matches!(self.reader.record(), Ok(Some(Record::Bytes(_)))) {
             return Ok(0);
@@ -215,7 +215,7 @@ impl Link {
 
     /// Writes a whole message, for which there must be room. After a fence, the caller checks whether the neighbour
     /// sleeps,
-    /// and wakes it ([`Link::ring_if_asleep`]).
+    /// and wakes it ([`MemoryLink::ring_if_asleep`]).
     #[inline]
     pub(super) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
         let words = [message.seq, message.order, message.tag, message.data];
@@ -225,7 +225,7 @@ impl Link {
     }
 
     /// # Safety
-    /// As for [`Link::read`].
+    /// As for [`MemoryLink::read`].
     unsafe fn take(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         let (mut total, mut at, mut filled) = (0, 0, 0);
         while let Some(piece) = pieces.get(at) {
@@ -247,7 +247,7 @@ impl Link {
                     (filled, total) = (filled + n, total + n);
                     self.offered = None;
                     if self.reader.is_long() {
-                        self.note(Copies::Both, n);
+                        self.note(CopyMode::Both, n);
                     }
                     if n >= FAIR {
                         // Tell the other end now, so that it can write more meanwhile.
@@ -284,7 +284,7 @@ impl Link {
                     // SAFETY: the caller's promise.
                     let came = unsafe { self.reach(&mut pieces[at..]) };
                     if let (Transfer::Bytes(n), LONG_MIN..) = (&came, len as usize) {
-                        self.note(Copies::Reader, *n);
+                        self.note(CopyMode::Reader, *n);
                     }
                     return came;
                 }
@@ -312,12 +312,12 @@ impl Link {
     }
 
     /// Measures that `bytes` of long pieces came in this mode.
-    fn note(&mut self, way: Copies, bytes: usize) {
+    fn note(&mut self, mode: CopyMode, bytes: usize) {
         if self.reaches {
-            let trial = self.trial.get_or_insert_default();
-            if trial.note(way, bytes) {
-                debug_log!("long pieces of process {}: {trial:?}", self.neighbour.pid);
-                self.segment.ask_to_copy_alone(trial.way() == Copies::Reader);
+            let copy_trial = self.copy_trial.get_or_insert_default();
+            if copy_trial.note(mode, bytes) {
+                debug_log!("long pieces of process {}: {copy_trial:?}", self.neighbour.pid);
+                self.segment.ask_to_copy_alone(copy_trial.mode() == CopyMode::Reader);
             }
         }
     }
@@ -325,7 +325,7 @@ impl Link {
     /// Reads the present loan, as much as the pieces hold.
     ///
     /// # Safety
-    /// As for [`Link::read`].
+    /// As for [`MemoryLink::read`].
     unsafe fn reach(&mut self, pieces: &mut [libc::iovec]) -> Transfer {
         let room = pieces.iter().map(|piece| piece.iov_len as u64).sum::<u64>();
         while let (true, Ok(Some(Record::Lent { address, len }))) = (self.reaches, self.reader.record()) {
@@ -384,7 +384,7 @@ impl Link {
     /// Makes one attempt; returns how many of the pieces' bytes count as written.
     ///
     /// # Safety
-    /// As for [`Link::write`].
+    /// As for [`MemoryLink::write`].
     unsafe fn put(&mut self, pieces: &[libc::iovec], lent: &[bool], total: usize) -> Result<usize, Broken> {
         self.look_after_lent()?;
         let before = self.writer.tail();
@@ -455,8 +455,8 @@ impl Link {
     }
 
     /// Closes a batch that was written whole. True if loans for good of it are in use; they are until
-    /// [`Link::take_returned`] has counted the batch.
-    pub(super) fn borrows(&mut self) -> bool {
+    /// [`MemoryLink::take_returned`] has counted the batch.
+    pub(super) fn close_batch(&mut self) -> bool {
         let Some(loans) = &mut self.loans else { return false };
         self.writer.read_to().is_ok_and(|read| loans.close_batch(read))
     }
@@ -510,7 +510,7 @@ impl Link {
     /// Writes one record of what is not pushed yet. False if there is no room for a fair part of it.
     ///
     /// # Safety
-    /// As for [`Link::write`].
+    /// As for [`MemoryLink::write`].
     unsafe fn push(&mut self, pieces: &[libc::iovec], lent: &[bool]) -> Result<bool, Broken> {
         let Some((next, mut skip)) = self.next_piece(pieces) else { return Ok(false) };
         let (mut wanted, mut count, mut long) = (0, 0, false);
@@ -573,7 +573,7 @@ impl Link {
         }
         let Some(there) = self.segment.find(range, wanted) else { return false };
         if self.seen.elapsed() > LIFETIME {
-            self.accesses = self.neighbour.is_within_reach();
+            self.accesses = self.neighbour.is_accessible();
             self.seen = Instant::now();
         }
         let mut done = 0;
@@ -647,7 +647,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for MemoryLink {
     fn drop(&mut self) {
         self.withdraw();
     }

@@ -7,23 +7,23 @@
 //! Afterwards the connection shows that the other end lives, and serves as its bell. An end sets a flag in the memory
 //! before it sleeps; the other end, when it writes and finds the flag set, sends one byte on the connection.
 //!
-//! Each end can access registered memory directly that the other shows it (`shown.rs`).
+//! Each end can access registered memory directly that the other shows it (`regions.rs`).
 //!
 //! - `segment.rs`: the mapping, and the flags in it.
 //! - `ring.rs`, `streaming.rs`: a ring of records for each direction, and copies into it past the caches.
 //! - `link.rs`: one end of a lane: it reads and writes the rings.
-//! - `loans.rs`, `copies.rs`: pieces that the reader copies straight from the writer's memory, and when that is
+//! - `loans.rs`, `copy_mode.rs`: pieces that the reader copies straight from the writer's memory, and when that is
 //!   quicker.
-//! - `reach.rs`: access to another process's memory. `foreign.rs`: for the fuzz target.
+//! - `process_vm.rs`: access to another process's memory. `foreign.rs`: for the fuzz target.
 
-mod copies;
+mod copy_mode;
 pub(super) mod foreign;
 mod link;
 mod loans;
-mod reach;
+mod process_vm;
+mod regions;
 mod ring;
 mod segment;
-mod shown;
 mod streaming;
 
 use std::fmt::Arguments;
@@ -39,11 +39,11 @@ use super::Transfer;
 use super::tcp::TcpLane;
 use crate::log::{debug_log, info_log};
 use crate::regions::RegionTable;
-use link::Link;
+use link::MemoryLink;
+pub(crate) use regions::ShownRegion;
 pub(crate) use ring::Spot;
 pub(crate) use segment::Sleeper;
 use segment::{Name, Segment};
-pub(crate) use shown::Shown;
 
 /// Longest record of a ring. Bytes; so also the longest short message.
 pub(crate) const RECORD_MAX: usize = ring::RECORD_MAX as usize;
@@ -60,7 +60,7 @@ pub(crate) const NAME: &str = "memory";
 pub fn try_shared_memory() -> io::Result<bool> {
     let (_made, _file, name) = Segment::create()?;
     let found = Segment::open(name)?;
-    Ok(found.neighbour().is_within_reach())
+    Ok(found.neighbour().is_accessible())
 }
 
 /// Lanes that are being negotiated, and what all lanes by shared memory share.
@@ -69,7 +69,7 @@ pub(crate) struct Memory {
     wanted: bool,
     offered: Vec<(Name, Segment, OwnedFd)>,
     /// Links that both ends have agreed on and that no lane has taken yet.
-    links: Slab<Link>,
+    links: Slab<MemoryLink>,
     /// Processes whose memory turned out to be unreadable.
     unreachable: Vec<u64>,
     said: bool,
@@ -133,14 +133,14 @@ impl Memory {
 
     fn link(&mut self, segment: Segment) -> usize {
         let neighbour = segment.neighbour();
-        let reaches = !self.unreachable.contains(&neighbour.pid) && neighbour.is_within_reach();
+        let reaches = !self.unreachable.contains(&neighbour.pid) && neighbour.is_accessible();
         if !reaches {
             debug_log!(
                 "memory of process {} cannot be read: what the ring has no room for waits for it",
                 neighbour.pid
             );
         }
-        self.links.insert(Link::new(segment, neighbour, reaches))
+        self.links.insert(MemoryLink::new(segment, neighbour, reaches))
     }
 
     /// Drops a link that no lane has taken.
@@ -158,7 +158,7 @@ impl Memory {
 /// A lane through shared memory.
 #[derive(Debug)]
 pub(crate) struct MemoryLane {
-    link: Link,
+    link: MemoryLink,
     tcp: TcpLane,
 }
 
@@ -181,7 +181,7 @@ impl MemoryLane {
         self.link.is_readable()
     }
 
-    /// See [`Link::show`].
+    /// See [`MemoryLink::show`].
     pub(crate) fn show(&self, spot: &Spot) -> bool {
         self.link.show(spot)
     }
@@ -217,45 +217,45 @@ impl MemoryLane {
         done
     }
 
-    /// See [`Link::borrows`].
-    pub(super) fn borrows(&mut self) -> bool {
-        self.link.borrows()
+    /// See [`MemoryLink::close_batch`].
+    pub(super) fn close_batch(&mut self) -> bool {
+        self.link.close_batch()
     }
 
-    /// See [`Link::take_returned`].
+    /// See [`MemoryLink::take_returned`].
     pub(super) fn take_returned(&mut self) -> (usize, bool) {
         self.link.take_returned()
     }
 
-    /// See [`Link::recall`].
+    /// See [`MemoryLink::recall`].
     pub(super) fn recall(&mut self, batches: u64) {
         self.link.recall(batches);
         self.ring();
     }
 
-    /// See [`Link::withdraw`].
+    /// See [`MemoryLink::withdraw`].
     pub(super) fn withdraw(&mut self) {
         self.link.withdraw();
     }
 
-    /// See [`Link::has_room`].
+    /// See [`MemoryLink::has_room`].
     #[inline]
     pub(crate) fn has_room(&mut self, len: usize) -> bool {
         self.link.has_room(len)
     }
 
-    /// See [`Link::write_short`]. If the returned sleeper is asleep, call [`MemoryLane::ring_if_asleep`].
+    /// See [`MemoryLink::write_short`]. If the returned sleeper is asleep, call [`MemoryLane::ring_if_asleep`].
     #[inline]
     pub(crate) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
         self.link.write_short(message, payload)
     }
 
-    /// See [`Link::show_region`].
+    /// See [`MemoryLink::show_region`].
     pub(crate) fn show_region(&mut self, key: u64, regions: &RegionTable) {
         self.link.show_region(key, regions);
     }
 
-    /// See [`Link::access`].
+    /// See [`MemoryLink::access`].
     ///
     /// # Safety
     /// As there.
@@ -275,18 +275,18 @@ impl MemoryLane {
         self.ring();
     }
 
-    /// See [`Link::read_short`].
+    /// See [`MemoryLink::read_short`].
     pub(crate) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.link.read_short(to)
     }
 
-    /// See [`Link::take_short`].
+    /// See [`MemoryLink::take_short`].
     #[inline]
     pub(crate) fn take_short(&mut self, to: &mut [u8]) -> Option<Message> {
         self.link.take_short(to)
     }
 
-    /// See [`Link::tell`]. Wakes the other end if it waits for that.
+    /// See [`MemoryLink::tell`]. Wakes the other end if it waits for that.
     pub(crate) fn tell(&mut self) {
         self.link.tell();
         self.ring();
@@ -309,17 +309,17 @@ impl MemoryLane {
         }
     }
 
-    /// See [`Link::doze`].
+    /// See [`MemoryLink::doze`].
     pub(crate) fn doze(&mut self) -> bool {
         self.link.doze()
     }
 
-    /// See [`Link::rouse`].
+    /// See [`MemoryLink::rouse`].
     pub(crate) fn rouse(&mut self) {
         self.link.rouse();
     }
 
-    /// See [`Link::rest`].
+    /// See [`MemoryLink::rest`].
     pub(crate) fn rest(&mut self) {
         self.link.rest();
     }

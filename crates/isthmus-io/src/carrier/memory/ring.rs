@@ -88,13 +88,13 @@ const LENT_LEN: u64 = 16;
 
 /// The memory of a ring: `capacity` bytes (a power of two) of records, and the reader's position.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RingMemory {
     pub(super) data: NonNull<u8>,
     pub(super) capacity: u64,
     pub(super) head: NonNull<AtomicU64>,
 }
 
-impl Place {
+impl RingMemory {
     fn word(&self, position: u64) -> &AtomicU64 {
         let offset = (position & (self.capacity - 1) & !7) as usize;
         // SAFETY: aligned, and within the ring, which outlives this by the promise of `new`.
@@ -154,7 +154,7 @@ fn span(len: u64) -> u64 {
 /// The writing end.
 #[derive(Debug)]
 pub(super) struct Writer {
-    place: Place,
+    place: RingMemory,
     tail: u64,
     /// The reader's position when last looked at.
     head: u64,
@@ -167,7 +167,7 @@ impl Writer {
     /// # Safety
     /// The place is valid while this exists, and no other writer has it. Its memory was zero
     /// when its first end was made.
-    pub(super) unsafe fn new(place: Place) -> Self {
+    pub(super) unsafe fn new(place: RingMemory) -> Self {
         Self { place, tail: 0, head: 0 }
     }
 
@@ -355,7 +355,7 @@ unsafe fn glance(word: *const AtomicU64) -> u64 {
 /// The reading end.
 #[derive(Debug)]
 pub(super) struct Reader {
-    place: Place,
+    place: RingMemory,
     at: u64,
     /// The position that the writer was told.
     told: u64,
@@ -376,7 +376,7 @@ unsafe impl Send for Reader {}
 impl Reader {
     /// # Safety
     /// As for [`Writer::new`], of readers.
-    pub(super) unsafe fn new(place: Place) -> Self {
+    pub(super) unsafe fn new(place: RingMemory) -> Self {
         Self { place, at: 0, told: 0, current: None, from: 0, long: false, bits: 0, words: [0; WORDS] }
     }
 

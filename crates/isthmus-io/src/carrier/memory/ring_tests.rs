@@ -16,7 +16,7 @@ impl Area {
     fn ends(&self) -> (Writer, Reader) {
         let capacity = (self.words.len() as u64 - 1) * 8;
         let data = NonNull::from(&self.words[1..]).cast();
-        let place = Place { data, capacity, head: NonNull::from(&self.words[0]) };
+        let place = RingMemory { data, capacity, head: NonNull::from(&self.words[0]) };
         // SAFETY: every test keeps the area while it has the ends, and takes them once.
         unsafe { (Writer::new(place), Reader::new(place)) }
     }

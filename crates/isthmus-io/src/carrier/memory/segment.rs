@@ -3,7 +3,7 @@
 //! of `/proc`.
 //!
 //! The first page has what the ends tell each other. Each end writes only its own half, so that no line goes to and fro
-//! without need. Then there is a page for each end with the regions that it shows (`shown.rs`), and a ring for each
+//! without need. Then there is a page for each end with the regions that it shows (`regions.rs`), and a ring for each
 //! direction. Pages take memory only once they are written to.
 //!
 //! When a segment is given up, its addresses stay mapped, to nothing, and the next segment uses them. So a thread that
@@ -22,8 +22,8 @@ use isthmus_wakeup::sleeper;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 
-use super::reach::Process;
-use super::ring::{Place, Reader, Writer};
+use super::process_vm::Process;
+use super::ring::{Reader, RingMemory, Writer};
 
 /// Length of each ring, a power of two. Bytes. It is long enough that both ends copy at the same time, and short enough
 /// to stay in the processors' caches.
@@ -255,7 +255,7 @@ impl Segment {
     }
 
     /// The ring that this end writes.
-    fn ring(&self, end: usize) -> Place {
+    fn ring(&self, end: usize) -> RingMemory {
         // SAFETY: within the mapping.
         let (data, head) = unsafe {
             (
@@ -263,7 +263,7 @@ impl Segment {
                 self.memory.base.byte_add(half(1 - end) + AT_HEAD),
             )
         };
-        Place { data, capacity: RING as u64, head: head.cast() }
+        RingMemory { data, capacity: RING as u64, head: head.cast() }
     }
 
     /// Gives back the memory of the ring that we write. Everything in it must have been read.

@@ -22,7 +22,7 @@ pub(crate) struct UdpLane {
     peer: SocketAddr,
     dialled: bool,
     /// If set, the lane ends if the round trip turns out shorter than this.
-    trial: Option<Duration>,
+    provisional: Option<Duration>,
     loans: Loans,
     /// Its packets are sealed with keys of both ends.
     keyed: bool,
@@ -44,20 +44,20 @@ impl UdpLane {
             stream,
             peer,
             dialled,
-            trial: None,
+            provisional: None,
             loans: Loans::default(),
             keyed: false,
             told_rtt_us: u64::MAX,
         }
     }
 
-    pub(super) fn on_trial(self, long: Duration) -> Self {
-        Self { trial: Some(long), ..self }
+    pub(super) fn provisionally(self, long: Duration) -> Self {
+        Self { provisional: Some(long), ..self }
     }
 
     /// Makes the stream a lane. It carries data at once: the first bytes go with the packet that opens the stream.
     pub(in super::super) fn settle(&mut self, index: usize, udp: &mut Udp) -> io::Result<Settled> {
-        udp.seat(self.stream, self.peer, self.dialled, self.trial, index);
+        udp.attach_lane(self.stream, self.peer, self.dialled, self.provisional, index);
         Ok(Settled::Yes)
     }
 
@@ -135,7 +135,7 @@ impl UdpLane {
     }
 
     /// Closes a batch that was written whole. True if its stream still uses lent memory of it.
-    pub(in super::super) fn borrows(&mut self, udp: &Udp) -> bool {
+    pub(in super::super) fn close_batch(&mut self, udp: &Udp) -> bool {
         let upto = udp.port.stream(self.stream).map_or(0, Stream::written);
         self.loans.close(upto)
     }

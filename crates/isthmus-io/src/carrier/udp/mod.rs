@@ -5,12 +5,12 @@
 //! [`Udp::flush`] sends what is due. A thread that sleeps until [`Udp::fd`] is readable must not sleep longer than
 //! [`Udp::deadline`].
 
-mod burden;
+mod blackhole;
+mod cpu_fallback;
 mod lane;
 mod loans;
-mod question;
-mod silence;
-mod trial;
+mod provisional;
+mod tcp_probe;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Arguments;
@@ -28,17 +28,17 @@ use isthmus_udp::{
 use isthmus_units::PerHost;
 use isthmus_wire::{AsId, Key};
 
-use super::plain;
+use super::unencrypted;
 use crate::ledger;
 use crate::log::{debug_log, info_log};
 use crate::poller::Ready;
 use crate::settings::{RateLimits, Settings, TlsMode, Transport};
-use burden::{Burden, Change, Work};
+use blackhole::Blackhole;
+use cpu_fallback::{Change, CpuFallback, Work};
 pub(crate) use lane::UdpLane;
-use question::Questions;
-use silence::Silence;
-pub(crate) use trial::Outdone;
-use trial::{Found, Trial};
+pub(crate) use provisional::Outdone;
+use provisional::{Outlook, Provisional};
+use tcp_probe::TcpProbes;
 
 /// Most reads of the socket in one pass. Count.
 const READS: usize = 8;
@@ -53,7 +53,7 @@ const WATCH_US: Micros = 250_000;
 /// Silence after which a lane sends a keepalive: only that shows that the peer's process has ended. Microseconds.
 const KEEPALIVE_US: Micros = 5_000_000;
 /// Shortest silence after which a lane is given up, whatever `peer_timeout` says. Microseconds.
-const PATIENCE_LEAST_US: Micros = 1_000_000;
+const MIN_PATIENCE_US: Micros = 1_000_000;
 /// UDP is blocked if a new lane gets no answer for this long. Microseconds.
 const NO_ANSWER_US: Micros = 3_000_000;
 /// How long the choice of UDP or TCP for a host stays valid. Microseconds (1 min).
@@ -65,18 +65,18 @@ const KNOWN_MAX: usize = 1_024;
 
 /// A stream that is, or was, a lane.
 #[derive(Debug)]
-struct Seat {
+struct LaneRecord {
     /// The lane's index.
     index: usize,
     peer: SocketAddr,
     dialled: bool,
     since: Micros,
     /// How long nothing has been acknowledged.
-    silence: Silence,
+    blackhole: Blackhole,
     /// The host has reported that nobody listens at one of its ports (ICMP).
     denied: bool,
     /// Set while it carries data before it is known whether UDP suits the path.
-    trial: Option<Trial>,
+    provisional: Option<Provisional>,
     /// Why it has ended, if that is known better than from the stream itself.
     verdict: Option<Verdict>,
     /// The stream's counters at the last look.
@@ -113,7 +113,7 @@ pub(crate) struct Udp {
     socket: PacketSocket,
     port: Port,
     epoch: Instant,
-    seats: HashMap<StreamId, Seat>,
+    lanes: HashMap<StreamId, LaneRecord>,
     /// Incoming streams that are no lanes yet.
     accepted: Vec<(StreamId, SocketAddr)>,
     /// Streams that were lanes and still have something to deliver.
@@ -123,7 +123,7 @@ pub(crate) struct Udp {
     /// The packets in `packets` that the socket had no room for: to whom, and until when they wait.
     waiting: Option<(Transmit, Micros)>,
     packets: Vec<u8>,
-    questions: Questions,
+    tcp_probes: TcpProbes,
     /// When lanes are next looked at.
     watch_at: Micros,
     /// Where nobody listened, and when.
@@ -141,11 +141,11 @@ pub(crate) struct Udp {
     /// For each entry of it, what enforces it on the streams.
     caps: HashMap<usize, Cap>,
     /// Plain lanes need no warning.
-    plain_is_fine: bool,
+    plain_allowed: bool,
     /// Time spent with packets since the last look. Microseconds.
     busy_us: Micros,
     /// For each host with bulk data, whether the processor is the limit; `None` if the settings leave no choice.
-    burdens: Option<HashMap<IpAddr, Burden>>,
+    cpu_fallbacks: Option<HashMap<IpAddr, CpuFallback>>,
     /// Lanes, by index, that rest from now on or carry bulk data again.
     rested: Vec<(usize, bool)>,
 }
@@ -161,20 +161,20 @@ impl Udp {
         config.sessions_only = settings.tls == TlsMode::Required;
         config.stream.keepalive_us = KEEPALIVE_US;
         config.stream.patience_us =
-            (patience.as_micros() as Micros).clamp(PATIENCE_LEAST_US, config.stream.patience_us);
+            (patience.as_micros() as Micros).clamp(MIN_PATIENCE_US, config.stream.patience_us);
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Self {
             socket,
             port: Port::new(config, key),
             epoch: Instant::now(),
-            seats: HashMap::new(),
+            lanes: HashMap::new(),
             accepted: Vec::new(),
             leaving: Vec::new(),
             news: VecDeque::new(),
             waiting: None,
             packets: Vec::new(),
-            questions: Questions::default(),
+            tcp_probes: TcpProbes::default(),
             watch_at: 0,
             refused: HashMap::new(),
             known: HashMap::new(),
@@ -183,9 +183,9 @@ impl Udp {
             chosen: Vec::new(),
             limits: settings.rate_limit.clone(),
             caps: HashMap::new(),
-            plain_is_fine: false,
+            plain_allowed: false,
             busy_us: 0,
-            burdens: (settings.transport == Transport::Auto).then(HashMap::new),
+            cpu_fallbacks: (settings.transport == Transport::Auto).then(HashMap::new),
             rested: Vec::new(),
         })
     }
@@ -197,8 +197,8 @@ impl Udp {
     }
 
     /// Allows plain lanes without a warning.
-    pub(super) fn let_plain(&mut self) {
-        self.plain_is_fine = true;
+    pub(super) fn allow_plain(&mut self) {
+        self.plain_allowed = true;
     }
 
     /// What carries packets, for people.
@@ -276,14 +276,17 @@ impl Udp {
 
     /// Whether UDP lanes to this host leave bulk data to TCP, although UDP gets through.
     pub(super) fn rests(&self, host: IpAddr) -> bool {
-        self.burdens.as_ref().and_then(|burdens| burdens.get(&host)).is_some_and(Burden::is_by_tcp)
+        self.cpu_fallbacks
+            .as_ref()
+            .and_then(|cpu_fallbacks| cpu_fallbacks.get(&host))
+            .is_some_and(CpuFallback::is_by_tcp)
     }
 
     /// Takes in a look at a TCP lane to this host: the bytes that have arrived since the last one. `idled` says
     /// that the lane
     /// did not always have something to send.
-    pub(super) fn hear_bulk_by_tcp(&mut self, host: IpAddr, arrived: u64, idled: bool) {
-        self.reconsider(host, |burden, now| burden.hear_tcp(now, arrived, idled));
+    pub(super) fn on_tcp_bulk(&mut self, host: IpAddr, arrived: u64, idled: bool) {
+        self.reconsider(host, |fallback, now| fallback.on_tcp(now, arrived, idled));
     }
 
     /// Tells the rate of the path to this host by TCP (bytes/s) and its shortest round trip, for new streams.
@@ -292,14 +295,18 @@ impl Udp {
     }
 
     /// The path to this host was found to lose packets by itself.
-    pub(super) fn hear_lossy(&mut self, host: IpAddr) {
-        self.reconsider(host, Burden::hear_lossy);
+    pub(super) fn on_lossy_path(&mut self, host: IpAddr) {
+        self.reconsider(host, CpuFallback::on_lossy_path);
     }
 
-    fn reconsider(&mut self, host: IpAddr, hear: impl FnOnce(&mut Burden, Micros) -> Option<Change>) {
+    fn reconsider(
+        &mut self,
+        host: IpAddr,
+        on_tcp_answer: impl FnOnce(&mut CpuFallback, Micros) -> Option<Change>,
+    ) {
         let now = self.now();
-        let burden = self.burdens.as_mut().and_then(|burdens| burdens.get_mut(&host));
-        if let Some(change) = burden.and_then(|burden| hear(burden, now)) {
+        let fallback = self.cpu_fallbacks.as_mut().and_then(|cpu_fallbacks| cpu_fallbacks.get_mut(&host));
+        if let Some(change) = fallback.and_then(|fallback| on_tcp_answer(fallback, now)) {
             self.change(host, &change);
         }
     }
@@ -308,8 +315,8 @@ impl Udp {
     fn change(&mut self, host: IpAddr, change: &Change) {
         let rests = matches!(change, Change::Tcp { .. });
         self.learn(host, if rests { Known::Tcp } else { Known::Udp }, format_args!("{change}"));
-        let seats = self.seats.values().filter(|seat| seat.peer.ip() == host);
-        self.rested.extend(seats.map(|seat| (seat.index, rests)));
+        let lanes = self.lanes.values().filter(|lane_record| lane_record.peer.ip() == host);
+        self.rested.extend(lanes.map(|lane_record| (lane_record.index, rests)));
     }
 
     /// Lanes, by index, that rest from now on or carry bulk data again.
@@ -320,17 +327,18 @@ impl Udp {
     /// Checks whether the processor is the limit of lanes.
     fn account(&mut self, now: Micros) {
         let busy_us = std::mem::take(&mut self.busy_us);
-        let Some(burdens) = &mut self.burdens else { return };
+        let Some(cpu_fallbacks) = &mut self.cpu_fallbacks else { return };
         let mut hosts = HashMap::new();
-        for (stream, seat) in &mut self.seats {
+        for (stream, lane_record) in &mut self.lanes {
             let Some(known) = self.port.stream(*stream) else { continue };
             let status = known.status();
-            let before = std::mem::replace(&mut seat.accounted, status.counters);
+            let before = std::mem::replace(&mut lane_record.accounted, status.counters);
             // Packets that the peer's host dropped were not lost on the path.
             let lost = |counters: &Counters| {
                 counters.packets_lost.saturating_sub(counters.packets_late + counters.packets_refused)
             };
-            let host = hosts.entry(seat.peer.ip()).or_insert((0, 0, Work { busy_us, ..Work::default() }));
+            let host =
+                hosts.entry(lane_record.peer.ip()).or_insert((0, 0, Work { busy_us, ..Work::default() }));
             host.0 = status.rtt_least_us.unwrap_or(0).max(host.0);
             host.1 = status.payload.max(host.1);
             host.2.bytes += status.counters.bytes_fresh - before.bytes_fresh;
@@ -341,10 +349,10 @@ impl Udp {
         }
         let mut changes = Vec::new();
         for (host, (rtt_us, packet, work)) in hosts {
-            if burdens.len() >= KNOWN_MAX && !burdens.contains_key(&host) {
+            if cpu_fallbacks.len() >= KNOWN_MAX && !cpu_fallbacks.contains_key(&host) {
                 continue;
             }
-            let change = burdens.entry(host).or_default().look(now, rtt_us, packet, work);
+            let change = cpu_fallbacks.entry(host).or_default().look(now, rtt_us, packet, work);
             changes.extend(change.map(|change| (host, change)));
         }
         changes.iter().for_each(|(host, change)| self.change(*host, change));
@@ -370,12 +378,18 @@ impl Udp {
     /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long`, or if
     /// nothing gets
     /// through while TCP does. A packet train of `train` bytes behind its first data measures the path.
-    pub(super) fn try_out(&mut self, to: SocketAddr, key: &Key, long: Duration, train: u32) -> UdpLane {
+    pub(super) fn dial_provisionally(
+        &mut self,
+        to: SocketAddr,
+        key: &Key,
+        long: Duration,
+        train: u32,
+    ) -> UdpLane {
         let lane = self.dial(to, key);
         if train > 0 {
             self.port.with(self.now(), lane.stream(), |stream| stream.measure(train));
         }
-        lane.on_trial(long)
+        lane.provisionally(long)
     }
 
     /// Opens a lane within a session.
@@ -413,7 +427,7 @@ impl Udp {
             return;
         }
         let before = std::mem::replace(&mut self.protocols, protocols);
-        let lanes = self.seats.iter().map(|(stream, seat)| (*stream, seat.peer.ip()));
+        let lanes = self.lanes.iter().map(|(stream, lane_record)| (*stream, lane_record.peer.ip()));
         let accepted = self.accepted.iter().map(|(stream, peer)| (*stream, peer.ip()));
         let changed: Vec<_> = lanes
             .chain(accepted)
@@ -428,12 +442,14 @@ impl Udp {
     }
 
     /// This host connects by TCP. The end that dialled a silent lane probes us that way, so this counts as an answer.
-    pub(super) fn hear_tcp(&mut self, host: IpAddr) {
-        for (stream, seat) in
-            self.seats.iter_mut().filter(|(_, seat)| !seat.dialled && seat.peer.ip() == host)
+    pub(super) fn on_tcp_answer(&mut self, host: IpAddr) {
+        for (stream, lane_record) in self
+            .lanes
+            .iter_mut()
+            .filter(|(_, lane_record)| !lane_record.dialled && lane_record.peer.ip() == host)
         {
             let rtt_us = self.port.stream(*stream).and_then(|known| known.status().rtt_us);
-            seat.silence.hear_tcp(rtt_us.unwrap_or(0));
+            lane_record.blackhole.on_tcp_answer(rtt_us.unwrap_or(0));
         }
     }
 
@@ -465,23 +481,23 @@ impl Udp {
     }
 
     /// Makes a stream the lane of this index: events of the stream are events of that lane.
-    fn seat(
+    fn attach_lane(
         &mut self,
         stream: StreamId,
         peer: SocketAddr,
         dialled: bool,
-        trial: Option<Duration>,
+        provisional: Option<Duration>,
         index: usize,
     ) {
         let now = self.now();
-        self.seats.entry(stream).or_insert_with(|| Seat {
+        self.lanes.entry(stream).or_insert_with(|| LaneRecord {
             index,
             peer,
             dialled,
             since: now,
-            silence: Silence::default(),
+            blackhole: Blackhole::default(),
             denied: false,
-            trial: trial.map(|long| Trial::new(now, long)),
+            provisional: provisional.map(|long| Provisional::new(now, long)),
             verdict: None,
             accounted: Counters::default(),
         });
@@ -490,11 +506,11 @@ impl Udp {
     /// Ends the lane of a stream. What was written to it is still delivered.
     fn leave(&mut self, stream: StreamId) {
         let now = self.now();
-        if let Some(seat) = self.seats.remove(&stream) {
+        if let Some(lane_record) = self.lanes.remove(&stream) {
             if let Some(known) = self.port.stream(stream) {
-                debug_log!("a lane by {} with {} ends: {:?}", self.name(), seat.peer, known.status());
+                debug_log!("a lane by {} with {} ends: {:?}", self.name(), lane_record.peer, known.status());
             }
-            if seat.verdict.is_some() {
+            if lane_record.verdict.is_some() {
                 self.port.with(now, stream, Stream::abort);
             }
         }
@@ -506,7 +522,7 @@ impl Udp {
     }
 
     fn verdict(&self, stream: StreamId) -> Option<io::Error> {
-        match self.seats.get(&stream)?.verdict? {
+        match self.lanes.get(&stream)?.verdict? {
             Verdict::Refused => Some(io::ErrorKind::ConnectionRefused.into()),
             Verdict::NoAnswer => Some(io::Error::other(self.advice())),
             Verdict::Near => Some(io::Error::other(Outdone)),
@@ -515,7 +531,7 @@ impl Udp {
 
     /// Whether there is nothing to do until a new stream is opened.
     pub(super) fn is_idle(&self) -> bool {
-        self.port.is_empty() && self.questions.is_empty() && !self.stirred
+        self.port.is_empty() && self.tcp_probes.is_empty() && !self.stirred
     }
 
     /// The socket is readable.
@@ -539,7 +555,7 @@ impl Udp {
     /// Whether data was written that has not been sent once.
     pub(super) fn has_unsent(&self) -> bool {
         let mut streams =
-            self.seats.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
+            self.lanes.keys().chain(&self.leaving).filter_map(|stream| self.port.stream(*stream));
         self.waiting.is_some()
             || streams.any(|stream| stream.failure().is_none() && stream.status().unsent > 0)
     }
@@ -588,19 +604,19 @@ impl Udp {
             match came {
                 Ok(true) => {}
                 Ok(false) => return read > 0,
-                Err(_) => self.hear_refusals(),
+                Err(_) => self.on_refusals(),
             }
         }
         true
     }
 
     /// A host reported that nobody listens at one of its ports (ICMP). Probes the ports of our lanes there.
-    fn hear_refusals(&mut self) {
-        let (seats, questions) = (&mut self.seats, &mut self.questions);
+    fn on_refusals(&mut self) {
+        let (lanes, tcp_probes) = (&mut self.lanes, &mut self.tcp_probes);
         self.socket.refusals(|host| {
-            for seat in seats.values_mut().filter(|seat| seat.peer.ip() == host) {
-                seat.denied = true;
-                questions.ask(seat.peer);
+            for lane_record in lanes.values_mut().filter(|lane_record| lane_record.peer.ip() == host) {
+                lane_record.denied = true;
+                tcp_probes.ask(lane_record.peer);
             }
         });
         self.watch_at = 0;
@@ -644,7 +660,7 @@ impl Udp {
                     self.packets.drain(..bytes);
                     self.waiting = Some((transmit, now + BLOCKED_US));
                 }
-                Sent::Dropped => self.hear_refusals(),
+                Sent::Dropped => self.on_refusals(),
             }
         }
         true
@@ -664,8 +680,8 @@ impl Udp {
             if matches!(event, Event::Opened(_)) {
                 self.judge(stream);
             }
-            if let Some(seat) = self.seats.get(&stream) {
-                self.news.push_back(Ready { key: seat.index as u64, readable, writable });
+            if let Some(lane_record) = self.lanes.get(&stream) {
+                self.news.push_back(Ready { key: lane_record.index as u64, readable, writable });
             }
         }
     }
@@ -673,26 +689,31 @@ impl Udp {
     /// Decides on a lane that carries data before it is known whether UDP suits the path.
     fn judge(&mut self, stream: StreamId) {
         let now = self.now();
-        let Some(seat) = self.seats.get_mut(&stream) else { return };
-        let (Some(trial), Some(known)) = (&mut seat.trial, self.port.stream(stream)) else { return };
-        // Use the measured round trip: the smoothed one may begin with a remembered value.
-        let (found, long_ms) = (trial.look(now, known.status().rtt_least_us), trial.long_ms());
-        let (peer, host) = (seat.peer, seat.peer.ip());
-        let verdict = match found {
-            Found::NotYet => return,
-            Found::Doubt => return self.questions.ask(peer),
-            Found::Far => None,
-            Found::Near => Some(Verdict::Near),
-            Found::Blocked => Some(Verdict::NoAnswer),
+        let Some(lane_record) = self.lanes.get_mut(&stream) else { return };
+        let (Some(provisional), Some(known)) = (&mut lane_record.provisional, self.port.stream(stream))
+        else {
+            return;
         };
-        seat.trial = None;
+        // Use the measured round trip: the smoothed one may begin with a remembered value.
+        let (found, long_ms) = (provisional.look(now, known.status().rtt_least_us), provisional.long_ms());
+        let (peer, host) = (lane_record.peer, lane_record.peer.ip());
+        let verdict = match found {
+            Outlook::NotYet => return,
+            Outlook::Doubt => return self.tcp_probes.ask(peer),
+            Outlook::Far => None,
+            Outlook::Near => Some(Verdict::Near),
+            Outlook::Blocked => Some(Verdict::NoAnswer),
+        };
+        lane_record.provisional = None;
         if verdict.is_some() {
-            seat.verdict = seat.verdict.or(verdict);
-            self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
+            lane_record.verdict = lane_record.verdict.or(verdict);
+            self.news.push_back(Ready { key: lane_record.index as u64, readable: true, writable: false });
         }
         match found {
-            Found::Near => self.learn(host, Known::Tcp, format_args!("the round trip is below {long_ms} ms")),
-            Found::Far => {
+            Outlook::Near => {
+                self.learn(host, Known::Tcp, format_args!("the round trip is below {long_ms} ms"))
+            }
+            Outlook::Far => {
                 self.learn(host, Known::Udp, format_args!("the round trip is {long_ms} ms or more"))
             }
             _ => self.learn(host, Known::Blocked, format_args!("{}", self.advice())),
@@ -702,52 +723,52 @@ impl Udp {
     /// Looks for silent lanes, and for answers to TCP probes.
     fn watch(&mut self, now: Micros) {
         let (mut answers, mut silent) = (Vec::new(), Vec::new());
-        self.questions.look(|at, listens| answers.push((at, listens)));
-        for (stream, seat) in &mut self.seats {
+        self.tcp_probes.look(|at, listens| answers.push((at, listens)));
+        for (stream, lane_record) in &mut self.lanes {
             let Some(known) = self.port.stream(*stream) else { continue };
             let counters = known.status().counters;
             let rtt_us = known.status().rtt_us.unwrap_or(0);
-            seat.silence.look(now, counters.answers, counters.silences);
+            lane_record.blackhole.look(now, counters.answers, counters.silences);
             if let (Some(rtt_us), false) =
-                (known.status().rtt_least_us, known.is_sealed() || self.plain_is_fine)
+                (known.status().rtt_least_us, known.is_sealed() || self.plain_allowed)
             {
-                plain::tell(seat.peer.ip(), rtt_us);
+                unencrypted::warn(lane_record.peer.ip(), rtt_us);
             }
-            let answer = answers.iter().find(|(at, _)| *at == seat.peer).map(|(_, listens)| *listens);
+            let answer = answers.iter().find(|(at, _)| *at == lane_record.peer).map(|(_, listens)| *listens);
             if answer == Some(true) {
-                seat.trial.iter_mut().for_each(|trial| trial.hear(now));
-                seat.silence.hear_tcp(rtt_us);
+                lane_record.provisional.iter_mut().for_each(|provisional| provisional.on_tcp_answer(now));
+                lane_record.blackhole.on_tcp_answer(rtt_us);
             }
-            let overdue = answer.is_some() && seat.denied || now >= seat.since + NO_ANSWER_US;
+            let overdue = answer.is_some() && lane_record.denied || now >= lane_record.since + NO_ANSWER_US;
             // A peer that dialled us may not listen at the address that we see, so a refusal there says nothing.
-            let verdict = if answer == Some(false) && (seat.dialled || seat.denied) {
+            let verdict = if answer == Some(false) && (lane_record.dialled || lane_record.denied) {
                 Some(Verdict::Refused)
-            } else if seat.dialled && !known.is_open() && overdue
-                || known.is_open() && seat.silence.is_blocked(rtt_us, seat.dialled)
+            } else if lane_record.dialled && !known.is_open() && overdue
+                || known.is_open() && lane_record.blackhole.is_blocked(rtt_us, lane_record.dialled)
             {
                 Some(Verdict::NoAnswer)
             } else {
-                if seat.silence.asks(rtt_us) {
-                    self.questions.ask(seat.peer);
+                if lane_record.blackhole.asks(rtt_us) {
+                    self.tcp_probes.ask(lane_record.peer);
                 }
                 None
             };
-            if verdict.is_some() && seat.verdict.is_none() {
-                seat.verdict = verdict;
-                self.news.push_back(Ready { key: seat.index as u64, readable: true, writable: false });
+            if verdict.is_some() && lane_record.verdict.is_none() {
+                lane_record.verdict = verdict;
+                self.news.push_back(Ready { key: lane_record.index as u64, readable: true, writable: false });
             }
             if verdict == Some(Verdict::Refused) {
                 self.refused.retain(|_, since| now < *since + REFUSED_US);
                 if self.refused.len() < KNOWN_MAX {
-                    self.refused.insert(seat.peer, now);
+                    self.refused.insert(lane_record.peer, now);
                 }
             }
             if verdict == Some(Verdict::NoAnswer) {
-                let host = Some(seat.peer.ip()).filter(|host| !is_frames_only(*host));
-                silent.extend(host.map(|host| (host, known.is_open().then_some(seat.silence.ms()))));
+                let host = Some(lane_record.peer.ip()).filter(|host| !is_frames_only(*host));
+                silent.extend(host.map(|host| (host, known.is_open().then_some(lane_record.blackhole.ms()))));
             }
         }
-        let tried = self.seats.iter().filter(|(_, seat)| seat.trial.is_some());
+        let tried = self.lanes.iter().filter(|(_, lane_record)| lane_record.provisional.is_some());
         tried
             .map(|(stream, _)| *stream)
             .collect::<Vec<_>>()
@@ -767,7 +788,7 @@ impl Udp {
             }
         }
         self.account(now);
-        self.watch_at = now + if self.questions.is_empty() { WATCH_US } else { LOOK_US };
+        self.watch_at = now + if self.tcp_probes.is_empty() { WATCH_US } else { LOOK_US };
     }
 
     /// When [`Udp::turn`] is needed even if nothing comes.
@@ -781,7 +802,7 @@ impl Udp {
             None => self.port.poll_timeout(),
         };
         // A lane that waits for an answer has timeouts of its own, at which it is looked at, too.
-        let watch = (!self.questions.is_empty()).then_some(self.watch_at);
+        let watch = (!self.tcp_probes.is_empty()).then_some(self.watch_at);
         let at = sends.into_iter().chain(watch).min()?;
         Some(Duration::from_micros(at.saturating_sub(self.now())))
     }

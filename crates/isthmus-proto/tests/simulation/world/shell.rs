@@ -1,6 +1,8 @@
 //! What the shell around an engine does: it writes, reads, and keeps the time.
 
-use isthmus_proto::{Action, FAST_PATH_FRAME_MAX, LaneLoss, Memory, PeerFault, Place, Segment, SendRequest};
+use isthmus_proto::{
+    Action, BufferRef, FAST_PATH_FRAME_MAX, LaneLoss, Memory, PeerFault, Segment, SendRequest,
+};
 use isthmus_wire::Frame;
 use isthmus_wire::frame::Message;
 
@@ -116,7 +118,13 @@ impl World {
     }
 
     /// Sends a message the short way, if it may go so and its lane takes all of it now.
-    pub(crate) fn send_short(&mut self, node: usize, request: &SendRequest, place: Place, len: u64) -> bool {
+    pub(crate) fn send_short(
+        &mut self,
+        node: usize,
+        request: &SendRequest,
+        place: BufferRef,
+        len: u64,
+    ) -> bool {
         let short = self.nodes[node].engine.fast_path_lane(request, len).filter(|_| self.shorts);
         let Some((lane, message)) = short else { return false };
         let Some(&(wire, side)) = self.nodes[node].lanes.get(&lane.0) else { return false };

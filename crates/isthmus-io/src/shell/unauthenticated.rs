@@ -1,6 +1,6 @@
 //! Connections before authentication ("strangers"): how many there may be, and what happens beyond that.
 //!
-//! Strangers cannot lock anybody out. When [`STRANGERS_MAX`] connections wait for a greeting, a new one replaces the
+//! Strangers cannot lock anybody out. When [`MAX_UNAUTHENTICATED`] connections wait for a greeting, a new one replaces the
 //! oldest of the address that has the most. So a crowd from one host displaces itself. When the process has no
 //! descriptors left, the endpoint closes strangers, ignores its listeners for [`PAUSE`], and tries again. The listeners
 //! stay readable all that time, and watching them would keep the processor busy.
@@ -19,7 +19,7 @@ use crate::log::warn_sparingly;
 
 /// Most unauthenticated connections of an endpoint. Count. An honest peer authenticates a round trip after it
 /// connected.
-pub(super) const STRANGERS_MAX: usize = 1024;
+pub(super) const MAX_UNAUTHENTICATED: usize = 1024;
 /// Pause of the listeners after the system had no descriptor or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Most strangers that are closed at once then, the oldest first. Count.
@@ -29,7 +29,7 @@ const SILENT: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct Unauthenticated {
     /// Incoming lanes, the oldest first: index, time and host. Lanes that are authenticated or have ended since are
     /// removed
     /// when they get to the front.
@@ -55,42 +55,43 @@ fn is_of_one(error: &io::Error) -> bool {
 }
 
 /// Whether the lane that came in at `since` is unauthenticated. A later lane may have its index by now.
-fn is_stranger(lanes: &[Option<Lane>], index: usize, since: Instant) -> bool {
+fn is_unauthenticated(lanes: &[Option<Lane>], index: usize, since: Instant) -> bool {
     let lane = lanes.get(index).and_then(Option::as_ref);
     lane.is_some_and(|lane| lane.is_ungreeted() && lane.since <= since)
 }
 
 impl Shell {
     /// Enters a lane that came in.
-    pub(super) fn note_stranger(&mut self, index: usize) {
+    pub(super) fn enter_unauthenticated(&mut self, index: usize) {
         self.forget_known();
         let host = self.lanes[index].as_ref().and_then(|lane| lane.carrier.host());
-        self.strangers.arrivals.push_back((index, Instant::now(), host));
+        self.unauthenticated.arrivals.push_back((index, Instant::now(), host));
     }
 
     /// Makes room for one more stranger.
-    pub(super) fn make_room_for_stranger(&mut self, core: &Mutex<Core>) {
-        if self.ungreeted >= STRANGERS_MAX {
+    pub(super) fn make_room_for_unauthenticated(&mut self, core: &Mutex<Core>) {
+        if self.ungreeted >= MAX_UNAUTHENTICATED {
             warn_sparingly!(
-                "{STRANGERS_MAX} connections have not said who they are; the oldest is closed for a new one"
+                "{MAX_UNAUTHENTICATED} connections have not said who they are; the oldest is closed for a new one"
             );
-            self.close_a_stranger(Duration::ZERO, core);
+            self.close_an_unauthenticated(Duration::ZERO, core);
         }
     }
 
     /// Closes the oldest stranger of the address that has the most, if it connected at least `silent` ago. False if
     /// there is
     /// none.
-    fn close_a_stranger(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
-        let Self { strangers, lanes, .. } = self;
-        strangers.arrivals.retain(|(index, since, _)| is_stranger(lanes, *index, *since));
+    fn close_an_unauthenticated(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
+        let Self { unauthenticated, lanes, .. } = self;
+        unauthenticated.arrivals.retain(|(index, since, _)| is_unauthenticated(lanes, *index, *since));
         let mut counts = HashMap::<Option<IpAddr>, usize>::new();
-        for (_, _, host) in &strangers.arrivals {
+        for (_, _, host) in &unauthenticated.arrivals {
             *counts.entry(*host).or_default() += 1;
         }
         let most = counts.values().copied().max();
-        let first = strangers.arrivals.iter().position(|(_, _, host)| counts.get(host).copied() == most);
-        let Some((index, since, _)) = first.map(|at| strangers.arrivals[at]) else { return false };
+        let first =
+            unauthenticated.arrivals.iter().position(|(_, _, host)| counts.get(host).copied() == most);
+        let Some((index, since, _)) = first.map(|at| unauthenticated.arrivals[at]) else { return false };
         if since.elapsed() < silent {
             return false;
         }
@@ -100,11 +101,11 @@ impl Shell {
 
     /// Removes lanes that are no longer strangers from the front.
     fn forget_known(&mut self) {
-        while let Some((index, since, _)) = self.strangers.arrivals.front() {
-            if is_stranger(&self.lanes, *index, *since) {
+        while let Some((index, since, _)) = self.unauthenticated.arrivals.front() {
+            if is_unauthenticated(&self.lanes, *index, *since) {
                 return;
             }
-            self.strangers.arrivals.pop_front();
+            self.unauthenticated.arrivals.pop_front();
         }
     }
 
@@ -113,7 +114,7 @@ impl Shell {
         if is_of_one(error) {
             return true;
         }
-        let closed = (0..CLOSED_AT_ONCE).take_while(|_| self.close_a_stranger(SILENT, core)).count();
+        let closed = (0..CLOSED_AT_ONCE).take_while(|_| self.close_an_unauthenticated(SILENT, core)).count();
         warn_sparingly!(
             "cannot accept a lane: {error}; raise the limit of open files if it is that (ulimit -n). Tried again every \
              {} ms; {closed} connections that had not said who they are were closed",
@@ -122,13 +123,13 @@ impl Shell {
         for listener in &self.listeners {
             let _ = self.poller.remove(listener);
         }
-        self.strangers.paused_until = Some(Instant::now() + PAUSE);
+        self.unauthenticated.paused_until = Some(Instant::now() + PAUSE);
         false
     }
 
     /// When the listeners are watched again, if they are ignored now.
     pub(super) fn accepts_again_in(&self) -> Option<Duration> {
-        self.strangers.paused_until.map(|until| until.saturating_duration_since(Instant::now()))
+        self.unauthenticated.paused_until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Watches the listeners again once their pause is over.
@@ -136,11 +137,11 @@ impl Shell {
         if self.accepts_again_in() != Some(Duration::ZERO) {
             return;
         }
-        self.strangers.paused_until = None;
+        self.unauthenticated.paused_until = None;
         for listener in &self.listeners {
             if self.poller.add(listener, LISTENER, false).is_err() {
                 // Try again after another pause.
-                self.strangers.paused_until = Some(Instant::now() + PAUSE);
+                self.unauthenticated.paused_until = Some(Instant::now() + PAUSE);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 /// The shared buffers of encrypted lanes. A lane has one only while it reads or writes.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct SharedBuffers {
     /// A read buffer, while no lane has it.
     spare: Vec<u8>,
     /// An empty write buffer, while no lane has it.
@@ -11,7 +11,7 @@ pub(super) struct Held {
     lanes: Vec<usize>,
 }
 
-impl Held {
+impl SharedBuffers {
     /// A read buffer of `len` bytes.
     pub(super) fn lend(&mut self, len: usize) -> Vec<u8> {
         let mut room = std::mem::take(&mut self.spare);
@@ -40,12 +40,12 @@ impl Held {
     }
 
     /// Makes this lane be read in the next pass, although its connection may not be readable.
-    pub(super) fn note(&mut self, lane: usize) {
+    pub(super) fn must_read(&mut self, lane: usize) {
         self.lanes.push(lane);
     }
 
     /// The lanes that must be read although their connections may not be readable.
-    pub(super) fn take(&mut self) -> std::vec::Drain<'_, usize> {
+    pub(super) fn take_readable(&mut self) -> std::vec::Drain<'_, usize> {
         self.lanes.drain(..)
     }
 

@@ -33,7 +33,7 @@ const FREE: f64 = 1.3;
 
 /// The TCP lanes of this endpoint, as the ledger knows them.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+pub(super) struct PathSharing {
     own: IpAddr,
     ledger: Option<Ledger>,
     hosts: HashMap<IpAddr, Bulk>,
@@ -41,7 +41,7 @@ pub(super) struct Neighbours {
 
 /// A look at a busy lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct PathLook {
     /// The round trip now. Microseconds.
     pub(super) rtt_us: u64,
     /// The shortest round trip. Microseconds.
@@ -54,7 +54,7 @@ pub(super) struct Seen {
 
 /// The lane's part of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Part {
+pub(super) struct PathPart {
     /// How many endpoints, including this one, send bulk data on the path.
     pub(super) endpoints: u32,
     /// What this lane may send. Bytes/s.
@@ -83,23 +83,23 @@ struct Bulk {
     best_until: Option<Instant>,
     /// What all may send, as a multiple of that; `None` while they are not paced.
     hold: Option<f64>,
-    part: Part,
+    part: PathPart,
 }
 
-impl Neighbours {
+impl PathSharing {
     /// `own` is this endpoint's address. Without a ledger, each endpoint counts as alone.
     pub(super) fn new(own: IpAddr, ledger: Option<Ledger>) -> Self {
         Self { own, ledger, hosts: HashMap::new() }
     }
 
     /// Takes in a look at a lane to `host`; returns the lane's part of the path.
-    pub(super) fn hear(&mut self, host: IpAddr, seen: Seen) -> Part {
-        if seen.rtt_us < NEAR_US {
-            return Part { endpoints: 1, pace: None };
+    pub(super) fn on_look(&mut self, host: IpAddr, look: PathLook) -> PathPart {
+        if look.rtt_us < NEAR_US {
+            return PathPart { endpoints: 1, pace: None };
         }
         let (own, ledger) = (self.own, self.ledger.as_ref());
         let bulk = self.hosts.entry(host).or_insert_with(|| Bulk::new(ledger, own, host));
-        bulk.note(seen);
+        bulk.note(look);
         let now = Instant::now();
         let took = bulk.since.map(|since| now.saturating_duration_since(since));
         if took.is_none_or(|took| took.as_millis() >= u128::from(LOOK_MS)) {
@@ -126,15 +126,15 @@ impl Bulk {
             best: 0.0,
             best_until: None,
             hold: None,
-            part: Part { endpoints: 1, pace: None },
+            part: PathPart { endpoints: 1, pace: None },
         }
     }
 
-    fn note(&mut self, seen: Seen) {
-        self.least_rtt_us = self.least_rtt_us.min(seen.least_rtt_us.max(1));
-        let queue = seen.rtt_us > self.least_rtt_us + (self.least_rtt_us / QUEUE_PART).max(QUEUE_US);
-        self.acked += seen.acked;
-        self.in_flight += seen.in_flight;
+    fn note(&mut self, look: PathLook) {
+        self.least_rtt_us = self.least_rtt_us.min(look.least_rtt_us.max(1));
+        let queue = look.rtt_us > self.least_rtt_us + (self.least_rtt_us / QUEUE_PART).max(QUEUE_US);
+        self.acked += look.acked;
+        self.in_flight += look.in_flight;
         self.lanes += 1;
         self.queued += u32::from(queue);
     }
@@ -164,7 +164,7 @@ impl Bulk {
         let lanes = self.lanes.max(self.lanes_before).max(1);
         let each = self.best / f64::from(endpoints) / f64::from(lanes);
         self.part =
-            Part { endpoints, pace: self.hold.map(|hold| (hold * each) as u64).filter(|pace| *pace > 0) };
+            PathPart { endpoints, pace: self.hold.map(|hold| (hold * each) as u64).filter(|pace| *pace > 0) };
         self.since = Some(now);
         self.lanes_before = self.lanes;
         (self.acked, self.in_flight, self.lanes, self.queued) = (0, 0, 0, 0);
@@ -178,13 +178,13 @@ mod tests {
     const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 8, 7));
     const RTT_US: u64 = 100_000;
 
-    fn seen(rtt_us: u64) -> Seen {
-        Seen { rtt_us, least_rtt_us: RTT_US, acked: 1 << 20, in_flight: 1 << 20 }
+    fn look(rtt_us: u64) -> PathLook {
+        PathLook { rtt_us, least_rtt_us: RTT_US, acked: 1 << 20, in_flight: 1 << 20 }
     }
 
     /// A period with a rate of `all` bytes/s by `endpoints` endpoints; this one has four lanes.
-    fn time(bulk: &mut Bulk, at: Instant, rtt_us: u64, endpoints: u32, all: f64) -> Part {
-        (0..4).for_each(|_| bulk.note(seen(rtt_us)));
+    fn time(bulk: &mut Bulk, at: Instant, rtt_us: u64, endpoints: u32, all: f64) -> PathPart {
+        (0..4).for_each(|_| bulk.note(look(rtt_us)));
         bulk.conclude(at, endpoints, all);
         bulk.part
     }
@@ -192,11 +192,11 @@ mod tests {
     #[test]
     fn lanes_are_held_to_their_part_from_the_first_queue_on_and_let_go_without_one() {
         let (mut bulk, at) = (Bulk::new(None, HOST, HOST), Instant::now());
-        assert_eq!(time(&mut bulk, at, RTT_US, 2, 80e6), Part { endpoints: 2, pace: None });
+        assert_eq!(time(&mut bulk, at, RTT_US, 2, 80e6), PathPart { endpoints: 2, pace: None });
         // What arrived best counts: this was before.
         time(&mut bulk, at, 2 * RTT_US, 2, 120e6);
         let held = time(&mut bulk, at, 2 * RTT_US, 2, 60e6);
-        assert_eq!(held, Part { endpoints: 2, pace: Some(15_000_000) });
+        assert_eq!(held, PathPart { endpoints: 2, pace: Some(15_000_000) });
         let looser = time(&mut bulk, at, RTT_US, 2, 100e6).pace.expect("it is still held");
         assert!((15_000_001..18_000_000).contains(&looser), "{looser}");
         let free = (0..100).map(|_| time(&mut bulk, at, RTT_US, 2, 100e6).pace).last();
@@ -213,10 +213,10 @@ mod tests {
 
     #[test]
     fn near_hosts_are_not_told_of_and_alone_one_has_all() {
-        let mut neighbours = Neighbours::new(HOST, None);
-        let near = Seen { rtt_us: NEAR_US - 1, least_rtt_us: 100, ..seen(0) };
-        assert_eq!(neighbours.hear(HOST, near), Part { endpoints: 1, pace: None });
-        assert!(neighbours.hosts.is_empty());
-        assert_eq!(neighbours.hear(HOST, seen(RTT_US)).endpoints, 1);
+        let mut sharing = PathSharing::new(HOST, None);
+        let near = PathLook { rtt_us: NEAR_US - 1, least_rtt_us: 100, ..look(0) };
+        assert_eq!(sharing.on_look(HOST, near), PathPart { endpoints: 1, pace: None });
+        assert!(sharing.hosts.is_empty());
+        assert_eq!(sharing.on_look(HOST, look(RTT_US)).endpoints, 1);
     }
 }

@@ -31,7 +31,7 @@ impl Process {
     }
 
     /// Whether its memory can be read.
-    pub(super) fn is_within_reach(&self) -> bool {
+    pub(super) fn is_accessible(&self) -> bool {
         let mut own = 0u64;
         let piece = [libc::iovec { iov_base: (&raw mut own).cast(), iov_len: 8 }];
         // SAFETY: the piece is `own`.
@@ -61,7 +61,7 @@ impl Process {
 
     /// Reads or writes `len` bytes from `address` on, to or from `pieces` from their byte `skip` on. The caller has
     /// recently
-    /// checked that it is still that process ([`Process::is_within_reach`]).
+    /// checked that it is still that process ([`Process::is_accessible`]).
     ///
     /// # Errors
     /// The system's, or that not everything was read or written.
@@ -151,11 +151,11 @@ mod tests {
         // SAFETY: the pieces are `a` and `b`.
         let read =
             |who: Process, pieces: &[libc::iovec]| unsafe { who.read(from.as_ptr() as u64, 5, pieces) };
-        if !own.is_within_reach() {
+        if !own.is_accessible() {
             eprintln!("skipped: the system does not permit to read processes' memory");
             return;
         }
-        assert!(!other.is_within_reach());
+        assert!(!other.is_accessible());
         assert!(read(other, &pieces).is_err());
         assert_eq!(read(own, &pieces).ok(), Some(5));
         // SAFETY: as above; nothing can be read at 0.
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_part_of_pieces_goes_to_another_process_and_comes_back() {
         let own = Process::own();
-        if !own.is_within_reach() {
+        if !own.is_accessible() {
             eprintln!("skipped: the system does not permit to read processes' memory");
             return;
         }

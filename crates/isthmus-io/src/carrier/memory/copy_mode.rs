@@ -23,18 +23,18 @@ const WORTH: f64 = 1.15;
 /// Bytes before the other mode is tried again; doubled each time.
 const STAY: u64 = 1 << 30;
 /// The same at most.
-const STAY_MOST: u64 = 16 * STAY;
+const MAX_STAY: u64 = 16 * STAY;
 
 /// How long pieces are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copies {
+pub(super) enum CopyMode {
     /// Both ends copy, at the same time.
     Both,
     /// The reader copies alone.
     Reader,
 }
 
-impl Copies {
+impl CopyMode {
     fn other(self) -> Self {
         match self {
             Self::Both => Self::Reader,
@@ -53,8 +53,8 @@ impl Copies {
 
 /// The reader's measurements.
 #[derive(Debug)]
-pub(super) struct Trial {
-    way: Copies,
+pub(super) struct CopyTrial {
+    mode: CopyMode,
     /// It was chosen, and is not only being tried.
     chosen: bool,
     /// Bytes since it was taken up.
@@ -67,7 +67,7 @@ pub(super) struct Trial {
     busy: Duration,
     /// How often it was measured.
     trials: u32,
-    /// The best result. Bytes/s divided by [`Copies::costs`].
+    /// The best result. Bytes/s divided by [`CopyMode::costs`].
     best: f64,
     /// The last result of the other mode.
     other: Option<f64>,
@@ -75,11 +75,11 @@ pub(super) struct Trial {
     noted: Option<Instant>,
 }
 
-impl Default for Trial {
+impl Default for CopyTrial {
     /// Both copy at first.
     fn default() -> Self {
         Self {
-            way: Copies::Both,
+            mode: CopyMode::Both,
             chosen: false,
             spent: 0,
             stay: STAY,
@@ -93,17 +93,17 @@ impl Default for Trial {
     }
 }
 
-impl Trial {
-    pub(super) fn way(&self) -> Copies {
-        self.way
+impl CopyTrial {
+    pub(super) fn mode(&self) -> CopyMode {
+        self.mode
     }
 
     /// Takes in that `bytes` of a long piece just came in this mode. True if the mode changes.
-    pub(super) fn note(&mut self, way: Copies, bytes: usize) -> bool {
+    pub(super) fn note(&mut self, mode: CopyMode, bytes: usize) -> bool {
         let now = self.is_measuring().then(Instant::now);
         let before = std::mem::replace(&mut self.noted, now);
         let busy = now.zip(before).map(|(now, before)| now - before);
-        self.judge(way, bytes as u64, busy.filter(|busy| *busy < PAUSE + PAUSE_A_BYTE * bytes as u32))
+        self.judge(mode, bytes as u64, busy.filter(|busy| *busy < PAUSE + PAUSE_A_BYTE * bytes as u32))
     }
 
     /// Whether times are being measured.
@@ -111,10 +111,10 @@ impl Trial {
         self.spent >= if self.chosen { self.stay } else { SETTLED }
     }
 
-    /// As [`Trial::note`], with the time that the bytes took, if known.
-    fn judge(&mut self, way: Copies, bytes: u64, busy: Option<Duration>) -> bool {
+    /// As [`CopyTrial::note`], with the time that the bytes took, if known.
+    fn judge(&mut self, mode: CopyMode, bytes: u64, busy: Option<Duration>) -> bool {
         // Pieces that were under way when the mode changed say nothing.
-        if way != self.way {
+        if mode != self.mode {
             return false;
         }
         let measured = busy.filter(|_| self.is_measuring());
@@ -126,7 +126,7 @@ impl Trial {
         if self.bytes < TRIAL {
             return false;
         }
-        let rate = self.bytes as f64 / self.busy.as_secs_f64().max(1e-9) / self.way.costs();
+        let rate = self.bytes as f64 / self.busy.as_secs_f64().max(1e-9) / self.mode.costs();
         (self.bytes, self.busy) = (0, Duration::ZERO);
         (self.trials, self.best) = (self.trials + 1, self.best.max(rate));
         if self.trials < TRIALS {
@@ -141,10 +141,10 @@ impl Trial {
                 (self.chosen, self.stay) = (true, STAY);
                 return false;
             }
-            Some(_) => self.stay = (2 * self.stay).min(STAY_MOST),
+            Some(_) => self.stay = (2 * self.stay).min(MAX_STAY),
             None => {}
         }
-        (self.way, self.chosen, self.other) = (self.way.other(), tried && self.other.is_some(), Some(best));
+        (self.mode, self.chosen, self.other) = (self.mode.other(), tried && self.other.is_some(), Some(best));
         true
     }
 }
@@ -157,19 +157,19 @@ mod tests {
     const KNOWN: u64 = SETTLED + TRIALS as u64 * TRIAL;
 
     /// Sends `total` bytes, in each mode at its own speed (bytes/s); returns how much went in each.
-    fn send(trial: &mut Trial, total: u64, both: f64, reader: f64) -> (u64, u64) {
+    fn send(trial: &mut CopyTrial, total: u64, both: f64, reader: f64) -> (u64, u64) {
         const PIECE: u64 = 64 << 10;
         let (mut by_both, mut by_reader) = (0, 0);
         for _ in 0..total / PIECE {
-            let way = trial.way();
-            let (speed, by) = match way {
-                Copies::Both => (both, &mut by_both),
-                Copies::Reader => (reader, &mut by_reader),
+            let mode = trial.mode();
+            let (speed, by) = match mode {
+                CopyMode::Both => (both, &mut by_both),
+                CopyMode::Reader => (reader, &mut by_reader),
             };
             *by += PIECE;
             let busy = trial.is_measuring().then(|| Duration::from_secs_f64(PIECE as f64 / speed));
-            let before = trial.way();
-            assert_eq!(trial.judge(way, PIECE, busy), trial.way() != before);
+            let before = trial.mode();
+            assert_eq!(trial.judge(mode, PIECE, busy), trial.mode() != before);
         }
         (by_both, by_reader)
     }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn the_quicker_way_is_kept_to_and_the_other_one_tried_less_and_less_often() {
         for (both, reader) in [(7e9, 9e9), (9e9, 7e9), (3e9, 12e9), (7.5e9, 7e9)] {
-            let mut trial = Trial::default();
+            let mut trial = CopyTrial::default();
             let of = |(by_both, by_reader)| {
                 if WORTH * reader > both { (by_reader, by_both) } else { (by_both, by_reader) }
             };
@@ -190,20 +190,20 @@ mod tests {
 
     #[test]
     fn a_host_that_changes_is_followed() {
-        let mut trial = Trial::default();
+        let mut trial = CopyTrial::default();
         send(&mut trial, 40 << 30, 7e9, 2e9);
         let (by_both, by_reader) = send(&mut trial, 40 << 30, 2e9, 7e9);
-        assert!(by_both <= STAY_MOST + 2 * KNOWN && by_reader > by_both, "{by_both} {by_reader}");
+        assert!(by_both <= MAX_STAY + 2 * KNOWN && by_reader > by_both, "{by_both} {by_reader}");
         let (by_both, by_reader) = send(&mut trial, 40 << 30, 9e9, 5e9);
-        assert!(by_reader <= STAY_MOST + 2 * KNOWN && by_both > by_reader, "{by_both} {by_reader}");
+        assert!(by_reader <= MAX_STAY + 2 * KNOWN && by_both > by_reader, "{by_both} {by_reader}");
     }
 
     #[test]
     fn what_comes_by_the_other_way_is_not_counted() {
-        let mut trial = Trial::default();
+        let mut trial = CopyTrial::default();
         for _ in 0..1000 {
-            assert!(!trial.judge(Copies::Reader, TRIAL, Some(Duration::from_secs(1))));
+            assert!(!trial.judge(CopyMode::Reader, TRIAL, Some(Duration::from_secs(1))));
         }
-        assert_eq!((trial.spent, trial.way()), (0, Copies::Both));
+        assert_eq!((trial.spent, trial.mode()), (0, CopyMode::Both));
     }
 }

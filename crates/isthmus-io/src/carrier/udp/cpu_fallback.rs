@@ -18,7 +18,7 @@ use isthmus_udp::Micros;
 /// Length of a period of measurement. Round trips.
 const PERIOD_RTTS: Micros = 20;
 /// Shortest period of measurement. Microseconds.
-const PERIOD_LEAST_US: Micros = 2_000_000;
+const MIN_PERIOD_US: Micros = 2_000_000;
 /// How many periods in a row must show the same before something changes. Count.
 const PERIODS: u32 = 2;
 /// Share of time busy with packets from which on our processor is the limit. The rest of its time goes to the messages.
@@ -28,7 +28,7 @@ const BUSY: f64 = 0.85;
 /// do not wait while other programs run there or while we pace at what it reads.
 const FAR_BUSY: f64 = 0.7;
 /// Below this rate the processor is not the limit. Bytes/s.
-const RATE_LEAST: f64 = 10e6;
+const MIN_RATE: f64 = 10e6;
 /// TCP would do if this many streams of loss-based TCP carried [`AMPLE`] times what UDP does. Count.
 const STREAMS: f64 = 8.0;
 /// See [`STREAMS`].
@@ -38,7 +38,7 @@ const PACKETS: f64 = 1.22;
 /// How long TCP lanes take to get up to speed. Round trips.
 const START_RTTS: Micros = 30;
 /// And at least this long. Microseconds.
-const START_LEAST_US: Micros = 3_000_000;
+const MIN_START_US: Micros = 3_000_000;
 /// How long TCP lanes may take to come up. Microseconds.
 const UP_US: Micros = 10_000_000;
 /// How long TCP is not tried again after it failed. Microseconds; half an hour.
@@ -102,7 +102,7 @@ impl fmt::Display for Change {
 
 /// The measurements for one host. Times are those of the [`Udp`](super::Udp)'s clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Burden {
+pub(super) struct CpuFallback {
     by_tcp: bool,
     rtt_us: Micros,
     /// Nothing is measured before this time.
@@ -119,7 +119,7 @@ pub(super) struct Burden {
     heard: bool,
 }
 
-impl Burden {
+impl CpuFallback {
     pub(super) fn is_by_tcp(&self) -> bool {
         self.by_tcp
     }
@@ -139,7 +139,7 @@ impl Burden {
         let (busy, least) =
             if far { (share(done.far_busy_us), FAR_BUSY) } else { (share(done.busy_us), BUSY) };
         let lost = done.lost as f64 / done.packets.max(1) as f64;
-        if busy < least || rate < RATE_LEAST || rate * AMPLE > tcp_rate(rtt_us, packet, lost) {
+        if busy < least || rate < MIN_RATE || rate * AMPLE > tcp_rate(rtt_us, packet, lost) {
             (self.periods, self.rate) = (0, 0.0);
             return None;
         }
@@ -156,7 +156,7 @@ impl Burden {
     /// Takes in a look at a TCP lane: the bytes that have arrived since the last one. `idled` says that the lane
     /// did not
     /// always have something to send.
-    pub(super) fn hear_tcp(&mut self, now: Micros, arrived: u64, idled: bool) -> Option<Change> {
+    pub(super) fn on_tcp(&mut self, now: Micros, arrived: u64, idled: bool) -> Option<Change> {
         if !self.by_tcp {
             return None;
         }
@@ -173,12 +173,12 @@ impl Burden {
     }
 
     /// The path was found to lose packets by itself.
-    pub(super) fn hear_lossy(&mut self, now: Micros) -> Option<Change> {
+    pub(super) fn on_lossy_path(&mut self, now: Micros) -> Option<Change> {
         self.by_tcp.then(|| self.go_back(now, Change::Lossy))
     }
 
     fn start_us(&self) -> Micros {
-        START_LEAST_US.max(START_RTTS * self.rtt_us)
+        MIN_START_US.max(START_RTTS * self.rtt_us)
     }
 
     fn go_back(&mut self, now: Micros, why: Change) -> Change {
@@ -197,7 +197,7 @@ impl Burden {
         };
         self.work.add(work);
         let took = now.saturating_sub(since);
-        if took < PERIOD_LEAST_US.max(PERIOD_RTTS * self.rtt_us) {
+        if took < MIN_PERIOD_US.max(PERIOD_RTTS * self.rtt_us) {
             return None;
         }
         self.since = Some(now);
@@ -222,7 +222,7 @@ mod tests {
     /// million
     /// are lost.
     fn udp(
-        burden: &mut Burden,
+        fallback: &mut CpuFallback,
         now: &mut Micros,
         us: Micros,
         rate: f64,
@@ -234,7 +234,7 @@ mod tests {
             let bytes = (rate * LOOK_US as f64 / 1e6) as u64;
             let packets = bytes / 8_000;
             let busy_us = (busy * LOOK_US as f64) as Micros;
-            burden.look(
+            fallback.look(
                 *now,
                 RTT_US,
                 8_972,
@@ -244,27 +244,27 @@ mod tests {
     }
 
     /// Looks at four busy TCP lanes that carry `rate` bytes/s together.
-    fn tcp(burden: &mut Burden, now: &mut Micros, us: Micros, rate: f64) -> Option<Change> {
+    fn tcp(fallback: &mut CpuFallback, now: &mut Micros, us: Micros, rate: f64) -> Option<Change> {
         const EVERY_US: Micros = 100_000;
         (0..us / EVERY_US).find_map(|_| {
             *now += EVERY_US;
             let each = (rate / 4.0 * EVERY_US as f64 / 1e6) as u64;
-            (0..4).find_map(|_| burden.hear_tcp(*now, each, false))
+            (0..4).find_map(|_| fallback.on_tcp(*now, each, false))
         })
     }
 
     /// One that has gone over to TCP, where UDP carried 16 Gb/s.
-    fn gone_over() -> (Burden, Micros) {
-        let (mut burden, mut now) = (Burden::default(), 1_000);
-        let change = udp(&mut burden, &mut now, 10_000_000, 16.0 * GBIT, 0.97, 0);
+    fn gone_over() -> (CpuFallback, Micros) {
+        let (mut fallback, mut now) = (CpuFallback::default(), 1_000);
+        let change = udp(&mut fallback, &mut now, 10_000_000, 16.0 * GBIT, 0.97, 0);
         assert_eq!(change, Some(Change::Tcp { busy: 0.97, lost: 0.0, far: false }));
-        (burden, now)
+        (fallback, now)
     }
 
     #[test]
     fn tcp_is_tried_where_the_processor_is_busy_for_seconds_and_nothing_is_lost() {
-        let (burden, now) = gone_over();
-        assert!(burden.is_by_tcp());
+        let (fallback, now) = gone_over();
+        assert!(fallback.is_by_tcp());
         assert!((4_000_000..5_000_000).contains(&now), "in the first seconds nothing changes: {now}");
         let line = Change::Tcp { busy: 0.97, lost: 0.0, far: false }.to_string();
         assert_eq!(line, "the processor is busy with UDP for 97 % of the time, 0.00 % lost");
@@ -272,12 +272,12 @@ mod tests {
 
     #[test]
     fn the_receivers_processor_counts_as_much_as_ones_own() {
-        let (mut burden, mut now) = (Burden::default(), 0);
+        let (mut fallback, mut now) = (CpuFallback::default(), 0);
         let work = |far_busy_us| Work { bytes: 50_000_000, packets: 6_000, far_busy_us, ..Work::default() };
         let mut look = |far_us, count| {
             (0..count).find_map(|_| {
                 now += LOOK_US;
-                burden.look(now, RTT_US, 8_972, work(far_us))
+                fallback.look(now, RTT_US, 8_972, work(far_us))
             })
         };
         assert_eq!(look(LOOK_US / 2, 100), None);
@@ -290,69 +290,69 @@ mod tests {
     #[test]
     fn udp_stays_where_the_path_holds_it_up_or_loses_packets_or_the_program_sends_little() {
         for (rate, busy, lost) in [(16.0, 0.7, 0), (16.0, 0.99, 300), (0.05, 0.99, 0)] {
-            let (mut burden, mut now) = (Burden::default(), 0);
-            let change = udp(&mut burden, &mut now, 60_000_000, rate * GBIT, busy, lost);
+            let (mut fallback, mut now) = (CpuFallback::default(), 0);
+            let change = udp(&mut fallback, &mut now, 60_000_000, rate * GBIT, busy, lost);
             assert_eq!(change, None, "{rate} Gb/s, busy {busy}, {lost} of a million lost");
         }
         // The less there is to carry, the more may be lost.
-        let (mut burden, mut now) = (Burden::default(), 0);
-        assert!(udp(&mut burden, &mut now, 60_000_000, 1.0 * GBIT, 0.99, 10).is_some());
+        let (mut fallback, mut now) = (CpuFallback::default(), 0);
+        assert!(udp(&mut fallback, &mut now, 60_000_000, 1.0 * GBIT, 0.99, 10).is_some());
         assert!(tcp_rate(RTT_US, 8_972, 1e-5) > 2.0 * GBIT && tcp_rate(RTT_US, 8_972, 1e-3) < 2.0 * GBIT);
     }
 
     #[test]
     fn moments_in_which_the_processor_is_busy_are_no_reason() {
-        let (mut burden, mut now) = (Burden::default(), 0);
+        let (mut fallback, mut now) = (CpuFallback::default(), 0);
         for _ in 0..20 {
-            assert_eq!(udp(&mut burden, &mut now, 1_500_000, 16.0 * GBIT, 1.0, 0), None);
-            assert_eq!(udp(&mut burden, &mut now, 1_000_000, 4.0 * GBIT, 0.2, 0), None);
+            assert_eq!(udp(&mut fallback, &mut now, 1_500_000, 16.0 * GBIT, 1.0, 0), None);
+            assert_eq!(udp(&mut fallback, &mut now, 1_000_000, 4.0 * GBIT, 0.2, 0), None);
         }
     }
 
     #[test]
     fn tcp_stays_where_as_much_arrives_by_it() {
-        let (mut burden, mut now) = gone_over();
-        assert_eq!(tcp(&mut burden, &mut now, 60_000_000, 17.0 * GBIT), None);
-        assert!(burden.is_by_tcp());
+        let (mut fallback, mut now) = gone_over();
+        assert_eq!(tcp(&mut fallback, &mut now, 60_000_000, 17.0 * GBIT), None);
+        assert!(fallback.is_by_tcp());
         // A program that sends little for a while is no sign that TCP is slow.
         for _ in 0..100 {
             now += 1_000_000;
-            assert_eq!(burden.hear_tcp(now, 1 << 20, true), None);
+            assert_eq!(fallback.on_tcp(now, 1 << 20, true), None);
         }
-        assert_eq!(udp(&mut burden, &mut now, 60_000_000, 0.01 * GBIT, 0.01, 0), None);
+        assert_eq!(udp(&mut fallback, &mut now, 60_000_000, 0.01 * GBIT, 0.01, 0), None);
     }
 
     #[test]
     fn where_tcp_is_slower_udp_carries_again_and_tcp_is_not_tried_again_for_long() {
-        let (mut burden, mut now) = gone_over();
+        let (mut fallback, mut now) = gone_over();
         let before = now;
         // While lanes get up to speed, little arrives.
-        assert_eq!(tcp(&mut burden, &mut now, 2_900_000, 1.0 * GBIT), None);
+        assert_eq!(tcp(&mut fallback, &mut now, 2_900_000, 1.0 * GBIT), None);
         let Some(Change::Slower { tcp, udp: before_udp }) =
-            tcp(&mut burden, &mut now, 10_000_000, 9.0 * GBIT)
+            tcp(&mut fallback, &mut now, 10_000_000, 9.0 * GBIT)
         else {
             panic!("it is slower");
         };
-        assert!(now - before < 9_000_000 && !burden.is_by_tcp(), "{}", now - before);
+        assert!(now - before < 9_000_000 && !fallback.is_by_tcp(), "{}", now - before);
         assert!((tcp / GBIT - 9.0).abs() < 0.5 && (before_udp / GBIT - 16.0).abs() < 0.1);
-        assert_eq!(udp(&mut burden, &mut now, REST_US - LOOK_US, 16.0 * GBIT, 0.97, 0), None);
-        assert!(udp(&mut burden, &mut now, 10_000_000, 16.0 * GBIT, 0.97, 0).is_some());
+        assert_eq!(udp(&mut fallback, &mut now, REST_US - LOOK_US, 16.0 * GBIT, 0.97, 0), None);
+        assert!(udp(&mut fallback, &mut now, 10_000_000, 16.0 * GBIT, 0.97, 0).is_some());
     }
 
     #[test]
     fn what_was_quicker_for_long_is_left_when_the_path_has_changed() {
-        let (mut burden, mut now) = gone_over();
-        assert_eq!(tcp(&mut burden, &mut now, 60_000_000, 17.0 * GBIT), None);
-        assert!(matches!(tcp(&mut burden, &mut now, 5_000_000, 9.0 * GBIT), Some(Change::Slower { .. })));
-        let (mut burden, now) = gone_over();
-        assert_eq!(burden.hear_lossy(now), Some(Change::Lossy));
-        assert!(!burden.is_by_tcp() && burden.hear_lossy(now).is_none());
+        let (mut fallback, mut now) = gone_over();
+        assert_eq!(tcp(&mut fallback, &mut now, 60_000_000, 17.0 * GBIT), None);
+        assert!(matches!(tcp(&mut fallback, &mut now, 5_000_000, 9.0 * GBIT), Some(Change::Slower { .. })));
+        let (mut fallback, now) = gone_over();
+        assert_eq!(fallback.on_lossy_path(now), Some(Change::Lossy));
+        assert!(!fallback.is_by_tcp() && fallback.on_lossy_path(now).is_none());
     }
 
     #[test]
     fn udp_carries_again_where_no_lane_by_tcp_comes_up() {
-        let (mut burden, mut now) = gone_over();
-        assert_eq!(udp(&mut burden, &mut now, 9_750_000, 16.0 * GBIT, 0.97, 0), None);
-        assert_eq!(udp(&mut burden, &mut now, LOOK_US, 16.0 * GBIT, 0.97, 0), Some(Change::NoTcp));
+        let (mut fallback, mut now) = gone_over();
+        assert_eq!(udp(&mut fallback, &mut now, 9_750_000, 16.0 * GBIT, 0.97, 0), None);
+        assert_eq!(udp(&mut fallback, &mut now, LOOK_US, 16.0 * GBIT, 0.97, 0), Some(Change::NoTcp));
     }
 }

@@ -13,22 +13,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Attempts to connect by TCP, to the port at which endpoints also listen for UDP.
 #[derive(Debug, Default)]
-pub(super) struct Questions(Vec<Question>);
+pub(super) struct TcpProbes(Vec<TcpProbe>);
 
 #[derive(Debug)]
-struct Question {
+struct TcpProbe {
     to: SocketAddr,
     lane: io::Result<TcpLane>,
     since: Instant,
 }
 
-impl Questions {
+impl TcpProbes {
     /// Sends a probe to `to`.
     pub(super) fn ask(&mut self, to: SocketAddr) {
-        if self.0.len() >= OPEN_MAX || self.0.iter().any(|question| question.to == to) {
+        if self.0.len() >= OPEN_MAX || self.0.iter().any(|tcp_probe| tcp_probe.to == to) {
             return;
         }
-        self.0.push(Question { to, lane: TcpLane::dial(to, None), since: Instant::now() });
+        self.0.push(TcpProbe { to, lane: TcpLane::dial(to, None), since: Instant::now() });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -37,17 +37,17 @@ impl Questions {
 
     /// Looks for answers. Calls `tell` with the address and whether somebody listens there.
     pub(super) fn look(&mut self, mut tell: impl FnMut(SocketAddr, bool)) {
-        self.0.retain_mut(|question| {
-            let answer = match &question.lane {
+        self.0.retain_mut(|tcp_probe| {
+            let answer = match &tcp_probe.lane {
                 Ok(lane) => lane.is_connected().map_err(|error| error.kind()),
                 Err(error) => Err(error.kind()),
             };
             match answer {
-                Ok(true) => tell(question.to, true),
-                Err(io::ErrorKind::ConnectionRefused) => tell(question.to, false),
+                Ok(true) => tell(tcp_probe.to, true),
+                Err(io::ErrorKind::ConnectionRefused) => tell(tcp_probe.to, false),
                 _ => {}
             }
-            answer == Ok(false) && question.since.elapsed() < PATIENCE
+            answer == Ok(false) && tcp_probe.since.elapsed() < PATIENCE
         });
     }
 }

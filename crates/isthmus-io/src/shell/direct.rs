@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use isthmus_proto::{Access, CompletionKind, RmaRequest};
 
-use super::short::plain;
+use super::fast_path::plain;
 use super::{Core, Shell};
 use crate::lock::Mutex;
 use crate::watch::Watch;

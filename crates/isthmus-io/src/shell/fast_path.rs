@@ -7,7 +7,7 @@ use isthmus_proto::{Completion, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneLoss, S
 
 use super::{Core, DIRECT_TURNS, Shell};
 use crate::carrier::{MemoryLane, RECORD_MAX, Sleeper};
-use crate::courtesy;
+use crate::cpu_yield;
 use crate::lane::{Lane, Phase, read_short};
 use crate::lock::{Mutex, MutexGuard};
 use crate::watch::Watch;
@@ -264,7 +264,7 @@ impl Shell {
     /// vain one; few vain passes get here.
     fn is_whole_turn_due(&mut self, vain: bool) -> bool {
         let asks = vain || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
-        asks && self.looked.elapsed() >= WHOLE_TURNS * courtesy::endpoints().min(ENDPOINTS_MAX)
+        asks && self.looked.elapsed() >= WHOLE_TURNS * cpu_yield::endpoints().min(ENDPOINTS_MAX)
     }
 
     /// Notes that descriptors are looked at now.

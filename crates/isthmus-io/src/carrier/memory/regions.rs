@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use isthmus_proto::{Access as Wanted, RemoteRange};
 
-use super::reach::Process;
+use super::process_vm::Process;
 use super::segment::{AT_SHOWN, AT_USES, Mapping, PAGE, Segment, half};
 use crate::Access;
 use crate::regions::Region;
@@ -52,7 +52,7 @@ fn probes(key: u64) -> impl Iterator<Item = usize> {
 
 /// A region that the other end may access directly.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ShownRegion {
     memory: Weak<Mapping>,
     end: usize,
     slot: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Shown {
     neighbour: Process,
 }
 
-impl Shown {
+impl ShownRegion {
     /// Whether the lane has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.memory.strong_count() == 0
@@ -82,7 +82,7 @@ fn wait(memory: &Mapping, end: usize, neighbour: Process, is_meant: impl Fn(u64)
     let mut asked = Instant::now();
     while is_meant(used.load(SeqCst)) {
         if asked.elapsed() > LIFE_SIGNS {
-            if !neighbour.is_within_reach() {
+            if !neighbour.is_accessible() {
                 return;
             }
             asked = Instant::now();
@@ -93,7 +93,7 @@ fn wait(memory: &Mapping, end: usize, neighbour: Process, is_meant: impl Fn(u64)
 
 /// A range of a region that the other end shows us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ShownRange {
     slot: usize,
     state: u64,
     /// Its address in the other process.
@@ -111,7 +111,7 @@ impl Segment {
     }
 
     /// Shows a region, if there is a slot for it.
-    pub(super) fn show(&mut self, key: u64, region: &Region, neighbour: Process) -> Option<Shown> {
+    pub(super) fn show(&mut self, key: u64, region: &Region, neighbour: Process) -> Option<ShownRegion> {
         let is_free = |slot: &usize| self.memory.word(at(self.end, *slot, AT_STATE)).load(SeqCst) == 0;
         let slot = probes(key).find(is_free)?;
         let bit = |set, bit| if set { bit } else { 0 };
@@ -124,7 +124,7 @@ impl Segment {
         self.shown += 1;
         self.memory.word(at(self.end, slot, AT_STATE)).store(self.shown, Release);
         let (memory, end, state) = (Arc::downgrade(&self.memory), self.end, self.shown);
-        Some(Shown { memory, end, slot, state, neighbour })
+        Some(ShownRegion { memory, end, slot, state, neighbour })
     }
 
     /// Hides everything that we show.
@@ -136,7 +136,7 @@ impl Segment {
     }
 
     /// Finds a range in the regions that the other end shows, if it may be accessed so.
-    pub(super) fn find(&self, range: RemoteRange, wanted: Wanted) -> Option<Seen> {
+    pub(super) fn find(&self, range: RemoteRange, wanted: Wanted) -> Option<ShownRange> {
         probes(range.key).find_map(|slot| {
             let word = |word| self.memory.word(at(1 - self.end, slot, word));
             let state = word(AT_STATE).load(Acquire);
@@ -152,14 +152,15 @@ impl Segment {
                 virtual_addressing: kind & BY_ADDRESS != 0,
             };
             let address = base.checked_add(region.find(range, wanted).ok()?)?;
-            Some(Seen { slot, state, address })
+            Some(ShownRange { slot, state, address })
         })
     }
 
     /// Begins an access. False if the region is not shown any more.
-    pub(super) fn begin(&self, seen: &Seen) -> bool {
-        self.memory.word(half(self.end) + AT_USES).swap(seen.slot as u64 + 1, SeqCst);
-        let shown = self.memory.word(at(1 - self.end, seen.slot, AT_STATE)).load(SeqCst) == seen.state;
+    pub(super) fn begin(&self, range_shown: &ShownRange) -> bool {
+        self.memory.word(half(self.end) + AT_USES).swap(range_shown.slot as u64 + 1, SeqCst);
+        let shown =
+            self.memory.word(at(1 - self.end, range_shown.slot, AT_STATE)).load(SeqCst) == range_shown.state;
         if !shown {
             self.end();
         }
@@ -199,18 +200,18 @@ mod tests {
         let (mut a, b) = ends();
         let shown = a.show(7, &region(1000, 100), a.neighbour()).expect("a slot");
         assert!(a.shows(7) && !a.shows(8) && !b.shows(7));
-        let seen = b.find(range(7, 40, 60), Wanted::Write).expect("shown");
-        assert_eq!(seen.address, 1040);
+        let range_shown = b.find(range(7, 40, 60), Wanted::Write).expect("shown");
+        assert_eq!(range_shown.address, 1040);
         assert_eq!(b.find(range(7, 41, 60), Wanted::Write), None);
         assert_eq!(b.find(range(7, u64::MAX, 2), Wanted::Read), None);
         assert_eq!(b.find(range(8, 0, 1), Wanted::Read), None);
-        assert!(b.begin(&seen));
+        assert!(b.begin(&range_shown));
         b.end();
         shown.hide();
-        assert!(!b.begin(&seen) && !a.shows(7));
+        assert!(!b.begin(&range_shown) && !a.shows(7));
         // The slot may be used again, and is not taken for what it was.
         a.show(7, &region(5000, 100), a.neighbour()).expect("a slot");
-        assert!(!b.begin(&seen));
+        assert!(!b.begin(&range_shown));
         assert_eq!(b.find(range(7, 0, 1), Wanted::Read).expect("shown").address, 5000);
         // What was hidden before stays so.
         shown.hide();
@@ -244,20 +245,20 @@ mod tests {
     fn whoever_hides_a_region_waits_for_who_uses_it() {
         let (mut a, b) = ends();
         let shown = a.show(1, &region(0, 8), a.neighbour()).expect("a slot");
-        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
-        assert!(b.begin(&seen));
+        let range_shown = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        assert!(b.begin(&range_shown));
         thread::scope(|scope| {
             let hiding = scope.spawn(|| shown.hide());
             while a.shows(1) {
                 thread::yield_now();
             }
-            if a.neighbour().is_within_reach() {
+            if a.neighbour().is_accessible() {
                 assert!(!hiding.is_finished(), "it is used");
             }
             b.end();
             hiding.join().expect("hidden");
         });
-        assert!(!b.begin(&seen));
+        assert!(!b.begin(&range_shown));
     }
 
     #[test]
@@ -265,8 +266,8 @@ mod tests {
         let (mut a, b) = ends();
         let ended = Process { token: a.neighbour().token ^ 2, ..a.neighbour() };
         let shown = a.show(1, &region(0, 8), ended).expect("a slot");
-        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
-        assert!(b.begin(&seen));
+        let range_shown = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        assert!(b.begin(&range_shown));
         shown.hide();
         b.end();
     }
@@ -275,9 +276,9 @@ mod tests {
     fn whoever_gives_up_a_lane_hides_what_it_shows() {
         let (mut a, b) = ends();
         let shown = a.show(1, &region(0, 8), a.neighbour()).expect("a slot");
-        let seen = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
+        let range_shown = b.find(range(1, 0, 8), Wanted::Read).expect("shown");
         drop(a);
-        assert!(!b.begin(&seen));
+        assert!(!b.begin(&range_shown));
         drop(b);
         assert!(shown.is_gone());
         shown.hide();

@@ -20,7 +20,7 @@ static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
 static NEAR: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
 
 /// Logs that a lane to `host` is not encrypted, if the host is far and was not logged before.
-pub(super) fn tell(host: IpAddr, rtt_us: u64) {
+pub(super) fn warn(host: IpAddr, rtt_us: u64) {
     let mut near = NEAR.lock();
     if rtt_us < FAR_US && near.len() < HOSTS_MAX {
         near.insert(host);
@@ -61,10 +61,10 @@ mod tests {
     fn a_plain_lane_to_a_far_host_is_said_once_and_only_the_first_is_a_warning() {
         set_hook(keep);
         let [near, local] = [[10, 250, 1, 1], [127, 0, 0, 1]].map(IpAddr::from);
-        [999, 1_300].into_iter().for_each(|rtt_us| tell(near, rtt_us));
-        tell(local, 24_000);
+        [999, 1_300].into_iter().for_each(|rtt_us| warn(near, rtt_us));
+        warn(local, 24_000);
         let far: Vec<_> = (0..64).map(|host| IpAddr::from([10, 250, 0, host])).collect();
-        (0..3).flat_map(|_| &far).for_each(|host| tell(*host, 24_000));
+        (0..3).flat_map(|_| &far).for_each(|host| warn(*host, 24_000));
         let lines = LINES.lock();
         let of = |host: &IpAddr| lines.iter().filter(|line| line.1.contains(&format!("to {host},"))).count();
         assert!(far.iter().all(|host| of(host) == 1), "{lines:?}");
