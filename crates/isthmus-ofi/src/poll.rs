@@ -1,4 +1,4 @@
-//! `fid_poll`: several queues and counters asked at once; and `fi_trywait`.
+//! `fid_poll`: polls several queues and counters at once. Also `fi_trywait`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Member {
 
 enum Asked {
     Queue(Arc<Queue>),
-    /// With the values, of successes and errors, that were last reported.
+    /// With the counts of successes and errors that were last reported.
     Counter(Arc<Counter>, (u64, u64)),
 }
 
