@@ -127,7 +127,7 @@ struct Waiting {
 
 /// The key of a queued job: counter, threshold, and order of posting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct QueueKey {
     counter: usize,
     threshold: u64,
     order: u64,
@@ -136,7 +136,7 @@ struct Place {
 /// A domain's operations that wait for counters.
 #[derive(Default)]
 pub(crate) struct Board {
-    waiting: Mutex<BTreeMap<Place, Waiting>>,
+    waiting: Mutex<BTreeMap<QueueKey, Waiting>>,
     /// Those whose time has come, in order.
     ready: Mutex<VecDeque<Job>>,
     ready_len: AtomicUsize,
@@ -159,9 +159,9 @@ impl Board {
     pub(crate) fn defer(self: &Arc<Self>, when: When, job: Job) {
         let When { counter, threshold, name } = when;
         let order = self.posted.fetch_add(1, Ordering::Relaxed);
-        let place = Place { counter: Arc::as_ptr(&counter).addr(), threshold, order };
+        let key = QueueKey { counter: Arc::as_ptr(&counter).addr(), threshold, order };
         counter.await_more(1);
-        self.waiting.lock().insert(place, Waiting { job, name, counter: counter.clone() });
+        self.waiting.lock().insert(key, Waiting { job, name, counter: counter.clone() });
         self.release(&counter);
         if !self.is_empty() {
             self.attendant.begin(self);
@@ -171,13 +171,13 @@ impl Board {
     /// Starts the jobs that a changed counter releases, in the order of their thresholds.
     pub(crate) fn release(&self, counter: &Counter) {
         let (id, reached) = (std::ptr::from_ref(counter).addr(), counter.reached());
-        let first = Place { counter: id, threshold: 0, order: 0 };
-        let last = Place { counter: id, threshold: reached, order: u64::MAX };
+        let first = QueueKey { counter: id, threshold: 0, order: 0 };
+        let last = QueueKey { counter: id, threshold: reached, order: u64::MAX };
         {
             let mut waiting = self.waiting.lock();
             let mut ready = self.ready.lock();
-            while let Some(place) = waiting.range(first..=last).next().map(|(&place, _)| place) {
-                let Some(due) = waiting.remove(&place) else { break };
+            while let Some(key) = waiting.range(first..=last).next().map(|(&key, _)| key) {
+                let Some(due) = waiting.remove(&key) else { break };
                 due.counter.await_fewer(1);
                 ready.push_back(due.job);
             }
@@ -237,9 +237,9 @@ impl Board {
     /// Removes jobs from the queue.
     fn remove(&self, wanted: impl Fn(&Waiting) -> bool, most: usize) -> Vec<Job> {
         let mut waiting = self.waiting.lock();
-        let places: Vec<Place> =
-            waiting.iter().filter(|(_, entry)| wanted(entry)).map(|(&place, _)| place).take(most).collect();
-        let entries = places.iter().filter_map(|place| waiting.remove(place));
+        let keys: Vec<QueueKey> =
+            waiting.iter().filter(|(_, entry)| wanted(entry)).map(|(&key, _)| key).take(most).collect();
+        let entries = keys.iter().filter_map(|key| waiting.remove(key));
         entries.inspect(|entry| entry.counter.await_fewer(1)).map(|entry| entry.job).collect()
     }
 
