@@ -1,4 +1,4 @@
-//! What goes to the engine, and what comes back from it.
+//! Posts operations to the engines, and takes in their completions.
 
 use isthmus_io::{Endpoint as Engine, PostError};
 use isthmus_proto::{
@@ -17,7 +17,7 @@ use crate::ports::{Slot, peer_at, port_of, within};
 use crate::talk::{Lane, OpId, Outgoing, Parcel, Way};
 use crate::{Error, RemoteOptions, SendOptions};
 
-/// Pieces that the engine takes of one buffer.
+/// Limit on the number of pieces of one buffer that one engine post takes: the limit of the engine.
 const PIECES_MAX: usize = isthmus_io::Endpoint::IOV_MAX;
 
 /// An operation that somebody waits for.
@@ -36,7 +36,7 @@ impl Inner {
         &self.ports[port_of(peer)].engine
     }
 
-    /// Lends a buffer for a message of whoever sends one.
+    /// Lends the engine a buffer, for the next message of any peer.
     pub(crate) fn post_buffer(&self, port: usize, buffers: &Buffers, slot: u32) -> Result<(), PostError> {
         let piece = libc::iovec { iov_base: buffers.address(slot).as_ptr().cast(), iov_len: buffers.len() };
         let request = RecvRequest {
@@ -52,7 +52,7 @@ impl Inner {
         unsafe { self.ports[port].engine.recv(&request, &[piece]) }
     }
 
-    /// Sends a message of our own; it is copied.
+    /// Sends a copy of a control message.
     pub(crate) fn post_copy(
         &self,
         op: OpId,
@@ -69,8 +69,7 @@ impl Inner {
         unsafe { self.engine_of(peer).send(&request, &[piece]) }
     }
 
-    /// A write of nothing to no memory: refused by any endpoint that lives, whatever its
-    /// program does.
+    /// Pings a peer: writes nothing to [`NO_KEY`], which any living endpoint refuses, whatever its program does.
     pub(crate) fn post_ping(&self, op: OpId, peer: PeerId) -> Result<(), PostError> {
         let remote = RemoteRange { key: NO_KEY, addr: 0, len: 0 };
         let request = RmaRequest { peer: within(peer), remote, data: None, options: options(op) };
@@ -78,8 +77,9 @@ impl Inner {
         unsafe { self.engine_of(peer).write(&request, &[]) }
     }
 
-    /// Sends a message of the program; `copied` within the call, or kept as `held`. Where it
-    /// is to block, the operation to wait for.
+    /// Sends a message of the program: copied within the call, or kept as `held`. Returns the operation to wait
+    /// for, if it is
+    /// blocking.
     ///
     /// # Safety
     /// Unless copied, the pieces stay valid and unchanged until the message's end.
@@ -101,7 +101,7 @@ impl Inner {
         let lane = match way {
             Way::Reliable(lane) => lane,
             Way::Lossy(lane) => {
-                // Complete already, so the engine must have a copy.
+                // The message is complete already, so the engine must have a copy.
                 // SAFETY: the caller's pieces are valid during the call.
                 unsafe { self.post_message(&mut state, lane, pieces, true, how) };
                 self.flush(&mut state);
@@ -157,7 +157,7 @@ impl Inner {
             one[0] = libc::iovec { iov_base: gathered.as_ptr().cast_mut().cast(), iov_len: gathered.len() };
             (pieces, inject) = (&one, true);
         }
-        // A message that asks for what is the default anyway asks for nothing.
+        // The default means that the settings decide.
         let transfer = Some(how.transfer).filter(|asked| *asked != Transfer::default());
         let service = Some(lane.level);
         let options = Options { inject, transfer, service, ..options(lane.op) };
@@ -178,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// Writes (or reads) remote memory; where it is to block, the operation to wait for.
+    /// Writes or reads remote memory. Returns the operation to wait for, if it is blocking.
     #[allow(clippy::too_many_arguments, reason = "two places, and a length")]
     pub(crate) fn remote(
         &self,
@@ -224,7 +224,7 @@ impl Inner {
         Ok(how.blocking.then_some(Awaited { op: plan.op, peer: plan.peer }))
     }
 
-    /// An operation of the engine has ended, or a peer has reached our memory.
+    /// Takes in a completion of an engine: an operation has ended, or a peer has accessed our memory.
     pub(crate) fn take_completion(&self, state: &mut State, now: Micros, port: usize, done: &Completion) {
         let peer = done.peer.and_then(|peer| peer_at(port, peer).ok());
         match done.kind {
@@ -266,11 +266,11 @@ impl Inner {
             (Some(subject), Some(peer)) => {
                 state.talk.on_message(now, peer, subject, done.data.unwrap_or(0), parcel);
                 if matches!(subject, Subject::Remote(_)) {
-                    // Where there is no memory for another, whoever sends next waits.
+                    // If there is no memory for another buffer, the next sender waits.
                     let _ = self.fill_buffers(state);
                 }
             }
-            // Of another program, broken off, or too long for anybody who asked.
+            // The message is of another kind of program, was broken off, or is too long.
             _ => state.talk.drop_parcel(parcel),
         }
     }
