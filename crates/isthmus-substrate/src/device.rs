@@ -8,7 +8,7 @@ use isthmus_io::{
 };
 
 use crate::Error;
-use crate::route::{addresses, reach, ways};
+use crate::route::{addresses, reach, routes};
 
 /// The transport whose packets are Ethernet frames.
 const ETHERNET: &str = "ethernet";
@@ -266,7 +266,7 @@ impl Substrate {
     /// [`Error::Uri`]; [`Error::Unreachable`] if there is none, with the reason for each device.
     pub fn device_for(&self, uri: &str) -> Result<&Device, Error> {
         let devices: Vec<&Device> = self.devices.iter().collect();
-        let (index, _) = ways(&devices, &addresses(uri)?)?[0];
+        let (index, _) = routes(&devices, &addresses(uri)?)?[0];
         Ok(devices[index])
     }
 

@@ -17,7 +17,7 @@ use crate::datagrams::Datagrams;
 use crate::event::Connection;
 use crate::memory::InUse;
 use crate::ports::{Port, PortState, Slot, peer_at, port_of, within};
-use crate::route::{addresses, ways};
+use crate::route::{addresses, routes};
 use crate::talk::{Host, OpId, Parcel, Post, Talk};
 use crate::{EndpointCounters, EndpointOptions, Error, Failure, Level};
 
@@ -47,7 +47,7 @@ pub(crate) struct State {
     pub(crate) datagrams_first: u32,
     pub(crate) done: Vec<Completion>,
     /// Memory that operations use until they end.
-    pub(crate) held: HashMap<OpId, Held>,
+    pub(crate) held: HashMap<OpId, HeldMemory>,
     /// Ends of operations that a thread waits for.
     pub(crate) awaited: HashMap<OpId, Option<Result<(), Failure>>>,
     /// Gaps in the order of messages that nothing under way could fill at the last look.
@@ -62,7 +62,7 @@ pub(crate) struct State {
 /// Memory that an operation uses until it ends.
 #[derive(Debug)]
 #[allow(dead_code, reason = "held, not read")]
-pub(crate) enum Held {
+pub(crate) enum HeldMemory {
     Bytes(Vec<Bytes>),
     Region(InUse),
 }
@@ -126,13 +126,13 @@ impl Inner {
     }
 
     /// The routes to an endpoint, the best first. With one device and one address, the engine decides.
-    pub(crate) fn ways(&self, uri: &str) -> Result<Vec<(usize, Address)>, Error> {
+    pub(crate) fn routes(&self, uri: &str) -> Result<Vec<(usize, Address)>, Error> {
         let addresses = addresses(uri)?;
         if let (1, [address]) = (self.ports.len(), &addresses[..]) {
             return Ok(vec![(0, *address)]);
         }
         let devices: Vec<_> = self.ports.iter().map(|port| &port.device).collect();
-        ways(&devices, &addresses)
+        routes(&devices, &addresses)
     }
 
     /// A peer at this address, in the table of a port.

@@ -8,7 +8,7 @@
 //! ```text
 //!   program ── Endpoint: connect, send, write, get_event          endpoint/
 //!                 │
-//!              Inner: one lock for all of it                       inner.rs, turning.rs, shaping.rs
+//!              Inner: one lock for all of it                       inner.rs, progress.rs, shaping.rs
 //!                 ├── Talk: connections, no I/O                    talk/
 //!                 ├── Port: an engine on each device               ports.rs, post.rs
 //!                 ├── Datagrams: messages of UU connections        datagrams.rs
@@ -49,11 +49,11 @@ mod memory;
 mod options;
 mod ports;
 mod post;
+mod progress;
 pub mod rendezvous;
 mod route;
 mod shaping;
 mod talk;
-mod turning;
 
 pub use device::{Capabilities, Device, Substrate};
 pub use endpoint::{Endpoint, EndpointCounters, Posted};

@@ -11,10 +11,10 @@ use std::net::SocketAddr;
 
 use crate::buffers::Buffers;
 use crate::event::Connection;
-use crate::inner::{Held, Inner, RECEIVE, State};
+use crate::inner::{HeldMemory, Inner, RECEIVE, State};
 use crate::memory::{NO_KEY, Region};
 use crate::ports::{Slot, peer_at, port_of, within};
-use crate::talk::{Lane, OpId, Outgoing, Parcel, Way};
+use crate::talk::{Lane, OpId, Outgoing, Parcel, SendPath};
 use crate::{Error, RemoteOptions, SendOptions};
 
 /// Limit on the number of pieces of one buffer that one engine post takes: the limit of the engine.
@@ -88,26 +88,26 @@ impl Inner {
         to: Connection,
         pieces: &[libc::iovec],
         how: &SendOptions,
-        held: Held,
+        held: HeldMemory,
         copied: bool,
     ) -> Result<Option<Awaited>, Error> {
         let len = pieces.iter().map(|piece| piece.iov_len as u64).sum();
         let mut state = self.open_state()?;
         let id = self.id(to)?;
-        let lent = !copied && matches!(&held, Held::Bytes(bytes) if bytes.is_empty());
+        let lent = !copied && matches!(&held, HeldMemory::Bytes(bytes) if bytes.is_empty());
         let SendOptions { context: word, silent, blocking, unordered, .. } = *how;
         let message = Outgoing { len, word, silent, blocking, lent, unordered };
         let way = state.talk.send(self.now(), id, &message)?;
         let lane = match way {
-            Way::Reliable(lane) => lane,
-            Way::Lossy(lane) => {
+            SendPath::Reliable(lane) => lane,
+            SendPath::Lossy(lane) => {
                 // The message is complete already, so the engine must have a copy.
                 // SAFETY: the caller's pieces are valid during the call.
                 unsafe { self.post_message(&mut state, lane, pieces, true, how) };
                 self.flush(&mut state);
                 return Ok(None);
             }
-            Way::Udp { peer, port, header } => {
+            SendPath::Udp { peer, port, header } => {
                 let ip = self.peer_address(peer).locator.ip();
                 if let Some(datagrams) = &mut state.ports[port_of(peer)].datagrams {
                     // SAFETY: as above.
@@ -117,7 +117,7 @@ impl Inner {
                 self.flush(&mut state);
                 return Ok(None);
             }
-            Way::Lost => {
+            SendPath::Lost => {
                 self.flush(&mut state);
                 return Ok(None);
             }
@@ -126,7 +126,7 @@ impl Inner {
         if how.blocking {
             self.await_op(&mut state, op);
         }
-        if let Held::Bytes(bytes) = &held
+        if let HeldMemory::Bytes(bytes) = &held
             && !bytes.is_empty()
         {
             state.held.insert(op, held);
@@ -205,7 +205,7 @@ impl Inner {
         if how.blocking {
             self.await_op(&mut state, plan.op);
         }
-        state.held.insert(plan.op, Held::Region(in_use));
+        state.held.insert(plan.op, HeldMemory::Region(in_use));
         let engine = self.engine_of(plan.peer);
         // SAFETY: the region is held until the operation's end.
         let posted = unsafe {

@@ -46,7 +46,7 @@ struct Shared {
 /// [`Error::Uri`]; [`Error::Value`] for a wrong place, name or text, or one that the router refuses;
 /// [`Error::Unreachable`] if the router cannot be reached.
 pub fn publish(place: &str, name: &str, text: &str) -> Result<Published, Error> {
-    let way = Way::new(place)?;
+    let way = RouterPath::new(place)?;
     let request = encode(&Request::Publish { name: name.to_owned(), text: text.to_owned() })?;
     let lane = way.ask_to_publish(&request)?;
     let shared = Arc::new(Shared { lane: Mutex::new(Some(clone(&lane)?)), ..Shared::default() });
@@ -65,7 +65,7 @@ pub fn publish(place: &str, name: &str, text: &str) -> Result<Published, Error> 
 /// # Errors
 /// As for [`publish`]; [`Error::Failed`] with [`crate::Failure::TimedOut`] if nobody does.
 pub fn look_up(place: &str, name: &str, patience: Duration) -> Result<String, Error> {
-    let way = Way::new(place)?;
+    let way = RouterPath::new(place)?;
     let until = Instant::now() + patience;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -123,7 +123,7 @@ impl Drop for Published {
 }
 
 /// Keeps a name published: sends heartbeats, and publishes again when the lane broke.
-fn keep(way: &Way, request: &[u8], mut lane: TcpStream, shared: &Shared) {
+fn keep(way: &RouterPath, request: &[u8], mut lane: TcpStream, shared: &Shared) {
     let is_over = || shared.ended.load(Ordering::Relaxed);
     loop {
         let _ = lane.set_read_timeout(Some(BEAT));
@@ -165,7 +165,7 @@ fn clone(lane: &TcpStream) -> Result<TcpStream, Error> {
 }
 
 /// How a router is reached from here.
-struct Way {
+struct RouterPath {
     target: Address,
     as_id: AsId,
     subnet: SubnetId,
@@ -176,7 +176,7 @@ struct Way {
     hops: Vec<SocketAddr>,
 }
 
-impl Way {
+impl RouterPath {
     fn new(place: &str) -> Result<Self, Error> {
         let target: Address = place.parse().map_err(|_| {
             Error::Uri(format!("{place:?} is no router's address; expected isthmus://AS.SUBNET/IP:PORT"))

@@ -66,7 +66,7 @@ fn has_route(from: IpAddr, to: SocketAddr) -> bool {
 ///
 /// # Errors
 /// [`Error::Unreachable`] if there is none, with the reason for each device.
-pub(crate) fn ways(devices: &[&Device], addresses: &[Address]) -> Result<Vec<(usize, Address)>, Error> {
+pub(crate) fn routes(devices: &[&Device], addresses: &[Address]) -> Result<Vec<(usize, Address)>, Error> {
     let mut found = Vec::new();
     for (index, device) in devices.iter().enumerate() {
         found.extend(addresses.iter().filter_map(|to| Some((reach(device, to)?, index, *to))));

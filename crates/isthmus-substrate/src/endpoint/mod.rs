@@ -184,13 +184,13 @@ impl Endpoint {
         options: &ConnectOptions,
     ) -> Result<Connection, Error> {
         let inner = &self.inner;
-        let mut ways = inner.ways(uri)?.into_iter();
+        let mut routes = inner.routes(uri)?.into_iter();
         let mut state = inner.open_state()?;
-        let Some((port, address)) = ways.next() else { return Err(Error::Unreachable(uri.to_owned())) };
+        let Some((port, address)) = routes.next() else { return Err(Error::Unreachable(uri.to_owned())) };
         let peer = inner.enter_peer(&mut state, port, &address, level)?;
         let host = inner.host(&state, context, port, &address)?;
         let mut others = Vec::new();
-        for (port, address) in ways {
+        for (port, address) in routes {
             let Ok(peer) = inner.enter_peer(&mut state, port, &address, level) else { continue };
             let (udp_port, packet_max) = inner.datagrams_with(&state, port, &address);
             others.push(Other { peer, udp_port, packet_max });

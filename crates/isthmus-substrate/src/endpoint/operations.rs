@@ -8,7 +8,7 @@ use isthmus_wire::conversation::MemoryHandle;
 
 use super::{Endpoint, SPIN};
 use crate::event::Connection;
-use crate::inner::Held;
+use crate::inner::HeldMemory;
 use crate::memory::Region;
 use crate::ports::port_of;
 use crate::post::Awaited;
@@ -27,7 +27,8 @@ impl Endpoint {
     /// [`Error::Failed`].
     pub fn send(&self, to: Connection, message: &[u8], options: &SendOptions) -> Result<(), Error> {
         // SAFETY: the message is copied within the call.
-        let op = unsafe { self.inner.send(to, &[iovec(message)], options, Held::Bytes(Vec::new()), true) }?;
+        let op =
+            unsafe { self.inner.send(to, &[iovec(message)], options, HeldMemory::Bytes(Vec::new()), true) }?;
         self.await_end(op)
     }
 
@@ -38,7 +39,7 @@ impl Endpoint {
     pub fn send_pieces(&self, to: Connection, pieces: &[&[u8]], options: &SendOptions) -> Result<(), Error> {
         let pieces: Vec<_> = pieces.iter().map(|piece| iovec(piece)).collect();
         // SAFETY: the pieces are copied within the call.
-        let op = unsafe { self.inner.send(to, &pieces, options, Held::Bytes(Vec::new()), true) }?;
+        let op = unsafe { self.inner.send(to, &pieces, options, HeldMemory::Bytes(Vec::new()), true) }?;
         self.await_end(op)
     }
 
@@ -50,7 +51,7 @@ impl Endpoint {
         let held = pieces.to_vec();
         let pieces: Vec<_> = held.iter().map(|piece| iovec(piece)).collect();
         // SAFETY: what the pieces refer to is held until the message's end.
-        let op = unsafe { self.inner.send(to, &pieces, options, Held::Bytes(held), false) }?;
+        let op = unsafe { self.inner.send(to, &pieces, options, HeldMemory::Bytes(held), false) }?;
         self.await_end(op)
     }
 
@@ -70,7 +71,7 @@ impl Endpoint {
         options: &SendOptions,
     ) -> Result<(), Error> {
         // SAFETY: by this function's contract.
-        let op = unsafe { self.inner.send(to, pieces, options, Held::Bytes(Vec::new()), false) }?;
+        let op = unsafe { self.inner.send(to, pieces, options, HeldMemory::Bytes(Vec::new()), false) }?;
         self.await_end(op)
     }
 

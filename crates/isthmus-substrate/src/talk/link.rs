@@ -44,7 +44,7 @@ impl State {
 
 /// One connection. A silent one takes no more memory than this.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ConnectionRecord {
     pub(crate) id: ConnectionId,
     pub(crate) peer: PeerId,
     pub(crate) level: Level,
@@ -118,7 +118,7 @@ pub(crate) struct Unsaid {
     pub(crate) end: Option<Result<(), Failure>>,
 }
 
-impl Link {
+impl ConnectionRecord {
     pub(crate) fn busy(&mut self) -> &mut Busy {
         self.busy.get_or_insert_default()
     }
@@ -142,15 +142,18 @@ impl Link {
 
 /// All connections of an endpoint.
 #[derive(Debug, Default)]
-pub(crate) struct Links {
-    links: Slab<Link>,
+pub(crate) struct ConnectionTable {
+    links: Slab<ConnectionRecord>,
     /// How often each index was used.
     ages: Vec<u32>,
 }
 
-impl Links {
+impl ConnectionTable {
     /// Adds a connection.
-    pub(crate) fn insert(&mut self, make: impl FnOnce(ConnectionId) -> Link) -> Option<ConnectionId> {
+    pub(crate) fn insert(
+        &mut self,
+        make: impl FnOnce(ConnectionId) -> ConnectionRecord,
+    ) -> Option<ConnectionId> {
         let entry = self.links.vacant_entry();
         let index = entry.key();
         if index >= ConnectionId::LIMIT as usize {
@@ -165,25 +168,25 @@ impl Links {
         Some(id)
     }
 
-    pub(crate) fn get(&self, id: ConnectionId) -> Option<&Link> {
+    pub(crate) fn get(&self, id: ConnectionId) -> Option<&ConnectionRecord> {
         self.links.get(id.index() as usize).filter(|link| link.id == id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Link> {
+    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut ConnectionRecord> {
         self.links.get_mut(id.index() as usize).filter(|link| link.id == id)
     }
 
     /// The connection of this name. An error if the program has disconnected it.
-    pub(crate) fn named(&mut self, id: ConnectionId) -> Result<&mut Link, Error> {
+    pub(crate) fn named(&mut self, id: ConnectionId) -> Result<&mut ConnectionRecord, Error> {
         self.get_mut(id).filter(|link| link.state != State::Leaving).ok_or(Error::Stale("connection"))
     }
 
-    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Link> {
+    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<ConnectionRecord> {
         self.get(id)?;
         self.links.try_remove(id.index() as usize)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ConnectionRecord> {
         self.links.iter().map(|(_, link)| link)
     }
 

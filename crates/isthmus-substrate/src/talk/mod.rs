@@ -21,12 +21,12 @@ use isthmus_wire::conversation::{ConnectionId, Letter, Subject};
 use slab::Slab;
 
 use crate::{Failure, Level};
-use link::{Links, State};
+use link::{ConnectionTable, State};
 
 pub(crate) use opening::{Caller, Host, Other};
 #[cfg(test)]
 pub(crate) use sending::Plan;
-pub(crate) use sending::{Lane, Outgoing, Way};
+pub(crate) use sending::{Lane, Outgoing, SendPath};
 
 /// The limits of a conversation.
 #[derive(Clone, Debug)]
@@ -214,7 +214,7 @@ const HELD_MAX: u32 = 2 * ESCORTED_MAX;
 #[derive(Debug)]
 pub(crate) struct Talk {
     limits: Limits,
-    links: Links,
+    links: ConnectionTable,
     ops: Slab<Op>,
     op_age: u32,
     /// Operations of the program that are not complete.
@@ -236,7 +236,7 @@ impl Talk {
     pub(crate) fn new(limits: Limits, seed: u64) -> Self {
         Self {
             limits,
-            links: Links::default(),
+            links: ConnectionTable::default(),
             ops: Slab::new(),
             op_age: 0,
             under_way: 0,

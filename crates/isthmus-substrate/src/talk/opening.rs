@@ -3,7 +3,7 @@
 use isthmus_proto::{Micros, OpError, PeerId};
 use isthmus_wire::conversation::{CONVERSATION_VERSION, ConnectionId, End, Letter, Objection, PAYLOAD_MAX};
 
-use super::link::{Asking, Link, State};
+use super::link::{Asking, ConnectionRecord, State};
 use super::{Half, News, Post, Talk, Timer};
 use crate::ports::port_of;
 use crate::{Error, Failure, Level};
@@ -92,7 +92,7 @@ impl Talk {
             return self.fail_connect(id, Failure::TimedOut, Vec::new());
         }
         // The earlier request may still arrive; the first answer counts.
-        self.ask_otherwise(id);
+        self.ask_next_route(id);
         self.watch_way(now, id);
     }
 
@@ -107,7 +107,7 @@ impl Talk {
     }
 
     /// Asks by the next route, since the present one has failed. False if there is none.
-    fn ask_otherwise(&mut self, id: ConnectionId) -> bool {
+    fn ask_next_route(&mut self, id: ConnectionId) -> bool {
         let Some(link) = self.links.get_mut(id).filter(|link| link.state == State::Connecting) else {
             return false;
         };
@@ -127,7 +127,7 @@ impl Talk {
         state: State,
         remote: End,
     ) -> Result<ConnectionId, Error> {
-        let make = |id| Link {
+        let make = |id| ConnectionRecord {
             id,
             peer: caller.peer,
             level: caller.level,
@@ -187,7 +187,7 @@ impl Talk {
         Ok(())
     }
 
-    fn requested(&mut self, id: ConnectionId) -> Result<&mut Link, Error> {
+    fn requested(&mut self, id: ConnectionId) -> Result<&mut ConnectionRecord, Error> {
         let link = self.links.named(id).map_err(|_| Error::Stale("request"))?;
         if link.state != State::Requested {
             return Err(Error::Stale("request"));
@@ -291,7 +291,7 @@ impl Talk {
         link.remote = from;
         let context = link.context;
         self.clear_link_timer(to);
-        self.hear(now, to);
+        self.on_heard(now, to);
         self.watch(to);
         self.news.push_back(News::Connected { link: to, context, end: Ok(()), payload: Vec::new() });
     }
@@ -332,7 +332,7 @@ impl Talk {
         }
         match end {
             Ok(()) => {
-                self.hear(now, id);
+                self.on_heard(now, id);
                 self.settle(id);
                 if let Some(asking) = self.links.get_mut(id).and_then(|link| link.asking.as_mut()) {
                     asking.arrived = true;
@@ -340,7 +340,7 @@ impl Talk {
                 }
             }
             Err(failure) => {
-                if !self.ask_otherwise(id) {
+                if !self.ask_next_route(id) {
                     self.fail_connect(id, failure.clone(), Vec::new());
                 }
                 self.fail_accept(id, failure);
@@ -353,7 +353,7 @@ impl Talk {
             return;
         }
         self.settle(to);
-        self.hear(now, to);
+        self.on_heard(now, to);
         if let Some(link) = self.links.get_mut(to).filter(|link| link.state == State::Open) {
             link.state = State::Ending(sent);
             self.end_when_all_came(to);
@@ -375,7 +375,7 @@ impl Talk {
     pub(crate) fn on_lost(&mut self, peer: PeerId, error: &OpError) {
         let failure = Failure::from(error);
         for id in self.links.of_peer(peer) {
-            if self.ask_otherwise(id) {
+            if self.ask_next_route(id) {
                 continue;
             }
             self.fail_connect(id, failure.clone(), Vec::new());

@@ -3,7 +3,7 @@
 use isthmus_proto::{Micros, PeerId};
 use isthmus_wire::conversation::{ConnectionId, DatagramHeader, Subject, UNORDERED};
 
-use super::link::{Link, State};
+use super::link::{ConnectionRecord, State};
 use super::{HALVES_MAX, HELD_MAX, Half, News, Parcel, Post, Talk};
 use crate::Failure;
 
@@ -20,7 +20,7 @@ impl Talk {
         let (Subject::Message(id) | Subject::Datagram(id) | Subject::Remote(id)) = subject else {
             return self.posts.push_back(Post::Drop(parcel));
         };
-        if !self.takes(now, peer, id) {
+        if !self.admit_message(now, peer, id) {
             self.posts.push_back(Post::Drop(parcel));
             if matches!(subject, Subject::Remote(_)) {
                 self.pass_half(peer, data, Half::Dropped);
@@ -43,14 +43,14 @@ impl Talk {
         self.end_when_all_came(id);
     }
 
-    /// Whether a connection takes messages of this peer.
-    fn takes(&mut self, now: Micros, peer: PeerId, id: ConnectionId) -> bool {
+    /// Settles a connection whose peer sends a message. Returns whether it takes messages of this peer.
+    fn admit_message(&mut self, now: Micros, peer: PeerId, id: ConnectionId) -> bool {
         if self.links.get(id).is_none_or(|link| link.peer != peer) {
             return false;
         }
         // It sends, so it knows that we accepted.
         self.settle(id);
-        self.hear(now, id);
+        self.on_heard(now, id);
         self.links.get(id).is_some_and(|link| matches!(link.state, State::Open | State::Ending(_)))
     }
 
@@ -96,7 +96,7 @@ impl Talk {
     /// that
     /// nothing is under way.
     pub(crate) fn gaps(&self, mut idle: impl FnMut(PeerId) -> bool) -> Vec<(ConnectionId, u64)> {
-        let waits = |link: &&Link| link.busy.as_ref().is_some_and(|busy| !busy.early.is_empty());
+        let waits = |link: &&ConnectionRecord| link.busy.as_ref().is_some_and(|busy| !busy.early.is_empty());
         let gaps = self.links.iter().filter(waits).filter(|link| idle(link.peer));
         gaps.map(|link| (link.id, link.expected)).collect()
     }
@@ -234,8 +234,8 @@ impl Talk {
     pub(crate) fn on_datagram(&mut self, now: Micros, header: DatagramHeader, parcel: Parcel) -> bool {
         let Some(link) = self.links.get(header.to) else { return false };
         let known = !link.level.is_reliable() && link.token == header.token;
-        let taken =
-            known && self.takes(now, self.links.get(header.to).map_or(PeerId(0), |l| l.peer), header.to);
+        let taken = known
+            && self.admit_message(now, self.links.get(header.to).map_or(PeerId(0), |l| l.peer), header.to);
         if taken {
             self.deliver(header.to, parcel);
         }

@@ -36,7 +36,7 @@ pub(crate) struct Outgoing {
 
 /// How a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SendPath {
     /// Through the engine, complete when delivered.
     Reliable(Lane),
     /// Through the engine; it is complete already.
@@ -58,7 +58,12 @@ pub(crate) struct Plan {
 
 impl Talk {
     /// Sends a message.
-    pub(crate) fn send(&mut self, now: Micros, id: ConnectionId, message: &Outgoing) -> Result<Way, Error> {
+    pub(crate) fn send(
+        &mut self,
+        now: Micros,
+        id: ConnectionId,
+        message: &Outgoing,
+    ) -> Result<SendPath, Error> {
         let Outgoing { len, word, silent, blocking, lent, unordered } = *message;
         let limits = self.limits.clone();
         let link = self.links.named(id)?;
@@ -93,24 +98,24 @@ impl Talk {
             link.busy().unsaid.push_back(Unsaid { op, word, silent, end: None });
         }
         self.limit(now, id, op);
-        Ok(Way::Reliable(Lane { op, peer, level, tag, data }))
+        Ok(SendPath::Reliable(Lane { op, peer, level, tag, data }))
     }
 
-    fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> Way {
+    fn send_unreliably(&mut self, id: ConnectionId, len: u64, word: u64, silent: bool) -> SendPath {
         let full = self.under_way >= self.limits.send_buffers;
-        let Some(link) = self.links.get_mut(id) else { return Way::Lost };
+        let Some(link) = self.links.get_mut(id) else { return SendPath::Lost };
         let (peer, level, remote, context) = (link.peer, link.level, link.remote, link.context);
         let fits = link.packet_max > 0 && len <= u64::from(link.packet_max);
         let way = if remote.udp_port != 0 && fits {
             let header = DatagramHeader { to: remote.id, token: remote.token };
-            Way::Udp { peer, port: remote.udp_port, header }
+            SendPath::Udp { peer, port: remote.udp_port, header }
         } else if full {
-            Way::Lost
+            SendPath::Lost
         } else {
             link.outstanding += 1;
             self.under_way += 1;
             let op = self.enter_op(id, What::Datagram, 0, true);
-            Way::Lossy(Lane { op, peer, level, tag: Subject::Datagram(remote.id).to_tag(), data: 0 })
+            SendPath::Lossy(Lane { op, peer, level, tag: Subject::Datagram(remote.id).to_tag(), data: 0 })
         };
         if !silent {
             self.news.push_back(News::Sent {
@@ -230,7 +235,7 @@ impl Talk {
             _ => (op.link, None),
         };
         if end.is_ok() {
-            self.hear(now, link);
+            self.on_heard(now, link);
         }
         match of {
             Some(of) => self.on_part_end(id, of, end),

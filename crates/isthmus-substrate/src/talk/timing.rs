@@ -68,7 +68,7 @@ impl Talk {
     }
 
     /// The other end has shown that it lives.
-    pub(super) fn hear(&mut self, now: Micros, id: ConnectionId) {
+    pub(super) fn on_heard(&mut self, now: Micros, id: ConnectionId) {
         if let Some(link) = self.links.get_mut(id) {
             link.heard_at = now;
         }

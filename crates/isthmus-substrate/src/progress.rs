@@ -11,7 +11,7 @@ use crate::talk::Parcel;
 
 /// For this many polls after a datagram, only every eighth drives the engine. Count.
 const DATAGRAM_POLLS: u32 = 255;
-const DATAGRAM_TURNS: u32 = 8;
+const DATAGRAM_PASSES: u32 = 8;
 
 impl Inner {
     /// Takes in what has come, and does what is due.
@@ -25,8 +25,8 @@ impl Inner {
         let now = self.now();
         self.take_datagrams(state, now);
         state.datagrams_first = state.datagrams_first.saturating_sub(1);
-        if state.datagrams_first.is_multiple_of(DATAGRAM_TURNS) {
-            self.turn_engines(state, now);
+        if state.datagrams_first.is_multiple_of(DATAGRAM_PASSES) {
+            self.poll_engines(state, now);
             self.look_around(state);
         }
         if state.talk.poll_timeout().is_some_and(|at| at <= now) {
@@ -35,7 +35,7 @@ impl Inner {
         self.flush(state);
     }
 
-    fn turn_engines(&self, state: &mut State, now: Micros) {
+    fn poll_engines(&self, state: &mut State, now: Micros) {
         let mut done = std::mem::take(&mut state.done);
         let mut found = None;
         for (at, port) in self.ports.iter().enumerate() {
