@@ -1,7 +1,7 @@
 //! The local fabric of a subnet on which the router stands, and lanes over it.
 //!
-//! A task turns the fabric: while something moves at every opportunity, else not before a
-//! connection of one of its lanes, or its own lanes, call for it.
+//! A task drives the fabric. While something moves it polls all the time. Otherwise it sleeps until a lane, or the
+//! connection of a lane, wakes it.
 
 use std::collections::HashMap;
 use std::fmt::Arguments;
@@ -24,19 +24,20 @@ use tracing::info;
 
 use crate::lane::Lane;
 
-/// Turns in vain before the task sleeps.
+/// Polls without result before the task sleeps.
 const PATIENCE: u32 = 64;
-/// How long a step of a meeting may wait without looking again.
+/// Longest wait in one step of a handshake before the fabric is polled again. The fabric's answer does not wake the
+/// task.
 const STEP: Duration = Duration::from_millis(1);
-/// How long a meeting may take in all once it has begun.
+/// Longest time for a whole handshake.
 const MEETING: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// The local fabric of one subnet; see the module.
 pub(crate) struct Ground {
-    /// The setting that it was made by.
+    /// The setting that it was made from.
     wanted: String,
     inner: Mutex<Inner>,
-    /// Something is to be turned.
+    /// Wakes the task that drives the fabric.
     call: Arc<Notify>,
 }
 
@@ -47,25 +48,25 @@ struct Inner {
     news: Vec<News>,
 }
 
-/// Who waits for a lane.
+/// The tasks that wait for one lane.
 #[derive(Default)]
 struct Waiting {
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-/// The grounds in use, one for each subnet.
+/// The local fabrics in use, one for each subnet.
 #[derive(Default)]
 pub(crate) struct Grounds(Mutex<HashMap<u32, Arc<Ground>>>);
 
 impl Grounds {
-    /// The ground of the subnet with this id, as the settings want it.
+    /// The fabric of this subnet. It is made anew if the setting has changed.
     pub(crate) fn of(&self, subnet: u32, wanted: &str, node: IpAddr) -> Arc<Ground> {
         let mut grounds = self.0.lock();
         match grounds.get(&subnet).filter(|ground| ground.wanted == wanted) {
             Some(ground) => ground.clone(),
             None => {
-                // Lanes over the one before keep it until they end.
+                // Lanes over the old fabric keep it until they end.
                 let ground = Ground::new(wanted, node);
                 grounds.insert(subnet, ground.clone());
                 ground
@@ -87,7 +88,7 @@ impl Ground {
         ground
     }
 
-    /// The lane of a connection that we made: over the fabric where the other end agrees.
+    /// Makes a lane of a connection that we dialled. It goes over the fabric if the other end agrees.
     pub(crate) async fn lead(self: Arc<Self>, stream: TcpStream) -> io::Result<Lane> {
         if self.inner.lock().hubs.is_off() {
             return Ok(Lane::Plain(stream));
@@ -95,9 +96,9 @@ impl Ground {
         self.meet(stream, Meeting::of_dialled(false)).await
     }
 
-    /// The lane of a connection that came in, whose other end may offer a fabric.
+    /// Makes a lane of an incoming connection. The other end may offer a fabric.
     pub(crate) async fn receive(self: Arc<Self>, stream: TcpStream) -> io::Result<Lane> {
-        // Who says nothing, or begins at once, has no part in this.
+        // A peer that starts with a Hello does not offer a fabric.
         stream.readable().await?;
         self.meet(stream, Meeting::of_accepted()).await
     }
@@ -117,7 +118,7 @@ impl Ground {
     }
 }
 
-/// A meeting that is called off when it is dropped.
+/// A handshake in progress. Dropping it cancels the handshake.
 struct Guest<'a> {
     meeting: Meeting<Pipe>,
     ground: &'a Ground,
@@ -132,7 +133,7 @@ impl Guest<'_> {
             }
             self.ground.call.notify_one();
             clear(stream);
-            // Too early is no harm, and the fabric's answer does not show at the connection.
+            // Waking early does no harm. The fabric's answer does not make the connection readable.
             let _ = timeout(STEP, stream.readable()).await;
         }
     }
@@ -144,13 +145,13 @@ impl Drop for Guest<'_> {
     }
 }
 
-/// Lets the runtime know that all was read that had come.
+/// Clears the runtime's readiness: all bytes that came were read.
 fn clear(stream: &TcpStream) {
     let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
     let _ = stream.try_io(Interest::READABLE, nothing);
 }
 
-/// Turns a ground until it is dropped.
+/// Drives a fabric until it is dropped.
 async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
     let mut vain = 0;
     loop {
@@ -169,7 +170,7 @@ async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
         match pause {
             Some(Duration::ZERO) => tokio::task::yield_now().await,
             Some(pause) => {
-                // Either way there is something to look at.
+                // The fabric is polled next, whether the wait ended by the call or the timer.
                 let _ = timeout(pause, call.notified()).await;
             }
             None => {
@@ -181,7 +182,7 @@ async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
 }
 
 impl Inner {
-    /// True where something has moved.
+    /// One pass over the fabric. True if something has moved.
     fn turn(&mut self) -> bool {
         self.hubs.poll(&mut self.news);
         let any = !self.news.is_empty();
@@ -206,7 +207,7 @@ pub(crate) struct FabricLane {
     ground: Arc<Ground>,
     pipe: Pipe,
     key: u64,
-    /// Listens to the connection that the lane began as.
+    /// The task that reads the TCP connection that the lane began on.
     listener: JoinHandle<()>,
 }
 
@@ -217,7 +218,7 @@ impl FabricLane {
         Self { ground, pipe, key, listener }
     }
 
-    /// What `piped` means to the runtime; `place` is where to leave who waits.
+    /// Translates `piped` for the runtime. `place` stores the waker of the task that waits.
     fn outcome(
         &self,
         inner: &mut Inner,
@@ -236,7 +237,7 @@ impl FabricLane {
     }
 }
 
-/// Tells the fabric what is said on a lane's connection.
+/// Passes bytes of a lane's TCP connection to the fabric.
 async fn listen(ground: Weak<Ground>, stream: TcpStream, pipe: Pipe) {
     while stream.readable().await.is_ok() {
         let Some(ground) = ground.upgrade() else { return };
@@ -255,7 +256,7 @@ impl AsyncRead for FabricLane {
         let piped = inner.hubs.read_into(self.pipe, buf.initialize_unfilled());
         let polled = self.outcome(&mut inner, piped, |waiting| &mut waiting.reader, cx);
         drop(inner);
-        // Room that was made may have to be told.
+        // The free room may have to be announced to the sender.
         self.ground.call.notify_one();
         polled.map_ok(|n| buf.advance(n))
     }

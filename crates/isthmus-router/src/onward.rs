@@ -1,4 +1,4 @@
-//! The next hop of a lane: from the ways that the table gives to one that answers.
+//! Connects a lane to its next hop: tries the routes of the table until a hop answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::settings::{Carrier, Settings};
 use crate::step::{Way, ways};
 
 impl Router {
-    /// Connects to the next hop, and tells on which subnet it is.
+    /// Connects to the next hop. Returns the lane and the hop's subnet.
     pub(crate) async fn onward(
         &self,
         settings: &Settings,
@@ -27,13 +27,13 @@ impl Router {
         let (table, own, first) = (&settings.table, &settings.router, hello.hops == 0);
         let ways = ways(table, own, arrival.subnet, source, target, first);
         let mut reason = None;
-        // Before a link is waited for, the other ways are tried.
+        // The first pass tries all routes without waiting; the second waits for a link.
         for patience in [Duration::ZERO, ANSWER_TIME] {
             for way in &ways {
                 let (subnet, answer) = match way {
                     Way::Direct(subnet) => {
                         let reached = self.endpoint(settings, *subnet, hello.target.locator).await;
-                        // No other way leads to who is not there.
+                        // The target itself did not answer, so no other route helps.
                         return reached.map(|lane| (lane, *subnet));
                     }
                     Way::Routers(..) if patience > Duration::ZERO => continue,
@@ -99,7 +99,7 @@ impl Router {
         patience: Duration,
     ) -> Result<Lane, RefuseReason> {
         let fits = |neighbour: AsId| settings.config.lets_speak(neighbour.0, target.0);
-        // Nobody whom we let speak for that AS is its neighbour, or stands between.
+        // No admitted neighbour may speak for the target's AS.
         if !settings.config.admits.iter().any(|neighbour| fits(AsId(*neighbour))) {
             return Err(RefuseReason::Denied);
         }

@@ -1,9 +1,10 @@
-//! Bytes from one lane to another, both ways, unread.
+//! Copies bytes between two lanes in both directions.
 //!
-//! A lane that is silent holds no buffer: bytes pass through the thread's own, and what the
-//! receiver does not take at once is kept aside before more is read. Bulk data between two
-//! TCP connections goes through a pipe instead, without being copied. While two ends exchange
-//! small messages turn by turn, the answer is looked for a little before the thread sleeps.
+//! An idle lane holds no buffer. Bytes pass through a buffer of the thread. Bytes that the receiver does not take at
+//! once
+//! are stored before more is read. Bulk data between two TCP connections goes through a kernel pipe (`splice`) without
+//! a
+//! copy. While the two ends exchange small messages in alternation, the thread polls for the answer before it sleeps.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,21 +23,21 @@ use crate::lane::Lane;
 use crate::metrics::Counters;
 use crate::rhythm::{Rhythm, Way};
 
-/// What one turn moves at most. Bytes.
+/// Most bytes that one pass moves, so that other lanes of the thread get their share.
 const CHUNK: usize = 64 << 10;
-/// Wanted size of a pipe. Bytes; the system may give less.
+/// Size asked for a pipe. Bytes; the kernel may give less. Larger pipes mean fewer system calls.
 const PIPE: usize = 512 << 10;
-/// How long one direction may go on when the other has failed.
+/// After one direction failed, the other may go on for this time, because data already sent can still arrive.
 const AFTERMATH: Duration = Duration::from_secs(5);
-/// How long one direction may go on when the other has ended: endpoints close both. Without
-/// a bound a lane that was given up would keep its place while a router behind it hangs.
+/// After one direction ended, the other may go on for this time. Endpoints close both directions. Without this limit an
+/// abandoned lane would count against the limits as long as a router behind it hangs.
 const HALF_OPEN: Duration = Duration::from_secs(60);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Relays until both sides have ended, or one is gone.
+/// Relays until both directions have ended or one side is lost.
 pub(crate) async fn relay(
     a: &mut Lane,
     b: &mut Lane,
@@ -59,7 +60,7 @@ pub(crate) async fn relay(
     }
 }
 
-/// Each direction closes what it writes to when it ends, so that the other learns of it.
+/// Runs both directions. Each one closes its output when its input ends, so that the receiver sees the end.
 async fn both(
     there: impl Future<Output = io::Result<()>>,
     back: impl Future<Output = io::Result<()>>,
@@ -78,7 +79,7 @@ async fn rest(
     match ended {
         Ok(()) => timeout(HALF_OPEN, other).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         Err(error) => {
-            // What was sent before the failure can still arrive.
+            // Data sent before the failure can still arrive.
             let _ = timeout(AFTERMATH, other).await;
             Err(error)
         }
@@ -107,7 +108,7 @@ async fn one_way_tcp(
     finish(ended, &mut to).await
 }
 
-/// A stream that is gone already needs no closing.
+/// Closes `to`. If the stream is already gone, that is no error.
 async fn finish(ended: io::Result<()>, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     let _ = to.shutdown().await;
     ended
@@ -120,7 +121,7 @@ enum Stop {
     Bulk,
 }
 
-/// Copies until the end, or until a turn moves `bulk` bytes.
+/// Copies until the end, or until one pass moves `bulk` bytes.
 async fn pump(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -174,7 +175,7 @@ async fn pump_tcp(
     if pump(from, to, received, sent, pace, CHUNK).await? == Stop::End {
         return Ok(());
     }
-    // Without a pipe, or where the system cannot splice, copying goes on.
+    // Without a pipe, or if the kernel cannot splice here, copying goes on.
     let spliced = match Pipe::new() {
         Ok(pipe) => pipe.pump(from.as_ref(), to.as_ref(), received, sent).await?,
         Err(_) => false,
@@ -185,7 +186,7 @@ async fn pump_tcp(
     Ok(())
 }
 
-/// A pipe in the kernel through which bytes go without coming to user space.
+/// A kernel pipe: bytes pass through it without coming to user space.
 struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
@@ -200,7 +201,7 @@ impl Pipe {
         Ok(Self { reader, writer, size })
     }
 
-    /// Moves bytes until the end; false if the system cannot, and nothing was moved.
+    /// Moves bytes until the end. False if the kernel cannot splice here; then nothing was moved.
     async fn pump(
         &self,
         from: &TcpStream,
@@ -210,7 +211,7 @@ impl Pipe {
     ) -> io::Result<bool> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         loop {
-            // The pipe is empty here: "would block" is the socket's word, never the pipe's.
+            // The pipe is empty here, so "would block" can only come from the socket.
             let take = || Ok(splice(from, None, &self.writer, None, self.size, flags)?);
             let mut held = match from.async_io(Interest::READABLE, take).await {
                 Ok(0) => return Ok(true),

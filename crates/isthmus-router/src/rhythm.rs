@@ -1,10 +1,9 @@
-//! Whether it is worth while to look for the next message before the thread sleeps.
+//! Decides whether to poll for the next message before the thread sleeps.
 //!
-//! To wake a sleeping thread takes the system longer than to pass on a small message. Where two
-//! ends exchange small ones turn by turn, each waits for the other, and nothing else is to be
-//! done here meanwhile: so the lane is looked at again for about as long as the last turns took.
-//! A lane that carries bulk, whose two directions do not take turns, or whose turns are long,
-//! sleeps at once.
+//! The kernel takes longer to wake a thread than to pass on a small message. If two ends exchange small messages in
+//! alternation, nothing else is to be done meanwhile. So the lane is polled for about as long as the last exchange
+//! took.
+//! A lane that carries bulk data, that does not alternate, or whose exchanges are long sleeps at once.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
@@ -12,13 +11,13 @@ use std::time::Instant;
 
 use tokio::task::yield_now;
 
-/// Longest message that counts as small. Bytes.
+/// Longest message that counts as small. Bytes; longer ones are worth a wake-up.
 const SMALL: usize = 1024;
-/// Longest turn. Microseconds.
+/// Longest time between two messages of an alternating exchange. Microseconds; beyond it polling costs too much CPU.
 const TURN_MAX: u64 = 100;
-/// So many turns in a row make a rhythm.
+/// Number of alternations in a row after which polling begins.
 const TURNS: u64 = 8;
-/// It is looked for a message for so many times as long as the last turn took.
+/// Polling lasts this multiple of the last time between messages.
 const PATIENCE: u64 = 2;
 
 /// A direction of a lane.
@@ -28,15 +27,15 @@ pub(crate) enum Way {
     Back = 2,
 }
 
-/// See the module. Both directions of a lane share one.
+/// The timing of one lane's messages; see the module. Both directions of a lane share one.
 pub(crate) struct Rhythm {
     since: Instant,
-    /// When the last message passed, and how long after the one before. Microseconds.
+    /// When the last message passed, and the time between it and the one before. Microseconds.
     last: AtomicU64,
     turn: AtomicU64,
-    /// Its direction; 0: none yet.
+    /// The direction of the last message; 0 if none has passed.
     way: AtomicU64,
-    /// How many turns there were in a row.
+    /// Alternations in a row.
     turns: AtomicU64,
 }
 
@@ -52,7 +51,7 @@ impl Rhythm {
         self.since.elapsed().as_micros() as u64
     }
 
-    /// A message of so many bytes passes.
+    /// Counts a message of `bytes` bytes.
     pub(crate) fn note(&self, way: Way, bytes: usize) {
         self.note_at(self.now(), way, bytes);
     }
@@ -65,16 +64,16 @@ impl Rhythm {
         self.turns.store(if goes_on { self.turns.load(Relaxed) + 1 } else { 0 }, Relaxed);
     }
 
-    /// Until when it is worth while to look. Microseconds; 0: not at all.
+    /// The time until which polling pays. Microseconds; 0 if it does not pay.
     fn until(&self) -> u64 {
         let steady = self.turns.load(Relaxed) >= TURNS;
         if steady { self.last.load(Relaxed) + PATIENCE * self.turn.load(Relaxed).max(1) } else { 0 }
     }
 
-    /// Polls until there is something, again and again while that is worth while.
+    /// Polls until something is ready: in a loop while that pays, then asleep.
     pub(crate) async fn look<T>(&self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
         while self.until() > self.now() {
-            // A look that wakes nobody.
+            // Poll with a waker that wakes nobody.
             let mut looked = None;
             std::future::poll_fn(|cx| {
                 if let Poll::Ready(found) = poll(cx) {
@@ -91,7 +90,7 @@ impl Rhythm {
         std::future::poll_fn(poll).await
     }
 
-    /// How long a turn may take. For tests.
+    /// How long polling lasts. For tests.
     #[cfg(test)]
     fn patience(&self) -> std::time::Duration {
         std::time::Duration::from_micros(self.until().saturating_sub(self.last.load(Relaxed)))

@@ -1,4 +1,4 @@
-//! Configuration, map and certificates together: what a router goes by until the next reload.
+//! The settings of a router until the next reload: configuration, map and certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,27 +12,27 @@ use crate::targets::Targets;
 use crate::tls::Tls;
 use crate::wire::Transport;
 
-/// How lanes come in and go out on a subnet.
+/// How lanes enter and leave the router on a subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Carrier {
     /// One TCP connection per lane.
     Plain,
-    /// Links: few TLS connections that many lanes share.
+    /// Links: a few TLS connections that many lanes share.
     Links,
     /// Not at all: the configuration does not allow plain lanes there.
     Closed,
 }
 
-/// Where the router stands on a subnet.
+/// The router's interface on a subnet.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) subnet: SubnetId,
     pub(crate) name: String,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) carrier: Carrier,
-    /// What links go by.
+    /// The transports of its links.
     pub(crate) transports: &'static [Transport],
-    /// Most that links send together.
+    /// Limit on the rate of all its links together.
     pub(crate) rate_limit: Option<Rate>,
     /// The local fabrics of plain lanes.
     pub(crate) fabric: String,
@@ -40,8 +40,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end
-    /// of a lane, which must not reach this host's own services by it.
+    /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end of a lane, which
+    /// must not
+    /// reach this host's own services.
     pub(crate) fn may_hold(&self, locator: SocketAddr) -> bool {
         let ip = locator.ip();
         let on_loopback = self.listen.is_some_and(|listen| listen.ip().is_loopback());
@@ -50,22 +51,22 @@ impl Place {
     }
 }
 
-/// See the module.
+/// All settings; see the module.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) config: Config,
     pub(crate) table: Table,
-    /// This router, as the map has it.
+    /// This router's entry in the map.
     pub(crate) router: MapRouter,
     pub(crate) places: Vec<Place>,
     pub(crate) tls: Option<Tls>,
-    /// What others measured, and that with what was measured here when the table was made.
+    /// The measurements of others, and all measurements that the table was computed from.
     pub(crate) known: Measured,
     pub(crate) measured: Measured,
 }
 
 impl Settings {
-    /// Reads the configuration at `path` and all that it names, and checks the whole.
+    /// Reads the configuration at `path` and all files that it names, and checks them together.
     pub(crate) fn load(path: &Path) -> Result<Self, ConfigError> {
         let config = Config::read(path)?;
         let fault = |message: String| ConfigError::Meaning { place: path.display().to_string(), message };

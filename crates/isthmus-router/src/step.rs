@@ -1,25 +1,26 @@
-//! Where a lane goes next: the choice, apart from all I/O.
+//! Chooses the next hops of a lane. No I/O is done here.
 
 use isthmus_routes::{Destination, NextHop, Role, Router, Step, Table};
 use isthmus_wire::{AsId, Locator, SubnetId};
 
-/// A step that leads towards a lane's target.
+/// A next step towards a lane's target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The target's endpoint itself, on this subnet.
     Direct(SubnetId),
-    /// Any one of these endpoints of routers of this AS, on this subnet.
+    /// One of these routers of this AS, on this subnet.
     Routers(SubnetId, Vec<Locator>),
-    /// Any one of these routers of other AS's, on this way out.
+    /// One of these routers of other AS's, on this WAN subnet.
     Gateways(SubnetId, Vec<Locator>),
 }
 
-/// The ways for a lane from `source` that came in on `arrived`, best first; none if empty.
+/// The next steps for a lane from `source` that came in on `arrived`, the best first. Empty if there is none.
 ///
-/// The router stands on several subnets, and whoever chose it may not know which of them is
-/// best, or that another router would be: so the best step from any of them counts. What a
-/// step costs only falls from router to router. Ways that are not the best are for when those
-/// do not answer; by other routers they can lead in a circle, so that only the first router
+/// The router is on several subnets. Whoever chose it may not know which subnet is best, or that another router would
+/// be
+/// better. So the best step from any subnet counts. The remaining cost falls from router to router. Steps that are not
+/// the best are used if the best do not answer. Through other routers they can lead in a circle, so only the first
+/// router
 /// of a lane (`detour`) may take them.
 pub(crate) fn ways(
     table: &Table,
@@ -32,7 +33,7 @@ pub(crate) fn ways(
     let map = table.map();
     let role = |id| map.subnet(id).map_or(Role::Edge, |subnet| subnet.role);
     let inside = target.0 == map.as_id();
-    // An AS forwards nothing from one of its ways out to another.
+    // An AS is no transit for other AS's: it forwards nothing from one WAN subnet to another.
     if !inside && role(arrived).leads_out() {
         return Vec::new();
     }
@@ -47,7 +48,7 @@ pub(crate) fn ways(
             Step::Direct => found.push((0, Way::Direct(on))),
             Step::Gateways(gateways) => found.push((route.cost, Way::Gateways(on, gateways))),
             Step::Routers(routers) => {
-                // A subnet without transit is crossed only by what comes from it.
+                // Only lanes from a non-transit subnet itself may cross it.
                 let crosses = role(on) == Role::Transit || source == (map.as_id(), on);
                 let others = routers.iter().filter(|next| next.name != router.name);
                 let others: Vec<_> = others.filter_map(|next| next.endpoint).collect();
@@ -65,8 +66,9 @@ pub(crate) fn ways(
         .collect()
 }
 
-/// Whether a lane that came in on `arrived` from inside the AS may claim this source: an
-/// endpoint only its own subnet; a router of the AS any that the map knows.
+/// Whether a lane from inside the AS that came in on `arrived` may claim this source. An endpoint may claim only its
+/// own
+/// subnet; a router of the AS may claim any subnet of the map.
 pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, source: Destination) -> bool {
     let map = table.map();
     if source.0 != map.as_id() {
@@ -75,14 +77,14 @@ pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, sourc
     source.1 == arrived || by_router && map.subnet(source.1).is_some_and(|subnet| !subnet.role.leads_out())
 }
 
-/// Whether `ip` is where another router of the AS stands on `subnet`.
+/// Whether another router of the AS has the address `ip` on `subnet`.
 pub(crate) fn is_router(table: &Table, own: &str, subnet: SubnetId, ip: std::net::IpAddr) -> bool {
     let others = table.map().routers().iter().filter(|router| router.name != own);
     others.filter_map(|router| router.endpoint(subnet)).any(|at| at.ip() == ip)
 }
 
-/// The gateways with which this router keeps links: those on its ways out that lead to AS's
-/// for which `wanted` holds.
+/// The gateways with which this router keeps links. They are on its WAN subnets and lead to AS's for which `wanted`
+/// holds.
 pub(crate) fn gateways(
     table: &Table,
     router: &Router,
