@@ -33,7 +33,7 @@ struct Guest {
 }
 
 /// One connection's entry in the table. Dropping it frees the entry.
-pub(crate) struct Place {
+pub(crate) struct ArrivalEntry {
     arrivals: Arc<Arrivals>,
     number: u64,
     gone: Arc<Notify>,
@@ -41,7 +41,7 @@ pub(crate) struct Place {
 
 impl Arrivals {
     /// Enters a connection from `ip`. If the table is full, another connection is closed.
-    pub(crate) fn arrive(self: &Arc<Self>, ip: IpAddr) -> Place {
+    pub(crate) fn arrive(self: &Arc<Self>, ip: IpAddr) -> ArrivalEntry {
         let mut table = self.0.lock();
         if table.guests.len() >= ARRIVING_MAX {
             table.displace();
@@ -50,7 +50,7 @@ impl Arrivals {
         table.next += 1;
         table.guests.insert(number, Guest { ip, gone: gone.clone() });
         *table.from.entry(ip).or_default() += 1;
-        Place { arrivals: self.clone(), number, gone }
+        ArrivalEntry { arrivals: self.clone(), number, gone }
     }
 
     /// Closes one connection to free its descriptor. Returns false if there was none.
@@ -82,7 +82,7 @@ impl Table {
     }
 }
 
-impl Place {
+impl ArrivalEntry {
     /// Runs `work` with this entry. `work` drops the entry once it has read the Hello. If the entry is displaced before
     /// that, `work` is cancelled.
     pub(crate) async fn hold<F: Future<Output = ()>>(self, work: impl FnOnce(Self) -> F) {
@@ -94,7 +94,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ArrivalEntry {
     fn drop(&mut self) {
         self.arrivals.0.lock().remove(self.number);
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     /// Whether it was told to go.
-    fn is_gone(place: &Place) -> bool {
+    fn is_gone(place: &ArrivalEntry) -> bool {
         !place.arrivals.0.lock().guests.contains_key(&place.number)
     }
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::ground::FabricLane;
 use crate::link::LinkLane;
+use crate::local_fabric::FabricLane;
 
 /// One of the two ends between which bytes are relayed.
 pub(crate) enum Lane {

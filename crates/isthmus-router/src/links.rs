@@ -27,7 +27,7 @@ use crate::router::{Arrival, Router};
 use crate::settings::Settings;
 use crate::tls::why;
 use crate::wire::{Sample, Transport, Wire};
-use crate::{pulse, step};
+use crate::{heartbeat, step};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// First byte from the dialled end. The dialling end cannot tell from the handshake alone that its certificate was
@@ -42,7 +42,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// packets was sent. On such paths UDP was measured faster with lanes of several ranks.
 const LONG: Duration = Duration::from_millis(150);
 const LOSSY: f64 = 0.02;
-const SENT_LEAST: f64 = 10_000.0;
+const MIN_SENT: f64 = 10_000.0;
 /// Limit on links that one AS may have dialled to this router.
 const ACCEPTED_MAX: usize = 64;
 
@@ -107,7 +107,7 @@ impl Links {
                 return Err(RefuseReason::Unreached);
             }
             // No event tells that a silent link is heard again, so look once per pause.
-            let _ = timeout_at(deadline.min(Instant::now() + pulse::PAUSE), changed).await;
+            let _ = timeout_at(deadline.min(Instant::now() + heartbeat::PAUSE), changed).await;
         }
     }
 
@@ -181,7 +181,7 @@ fn better(links: &[Arc<Link>]) -> Transport {
     let samples: Vec<_> = links.iter().filter_map(|link| link.gauge.sample()).collect();
     let long = samples.iter().map(|sample| sample.rtt).min().is_some_and(|least| least >= LONG);
     let sum = |of: fn(&Sample) -> u64| samples.iter().map(of).sum::<u64>() as f64;
-    let lossy = sum(|sample| sample.retransmitted) > LOSSY * sum(|sample| sample.sent).max(SENT_LEAST);
+    let lossy = sum(|sample| sample.retransmitted) > LOSSY * sum(|sample| sample.sent).max(MIN_SENT);
     if long || lossy { Transport::Udp } else { Transport::Tcp }
 }
 

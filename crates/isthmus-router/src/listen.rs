@@ -20,7 +20,7 @@ use crate::wire::Transport;
 /// Pause after a failed `accept`, so that a full descriptor table does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Least time between two log lines about failed accepts.
-const TELL_PAUSE: Duration = Duration::from_secs(60);
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// What a listener accepts: plain lanes (`None`), or links by this transport.
 type Links = Option<Transport>;
@@ -94,7 +94,7 @@ async fn accept(router: Arc<Router>, listener: TcpListener, subnet: SubnetId, li
             Ok(accepted) => accepted,
             Err(error) => {
                 failures += 1;
-                if told.is_none_or(|at| at.elapsed() >= TELL_PAUSE) {
+                if told.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
                     told = Some(Instant::now());
                     warn!(subnet = subnet.0, %error, failures, "cannot accept; is LimitNOFILE too low?");
                     failures = 0;

@@ -18,17 +18,17 @@ use crate::wire::Sample;
 /// Interval at which the links are sampled.
 const LOOK: Duration = Duration::from_secs(1);
 /// Samples between two checks whether routes must be computed anew: every 10 s.
-const LOOKS_PER_THOUGHT: u32 = 10;
+const LOOKS_PER_CHECK: u32 = 10;
 /// The best rate of this many samples counts, because at times nobody sends much. 60 samples are one minute.
 const LOOKS: usize = 60;
 /// Least number of segments sent lately for a loss rate to be used. With fewer, one loss would weigh too much.
-const SENT_LEAST: f64 = 1000.0;
+const MIN_SENT: f64 = 1000.0;
 /// Weight of older segments, applied at each sample.
 const FADE: f64 = 0.98;
 /// The path was the limit of a link if two things hold. The link was busy for at least `MIN_BUSY` of the interval, and the
 /// receiver or our buffer was the limit for at most `MAX_HELD` of that time. Shares.
-const BUSY_LEAST: f64 = 0.9;
-const HELD_MOST: f64 = 0.1;
+const MIN_BUSY: f64 = 0.9;
+const MAX_HELD: f64 = 0.1;
 /// Routes are computed anew when a figure has changed by more than this share.
 const CHANGE: f64 = 0.25;
 /// Changes of the loss rate below this are noise. Share of segments.
@@ -51,7 +51,7 @@ impl Interval {
     fn filled_the_path(&self) -> bool {
         let busy = self.now.busy.saturating_sub(self.before.busy).as_secs_f64();
         let held = self.now.held.saturating_sub(self.before.held).as_secs_f64();
-        busy >= BUSY_LEAST * self.took.as_secs_f64() && held <= HELD_MOST * busy
+        busy >= MIN_BUSY * self.took.as_secs_f64() && held <= MAX_HELD * busy
     }
 }
 
@@ -97,7 +97,7 @@ impl Path {
 
     /// The share of segments that were lost lately. None if too few were sent.
     fn loss(&self) -> Option<f64> {
-        (self.sent >= SENT_LEAST).then(|| (self.retransmitted / self.sent).min(1.0))
+        (self.sent >= MIN_SENT).then(|| (self.retransmitted / self.sent).min(1.0))
     }
 
     /// The measured figures; those not measured are as `expected`.
@@ -151,8 +151,8 @@ impl Router {
             sleep(LOOK).await;
             self.look(last.elapsed());
             last = Instant::now();
-            if look % LOOKS_PER_THOUGHT == 0 {
-                self.think_over().await;
+            if look % LOOKS_PER_CHECK == 0 {
+                self.update_routes().await;
             }
         }
     }
@@ -176,7 +176,7 @@ impl Router {
     }
 
     /// Computes the routes anew if the figures have changed enough for that.
-    async fn think_over(&self) {
+    async fn update_routes(&self) {
         let settings = self.settings();
         let measured = self.paths.lock().measured(settings.table.map(), &settings.known);
         if settings.config.metric != Metric::Measured || !differs(&settings.measured, &measured) {

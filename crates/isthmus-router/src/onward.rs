@@ -12,7 +12,7 @@ use crate::dial::{ANSWER_TIME, connect, tune_lane};
 use crate::lane::Lane;
 use crate::router::{Arrival, Router};
 use crate::settings::{Carrier, Settings};
-use crate::step::{Way, ways};
+use crate::step::{Hop, hops};
 
 impl Router {
     /// Connects to the next hop. Returns the lane and the hop's subnet.
@@ -25,20 +25,20 @@ impl Router {
         let source = (hello.source.as_id, hello.source.subnet);
         let target = (hello.target.as_id, hello.target.subnet);
         let (table, own, first) = (&settings.table, &settings.router, hello.hops == 0);
-        let ways = ways(table, own, arrival.subnet, source, target, first);
+        let hops = hops(table, own, arrival.subnet, source, target, first);
         let mut reason = None;
         // The first pass tries all routes without waiting; the second waits for a link.
         for patience in [Duration::ZERO, ANSWER_TIME] {
-            for way in &ways {
+            for way in &hops {
                 let (subnet, answer) = match way {
-                    Way::Direct(subnet) => {
+                    Hop::Direct(subnet) => {
                         let reached = self.endpoint(settings, *subnet, hello.target.locator).await;
                         // The target itself did not answer, so no other route helps.
                         return reached.map(|lane| (lane, *subnet));
                     }
-                    Way::Routers(..) if patience > Duration::ZERO => continue,
-                    Way::Routers(subnet, routers) => (*subnet, self.router(settings, *subnet, routers).await),
-                    Way::Gateways(subnet, gateways) => {
+                    Hop::Routers(..) if patience > Duration::ZERO => continue,
+                    Hop::Routers(subnet, routers) => (*subnet, self.router(settings, *subnet, routers).await),
+                    Hop::Gateways(subnet, gateways) => {
                         (*subnet, self.gateway(settings, *subnet, gateways, target.0, patience).await)
                     }
                 };
@@ -122,6 +122,6 @@ impl Router {
             Err(error) => return Ok(Err(error)),
         };
         tune_lane(&stream);
-        Ok(self.ground(place).lead(stream).await)
+        Ok(self.local_fabric(place).lead(stream).await)
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::lane::Lane;
 use crate::metrics::Counters;
-use crate::rhythm::{Rhythm, Way};
+use crate::spin::{Direction, SpinTimer};
 
 /// Most bytes that one pass moves, so that other lanes of the thread get their share.
 const CHUNK: usize = 64 << 10;
@@ -44,18 +44,18 @@ pub(crate) async fn relay(
     a_count: &Counters,
     b_count: &Counters,
 ) -> io::Result<()> {
-    let rhythm = Rhythm::default();
+    let spin = SpinTimer::default();
     match (a, b) {
         (Lane::Plain(a), Lane::Plain(b)) => {
             let ((a_read, a_write), (b_read, b_write)) = (a.split(), b.split());
-            let there = one_way_tcp(a_read, b_write, a_count, b_count, (&rhythm, Way::There));
-            both(there, one_way_tcp(b_read, a_write, b_count, a_count, (&rhythm, Way::Back))).await
+            let there = one_way_tcp(a_read, b_write, a_count, b_count, (&spin, Direction::There));
+            both(there, one_way_tcp(b_read, a_write, b_count, a_count, (&spin, Direction::Back))).await
         }
         (a, b) => {
             let (mut a_read, mut a_write) = tokio::io::split(a);
             let (mut b_read, mut b_write) = tokio::io::split(b);
-            let there = one_way(&mut a_read, &mut b_write, a_count, b_count, (&rhythm, Way::There));
-            both(there, one_way(&mut b_read, &mut a_write, b_count, a_count, (&rhythm, Way::Back))).await
+            let there = one_way(&mut a_read, &mut b_write, a_count, b_count, (&spin, Direction::There));
+            both(there, one_way(&mut b_read, &mut a_write, b_count, a_count, (&spin, Direction::Back))).await
         }
     }
 }
@@ -91,7 +91,7 @@ async fn one_way(
     to: &mut (impl AsyncWrite + Unpin),
     received: &Counters,
     sent: &Counters,
-    pace: (&Rhythm, Way),
+    pace: (&SpinTimer, Direction),
 ) -> io::Result<()> {
     let ended = pump(from, to, received, sent, pace, usize::MAX).await;
     finish(ended.map(drop), to).await
@@ -102,7 +102,7 @@ async fn one_way_tcp(
     mut to: WriteHalf<'_>,
     received: &Counters,
     sent: &Counters,
-    pace: (&Rhythm, Way),
+    pace: (&SpinTimer, Direction),
 ) -> io::Result<()> {
     let ended = pump_tcp(&mut from, &mut to, received, sent, pace).await;
     finish(ended, &mut to).await
@@ -127,12 +127,12 @@ async fn pump(
     to: &mut (impl AsyncWrite + Unpin),
     received: &Counters,
     sent: &Counters,
-    (rhythm, way): (&Rhythm, Way),
+    (spin, way): (&SpinTimer, Direction),
     bulk: usize,
 ) -> io::Result<Stop> {
     loop {
         let mut kept = Vec::new();
-        let moved = rhythm
+        let moved = spin
             .look(|cx| {
                 SCRATCH.with_borrow_mut(|scratch| {
                     let mut buffer = ReadBuf::new(scratch);
@@ -155,7 +155,7 @@ async fn pump(
         if moved == 0 {
             return Ok(Stop::End);
         }
-        rhythm.note(way, moved);
+        spin.note(way, moved);
         received.received(moved);
         to.write_all(&kept).await?;
         sent.sent(moved);
@@ -170,7 +170,7 @@ async fn pump_tcp(
     to: &mut WriteHalf<'_>,
     received: &Counters,
     sent: &Counters,
-    pace: (&Rhythm, Way),
+    pace: (&SpinTimer, Direction),
 ) -> io::Result<()> {
     if pump(from, to, received, sent, pace, CHUNK).await? == Stop::End {
         return Ok(());

@@ -95,7 +95,8 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
                 link.gauge.transport(),
                 link.number.load(Relaxed)
             );
-            let seen = Seen { alive: link.lives(), path: link.gauge.sample()?, lanes: link.counters() };
+            let seen =
+                LinkFigures { alive: link.lives(), path: link.gauge.sample()?, lanes: link.counters() };
             Some((labels, seen))
         })
         .collect();
@@ -113,7 +114,7 @@ fn links(out: &mut String, settings: &Settings, links: &[Arc<Link>]) {
 }
 
 /// The figures of one link at one time.
-struct Seen {
+struct LinkFigures {
     alive: bool,
     path: Sample,
     lanes: LaneCounters,
@@ -124,7 +125,7 @@ struct Figure {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    of: fn(&Seen) -> f64,
+    of: fn(&LinkFigures) -> f64,
 }
 
 const LINK_FIGURES: [Figure; 10] = [

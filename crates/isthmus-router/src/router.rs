@@ -19,16 +19,16 @@ use tracing::{debug, warn};
 use crate::arrivals::Arrivals;
 use crate::datagram::DatagramPorts;
 use crate::dial::Failed;
-use crate::ground::{Ground, Grounds};
 use crate::hello::{self, HELLO_TIME, NoHello};
 use crate::lane::Lane;
 use crate::links::Links;
+use crate::local_fabric::{LocalFabric, LocalFabrics};
 use crate::measure::Paths;
 use crate::metrics::{Counted, Metrics};
 use crate::names::{Names, is_own};
 use crate::quota::{Quotas, Share, Source};
 use crate::relay::relay;
-use crate::settings::{Place, Settings};
+use crate::settings::{Interface, Settings};
 use crate::step::{is_router, may_claim};
 
 /// The subnet, address and neighbour that a lane came from.
@@ -55,7 +55,7 @@ pub(crate) struct Router {
     pub(crate) paths: Mutex<Paths>,
     pub(crate) failed: Failed,
     pub(crate) names: Names,
-    grounds: Grounds,
+    fabrics: LocalFabrics,
     pub(crate) datagrams: DatagramPorts,
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) draining: AtomicBool,
@@ -76,7 +76,7 @@ impl Router {
             paths: Mutex::default(),
             failed: Failed::default(),
             names: Names::default(),
-            grounds: Grounds::default(),
+            fabrics: LocalFabrics::default(),
             datagrams: DatagramPorts::default(),
             arrivals: Arc::default(),
             draining: AtomicBool::new(false),
@@ -113,18 +113,18 @@ impl Router {
     }
 
     /// The local fabric of a subnet.
-    pub(crate) fn ground(&self, place: &Place) -> Arc<Ground> {
+    pub(crate) fn local_fabric(&self, place: &Interface) -> Arc<LocalFabric> {
         let node = place.listen.map_or(Ipv4Addr::UNSPECIFIED.into(), |listen| listen.ip());
-        self.grounds.of(place.subnet.0, &place.fabric, node)
+        self.fabrics.of(place.subnet.0, &place.fabric, node)
     }
 
     /// Like [`Router::serve`], for an incoming connection that may move to a fabric.
     pub(crate) async fn serve_plain<P>(self: Arc<Self>, stream: TcpStream, arrival: Arrival, arriving: P) {
         let settings = self.settings();
         let Some(place) = settings.place(arrival.subnet) else { return };
-        let ground = self.ground(place);
+        let local_fabric = self.local_fabric(place);
         drop(settings);
-        match timeout(HELLO_TIME, ground.receive(stream)).await {
+        match timeout(HELLO_TIME, local_fabric.receive(stream)).await {
             Ok(Ok(lane)) => self.serve(lane, arrival, arriving).await,
             Ok(Err(error)) => {
                 self.metrics.strangers.fetch_add(1, Relaxed);

@@ -25,7 +25,7 @@ pub(crate) enum Carrier {
 
 /// The router's interface on a subnet.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Interface {
     pub(crate) subnet: SubnetId,
     pub(crate) name: String,
     pub(crate) listen: Option<SocketAddr>,
@@ -39,7 +39,7 @@ pub(crate) struct Place {
     targets: Vec<Targets>,
 }
 
-impl Place {
+impl Interface {
     /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end of a lane, which
     /// must not
     /// reach this host's own services.
@@ -58,7 +58,7 @@ pub(crate) struct Settings {
     pub(crate) table: Table,
     /// This router's entry in the map.
     pub(crate) router: MapRouter,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<Interface>,
     pub(crate) tls: Option<Tls>,
     /// The measurements of others, and all measurements that the table was computed from.
     pub(crate) known: Measured,
@@ -103,12 +103,12 @@ impl Settings {
         self.table.map().as_id()
     }
 
-    pub(crate) fn place(&self, subnet: SubnetId) -> Option<&Place> {
+    pub(crate) fn place(&self, subnet: SubnetId) -> Option<&Interface> {
         self.places.iter().find(|place| place.subnet == subnet)
     }
 }
 
-fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Place>, String> {
+fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Interface>, String> {
     let joined: Vec<_> = router.joins.iter().filter_map(|joint| map.subnet(joint.subnet)).collect();
     let unknown = |name: &&String| !joined.iter().any(|subnet| subnet.name == **name);
     if let Some(name) = config.subnets.keys().find(unknown) {
@@ -157,7 +157,7 @@ fn places(config: &Config, map: &RouteMap, router: &MapRouter) -> Result<Vec<Pla
                 "[subnet.{name}]: listen is missing, and the map tells no endpoint; add one"
             ));
         }
-        places.push(Place {
+        places.push(Interface {
             subnet: subnet.id,
             name,
             listen,

@@ -36,16 +36,16 @@ impl fmt::Display for Transport {
 /// A TCP connection or UDP stream; see the module.
 pub(crate) struct Wire {
     carrier: Either<TcpStream, UdpStream>,
-    held: Option<Held>,
+    held: Option<TcpRateLimit>,
 }
 
 /// The rate limit of a TCP connection. A UDP stream keeps the limit inside its protocol.
-struct Held {
+struct TcpRateLimit {
     cap: Cap,
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Held {
+impl TcpRateLimit {
     /// Ready when something may be written.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(pause_us) = self.cap.pause_us(datagram::now()) {
@@ -73,7 +73,7 @@ impl Wire {
     pub(crate) fn hold(&mut self, cap: &Cap) {
         match &self.carrier {
             Either::Left(_) => {
-                self.held = Some(Held { cap: cap.clone(), sleep: Box::pin(sleep(Duration::ZERO)) });
+                self.held = Some(TcpRateLimit { cap: cap.clone(), sleep: Box::pin(sleep(Duration::ZERO)) });
             }
             Either::Right(stream) => stream.hold(cap),
         }

@@ -4,8 +4,8 @@
 //! due, and wakes the tasks that wait for a stream. Readers and writers of a [`UdpStream`] change only the protocol's
 //! state. They notify the driver if something is due earlier than it expects.
 
+mod driver;
 mod stream;
-mod turning;
 
 use std::collections::HashMap;
 use std::io;
@@ -99,7 +99,7 @@ impl DatagramPort {
             }),
             call: Notify::new(),
         });
-        tokio::spawn(turning::turn(port.clone(), socket, waits));
+        tokio::spawn(driver::drive(port.clone(), socket, waits));
         Ok(port)
     }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use isthmus_mux::{LaneId, Read, Written};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Place;
+use super::LaneEntry;
 use super::work::Shared;
 
 /// A lane on a link. If it is dropped before a shutdown, the other end sees the lane fail.
@@ -16,11 +16,11 @@ pub(crate) struct LinkLane {
     shared: Arc<Shared>,
     id: LaneId,
     // Dropped last: the entry becomes free only after the lane is gone.
-    _place: Place,
+    _place: LaneEntry,
 }
 
 impl LinkLane {
-    pub(super) fn new(shared: Arc<Shared>, id: LaneId, place: Place) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, id: LaneId, place: LaneEntry) -> Self {
         Self { shared, id, _place: place }
     }
 }

@@ -107,31 +107,31 @@ impl Link {
     pub(crate) async fn lane(self: &Arc<Self>) -> Option<LinkLane> {
         let more = |opened| (opened < self.opened_max).then_some(opened + 1);
         self.opened.fetch_update(Relaxed, Relaxed, more).ok()?;
-        let place = Place::new(self.clone(), true);
+        let place = LaneEntry::new(self.clone(), true);
         let opened = timeout(ANSWER_TIME, self.shared.open()).await.ok()??;
         Some(LinkLane::new(self.shared.clone(), opened, place))
     }
 
     /// A handle for a lane that the other end opened.
     pub(crate) fn accepted(self: &Arc<Self>, lane: LaneId) -> LinkLane {
-        LinkLane::new(self.shared.clone(), lane, Place::new(self.clone(), false))
+        LinkLane::new(self.shared.clone(), lane, LaneEntry::new(self.clone(), false))
     }
 }
 
 /// One lane's entry in its link's lane count. Dropping it frees the entry.
-struct Place {
+struct LaneEntry {
     link: Arc<Link>,
     opened: bool,
 }
 
-impl Place {
+impl LaneEntry {
     fn new(link: Arc<Link>, opened: bool) -> Self {
         link.lanes.fetch_add(1, Relaxed);
         Self { link, opened }
     }
 }
 
-impl Drop for Place {
+impl Drop for LaneEntry {
     fn drop(&mut self) {
         self.link.lanes.fetch_sub(1, Relaxed);
         if self.opened {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_rustls::TlsStream;
 
-use crate::pulse::{Heard, PAUSE};
+use crate::heartbeat::{Heard, PAUSE};
 use crate::wire::Wire;
 
 /// Writes and reads of the connection before the task yields to other tasks.

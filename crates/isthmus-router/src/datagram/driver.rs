@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_secs(1);
 const BLOCKED: Duration = Duration::from_millis(1);
 
 /// Drives the port until nobody holds it and all its streams have ended. `waits` tells when a packet can be read.
-pub(super) async fn turn(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: net::UdpSocket) {
+pub(super) async fn drive(port: Arc<DatagramPort>, mut socket: UdpSocket, waits: net::UdpSocket) {
     let mut outgoing = Outgoing::default();
     while Arc::strong_count(&port) > 1 || !port.inner.lock().port.is_empty() {
         let read = take_in(&port, &mut socket, &waits);

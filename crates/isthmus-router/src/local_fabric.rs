@@ -33,7 +33,7 @@ const STEP: Duration = Duration::from_millis(1);
 const MEETING: Duration = Duration::from_secs(5);
 
 /// The local fabric of one subnet; see the module.
-pub(crate) struct Ground {
+pub(crate) struct LocalFabric {
     /// The setting that it was made from.
     wanted: String,
     inner: Mutex<Inner>,
@@ -57,35 +57,35 @@ struct Waiting {
 
 /// The local fabrics in use, one for each subnet.
 #[derive(Default)]
-pub(crate) struct Grounds(Mutex<HashMap<u32, Arc<Ground>>>);
+pub(crate) struct LocalFabrics(Mutex<HashMap<u32, Arc<LocalFabric>>>);
 
-impl Grounds {
+impl LocalFabrics {
     /// The fabric of this subnet. It is made anew if the setting has changed.
-    pub(crate) fn of(&self, subnet: u32, wanted: &str, node: IpAddr) -> Arc<Ground> {
-        let mut grounds = self.0.lock();
-        match grounds.get(&subnet).filter(|ground| ground.wanted == wanted) {
-            Some(ground) => ground.clone(),
+    pub(crate) fn of(&self, subnet: u32, wanted: &str, node: IpAddr) -> Arc<LocalFabric> {
+        let mut fabrics = self.0.lock();
+        match fabrics.get(&subnet).filter(|fabric| fabric.wanted == wanted) {
+            Some(fabric) => fabric.clone(),
             None => {
                 // Lanes over the old fabric keep it until they end.
-                let ground = Ground::new(wanted, node);
-                grounds.insert(subnet, ground.clone());
-                ground
+                let fabric = LocalFabric::new(wanted, node);
+                fabrics.insert(subnet, fabric.clone());
+                fabric
             }
         }
     }
 }
 
-impl Ground {
+impl LocalFabric {
     fn new(wanted: &str, node: IpAddr) -> Arc<Self> {
         let hubs = Hubs::new(wanted, node, |what: Arguments<'_>| info!("{what}"));
         let is_off = hubs.is_off();
         let inner = Inner { hubs, next_key: 0, waiting: HashMap::new(), news: Vec::new() };
-        let ground =
+        let fabric =
             Arc::new(Self { wanted: wanted.to_owned(), inner: Mutex::new(inner), call: Arc::default() });
         if !is_off {
-            tokio::spawn(turn(Arc::downgrade(&ground), ground.call.clone()));
+            tokio::spawn(drive(Arc::downgrade(&fabric), fabric.call.clone()));
         }
-        ground
+        fabric
     }
 
     /// Makes a lane of a connection that we dialled. It goes over the fabric if the other end agrees.
@@ -109,7 +109,7 @@ impl Ground {
             inner.next_key += 1;
             inner.next_key
         };
-        let mut guest = Guest { meeting, ground: &self };
+        let mut guest = Guest { meeting, fabric: &self };
         let met = timeout(MEETING, guest.talk(&stream, key)).await;
         match met.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
             Met::Moves(pipe) => Ok(Lane::Fabric(FabricLane::new(self.clone(), stream, pipe, key))),
@@ -121,17 +121,17 @@ impl Ground {
 /// A handshake in progress. Dropping it cancels the handshake.
 struct Guest<'a> {
     meeting: Meeting<Pipe>,
-    ground: &'a Ground,
+    fabric: &'a LocalFabric,
 }
 
 impl Guest<'_> {
     async fn talk(&mut self, stream: &TcpStream, key: u64) -> io::Result<Met<Pipe>> {
         loop {
-            let met = self.meeting.go_on(stream.as_fd(), key, &mut self.ground.inner.lock().hubs)?;
+            let met = self.meeting.go_on(stream.as_fd(), key, &mut self.fabric.inner.lock().hubs)?;
             if met != Met::NotYet {
                 return Ok(met);
             }
-            self.ground.call.notify_one();
+            self.fabric.call.notify_one();
             clear(stream);
             // Waking early does no harm. The fabric's answer does not make the connection readable.
             let _ = timeout(STEP, stream.readable()).await;
@@ -141,7 +141,7 @@ impl Guest<'_> {
 
 impl Drop for Guest<'_> {
     fn drop(&mut self) {
-        self.meeting.call_off(&mut self.ground.inner.lock().hubs);
+        self.meeting.call_off(&mut self.fabric.inner.lock().hubs);
     }
 }
 
@@ -152,13 +152,13 @@ fn clear(stream: &TcpStream) {
 }
 
 /// Drives a fabric until it is dropped.
-async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
+async fn drive(fabric: Weak<LocalFabric>, call: Arc<Notify>) {
     let mut vain = 0;
     loop {
         let pause = {
-            let Some(ground) = ground.upgrade() else { return };
-            let mut inner = ground.inner.lock();
-            vain = if inner.turn() { 0 } else { vain + 1 };
+            let Some(fabric) = fabric.upgrade() else { return };
+            let mut inner = fabric.inner.lock();
+            vain = if inner.drive() { 0 } else { vain + 1 };
             match vain {
                 0..PATIENCE => Some(Duration::ZERO),
                 _ => {
@@ -183,7 +183,7 @@ async fn turn(ground: Weak<Ground>, call: Arc<Notify>) {
 
 impl Inner {
     /// One pass over the fabric. True if something has moved.
-    fn turn(&mut self) -> bool {
+    fn drive(&mut self) -> bool {
         self.hubs.poll(&mut self.news);
         let any = !self.news.is_empty();
         for news in self.news.drain(..) {
@@ -196,7 +196,7 @@ impl Inner {
     }
 }
 
-impl Drop for Ground {
+impl Drop for LocalFabric {
     fn drop(&mut self) {
         self.call.notify_one();
     }
@@ -204,7 +204,7 @@ impl Drop for Ground {
 
 /// A lane over a fabric.
 pub(crate) struct FabricLane {
-    ground: Arc<Ground>,
+    fabric: Arc<LocalFabric>,
     pipe: Pipe,
     key: u64,
     /// The task that reads the TCP connection that the lane began on.
@@ -212,10 +212,10 @@ pub(crate) struct FabricLane {
 }
 
 impl FabricLane {
-    fn new(ground: Arc<Ground>, stream: TcpStream, pipe: Pipe, key: u64) -> Self {
-        ground.inner.lock().waiting.insert(key, Waiting::default());
-        let listener = tokio::spawn(listen(Arc::downgrade(&ground), stream, pipe));
-        Self { ground, pipe, key, listener }
+    fn new(fabric: Arc<LocalFabric>, stream: TcpStream, pipe: Pipe, key: u64) -> Self {
+        fabric.inner.lock().waiting.insert(key, Waiting::default());
+        let listener = tokio::spawn(listen(Arc::downgrade(&fabric), stream, pipe));
+        Self { fabric, pipe, key, listener }
     }
 
     /// Translates `piped` for the runtime. `place` stores the waker of the task that waits.
@@ -238,12 +238,12 @@ impl FabricLane {
 }
 
 /// Passes bytes of a lane's TCP connection to the fabric.
-async fn listen(ground: Weak<Ground>, stream: TcpStream, pipe: Pipe) {
+async fn listen(fabric: Weak<LocalFabric>, stream: TcpStream, pipe: Pipe) {
     while stream.readable().await.is_ok() {
-        let Some(ground) = ground.upgrade() else { return };
+        let Some(fabric) = fabric.upgrade() else { return };
         clear(&stream);
-        let goes_on = ground.inner.lock().hubs.stir(pipe);
-        ground.call.notify_one();
+        let goes_on = fabric.inner.lock().hubs.stir(pipe);
+        fabric.call.notify_one();
         if !goes_on {
             return;
         }
@@ -252,23 +252,23 @@ async fn listen(ground: Weak<Ground>, stream: TcpStream, pipe: Pipe) {
 
 impl AsyncRead for FabricLane {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut inner = self.ground.inner.lock();
+        let mut inner = self.fabric.inner.lock();
         let piped = inner.hubs.read_into(self.pipe, buf.initialize_unfilled());
         let polled = self.outcome(&mut inner, piped, |waiting| &mut waiting.reader, cx);
         drop(inner);
         // The free room may have to be announced to the sender.
-        self.ground.call.notify_one();
+        self.fabric.call.notify_one();
         polled.map_ok(|n| buf.advance(n))
     }
 }
 
 impl AsyncWrite for FabricLane {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let mut inner = self.ground.inner.lock();
+        let mut inner = self.fabric.inner.lock();
         let piped = inner.hubs.write_from(self.pipe, buf);
         let polled = self.outcome(&mut inner, piped, |waiting| &mut waiting.writer, cx);
         drop(inner);
-        self.ground.call.notify_one();
+        self.fabric.call.notify_one();
         polled
     }
 
@@ -277,8 +277,8 @@ impl AsyncWrite for FabricLane {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.ground.inner.lock().hubs.finish(self.pipe);
-        self.ground.call.notify_one();
+        self.fabric.inner.lock().hubs.finish(self.pipe);
+        self.fabric.call.notify_one();
         Poll::Ready(Ok(()))
     }
 }
@@ -286,7 +286,7 @@ impl AsyncWrite for FabricLane {
 impl Drop for FabricLane {
     fn drop(&mut self) {
         self.listener.abort();
-        let mut inner = self.ground.inner.lock();
+        let mut inner = self.fabric.inner.lock();
         inner.hubs.remove(self.pipe);
         inner.waiting.remove(&self.key);
     }
