@@ -2,8 +2,9 @@
 //! [`PREEMPTIONS`] switches that the threads do not ask for, and with all values that the memory
 //! model lets each load return.
 //!
-//! Each model was seen to fail with the protocol broken; its comment says how. Whoever changes a
-//! protocol breaks it so once more, and looks that the model still fails.
+//! Each model fails if its protocol is broken as its comment says. After a change of a protocol, break it so once more
+//! and
+//! check that the model still fails.
 
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -11,7 +12,7 @@ use loom::thread;
 
 use crate::{Bells, Turn, Wakeup, sleeper};
 
-/// Faults in such protocols need one or two; a third costs seconds.
+/// Limit on preemptions. Faults in such protocols need one or two; a third costs seconds of search.
 const PREEMPTIONS: usize = 3;
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
@@ -20,7 +21,7 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// An eventfd: rings from when it was rung until it is silenced.
+/// A model of an eventfd. It rings until it is silenced.
 #[derive(Debug, Default)]
 struct Bell {
     rings: Mutex<bool>,
@@ -47,7 +48,7 @@ impl Bell {
     }
 }
 
-/// What an endpoint is to its [`Wakeup`].
+/// The part of an endpoint that [`Wakeup`] uses.
 #[derive(Debug)]
 struct Endpoint {
     wakeup: Wakeup,
@@ -95,7 +96,7 @@ impl Bells for Endpoint {
     }
 }
 
-/// What posting does in an endpoint: work, under a lock of its own, and a turn to do it in.
+/// A model of posting: work under a lock of its own, and a [`Turn`] in which it is done.
 #[derive(Debug)]
 struct Shop {
     work: Mutex<u32>,
@@ -116,17 +117,17 @@ impl Shop {
         self.done.post(|done| self.serve(done));
     }
 
-    /// Has the turn for something other than the work.
+    /// Holds the data for something other than the work.
     fn hold(&self) {
         self.done.with(|done| self.serve(done), |_| drop(self.work.lock()));
     }
 
-    /// The same where nobody else has it.
+    /// Like `hold`, if no other thread holds the data.
     fn try_hold(&self) {
         self.done.try_with(|done| self.serve(done), |_| drop(self.work.lock()));
     }
 
-    /// What was done by now, without doing more.
+    /// The amount of work done so far.
     fn done(&self) -> u32 {
         self.done.with(|_| (), |done| *done)
     }
