@@ -12,7 +12,7 @@ const LITTLE_MORE: f64 = 1.25;
 const PLAN_LIFE_US: Micros = 10_000_000;
 /// No path has a longer round trip. Other processes write the table, so larger values are rejected. Microseconds (60
 /// s).
-const RTT_MOST_US: Micros = 60_000_000;
+const MAX_RTT_US: Micros = 60_000_000;
 const MILLION: u64 = 1_000_000;
 
 /// What a flow reports about itself.
@@ -230,7 +230,7 @@ impl Ledger {
     /// What the last user of a path measured, in this process or another.
     pub fn known(&self, now: Micros, key: PathKey) -> Option<Plan> {
         let (plan, _) = self.last_plan(now + self.ahead_us, key)?;
-        (plan.capacity > 0 && (1..RTT_MOST_US).contains(&plan.rtt_us)).then_some(plan)
+        (plan.capacity > 0 && (1..MAX_RTT_US).contains(&plan.rtt_us)).then_some(plan)
     }
 
     /// The share of packets lost on a path for any reason, as the last user measured it.

@@ -150,7 +150,7 @@ impl Ledger {
             sum.flows = sum.flows.saturating_add(slot.count());
             sum.rate = sum.rate.saturating_add(slot.rate.load(Relaxed));
             sum.in_flight = sum.in_flight.saturating_add(slot.in_flight.load(Relaxed));
-            sum.endpoints += u32::from(endpoints.is_new(slot.endpoint.load(Relaxed)));
+            sum.endpoints += u32::from(endpoints.add_if_new(slot.endpoint.load(Relaxed)));
         }
         let path = self.shared.path(path);
         if now < path.learned_at.load(Relaxed).saturating_add(LEARNED_LIFE_US) {
@@ -179,7 +179,7 @@ impl Default for Endpoints {
 }
 
 impl Endpoints {
-    fn is_new(&mut self, endpoint: u64) -> bool {
+    fn add_if_new(&mut self, endpoint: u64) -> bool {
         if self.seen[..self.count].contains(&endpoint) {
             return false;
         }
