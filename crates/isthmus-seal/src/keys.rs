@@ -83,7 +83,7 @@ impl Keys {
     /// is used
     /// once. Returns the tag, which the caller sends after the text.
     pub fn seal(&mut self, number: u64, beside: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
-        self.reach(number);
+        self.advance_to(number);
         let [_, key, _] = &self.keys;
         let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(beside), text);
         // Sealing fails only for texts of gigabytes.
@@ -96,20 +96,20 @@ impl Keys {
     pub fn open<'a>(&mut self, number: u64, beside: &[u8], sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let (text, tag) = sealed.split_at_mut_checked(sealed.len().checked_sub(TAG_LEN)?)?;
         let tag = Tag::try_from(&*tag).ok()?;
-        let key = self.of(number)?;
+        let key = self.key_for(number)?;
         let opened = key.open_in_place_separate_tag(nonce(number), Aad::from(beside), tag, text, 0..).ok()?;
-        self.reach(number);
+        self.advance_to(number);
         Some(opened)
     }
 
     /// The key for a packet's number, if its epoch may be in use.
-    fn of(&self, number: u64) -> Option<&LessSafeKey> {
+    fn key_for(&self, number: u64) -> Option<&LessSafeKey> {
         let at = (number >> KEY_BITS) + 1;
         self.keys.get(at.checked_sub(self.epoch)? as usize)
     }
 
     /// Moves on to the epoch of this number, after a packet with it was found genuine.
-    fn reach(&mut self, number: u64) {
+    fn advance_to(&mut self, number: u64) {
         while number >> KEY_BITS > self.epoch {
             self.epoch += 1;
             self.keys.rotate_left(1);
