@@ -213,7 +213,7 @@ impl Mux {
         }
         lane.out.copy_in(&bytes[..taken], &mut self.spares);
         self.counters.queued += taken as u64;
-        self.line_up(id);
+        self.enqueue(id);
         Written::Bytes(taken)
     }
 
@@ -229,7 +229,7 @@ impl Mux {
         }
         let read = lane.inbox.copy_out(to, &mut self.spares);
         lane.owed += read as u32;
-        self.give_back(id);
+        self.return_credit(id);
         Read::Bytes(read)
     }
 
@@ -239,7 +239,7 @@ impl Mux {
             && lane.own_end == OwnEnd::Open
         {
             lane.own_end = OwnEnd::Wanted;
-            self.line_up(id);
+            self.enqueue(id);
         }
     }
 
@@ -256,8 +256,8 @@ impl Mux {
         let unread = lane.inbox.len() as u32;
         lane.inbox.clear(&mut self.spares);
         lane.owed += unread;
-        self.give_back(id);
-        self.tidy(id);
+        self.return_credit(id);
+        self.remove_if_over(id);
     }
 
     /// Queues a heartbeat frame.
@@ -293,7 +293,7 @@ impl Mux {
                 return Some(answers);
             }
             let id = self.ready.pop_front()?;
-            if let Some(piece) = self.take_turn(id) {
+            if let Some(piece) = self.next_piece(id) {
                 return Some(piece);
             }
         }
@@ -371,7 +371,7 @@ impl Mux {
     }
 
     /// Puts a lane with something to send into the rotation.
-    fn line_up(&mut self, id: LaneId) {
+    fn enqueue(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&id)
             && lane.has_output()
             && !std::mem::replace(&mut lane.queued, true)
@@ -381,7 +381,7 @@ impl Mux {
     }
 
     /// Takes the next piece of the lane that is served.
-    fn take_turn(&mut self, id: LaneId) -> Option<Piece> {
+    fn next_piece(&mut self, id: LaneId) -> Option<Piece> {
         let promised = self.promised?;
         let lane = self.lanes.get_mut(&id)?;
         lane.queued = false;
@@ -410,8 +410,8 @@ impl Mux {
         }
         self.counters.queued -= piece.len() as u64;
         self.counters.frames_out += 1;
-        piece.crown(Frame::Data(id, piece.len()).encode());
-        self.line_up(id);
+        piece.prepend_header(Frame::Data(id, piece.len()).encode());
+        self.enqueue(id);
         Some(piece)
     }
 
@@ -419,11 +419,11 @@ impl Mux {
         self.say(Frame::Finish(id));
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.own_end = OwnEnd::Said;
-        self.tidy(id);
+        self.remove_if_over(id);
     }
 
     /// Returns credit for the bytes that the program has read, once they are worth a frame.
-    fn give_back(&mut self, id: LaneId) {
+    fn return_credit(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         let drained = lane.released || (lane.finished && lane.inbox.is_empty());
         let worth = lane.owed >= self.limits.base / 4 || drained;
@@ -442,7 +442,7 @@ impl Mux {
             self.say(Frame::Reset(id));
             self.end(id);
         }
-        self.tidy(id);
+        self.remove_if_over(id);
     }
 
     /// Ends sending on a lane. The credit that it used is free again.
@@ -461,7 +461,7 @@ impl Mux {
     }
 
     /// Removes a lane that neither end needs.
-    fn tidy(&mut self, id: LaneId) {
+    fn remove_if_over(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get(&id).filter(|lane| lane.is_over()) else { return };
         self.lent -= excess(lane.held(), self.limits.base);
         self.lanes.remove(&id);
@@ -522,7 +522,7 @@ impl Mux {
         }
         self.lent += excess(lane.held(), self.limits.base) - excess(before, self.limits.base);
         if lane.released {
-            self.give_back(id);
+            self.return_credit(id);
         }
     }
 
@@ -535,7 +535,7 @@ impl Mux {
         self.spent -= excess(lane.outstanding, base) - excess(left, base);
         lane.outstanding = left;
         self.ready.append(&mut self.starved);
-        self.tidy(id);
+        self.remove_if_over(id);
         Ok(())
     }
 
@@ -547,8 +547,8 @@ impl Mux {
             return Err(Fault::Order);
         }
         self.events.push_back(Event::Readable(id));
-        self.give_back(id);
-        self.tidy(id);
+        self.return_credit(id);
+        self.remove_if_over(id);
         Ok(())
     }
 
@@ -558,7 +558,7 @@ impl Mux {
         }
         self.end(id);
         self.events.extend([Event::Readable(id), Event::Writable(id)]);
-        self.tidy(id);
+        self.remove_if_over(id);
         Ok(())
     }
 }

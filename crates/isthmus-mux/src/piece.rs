@@ -69,7 +69,7 @@ impl Piece {
     }
 
     /// Puts a header before the payload. None of the payload may have been consumed.
-    pub(crate) fn crown(&mut self, header: [u8; HEADER]) {
+    pub(crate) fn prepend_header(&mut self, header: [u8; HEADER]) {
         debug_assert_eq!(self.start, HEADER, "the place before the payload is free");
         self.start = 0;
         self.bytes[..HEADER].copy_from_slice(&header);
