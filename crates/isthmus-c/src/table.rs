@@ -15,14 +15,14 @@ use crate::types::{ConnectionName, EndpointName, EventRecord, Status};
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) endpoint: Endpoint,
-    pub(crate) events: Mutex<HashMap<u64, Held>>,
+    pub(crate) events: Mutex<HashMap<u64, PendingEvent>>,
     pub(crate) regions: Mutex<HashMap<u64, Region>>,
     poisoned: AtomicBool,
 }
 
 /// What an event refers to until it is returned.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PendingEvent {
     pub(crate) event: Option<Event>,
     text: CString,
     /// A request's payload, which stays when the request is decided.
@@ -106,7 +106,7 @@ impl Entry {
         let text = c_text(&text.unwrap_or_default());
         record.token = next_name();
         let mut events = self.events.lock();
-        let held = events.entry(record.token).or_insert(Held { event: Some(event), text, words });
+        let held = events.entry(record.token).or_insert(PendingEvent { event: Some(event), text, words });
         let data = match &held.event {
             Some(Event::Received(message)) => message,
             Some(Event::ConnectFailed { payload, .. }) => &payload[..],

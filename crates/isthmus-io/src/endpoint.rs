@@ -11,7 +11,7 @@ use isthmus_datagram::{EthernetError, is_frames_only};
 use isthmus_proto::{Config, Counters, Engine, PeerId, Refusal, Secret};
 use isthmus_trust::TrustError;
 use isthmus_udp::{Composition, Dropped};
-use isthmus_wakeup::{Turn, Wakeup};
+use isthmus_wakeup::{Wakeup, WorkLock};
 use isthmus_wire::{Address, AsId, Key, SubnetId};
 
 use crate::burst::Burst;
@@ -29,9 +29,9 @@ use crate::watch::Watch;
 use crate::{Admission, Credit, Encrypt, Protocols, RegionTable, Settings, Summary, TlsMode, carrier};
 
 pub(crate) mod diagnosis;
+mod drive;
 mod post;
 mod sleep;
-mod turn;
 
 use sleep::wait_readable;
 
@@ -108,7 +108,7 @@ pub struct Endpoint {
     address: Address,
     core: Mutex<Core>,
     /// One thread at a time drives it ([`Endpoint::with_shell`]).
-    shell: Turn<Shell>,
+    shell: WorkLock<Shell>,
     burst: Burst,
     /// What polls look at first. It is updated with the engine locked, or by the thread that drives the shell.
     watch: Arc<Watch>,
@@ -192,7 +192,7 @@ impl Endpoint {
         let endpoint = Arc::new(Self {
             address,
             core: Mutex::new(Core::new(Engine::new(config), ProcessMemory::new(regions))),
-            shell: Turn::new(shell),
+            shell: WorkLock::new(shell),
             burst: Burst::new(),
             watch: Arc::new(Watch::new()),
             wakeup: Wakeup::new(),
@@ -371,7 +371,7 @@ impl Endpoint {
         let start = Instant::now();
         loop {
             let quiet = self.with_shell(|shell| {
-                shell.turn(&self.core, true);
+                shell.run_pass(&self.core, true);
                 let ends = done(self, shell) || start.elapsed() > limit;
                 (!ends).then(|| shell.doze())
             });

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   program: send, recv, write, …              poll
-//!        │ endpoint/post.rs                     │ endpoint/turn.rs     I/O thread: driver.rs
+//!        │ endpoint/post.rs                     │ endpoint/drive.rs    I/O thread: driver.rs
 //!        ▼                                      ▼                          │
 //!   ┌──── engine (behind a lock) ◄──── shell: shell.rs, shell/ ◄───────────┘
 //!   │                                      │

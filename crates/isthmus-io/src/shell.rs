@@ -55,7 +55,7 @@ const WRITES_PER_TURN: usize = 64;
 /// Most busy lanes that are read directly, without asking epoll first. Count.
 const DIRECT_LANES: usize = 2;
 /// Every how many passes epoll is asked while lanes are read directly. Count.
-const DIRECT_TURNS: u32 = 16;
+const DIRECT_PASSES: u32 = 16;
 
 /// Key of the listeners in the poller.
 const LISTENER: u64 = u64::MAX;
@@ -81,7 +81,7 @@ pub(crate) struct Shell {
     spares: Spares,
     /// Buffer for a short message by shared memory; empty before the first.
     short: Box<[u8]>,
-    turns: u32,
+    passes: u32,
     swept: Instant,
     /// Events that the carriers themselves reported.
     news: Vec<Ready>,
@@ -103,7 +103,7 @@ pub(crate) struct Shell {
     /// When memory of idle lanes was last given back.
     rested: Instant,
     /// No lane's bytes come by its descriptor.
-    all_turned: bool,
+    all_polled: bool,
     /// All lanes go by shared memory and are in `memory`.
     all_memory: bool,
     /// When descriptors were last looked at.
@@ -123,7 +123,7 @@ unsafe impl Send for Shell {}
 
 /// The result of a pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turned {
+pub(crate) struct PassResult {
     /// Something came.
     pub(crate) read: bool,
     /// The engine may have finished operations.
@@ -153,7 +153,7 @@ impl Shell {
             scratch: Vec::new(),
             spares: Spares::default(),
             short: Box::default(),
-            turns: 0,
+            passes: 0,
             swept: Instant::now(),
             news: Vec::new(),
             busy: Vec::with_capacity(DIRECT_LANES),
@@ -164,7 +164,7 @@ impl Shell {
             dozing: false,
             fully: false,
             rested: Instant::now(),
-            all_turned: false,
+            all_polled: false,
             all_memory: false,
             looked: Instant::now(),
             watched: false,
@@ -182,9 +182,9 @@ impl Shell {
     /// Makes one pass: reads what has come, writes what is to go, and does what is due. A thread that calls this
     /// again and
     /// again need not do so `fully`. Then most passes skip descriptors and the clock, if nothing is lost by that.
-    pub(crate) fn turn(&mut self, core: &Mutex<Core>, fully: bool) -> Turned {
+    pub(crate) fn run_pass(&mut self, core: &Mutex<Core>, fully: bool) -> PassResult {
         if self.ended {
-            return Turned::default();
+            return PassResult::default();
         }
         self.fully = fully;
         self.watched = false;
@@ -221,7 +221,7 @@ impl Shell {
         }
         self.carriers.flush();
         self.sweep(core);
-        Turned { read, done }
+        PassResult { read, done }
     }
 
     /// Follows the protocol settings in this file.
@@ -248,23 +248,23 @@ impl Shell {
     }
 
     fn take_in(&mut self, core: &Mutex<Core>) -> bool {
-        self.turns = self.turns.wrapping_add(1);
-        let turned = !self.carriers.is_plain() && self.turn_carriers(core);
+        self.passes = self.passes.wrapping_add(1);
+        let polled = !self.carriers.is_plain() && self.poll_carriers(core);
         let read = self.take_in_by_memory(core);
-        self.take_in_by_descriptors(core) || read || turned
+        self.take_in_by_descriptors(core) || read || polled
     }
 
     fn take_in_by_descriptors(&mut self, core: &Mutex<Core>) -> bool {
         if self.changed {
             self.changed = false;
-            let turned = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_turned()).count();
-            self.all_turned = self.count > 0 && turned == self.count && self.asleep == 0;
+            let polled = self.lanes.iter().flatten().filter(|lane| lane.carrier.is_polled()).count();
+            self.all_polled = self.count > 0 && polled == self.count && self.asleep == 0;
             self.all_memory = self.memory.len() == self.count && self.count > 0 && self.open == self.count;
-            self.direct = self.open == self.count && (self.all_turned || core.lock().engine.talks_to_one());
+            self.direct = self.open == self.count && (self.all_polled || core.lock().engine.talks_to_one());
         }
         if self.direct
-            && (self.all_turned || !self.busy.is_empty())
-            && !self.turns.is_multiple_of(DIRECT_TURNS)
+            && (self.all_polled || !self.busy.is_empty())
+            && !self.passes.is_multiple_of(DIRECT_PASSES)
             && !self.fully
         {
             return self.read_busy(core);
@@ -316,9 +316,9 @@ impl Shell {
     }
 
     /// Drives what lanes share. True if something came.
-    fn turn_carriers(&mut self, core: &Mutex<Core>) -> bool {
+    fn poll_carriers(&mut self, core: &Mutex<Core>) -> bool {
         let mut news = std::mem::take(&mut self.news);
-        self.carriers.turn(&mut news);
+        self.carriers.run_pass(&mut news);
         self.give_back(core);
         let mut read = self.accept_turned(core);
         for ready in news.drain(..) {
@@ -376,7 +376,7 @@ impl Shell {
     /// Something came on this lane, so it may be read directly from now on.
     fn note_busy(&mut self, index: usize) {
         let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
-        if lane.carrier.is_turned() {
+        if lane.carrier.is_polled() {
             return;
         }
         let was_idle = std::mem::replace(&mut lane.vain_reads, 0) >= IDLE_READS;
@@ -419,7 +419,7 @@ impl Shell {
     fn wait_to_write(&mut self, index: usize, wanted: bool) {
         let Some(lane) = self.lanes[index].as_mut() else { return };
         // If the lane does not write to its descriptor, that would be writable all the time.
-        let wanted = wanted && !lane.carrier.is_turned();
+        let wanted = wanted && !lane.carrier.is_polled();
         if lane.waits_to_write != wanted {
             lane.waits_to_write = wanted;
             if let Some(fd) = lane.carrier.fd()

@@ -2,7 +2,7 @@
 //!
 //! The crate has three protocols between threads or processes. None of them may ever lose a wake-up:
 //!
-//! - [`Turn`]: many threads post work, and one thread at a time does it. If work is posted while another thread holds
+//! - [`WorkLock`]: many threads post work, and one thread at a time does it. If work is posted while another thread holds
 //!   the
 //!   data, either that thread or the poster does it.
 //! - [`Wakeup`]: threads sleep until a completion is delivered, and the I/O thread takes over an
@@ -24,12 +24,12 @@
 
 pub mod sleeper;
 mod sync;
-mod turn;
 mod wakeup;
+mod work_lock;
 
 #[cfg(all(test, loom))]
 mod models;
 
 pub use sync::fence_after_exchange;
-pub use turn::Turn;
 pub use wakeup::{Bells, Wakeup};
+pub use work_lock::WorkLock;

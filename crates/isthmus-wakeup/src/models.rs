@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use crate::{Bells, Turn, Wakeup, sleeper};
+use crate::{Bells, Wakeup, WorkLock, sleeper};
 
 /// Limit on preemptions. Faults in such protocols need one or two; a third costs seconds of search.
 const PREEMPTIONS: usize = 3;
@@ -96,16 +96,16 @@ impl Bells for Endpoint {
     }
 }
 
-/// A model of posting: work under a lock of its own, and a [`Turn`] in which it is done.
+/// A model of posting: work under a lock of its own, and a [`WorkLock`] in which it is done.
 #[derive(Debug)]
 struct Shop {
     work: Mutex<u32>,
-    done: Turn<u32>,
+    done: WorkLock<u32>,
 }
 
 impl Shop {
     fn new() -> Arc<Self> {
-        Arc::new(Self { work: Mutex::new(0), done: Turn::new(0) })
+        Arc::new(Self { work: Mutex::new(0), done: WorkLock::new(0) })
     }
 
     fn serve(&self, done: &mut u32) {
@@ -133,9 +133,9 @@ impl Shop {
     }
 }
 
-/// Fails without the fence in `Turn::serve_left`, and where `left` is cleared after the work.
+/// Fails without the fence in `WorkLock::serve_left`, and where `left` is cleared after the work.
 #[test]
-fn work_posted_while_another_thread_has_the_turn_is_done() {
+fn work_posted_while_another_thread_has_the_lock_is_done() {
     model(|| {
         let shop = Shop::new();
         let poster = shop.clone();
@@ -149,9 +149,9 @@ fn work_posted_while_another_thread_has_the_turn_is_done() {
     });
 }
 
-/// Fails without the fence in `Turn::serve_left`, and where `Turn::with` does not look again.
+/// Fails without the fence in `WorkLock::serve_left`, and where `WorkLock::with` does not look again.
 #[test]
-fn whoever_holds_the_turn_for_something_else_does_what_was_posted_meanwhile() {
+fn whoever_holds_the_lock_for_something_else_does_what_was_posted_meanwhile() {
     model(|| {
         let shop = Shop::new();
         let holder = shop.clone();
@@ -262,16 +262,16 @@ fn the_reader_of_a_ring_sees_the_record_or_its_writer_sees_that_it_sleeps() {
     });
 }
 
-/// As above for short messages, whose writer gives the turn up between record and look. Fails
-/// without the fence in `Turn::serve_left`.
+/// As above for short messages, whose writer releases the lock between record and look. Fails
+/// without the fence in `WorkLock::serve_left`.
 #[test]
-fn giving_the_turn_up_is_the_fence_of_a_short_message() {
+fn giving_the_lock_up_is_the_fence_of_a_short_message() {
     model(|| {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let both = words.clone();
         let writer = thread::spawn(move || {
             let [record, flag] = &*both;
-            Turn::new(()).try_with(|()| (), |()| record.store(1, Ordering::Release));
+            WorkLock::new(()).try_with(|()| (), |()| record.store(1, Ordering::Release));
             sleeper::sleeps(flag)
         });
         let [record, flag] = &*words;

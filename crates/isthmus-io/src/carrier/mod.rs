@@ -145,7 +145,7 @@ impl Carrier {
         }
     }
 
-    /// Continues what has to be done before the first byte. `index` is the lane's, for [`Carriers::turn`].
+    /// Continues what has to be done before the first byte. `index` is the lane's, for [`Carriers::run_pass`].
     ///
     /// # Errors
     /// The system's, such as `ConnectionRefused`. The lane has ended then.
@@ -161,12 +161,12 @@ impl Carrier {
         }
     }
 
-    /// Whether [`Carriers::turn`], and not the descriptor, tells that the lane is readable or writable.
-    pub(crate) fn is_turned(&self) -> bool {
+    /// Whether [`Carriers::run_pass`], and not the descriptor, tells that the lane is readable or writable.
+    pub(crate) fn is_polled(&self) -> bool {
         match self {
             Self::Tcp(_) => false,
             Self::Fabric(lane) => lane.has_moved(),
-            Self::Sealed(lane) => lane.inner.is_turned(),
+            Self::Sealed(lane) => lane.inner.is_polled(),
             Self::Udp(_) | Self::Memory(_) => true,
             Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => false,
         }
@@ -832,7 +832,7 @@ impl Carriers {
     }
 
     /// Whether everything that carriers have to do shows at descriptors, so that the shell need not call
-    /// [`Carriers::turn`].
+    /// [`Carriers::run_pass`].
     pub(crate) fn is_plain(&self) -> bool {
         (self.hubs.is_off() || self.hubs.is_idle())
             && self.udp.as_ref().is_none_or(Udp::is_idle)
@@ -843,14 +843,14 @@ impl Carriers {
     /// Drives what lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls it once
     /// in a
     /// pass, before it reads any lane.
-    pub(crate) fn turn(&mut self, ready: &mut Vec<Ready>) {
+    pub(crate) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.hubs.poll(&mut self.news);
         ready.extend(self.news.drain(..).map(|news| Ready {
             key: news.key,
             readable: news.readable,
             writable: news.writable,
         }));
-        self.udp.iter_mut().for_each(|udp| udp.turn(ready));
+        self.udp.iter_mut().for_each(|udp| udp.run_pass(ready));
         let held = self.tls.iter_mut().map(|tls| &mut tls.buffers).chain([&mut self.sealed]);
         let read = |index: usize| Ready { key: index as u64, readable: true, writable: false };
         ready.extend(held.flat_map(SharedBuffers::take_readable).map(read));
@@ -866,13 +866,13 @@ impl Carriers {
         self.udp.iter_mut().for_each(Udp::flush);
     }
 
-    /// Prepares for a sleep of the driving thread: from now on, lanes' descriptors show when [`Carriers::turn`] is
+    /// Prepares for a sleep of the driving thread: from now on, lanes' descriptors show when [`Carriers::run_pass`] is
     /// needed.
     pub(crate) fn doze(&mut self) {
         self.hubs.doze();
     }
 
-    /// When [`Carriers::turn`] is needed even without events.
+    /// When [`Carriers::run_pass`] is needed even without events.
     pub(crate) fn deadline(&mut self) -> Option<Duration> {
         if self.is_plain() {
             return None;

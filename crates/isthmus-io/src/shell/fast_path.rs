@@ -1,11 +1,11 @@
 //! The shell's fast path for small messages by shared memory. Each is written, or read, under one lock of the engine,
-//! without asking for events or the time. Everything else is left to a full pass ([`Shell::turn`]).
+//! without asking for events or the time. Everything else is left to a full pass ([`Shell::run_pass`]).
 
 use std::time::{Duration, Instant};
 
 use isthmus_proto::{Completion, Engine, FAST_PATH_FRAME_MAX, LaneId, LaneLoss, SendRequest};
 
-use super::{Core, DIRECT_TURNS, Shell};
+use super::{Core, DIRECT_PASSES, Shell};
 use crate::carrier::{MemoryLane, RECORD_MAX, Sleeper};
 use crate::cpu_yield;
 use crate::lane::{Lane, Phase, read_short};
@@ -129,10 +129,10 @@ impl Shell {
         }
     }
 
-    /// The fast form of [`Shell::turn`] if all lanes go by shared memory: takes in what has come, and appends finished
+    /// The fast form of [`Shell::run_pass`] if all lanes go by shared memory: takes in what has come, and appends finished
     /// operations to `out`. If there is only one lane, it takes at most `room` short messages, but at least
     /// [`SHORT_READS_MIN`]. With several lanes it takes all, so that messages of several peers are read together.
-    pub(crate) fn turn_briefly(
+    pub(crate) fn run_fast_pass(
         &mut self,
         core: &Mutex<Core>,
         watch: &Watch,
@@ -143,7 +143,7 @@ impl Shell {
         if !self.all_memory || self.changed || !self.borrowing.is_empty() || self.is_whole_turn_due(vain) {
             return Brief::No;
         }
-        self.turns = self.turns.wrapping_add(1);
+        self.passes = self.passes.wrapping_add(1);
         if vain {
             return Brief::Yes { read: false, done: 0 };
         }
@@ -223,7 +223,7 @@ impl Shell {
         if !memory.is_readable() {
             return Ok(false);
         }
-        lane.heard_in = self.turns;
+        lane.heard_in = self.passes;
         let id = LaneId(index as u32);
         let came = read_short(lane, id, core, most, made(&mut self.short), &mut self.spares);
         if let (Some(memory), Some(spot)) = (lane.carrier.memory(), spot) {
@@ -259,11 +259,11 @@ impl Shell {
         busy
     }
 
-    /// Whether a full pass is due, which looks at descriptors and the clock. Every [`DIRECT_TURNS`]th pass asks,
+    /// Whether a full pass is due, which looks at descriptors and the clock. Every [`DIRECT_PASSES`]th pass asks,
     /// and every
     /// vain one; few vain passes get here.
     fn is_whole_turn_due(&mut self, vain: bool) -> bool {
-        let asks = vain || self.turns.wrapping_add(1).is_multiple_of(DIRECT_TURNS);
+        let asks = vain || self.passes.wrapping_add(1).is_multiple_of(DIRECT_PASSES);
         asks && self.looked.elapsed() >= WHOLE_TURNS * cpu_yield::endpoints().min(ENDPOINTS_MAX)
     }
 

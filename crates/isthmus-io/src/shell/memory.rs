@@ -11,11 +11,11 @@ use crate::watch::{WATCHED_MAX, Watch};
 /// With more lanes by shared memory than this, idle ones are not looked at but wait to be woken. Count.
 const MEMORY_LANES: usize = WATCHED_MAX;
 /// A lane is idle after this many passes in which nothing came. Count.
-const MEMORY_TURNS: u32 = 1 << 12;
+const MEMORY_PASSES: u32 = 1 << 12;
 /// Lanes by shared memory that were silent for this long give memory back.
 const REST: Duration = Duration::from_secs(1);
 /// Every how many passes that is checked while a thread polls without a pause. Count.
-const REST_TURNS: u32 = 1 << 16;
+const REST_PASSES: u32 = 1 << 16;
 
 impl Shell {
     /// Reads and writes lanes by shared memory. True if something came.
@@ -30,7 +30,7 @@ impl Shell {
             // both are read in this pass.
             self.look_through(core);
         }
-        if self.turns.is_multiple_of(REST_TURNS) {
+        if self.passes.is_multiple_of(REST_PASSES) {
             self.rest();
         }
         read
@@ -47,7 +47,7 @@ impl Shell {
             if memory.is_writable() {
                 self.resume(index, core);
             } else if !memory.is_readable() {
-                if crowded && self.turns.wrapping_sub(lane.heard_in) > MEMORY_TURNS && memory.doze() {
+                if crowded && self.passes.wrapping_sub(lane.heard_in) > MEMORY_PASSES && memory.doze() {
                     self.memory.swap_remove(i);
                     lane.asleep = true;
                     self.asleep += 1;
@@ -56,7 +56,7 @@ impl Shell {
                 continue;
             }
             if let Some(Some(lane)) = self.lanes.get_mut(index) {
-                lane.heard_in = self.turns;
+                lane.heard_in = self.passes;
             }
             read |= self.receive(index, core);
         }
@@ -122,7 +122,7 @@ impl Shell {
         let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
         let Some(memory) = lane.carrier.memory() else { return };
         memory.rouse();
-        lane.heard_in = self.turns;
+        lane.heard_in = self.passes;
         self.asleep -= usize::from(std::mem::take(&mut lane.asleep));
         self.memory.push(index);
         self.changed = true;

@@ -1,7 +1,7 @@
 //! Lanes by UDP or Ethernet frames, and what those of one endpoint share: a socket at the same address and port as the
 //! TCP listener, and the streams on it ([`isthmus_udp`]).
 //!
-//! Such a lane has no descriptor of its own. [`Udp::turn`] reads the socket and tells which lanes are concerned;
+//! Such a lane has no descriptor of its own. [`Udp::run_pass`] reads the socket and tells which lanes are concerned;
 //! [`Udp::flush`] sends what is due. A thread that sleeps until [`Udp::fd`] is readable must not sleep longer than
 //! [`Udp::deadline`].
 
@@ -214,7 +214,7 @@ impl Udp {
         }
     }
 
-    /// A descriptor that is readable when [`Udp::turn`] is needed.
+    /// A descriptor that is readable when [`Udp::run_pass`] is needed.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
@@ -561,7 +561,7 @@ impl Udp {
     }
 
     /// Takes in what has come, does what is due, and adds the lanes that this concerns to `ready`.
-    pub(super) fn turn(&mut self, ready: &mut Vec<Ready>) {
+    pub(super) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.stirred = false;
         let began = self.now();
         if self.receive() {
@@ -791,7 +791,7 @@ impl Udp {
         self.watch_at = now + if self.tcp_probes.is_empty() { WATCH_US } else { LOOK_US };
     }
 
-    /// When [`Udp::turn`] is needed even if nothing comes.
+    /// When [`Udp::run_pass`] is needed even if nothing comes.
     pub(super) fn deadline(&mut self) -> Option<Duration> {
         self.note_events();
         if !self.news.is_empty() || !self.accepted.is_empty() {

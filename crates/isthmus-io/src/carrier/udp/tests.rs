@@ -65,8 +65,8 @@ fn a_path_is_judged_by_the_round_trip_of_now_and_not_by_what_is_remembered() {
     let mut until = |a: &mut Udp, hold, done: &dyn Fn(&Udp) -> bool| {
         let since = Instant::now();
         while !done(a) {
-            a.turn(&mut ready);
-            b.turn(&mut ready);
+            a.run_pass(&mut ready);
+            b.run_pass(&mut ready);
             relay.pass(hold);
             assert!(since.elapsed() < Duration::from_secs(30), "it takes too long");
         }

@@ -10,13 +10,13 @@ use crate::sync::{AtomicBool, Mutex, Ordering, fence_after_exchange};
 /// There is no lock guard. Each call takes a closure `serve` that does posted work. If another thread has posted work
 /// meanwhile, the call runs `serve` before it returns. So no caller can release the data without a look at the flag.
 #[derive(Debug)]
-pub struct Turn<T> {
+pub struct WorkLock<T> {
     /// Work was posted that the holder of the data may not have seen.
     left: AtomicBool,
     data: Mutex<T>,
 }
 
-impl<T> Turn<T> {
+impl<T> WorkLock<T> {
     /// Makes it with the data free and no work posted.
     pub fn new(data: T) -> Self {
         Self { left: AtomicBool::new(false), data: Mutex::new(data) }
@@ -41,7 +41,7 @@ impl<T> Turn<T> {
         result
     }
 
-    /// Like [`Turn::with`], but does not wait: `None` if another thread holds the data.
+    /// Like [`WorkLock::with`], but does not wait: `None` if another thread holds the data.
     #[inline]
     pub fn try_with<R>(&self, serve: impl FnMut(&mut T), work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut data = self.data.try_lock()?;

@@ -9,7 +9,7 @@ use isthmus_proto::Completion;
 use super::Endpoint;
 use crate::cpu_yield::{self, NAP};
 use crate::poller::Poller;
-use crate::shell::{Brief, Shell, Turned};
+use crate::shell::{Brief, PassResult, Shell};
 use crate::watch::{POLLS_A_LOOK, Watch};
 
 /// Passes that the I/O thread makes over an endpoint before it looks at others. Count.
@@ -53,7 +53,7 @@ impl Endpoint {
         if self.burst.end() {
             self.pump();
         }
-        let brief = self.turn_briefly(room, out);
+        let brief = self.run_fast_pass(room, out);
         if let Brief::Yes { read, done } = brief {
             if read || done > 0 {
                 cpu_yield::found();
@@ -65,12 +65,12 @@ impl Endpoint {
         if brief == Brief::No {
             self.core.lock().engine.set_polls(self.polls());
         }
-        let turned = self.turn(false);
-        let done = turned.is_none_or(|turned| turned.done);
+        let pass = self.run_pass(false);
+        let done = pass.is_none_or(|pass| pass.done);
         let moved = if done { self.core.lock().engine.take_completions(out) } else { 0 };
-        if turned.is_some_and(|turned| turned.read) || moved > 0 {
+        if pass.is_some_and(|pass| pass.read) || moved > 0 {
             cpu_yield::found();
-        } else if turned.is_some() {
+        } else if pass.is_some() {
             cpu_yield::found_nothing(&self.event_fd, beside, || self.is_quiet());
         } else {
             // The thread that drives the shell works for us, too. Polling on would only slow it down.
@@ -126,23 +126,23 @@ impl Endpoint {
     }
 
     /// Makes one pass over the shell, unless another thread has it.
-    fn turn(&self, fully: bool) -> Option<Turned> {
+    fn run_pass(&self, fully: bool) -> Option<PassResult> {
         self.try_with_shell(|shell| {
             self.watch.stir();
             if self.wakeup.is_left_to_program() {
                 shell.rouse();
             }
-            shell.turn(&self.core, fully)
+            shell.run_pass(&self.core, fully)
         })
     }
 
-    /// The fast form of [`Endpoint::turn`], if it is possible ([`Shell::turn_briefly`]).
-    fn turn_briefly(&self, room: usize, out: &mut Vec<Completion>) -> Brief {
+    /// The fast form of [`Endpoint::run_pass`], if it is possible ([`Shell::run_fast_pass`]).
+    fn run_fast_pass(&self, room: usize, out: &mut Vec<Completion>) -> Brief {
         let brief = self.try_with_shell(|shell| {
             if self.wakeup.is_left_to_program() {
                 shell.rouse();
             }
-            shell.turn_briefly(&self.core, &self.watch, room, out)
+            shell.run_fast_pass(&self.core, &self.watch, room, out)
         });
         brief.unwrap_or(Brief::No)
     }
@@ -168,7 +168,7 @@ impl Endpoint {
         }
         let polls = self.polls();
         for _ in 0..TURNS_PER_DRIVE {
-            if !self.turn(true).is_some_and(|turned| turned.read) || self.polls() != polls {
+            if !self.run_pass(true).is_some_and(|pass| pass.read) || self.polls() != polls {
                 break;
             }
         }
