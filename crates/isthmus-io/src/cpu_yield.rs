@@ -1,14 +1,12 @@
 //! Yields the processor to others while there is nothing to do.
 //!
 //! MPIs wait by polling without a pause. With a processor for each rank that is fastest. With more ranks than
-//! processors,
-//! every rank that waits holds up one that works. So if more threads want to run than there are processors, a thread
-//! that has polled in vain for `PATIENCE_US` (200 µs) sleeps within its poll, until something comes or for `NAP`
-//! (100 µs).
+//! processors, every rank that waits holds up one that works. So if more threads want to run than there are processors,
+//! a thread that has polled in vain for `PATIENCE_US` (200 µs) sleeps within its poll, until something comes or for
+//! `NAP` (100 µs).
 //!
 //! The wait belongs to the thread, not to the endpoint. A thread that polls many endpoints in turn sleeps in the poll
-//! of
-//! one of them only, so that it gets round to all of them.
+//! of one of them only, so that it gets round to all of them.
 
 use std::cell::Cell;
 use std::fs::File;

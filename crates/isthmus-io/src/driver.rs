@@ -5,8 +5,7 @@
 //! drives it. So acknowledgements, credit and large transfers go on while the program computes.
 //!
 //! While a program polls its only endpoint without a pause, the polls postpone the thread's alarm. A thread that wakes
-//! up
-//! while all processors are busy makes the scheduler move programs from one to another.
+//! up while all processors are busy makes the scheduler move programs from one to another.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

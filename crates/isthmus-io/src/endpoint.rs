@@ -248,8 +248,7 @@ impl Endpoint {
     }
 
     /// Makes messages and lanes of these protocols instead: new ones, messages that wait, and lanes that carry data
-    /// now.
-    /// Nothing is lost or duplicated by that.
+    /// now. Nothing is lost or duplicated by that.
     pub fn set_protocols(&self, protocols: Protocols) {
         self.change_protocols(|all| *all = protocols);
     }
@@ -272,9 +271,8 @@ impl Endpoint {
         self.with_shell(|shell| shell.carriers_mut().has_packets())
     }
 
-    /// Follows the settings that name protocols in this configuration file. The endpoint checks the file for
-    /// changes every
-    /// second while it is active.
+    /// Follows the settings that name protocols in this configuration file. The endpoint checks the file for changes
+    /// every second while it is active.
     pub fn follow(&self, path: &Path) {
         self.with_shell(|shell| shell.follow(path));
     }
@@ -303,12 +301,10 @@ impl Endpoint {
         self.core.lock().engine.round_trip_us(peer).map(Duration::from_micros)
     }
 
-    /// Tells that this endpoint calls one peer, which answers before anybody else calls. What is sent first then
-    /// does not
-    /// wait a round trip for that answer, nor for the measurement of the path. If `bytes` are to go there by UDP, a
-    /// packet
-    /// train of 1/64 of that, at most 1 MiB and without data, measures the path meanwhile. Call this before the peer is
-    /// named.
+    /// Tells that this endpoint calls one peer, which answers before anybody else calls. What is sent first then does
+    /// not wait a round trip for that answer, nor for the measurement of the path. If `bytes` are to go there by UDP, a
+    /// packet train of 1/64 of that, at most 1 MiB and without data, measures the path meanwhile. Call this before the
+    /// peer is named.
     pub fn call_one(&self, bytes: u64) {
         let train = (bytes / TRAIN_PART).min(MAX_TRAIN);
         let train = if train < MIN_TRAIN { 0 } else { train as u32 };
@@ -339,11 +335,9 @@ impl Endpoint {
         self.part(PARTING, |shell| !shell.has_lanes());
     }
 
-    /// Ends the endpoint of a program that ends now. It tells each peer once, if that can be sent at once, and does
-    /// not wait
-    /// for acknowledgements: that would cost a round trip. Unacknowledged data may be lost, since the Bye may
-    /// overtake it on
-    /// another lane. A peer that does not get the Bye notices the end as if the process had been killed.
+    /// Ends the endpoint of a program that ends now. It tells each peer once, if that can be sent at once, and does not
+    /// wait for acknowledgements: that would cost a round trip. Unacknowledged data may be lost, since the Bye may
+    /// overtake it on another lane. A peer that does not get the Bye notices the end as if the process had been killed.
     pub fn leave(&self) {
         if self.is_foreign() || self.closed.swap(true, Ordering::SeqCst) {
             return;
@@ -361,9 +355,8 @@ impl Endpoint {
             shell.stop_listening();
             has_ended(shell)
         });
-        // If the time is up, lanes still refer to the program's memory, which must be the program's own once
-        // this returns.
-        // Besides, another thread may have checked `is_closed` before the endpoint was closed.
+        // If the time is up, lanes still refer to the program's memory, which must be the program's own once this
+        // returns. Besides, another thread may have checked `is_closed` before the endpoint was closed.
         self.with_shell(|shell| shell.end(&self.core));
     }
 

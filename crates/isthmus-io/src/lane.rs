@@ -19,8 +19,7 @@ const STAGING: usize = 64 << 10;
 /// Staging buffer of an incoming lane before authentication. Bytes; it bounds what unknown callers hold.
 const UNPROVED_STAGING: usize = 4 << 10;
 /// How much of the staging buffer a read offers behind payload that goes straight to its target. Bytes; what lands
-/// there
-/// has to be copied.
+/// there has to be copied.
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
 /// Payloads up to this length are collected in the staging buffer. Bytes.
 const WHOLE_MAX: usize = 16 << 10;

@@ -1,10 +1,8 @@
 //! Memory that programs lend: buffers of operations, and registered memory (`regions.rs`).
 //!
 //! The engine names memory by [`BufferRef`]; here a place is an address, or a list of pieces. Programs promise, in the
-//! safety
-//! sections of the calls, that the addresses stay valid. The engine promises to stop using a place before it reports
-//! the
-//! completion.
+//! safety sections of the calls, that the addresses stay valid. The engine promises to stop using a place before it
+//! reports the completion.
 
 use std::cell::Cell;
 use std::sync::Arc;

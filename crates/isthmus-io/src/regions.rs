@@ -2,9 +2,8 @@
 //!
 //! A process of this host that may write our memory (`process_vm_writev(2)`) can access regions directly. The lane
 //! between us shows it the regions that it uses (`carrier/memory/regions.rs`). It looks them up there for each access,
-//! and
-//! we take no part. A region is shown once it was accessed by messages. Before it is deregistered it is hidden, which
-//! waits for an access that is under way.
+//! and we take no part. A region is shown once it was accessed by messages. Before it is deregistered it is hidden,
+//! which waits for an access that is under way.
 
 use std::collections::HashMap;
 
@@ -72,10 +71,9 @@ impl Region {
 
 /// The registered regions of one domain.
 ///
-/// A region's [`BufferRef`] names a slot and its generation, not an address. Every access looks the region up and holds the
-/// table's lock meanwhile, so no access outlives [`RegionTable::deregister`]. By [`Default`], this process takes part
-/// in
-/// every access.
+/// A region's [`BufferRef`] names a slot and its generation, not an address. Every access looks the region up and holds
+/// the table's lock meanwhile, so no access outlives [`RegionTable::deregister`]. By [`Default`], this process takes
+/// part in every access.
 #[derive(Debug, Default)]
 pub struct RegionTable {
     table: RwLock<Table>,
@@ -96,9 +94,8 @@ struct Table {
 const OFFSET_BITS: u32 = 48;
 
 impl RegionTable {
-    /// A table whose regions processes of this host may access directly, if the system permits it. This process
-    /// then neither
-    /// takes part in an access nor learns of it, until it calls [`RegionTable::watch`].
+    /// A table whose regions processes of this host may access directly, if the system permits it. This process then
+    /// neither takes part in an access nor learns of it, until it calls [`RegionTable::watch`].
     #[must_use]
     pub fn within_reach() -> Self {
         Self { table: RwLock::new(Table { shows: true, ..Table::default() }) }
@@ -126,11 +123,9 @@ impl RegionTable {
         }
     }
 
-    /// Registers `iov` (one piece, or none) under `key`, or under a random key of 64 bits if `key` is `None`;
-    /// returns the
-    /// key. A peer cannot guess a random key, so it reaches only regions whose keys it was told. With
-    /// `virtual_addressing`,
-    /// peers name bytes by virtual address, else by offset from the start.
+    /// Registers `iov` (one piece, or none) under `key`, or under a random key of 64 bits if `key` is `None`; returns
+    /// the key. A peer cannot guess a random key, so it reaches only regions whose keys it was told. With
+    /// `virtual_addressing`, peers name bytes by virtual address, else by offset from the start.
     ///
     /// # Errors
     /// [`RegisterError`] if the key is taken, there are several pieces, or the system gives no random number.
@@ -162,9 +157,8 @@ impl RegionTable {
         Ok(key)
     }
 
-    /// Deregisters a region: no access touches it after this returns. This waits for a process of this host that is
-    /// in the
-    /// middle of an access (at most 1 MiB), as long as that process lives.
+    /// Deregisters a region: no access touches it after this returns. This waits for a process of this host that is in
+    /// the middle of an access (at most 1 MiB), as long as that process lives.
     pub fn deregister(&self, key: u64) {
         let mut table = self.table.write();
         if let Some(slot) = table.by_key.remove(&key) {

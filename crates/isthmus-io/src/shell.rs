@@ -179,9 +179,8 @@ impl Shell {
         &self.poller
     }
 
-    /// Makes one pass: reads what has come, writes what is to go, and does what is due. A thread that calls this
-    /// again and
-    /// again need not do so `fully`. Then most passes skip descriptors and the clock, if nothing is lost by that.
+    /// Makes one pass: reads what has come, writes what is to go, and does what is due. A thread that calls this again
+    /// and again need not do so `fully`. Then most passes skip descriptors and the clock, if nothing is lost by that.
     pub(crate) fn run_pass(&mut self, core: &Mutex<Core>, fully: bool) -> PassResult {
         if self.ended {
             return PassResult::default();

@@ -100,8 +100,7 @@ impl Flow {
     }
 
     /// The flow has nothing to send until the next [`Flow::tell`]. The others may use its share, but its bytes in
-    /// flight still
-    /// count. If it leads, it goes on leading, unless `ends` is true; then another flow may lead.
+    /// flight still count. If it leads, it goes on leading, unless `ends` is true; then another flow may lead.
     pub fn pause(&self, ends: bool) {
         if let Some((path, slot)) = self.place {
             let state = if ends { ENDS } else { PAUSES };
@@ -118,9 +117,8 @@ impl Flow {
 
     fn take_place(&mut self, now: Micros) -> Option<(usize, usize)> {
         let shared = &self.ledger.shared;
-        // While this flow rested, another path may have taken the record. Or two processes entered the path at
-        // once, and it
-        // has two records.
+        // While this flow rested, another path may have taken the record. Or two processes entered the path at once,
+        // and it has two records.
         if let Some((path, slot)) = self.place.take_if(|(path, _)| shared.find(self.key.0) != Some(*path)) {
             shared.release(path, slot);
         }
@@ -151,9 +149,8 @@ impl Flow {
         if age < PLAN_LIFE_US { plan } else { Plan { capacity: 0, window: 0, ..plan } }
     }
 
-    /// This flow's part among those that send. `None` if it has no slot. If no flow leads, a flow that sends as
-    /// much as it may
-    /// takes the lead.
+    /// This flow's part among those that send. `None` if it has no slot. If no flow leads, a flow that sends as much as
+    /// it may takes the lead.
     pub fn group(&mut self, now: Micros) -> Option<Group> {
         let (path, own) = self.place?;
         let now = now + self.ledger.ahead_us;

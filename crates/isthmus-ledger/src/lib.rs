@@ -1,9 +1,8 @@
 //! A table in which the endpoints of one host share what they know about network paths.
 //!
 //! For each path it lists the flows that send bulk data, their rates and bytes in flight, and what was measured. With
-//! it,
-//! the flows of a host share a path as one flow would use it alone ("The Congestion Manager", RFC 3124; "TCP Control
-//! Block Interdependence", RFC 9040).
+//! it, the flows of a host share a path as one flow would use it alone ("The Congestion Manager", RFC 3124; "TCP
+//! Control Block Interdependence", RFC 9040).
 //!
 //! ```text
 //!   Ledger ─┬─ path ─┬─ record: capacity, pace, window, loss, round trip (the leader writes it)
@@ -13,11 +12,9 @@
 //! ```
 //!
 //! The crate does no I/O and has no clock; callers pass the time. A [`Ledger`] is a table of atomic words. A shell maps
-//! it
-//! into all processes of a user on a host; a simulation keeps it in memory. Every process writes only its own slots,
-//! and
-//! the record of a path while it leads the path. There is no lock. Values read together may come from two moments, so
-//! each value must be useful alone.
+//! it into all processes of a user on a host; a simulation keeps it in memory. Every process writes only its own slots,
+//! and the record of a path while it leads the path. There is no lock. Values read together may come from two moments,
+//! so each value must be useful alone.
 
 #![forbid(unsafe_code)]
 
@@ -49,9 +46,8 @@ pub struct PathKey(u64);
 
 impl PathKey {
     /// The key of the path from the local address `from`, if known, to the host `to`. All hosts of a remote network
-    /// share one
-    /// path: the first 24 bits of an IPv4 address, or 64 of an IPv6 address. Hosts of the local network each have
-    /// their own.
+    /// share one path: the first 24 bits of an IPv4 address, or 64 of an IPv6 address. Hosts of the local network each
+    /// have their own.
     pub fn new(from: Option<IpAddr>, to: IpAddr) -> Self {
         let away = from.is_some_and(|from| network(from) != network(to));
         let place = if away { network(to) } else { (bits(to), false) };
@@ -115,8 +111,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Opens the ledger in these words for an endpoint of this process. The endpoint's number must be unique on the
-    /// host. If
-    /// all words are zero, a new ledger is made of them. `lives` tells whether a process is still alive.
+    /// host. If all words are zero, a new ledger is made of them. `lives` tells whether a process is still alive.
     ///
     /// # Errors
     /// [`Unfit`] if the words are no ledger of this version.

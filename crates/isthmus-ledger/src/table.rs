@@ -214,9 +214,8 @@ impl Shared {
         (0..PATHS).find(|path| self.path(*path).key.load(Acquire) == key)
     }
 
-    /// Like [`Shared::find`]. If the path has no record, it takes the one that was silent the longest, provided
-    /// that it was
-    /// silent long enough.
+    /// Like [`Shared::find`]. If the path has no record, it takes the one that was silent the longest, provided that it
+    /// was silent long enough.
     pub(crate) fn enter(&self, now: Micros, key: u64) -> Option<usize> {
         // Processes that enter at the same time try the records in the same order, so each finds what another has just
         // taken. Flows in two records of one path would not know of each other.

@@ -11,8 +11,7 @@
 //!
 //! The pool is divided by dynamic thresholds (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998): a
 //! lane may use [`SHARE`] times as much as is still free. One busy lane gets two thirds of the pool at once. Several
-//! busy
-//! lanes get equal parts. However many lanes stall, some of the pool is left for the next.
+//! busy lanes get equal parts. However many lanes stall, some of the pool is left for the next.
 //!
 //! ```text
 //!   program ── open, write, read ──▶ Mux ──▶ poll_output ──▶ byte stream out
@@ -21,8 +20,7 @@
 //! ```
 //!
 //! [`Mux`] is the state of one end. Its owner moves the bytes: [`Mux::poll_output`] returns the next bytes to write,
-//! and
-//! the bytes read go to [`Mux::on_header`] and [`Mux::on_payload`].
+//! and the bytes read go to [`Mux::on_header`] and [`Mux::on_payload`].
 #![forbid(unsafe_code)]
 
 mod frame;

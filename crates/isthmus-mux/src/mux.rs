@@ -25,9 +25,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Limits with which an end buffers at most `memory` bytes, if both ends open the same number of lanes. That
-    /// number is
-    /// chosen so that half of the memory is left for the pool; it is between 8 and 512.
+    /// Limits with which an end buffers at most `memory` bytes, if both ends open the same number of lanes. That number
+    /// is chosen so that half of the memory is left for the pool; it is between 8 and 512.
     pub fn within(memory: u64, base: u32) -> Self {
         // Incoming bytes and queued bytes of one lane. The first and the last buffer of each are not full.
         let each = 2 * (u64::from(base) + (QUEUE + 4 * PIECE) as u64);
@@ -244,8 +243,7 @@ impl Mux {
     }
 
     /// The program drops a lane. If it has called [`Mux::finish`], the bytes written are still sent. Otherwise the
-    /// other end
-    /// gets a reset.
+    /// other end gets a reset.
     pub fn release(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.released = true;

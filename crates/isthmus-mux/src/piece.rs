@@ -121,9 +121,8 @@ impl Queue {
         }
     }
 
-    /// Appends a piece. It first fills the room of the last one by copying, so only the first and the last piece
-    /// are not
-    /// full.
+    /// Appends a piece. It first fills the room of the last one by copying, so only the first and the last piece are
+    /// not full.
     pub(crate) fn push(&mut self, mut piece: Piece, spares: &mut Spares) {
         self.len += piece.len();
         if let Some(last) = self.pieces.back_mut() {

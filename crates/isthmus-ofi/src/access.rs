@@ -16,8 +16,7 @@ pub(crate) struct Observers {
     /// Whether there ever was a counter. If not, nobody needs to look.
     any: AtomicBool,
     /// Held while counters and endpoints are connected or disconnected. That waits for the thread that drives an
-    /// endpoint,
-    /// which may look up what is bound; so it is not the lock of `regions`.
+    /// endpoint, which may look up what is bound; so it is not the lock of `regions`.
     changing: Mutex<()>,
     bound: Mutex<Bound>,
 }

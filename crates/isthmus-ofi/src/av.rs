@@ -160,8 +160,7 @@ unsafe impl Object for Av {
 }
 
 /// Opens an address vector. It refuses names, and flags other than `FI_EVENT` and the hint `FI_SYMMETRIC`. Tables
-/// shared
-/// between processes are not supported; old versions of MPICH crash if they are supported in part.
+/// shared between processes are not supported; old versions of MPICH crash if they are supported in part.
 ///
 /// # Safety
 /// `attr` is null or valid and writable; `out` is null or writable.

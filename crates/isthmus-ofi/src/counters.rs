@@ -1,6 +1,5 @@
 //! The counters of an enabled endpoint. The thread that delivers completions reads them without a lock; more counters
-//! may
-//! be bound at any time.
+//! may be bound at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,8 +1,7 @@
 //! The border to C: every C entry runs through one of these functions.
 //!
 //! They check for null, for a fork and for earlier damage, and run the body behind `catch_unwind`. They turn typed
-//! errors
-//! into `-FI_E*`. If the body panicked, they poison the object, since its state may be half changed.
+//! errors into `-FI_E*`. If the body panicked, they poison the object, since its state may be half changed.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -244,9 +244,8 @@ impl Ep {
         Ok(Call { live, options: self.tx_options(live, flags, context), when })
     }
 
-    /// An inject call: no entry in the queue, and the buffer is free at once. Of the default flags, only those that
-    /// say when
-    /// it starts apply.
+    /// An inject call: no entry in the queue, and the buffer is free at once. Of the default flags, only those that say
+    /// when it starts apply.
     #[inline(always)]
     pub(crate) fn tx_inject(&self) -> Result<Call<'_>, Error> {
         let flags = self.tx_flags.load(Ordering::Relaxed);

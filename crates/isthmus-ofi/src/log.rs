@@ -1,8 +1,7 @@
 //! Logs through libfabric's own log.
 //!
 //! The library imports no symbol of libfabric, so it looks the functions up at run time: in the global scope, or else
-//! in
-//! whichever libfabric is loaded. A program that hides its libfabric gets no log.
+//! in whichever libfabric is loaded. A program that hides its libfabric gets no log.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;

@@ -17,8 +17,7 @@ use crate::flags::FI_ADDR_NOTAVAIL;
 pub(crate) struct Peers {
     cache: RwLock<Cache>,
     /// A cache of recent look-ups, one word for each, by the address vector's number and by the peer. It is read
-    /// without a
-    /// lock.
+    /// without a lock.
     lately: [AtomicU64; LATELY],
     lately_by_peer: [AtomicU64; LATELY],
 }

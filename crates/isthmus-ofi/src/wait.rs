@@ -266,9 +266,8 @@ impl Sources {
         self.all.read().iter().all(|live| live.engine().arm())
     }
 
-    /// As [`Sources::arm`], for a thread that sleeps while others may poll, until the guard is dropped. `None` if
-    /// one has
-    /// completions.
+    /// As [`Sources::arm`], for a thread that sleeps while others may poll, until the guard is dropped. `None` if one
+    /// has completions.
     pub(crate) fn fall_asleep(&self) -> Option<Asleep> {
         let mut asleep = Asleep(Vec::new());
         for live in self.all.read().iter() {

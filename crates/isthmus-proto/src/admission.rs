@@ -44,8 +44,7 @@ const PROOF_MAX: usize = 256;
 pub const ADMITS_KNOWN: &str = "admits only those who know its whole address";
 
 /// The public key that goes into the address of an endpoint with this secret. The secret must be random, known to
-/// nobody
-/// else, and different for each endpoint.
+/// nobody else, and different for each endpoint.
 pub fn public_key(secret: &Secret) -> Key {
     Identity::new(*secret).key
 }
@@ -81,9 +80,8 @@ impl Identity {
         HELLO_PROOF_LEN + if seals { Secret::LEN } else { 0 }
     }
 
-    /// Makes the proof for the `number`th Hello to the endpoint with the key `to`. `lane` is the lane's secret if
-    /// the lane
-    /// is to be sealed.
+    /// Makes the proof for the `number`th Hello to the endpoint with the key `to`. `lane` is the lane's secret if the
+    /// lane is to be sealed.
     pub(crate) fn begin_hello(
         &mut self,
         to: &Key,

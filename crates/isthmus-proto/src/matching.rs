@@ -168,9 +168,8 @@ impl Matcher {
         self.queues(channel).unexpected.push_back(Waiting { inbound, peer, tag, poll });
     }
 
-    /// As [`Matcher::find_unexpected`], but among what had arrived before the program's last poll. If the shell
-    /// counts no
-    /// polls, it sees everything.
+    /// As [`Matcher::find_unexpected`], but among what had arrived before the program's last poll. If the shell counts
+    /// no polls, it sees everything.
     pub(crate) fn peek(&mut self, channel: Channel, wanted: Wanted, take: bool) -> Option<usize> {
         let before = if self.polls > 0 { self.polls } else { u64::MAX };
         self.unexpected_before(before, channel, wanted, take)

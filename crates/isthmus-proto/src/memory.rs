@@ -5,8 +5,7 @@ use isthmus_wire::frame::Status;
 use crate::RemoteRange;
 
 /// A buffer lent by the program, or a piece of registered memory. The [`Memory`] beside the engine gives it its
-/// meaning:
-/// shells use addresses, simulations use offsets into an arena.
+/// meaning: shells use addresses, simulations use offsets into an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferRef {
     /// Where a contiguous buffer starts.

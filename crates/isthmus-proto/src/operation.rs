@@ -336,8 +336,7 @@ pub struct Completion {
     /// Length of the message or transfer; on truncation, what was received. Bytes.
     pub len: u64,
     /// For received messages, the address of the data. For memory that a peer accessed, the address that the peer
-    /// named.
-    /// Else 0.
+    /// named. Else 0.
     pub buffer: u64,
     /// Data that came with the message or write.
     pub data: Option<u64>,

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use isthmus_wire::frame::ACK_WORDS;
 
 /// Most fragments from the oldest unacknowledged one to the newest. At the longest fragment (1 MiB) that is 64 GiB,
-/// more
-/// than any path holds; it bounds what a receiver has to remember.
+/// more than any path holds; it bounds what a receiver has to remember.
 pub(crate) const WINDOW: u64 = 1 << 16;
 
 /// The sender's side: every fragment from the oldest unacknowledged one on.

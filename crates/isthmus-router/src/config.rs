@@ -108,22 +108,18 @@ pub struct SubnetConfig {
     #[serde(default)]
     pub plain: bool,
     /// Local fabrics for lanes, if the other end has them too: libfabric providers, the best first, such as
-    /// "shm,verbs".
-    /// Default "": TCP.
+    /// "shm,verbs". Default "": TCP.
     #[serde(default)]
     pub fabric: String,
-    /// Transport of the links of a WAN subnet: "tcp", "udp" or "auto". With "auto" both are kept, and each lane
-    /// takes the one
-    /// that is better for the measured path. Default "auto".
+    /// Transport of the links of a WAN subnet: "tcp", "udp" or "auto". With "auto" both are kept, and each lane takes
+    /// the one that is better for the measured path. Default "auto".
     #[serde(default)]
     pub transport: Transports,
-    /// Limit on the rate that this router's links of a WAN subnet send together. A change applies to links made
-    /// after it.
-    /// Default: no limit.
+    /// Limit on the rate that this router's links of a WAN subnet send together. A change applies to links made after
+    /// it. Default: no limit.
     pub rate_limit: Option<Rate>,
     /// The addresses of endpoints of this subnet, such as "10.1.0.0/16", or with ports "10.1.0.0/16:5000-5100". The
-    /// router
-    /// connects to nothing else there. Needed if `plain` is true.
+    /// router connects to nothing else there. Needed if `plain` is true.
     #[serde(default)]
     pub targets: Vec<Targets>,
 }
@@ -147,9 +143,8 @@ pub enum Transports {
 pub struct Limits {
     /// Lanes at once. Default 4096.
     pub lanes: usize,
-    /// Lanes that one host of this AS, or one neighbour AS, may have at once. Routers of this AS have no limit of
-    /// their own.
-    /// Default: three quarters of `lanes`.
+    /// Lanes that one host of this AS, or one neighbour AS, may have at once. Routers of this AS have no limit of their
+    /// own. Default: three quarters of `lanes`.
     pub lanes_per_source: Option<usize>,
     /// Limit on the bytes that all links buffer for their lanes. Default 4 GiB; little of it is used unless
     /// receivers stall.

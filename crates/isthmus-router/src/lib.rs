@@ -18,8 +18,7 @@
 //! ```
 //!
 //! `isthmus-trust` checks certificates. `measure` reads the state of the links; `metrics`, `report`, `status` and
-//! `page`
-//! show it.
+//! `page` show it.
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod arrivals;

@@ -73,11 +73,9 @@ impl Links {
         self.standing.lock().clone()
     }
 
-    /// Opens a lane on the link that has the fewest lanes. The link is on `subnet`, leads to one of `gateways` or
-    /// was dialled
-    /// by the other end, and its neighbour satisfies `fits`. If no such link is alive, this waits for one up to
-    /// `patience`. If
-    /// some are alive but full, it does not wait.
+    /// Opens a lane on the link that has the fewest lanes. The link is on `subnet`, leads to one of `gateways` or was
+    /// dialled by the other end, and its neighbour satisfies `fits`. If no such link is alive, this waits for one up to
+    /// `patience`. If some are alive but full, it does not wait.
     pub(crate) async fn lane(
         &self,
         subnet: SubnetId,
@@ -127,9 +125,8 @@ impl Links {
         wire.hold(cap);
     }
 
-    /// Adds a link. Its number is the lowest that no other link to the same peer has. So metrics need few names,
-    /// and each
-    /// link has its own.
+    /// Adds a link. Its number is the lowest that no other link to the same peer has. So metrics need few names, and
+    /// each link has its own.
     fn add(&self, link: &Arc<Link>) {
         let key = |link: &Link| (link.neighbour, link.subnet, link.peer.ip(), link.gauge.transport());
         let mut standing = self.standing.lock();
@@ -211,9 +208,8 @@ fn limits(settings: &Settings) -> Limits {
 }
 
 impl Router {
-    /// Applies new settings: cuts links that are no longer allowed, and starts a task for each wanted link that
-    /// dials and
-    /// redials it.
+    /// Applies new settings: cuts links that are no longer allowed, and starts a task for each wanted link that dials
+    /// and redials it.
     pub(crate) fn follow_links(self: &Arc<Self>) {
         let settings = self.settings();
         let is_denied = |link: &Link| {

@@ -3,8 +3,7 @@
 //!
 //! A name lasts as long as the lane that published it. Only its publisher may publish it again from a new lane: it must
 //! show the 96 random bits of the first lane's Hello, which nobody else knows. The number of names, waiting look-ups
-//! and
-//! lanes is limited, in total and for each source. A silent publisher loses its names.
+//! and lanes is limited, in total and for each source. A silent publisher loses its names.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,10 +1,9 @@
 //! Copies bytes between two lanes in both directions.
 //!
 //! An idle lane holds no buffer. Bytes pass through a buffer of the thread. Bytes that the receiver does not take at
-//! once
-//! are stored before more is read. Bulk data between two TCP connections goes through a kernel pipe (`splice`) without
-//! a
-//! copy. While the two ends exchange small messages in alternation, the thread polls for the answer before it sleeps.
+//! once are stored before more is read. Bulk data between two TCP connections goes through a kernel pipe (`splice`)
+//! without a copy. While the two ends exchange small messages in alternation, the thread polls for the answer before it
+//! sleeps.
 
 use std::cell::RefCell;
 use std::io;

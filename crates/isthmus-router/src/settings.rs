@@ -40,9 +40,8 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end of a lane, which
-    /// must not
-    /// reach this host's own services.
+    /// Whether an endpoint of this subnet can be at `locator`. The address comes from the far end of a lane, which must
+    /// not reach this host's own services.
     pub(crate) fn may_hold(&self, locator: SocketAddr) -> bool {
         let ip = locator.ip();
         let on_loopback = self.listen.is_some_and(|listen| listen.ip().is_loopback());

@@ -2,8 +2,7 @@
 //!
 //! The kernel takes longer to wake a thread than to pass on a small message. If two ends exchange small messages in
 //! alternation, nothing else is to be done meanwhile. So the lane is polled for about as long as the last exchange
-//! took.
-//! A lane that carries bulk data, that does not alternate, or whose exchanges are long sleeps at once.
+//! took. A lane that carries bulk data, that does not alternate, or whose exchanges are long sleeps at once.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};

@@ -17,11 +17,9 @@ pub(crate) enum Hop {
 /// The next steps for a lane from `source` that came in on `arrived`, the best first. Empty if there is none.
 ///
 /// The router is on several subnets. Whoever chose it may not know which subnet is best, or that another router would
-/// be
-/// better. So the best step from any subnet counts. The remaining cost falls from router to router. Steps that are not
-/// the best are used if the best do not answer. Through other routers they can lead in a circle, so only the first
-/// router
-/// of a lane (`detour`) may take them.
+/// be better. So the best step from any subnet counts. The remaining cost falls from router to router. Steps that are
+/// not the best are used if the best do not answer. Through other routers they can lead in a circle, so only the first
+/// router of a lane (`detour`) may take them.
 pub(crate) fn hops(
     table: &Table,
     router: &Router,
@@ -67,8 +65,7 @@ pub(crate) fn hops(
 }
 
 /// Whether a lane from inside the AS that came in on `arrived` may claim this source. An endpoint may claim only its
-/// own
-/// subnet; a router of the AS may claim any subnet of the map.
+/// own subnet; a router of the AS may claim any subnet of the map.
 pub(crate) fn may_claim(table: &Table, arrived: SubnetId, by_router: bool, source: Destination) -> bool {
     let map = table.map();
     if source.0 != map.as_id() {

@@ -156,8 +156,7 @@ impl Gauge {
     }
 
     /// After our side was closed, waits until the other end has all bytes written. If a TCP socket is dropped with
-    /// unread
-    /// bytes, it resets the connection and the last written bytes can be lost.
+    /// unread bytes, it resets the connection and the last written bytes can be lost.
     pub(crate) async fn linger(&self) {
         match self {
             Self::Tcp(socket) => {

@@ -41,8 +41,7 @@ impl Secret {
     }
 
     /// Derives another secret from this one (HKDF-Expand). Different `info` gives unrelated secrets. The parts of
-    /// `info` count
-    /// as one string.
+    /// `info` count as one string.
     pub fn expand(&self, info: &[&[u8]]) -> Self {
         Self::of(&Prk::new_less_safe(HKDF_SHA256, &self.0), info)
     }
@@ -79,9 +78,8 @@ impl Keys {
         Self { secret, epoch: 0, keys }
     }
 
-    /// Encrypts `text` in place, and authenticates `beside`, which stays readable. Numbers must grow, so that each
-    /// is used
-    /// once. Returns the tag, which the caller sends after the text.
+    /// Encrypts `text` in place, and authenticates `beside`, which stays readable. Numbers must grow, so that each is
+    /// used once. Returns the tag, which the caller sends after the text.
     pub fn seal(&mut self, number: u64, beside: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
         self.advance_to(number);
         let [_, key, _] = &self.keys;

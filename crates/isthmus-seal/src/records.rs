@@ -1,6 +1,5 @@
 //! A stream of bytes as sealed records. A record is the length of the text (4 bytes, little-endian), the encrypted
-//! text,
-//! and its tag. Records are numbered from 0 without gaps, so none can be left out, repeated or moved.
+//! text, and its tag. Records are numbered from 0 without gaps, so none can be left out, repeated or moved.
 
 use crate::keys::{Keys, Secret, TAG_LEN};
 
@@ -56,9 +55,8 @@ impl Opener {
         Self { keys: Keys::new(secret), next: 0 }
     }
 
-    /// Decrypts, in place, the record at the start of `bytes`. Returns the number of bytes that it took and its
-    /// text. None if
-    /// the record is not complete yet.
+    /// Decrypts, in place, the record at the start of `bytes`. Returns the number of bytes that it took and its text.
+    /// None if the record is not complete yet.
     ///
     /// # Errors
     /// [`Forged`]: the rest of the stream must not be used either.

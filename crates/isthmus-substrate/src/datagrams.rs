@@ -45,8 +45,7 @@ struct Store {
 
 impl Datagrams {
     /// Opens sockets at this address, at any port. `frames` is the interface of an Ethernet device. At most
-    /// `waiting_max`
-    /// datagrams wait for the program.
+    /// `waiting_max` datagrams wait for the program.
     pub(crate) fn open(ip: IpAddr, waiting_max: usize, frames: Option<&Interface>) -> io::Result<Self> {
         // On an interface without IP, UDP is for peers on this host.
         let bind = if is_frames_only(ip) { Ipv4Addr::LOCALHOST.into() } else { ip };

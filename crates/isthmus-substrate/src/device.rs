@@ -74,11 +74,9 @@ impl Device {
         Self::from_settings(DeviceSettings { name, transport, priority: self.priority, settings })
     }
 
-    /// The same device for short messages that nobody else may read. Whatever the settings say, all lanes are
-    /// encrypted TCP
-    /// streams, at a port that the system chooses, and only for peers that have the endpoint's address. Closing
-    /// takes at
-    /// most 2 s, even if a peer is out of reach.
+    /// The same device for short messages that nobody else may read. Whatever the settings say, all lanes are encrypted
+    /// TCP streams, at a port that the system chooses, and only for peers that have the endpoint's address. Closing
+    /// takes at most 2 s, even if a peer is out of reach.
     #[must_use]
     pub fn confidential(&self) -> Self {
         let mut device = self.carried_by("off");
@@ -206,9 +204,8 @@ pub struct Substrate {
 }
 
 impl Substrate {
-    /// Reads the configuration: the file that `ISTHMUS_CONFIG` names, else the user's, else the system's. Without
-    /// any file
-    /// there is one device, `default`.
+    /// Reads the configuration: the file that `ISTHMUS_CONFIG` names, else the user's, else the system's. Without any
+    /// file there is one device, `default`.
     ///
     /// # Errors
     /// [`Error::Configuration`], with file, line and remedy.

@@ -94,13 +94,11 @@ pub enum Event {
         /// The program's context.
         context: u64,
     },
-    /// A device of the endpoint carries nothing any more. Its address or interface has left the host, the interface
-    /// was taken
-    /// down or has no carrier, or its local fabric has failed (lanes then go by TCP). A program that polls or
-    /// sleeps notices
-    /// it within one or two seconds. Operations go on when the device comes back, and fail if that takes longer than
-    /// `peer_timeout`. If it fails again, or in another way, the event comes again. A device without a carrier when the
-    /// endpoint was created is not reported until that changes.
+    /// A device of the endpoint carries nothing any more. Its address or interface has left the host, the interface was
+    /// taken down or has no carrier, or its local fabric has failed (lanes then go by TCP). A program that polls or
+    /// sleeps notices it within one or two seconds. Operations go on when the device comes back, and fail if that takes
+    /// longer than `peer_timeout`. If it fails again, or in another way, the event comes again. A device without a
+    /// carrier when the endpoint was created is not reported until that changes.
     DeviceFailed {
         /// What is known of it.
         why: String,

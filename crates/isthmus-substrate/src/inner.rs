@@ -75,9 +75,8 @@ pub(crate) const LOOK: Duration = Duration::from_secs(1);
 const LET_GO: Duration = Duration::from_secs(1);
 
 impl State {
-    /// How many buffers a port should have. Messages that wait for writes of their peers do not count, so that no
-    /// peer can
-    /// take all buffers.
+    /// How many buffers a port should have. Messages that wait for writes of their peers do not count, so that no peer
+    /// can take all buffers.
     fn buffers_wanted(&self) -> u32 {
         self.recv_buffers + self.talk.held()
     }

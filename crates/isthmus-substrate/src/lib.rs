@@ -2,8 +2,7 @@
 //!
 //! It is for programs without MPI: persistent services that peers connect to and leave, with a service level for each
 //! connection, and one queue of events for all peers. Below it is the engine that also carries MPI, with the same
-//! lanes,
-//! routers, credit and recovery.
+//! lanes, routers, credit and recovery.
 //!
 //! ```text
 //!   program ── Endpoint: connect, send, write, get_event          endpoint/

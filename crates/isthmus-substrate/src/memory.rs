@@ -17,8 +17,7 @@ pub(crate) const NO_KEY: u64 = u64::MAX;
 const COPY_STEP: usize = 1 << 20;
 
 /// Memory registered with an endpoint. Dropping it deregisters it at once. It is freed when the last operation that
-/// uses
-/// it at this end is complete.
+/// uses it at this end is complete.
 #[derive(Debug)]
 pub struct Region {
     shared: Arc<Shared>,

@@ -13,8 +13,7 @@ pub struct EndpointOptions {
     /// Most sends, writes and reads under way. Count, 1..=1048576. Default 1024.
     pub send_buffers: u32,
     /// Longest message that may come. Bytes, 64..=16777216. Default 65536. Each receive buffer has this length; it
-    /// takes
-    /// memory only when it is first used.
+    /// takes memory only when it is first used.
     pub message_max: u32,
     /// Most requests that wait for a decision; more are rejected. Count. Default 4096.
     pub backlog: u32,
@@ -97,7 +96,6 @@ pub struct RemoteOptions<'a> {
     /// Starts only when all earlier operations to the same peer are complete.
     pub fence: bool,
     /// A message that the other program receives after the data is in its memory (or was read from there). If the
-    /// operation
-    /// fails, the message does not come. It is outside RO's order.
+    /// operation fails, the message does not come. It is outside RO's order.
     pub message: Option<&'a [u8]>,
 }

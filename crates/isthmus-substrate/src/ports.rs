@@ -1,6 +1,5 @@
 //! The ports of an endpoint: one for each of its devices, each with an engine of its own. They share the conversation,
-//! the
-//! registered memory and the queue of events.
+//! the registered memory and the queue of events.
 
 use std::sync::Arc;
 

@@ -77,9 +77,8 @@ impl Inner {
         unsafe { self.engine_of(peer).write(&request, &[]) }
     }
 
-    /// Sends a message of the program: copied within the call, or kept as `held`. Returns the operation to wait
-    /// for, if it is
-    /// blocking.
+    /// Sends a message of the program: copied within the call, or kept as `held`. Returns the operation to wait for, if
+    /// it is blocking.
     ///
     /// # Safety
     /// Unless copied, the pieces stay valid and unchanged until the message's end.

@@ -95,8 +95,7 @@ impl Inner {
     }
 
     /// Every [`LOOK`], checks the devices, and gaps in the order of messages. The conversation must have everything
-    /// that has
-    /// come.
+    /// that has come.
     fn look_around(&self, state: &mut State) {
         if state.looked_at.elapsed() < LOOK {
             return;
@@ -122,11 +121,9 @@ impl Inner {
                 ));
             }
         }
-        // Messages are matched in the order of sending. So if no message of the peer is under way, one that is
-        // missing before
-        // a message that is here will never come. But it may have come since this pass began, so the gap must
-        // still be there
-        // at the next look.
+        // Messages are matched in the order of sending. So if no message of the peer is under way, one that is missing
+        // before a message that is here will never come. But it may have come since this pass began, so the gap must
+        // still be there at the next look.
         for (link, place) in std::mem::take(&mut state.gaps) {
             state.talk.cut_gap(link, place);
         }

@@ -39,8 +39,7 @@ struct Shared {
 }
 
 /// Publishes `text` under `name` at the router `place`, until the returned value is dropped. If the router or the path
-/// to
-/// it fails later, the name is published again when they are back.
+/// to it fails later, the name is published again when they are back.
 ///
 /// # Errors
 /// [`Error::Uri`]; [`Error::Value`] for a wrong place, name or text, or one that the router refuses;

@@ -1,9 +1,8 @@
 //! Chooses the device by which an endpoint is reached: by reachability first, then by priority.
 //!
 //! An address of a device's own AS and subnet is reached directly, any other by the routers of the device's subnet, if
-//! it
-//! has some. Sites that never configured AS and subnet all have 0.0. So if an address is on the IP network of a device,
-//! that device goes before those that would need the system's routes.
+//! it has some. Sites that never configured AS and subnet all have 0.0. So if an address is on the IP network of a
+//! device, that device goes before those that would need the system's routes.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

@@ -46,8 +46,7 @@ pub struct Made {
 
 impl Keygen<'_> {
     /// Makes the files. An existing authority is used. A router's files are never overwritten. The certificate is
-    /// accepted
-    /// for all roles; see [`Keygen::make_as`].
+    /// accepted for all roles; see [`Keygen::make_as`].
     pub fn make(&self) -> io::Result<Made> {
         self.make_as(None)
     }

@@ -122,10 +122,9 @@ pub fn peer_as(certificates: Option<&[CertificateDer<'_>]>) -> Option<AsId> {
 
 impl Trust {
     /// Reads the certificates. This side's certificate must name the AS `own`. Only certificates of the AS's in
-    /// `admits` are
-    /// accepted. `protocols` are the protocol versions of a session, the newest first. Both ends offer theirs
-    /// (ALPN, RFC
-    /// 7301), and the newest common one is spoken. So a session of one kind is never taken for one of another.
+    /// `admits` are accepted. `protocols` are the protocol versions of a session, the newest first. Both ends offer
+    /// theirs (ALPN, RFC 7301), and the newest common one is spoken. So a session of one kind is never taken for one of
+    /// another.
     ///
     /// # Errors
     /// [`TrustError`], which names the file.

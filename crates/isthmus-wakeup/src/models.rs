@@ -3,8 +3,7 @@
 //! model lets each load return.
 //!
 //! Each model fails if its protocol is broken as its comment says. After a change of a protocol, break it so once more
-//! and
-//! check that the model still fails.
+//! and check that the model still fails.
 
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};

@@ -50,15 +50,13 @@ impl Wakeup {
     }
 
     /// Prepares to sleep until the bell rings. From now on the I/O thread drives the endpoint. Returns false if
-    /// completions
-    /// already wait; then the caller must not sleep.
+    /// completions already wait; then the caller must not sleep.
     pub fn arm(&self, bells: &impl Bells) -> bool {
         self.armed.swap(true, Ordering::SeqCst);
         // The polls that follow may have to tell the I/O thread again.
         self.told.store(false, Ordering::SeqCst);
-        // Completions are delivered under the lock that this call takes. Earlier completions are seen here. A
-        // thread that
-        // delivers later sees that the bell is armed.
+        // Completions are delivered under the lock that this call takes. Earlier completions are seen here. A thread
+        // that delivers later sees that the bell is armed.
         if bells.has_completions() {
             return false;
         }
@@ -67,8 +65,7 @@ impl Wakeup {
     }
 
     /// Like [`Wakeup::arm`], for a thread that sleeps while others may poll. Until [`Wakeup::wake_up`] their polls
-    /// leave the
-    /// bell armed. The caller must call `wake_up` whatever this returns.
+    /// leave the bell armed. The caller must call `wake_up` whatever this returns.
     pub fn fall_asleep(&self, bells: &impl Bells) -> bool {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.arm(bells)
@@ -137,10 +134,8 @@ impl Wakeup {
     }
 
     /// Only the I/O thread calls this. It takes over if the program has not `polled` since the last look, or if a
-    /// thread
-    /// sleeps. Otherwise it leaves the endpoint to the program. Returns whether the endpoint is left to the
-    /// program. If not,
-    /// the next poll wakes the I/O thread once.
+    /// thread sleeps. Otherwise it leaves the endpoint to the program. Returns whether the endpoint is left to the
+    /// program. If not, the next poll wakes the I/O thread once.
     pub fn look(&self, polled: bool) -> bool {
         let left = polled && !self.is_armed();
         if left != self.left_to_program.load(Ordering::Relaxed) {

@@ -22,9 +22,8 @@ impl<T> WorkLock<T> {
         Self { left: AtomicBool::new(false), data: Mutex::new(data) }
     }
 
-    /// Gets posted work done. The caller has just stored the work under a lock that `serve` takes too. This thread
-    /// does it,
-    /// or the thread that holds the data now does it.
+    /// Gets posted work done. The caller has just stored the work under a lock that `serve` takes too. This thread does
+    /// it, or the thread that holds the data now does it.
     #[inline]
     pub fn post(&self, serve: impl FnMut(&mut T)) {
         self.left.swap(true, Ordering::SeqCst);
@@ -60,11 +59,9 @@ impl<T> WorkLock<T> {
         }
     }
 
-    /// Does posted work, after an exchange on `left` or on the lock. A thread that cannot take the data leaves the
-    /// flag set.
-    /// The holder comes here after it has released the data. The two fences, here and in the holder's call, make
-    /// sure that
-    /// one of the two threads sees what the other did.
+    /// Does posted work, after an exchange on `left` or on the lock. A thread that cannot take the data leaves the flag
+    /// set. The holder comes here after it has released the data. The two fences, here and in the holder's call, make
+    /// sure that one of the two threads sees what the other did.
     #[inline]
     fn serve_left(&self, mut serve: impl FnMut(&mut T)) {
         loop {

@@ -2,15 +2,12 @@
 //!
 //! CUBIC fills a clean path and shares it well, but takes every loss for a full queue: on a path that loses packets by
 //! itself it stalls. BBR does not mind such losses. But several BBR flows in a queue of one bandwidth-delay product
-//! lose
-//! packets all the time, and may take that for a policer, which slows a flow down for seconds.
+//! lose packets all the time, and may take that for a policer, which slows a flow down for seconds.
 //!
 //! So a lane starts with CUBIC, and changes to BBR when the losses of all lanes to that host prove to be the path's
-//! own.
-//! These come while the round trip shows no queue, and they are few. (A flow that starts too fast loses many packets at
-//! once, and repairs them after the queue has drained.) On long round trips a lane starts with BBR, which is up to
-//! speed
-//! in half the time. If the path then loses nothing for long, it counts as clean again for new lanes.
+//! own. These come while the round trip shows no queue, and they are few. (A flow that starts too fast loses many
+//! packets at once, and repairs them after the queue has drained.) On long round trips a lane starts with BBR, which is
+//! up to speed in half the time. If the path then loses nothing for long, it counts as clean again for new lanes.
 //!
 //! On a short path no round trip tells a queue from none, so the lane is paced first (`pace.rs`). If UDP is allowed, a
 //! UDP lane takes over on lossy paths that are not short (`race.rs`).

@@ -27,9 +27,8 @@ impl Limit {
         Self { limits, carrying: HashMap::new() }
     }
 
-    /// What a carrying lane to `host` may send while `endpoints` endpoints of this host use the path. Bytes/s;
-    /// `None`: no
-    /// limit.
+    /// What a carrying lane to `host` may send while `endpoints` endpoints of this host use the path. Bytes/s; `None`:
+    /// no limit.
     pub(super) fn part(&mut self, now: Instant, host: IpAddr, lane: RawFd, endpoints: u32) -> Option<u64> {
         self.part_for(now, (host, lane, endpoints), |part| {
             let sent_in_us = (u128::from(HELD) * 1_000_000 / u128::from(part)) as u64;

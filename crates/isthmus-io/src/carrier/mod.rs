@@ -2,8 +2,7 @@
 //!
 //! A carrier is a stream of bytes in both directions. It is *settled* once it can carry data. Until then, the events of
 //! its descriptor lead to [`Carrier::settle`]. [`Carriers`] has what lanes share: knowledge about paths, and
-//! descriptors,
-//! buffers and timers that belong to no single lane.
+//! descriptors, buffers and timers that belong to no single lane.
 
 mod buffers;
 mod congestion;
@@ -269,8 +268,7 @@ impl Carrier {
     }
 
     /// How many [borrowed](Carrier::borrows) batches, the oldest first, are no longer used since the last call; and
-    /// whether
-    /// there are others.
+    /// whether there are others.
     pub(crate) fn take_returned(&mut self) -> (usize, bool) {
         match self {
             Self::Udp(lane) => lane.take_returned(),
@@ -452,9 +450,8 @@ impl Carrier {
         }
     }
 
-    /// Makes the lane a sealed one, with keys from a secret that both ends have, or will have once what is written
-    /// now has
-    /// arrived. False if this carrier cannot be sealed.
+    /// Makes the lane a sealed one, with keys from a secret that both ends have, or will have once what is written now
+    /// has arrived. False if this carrier cannot be sealed.
     pub(crate) fn share(
         &mut self,
         secret: &Secret,
@@ -633,9 +630,8 @@ impl Carriers {
         self.udp.iter_mut().for_each(Udp::allow_plain);
     }
 
-    /// Warns if a TCP lane that has come up is a plain one to a far host. A UDP lane does so itself, once it knows
-    /// its round
-    /// trip. Routers encrypt between sites.
+    /// Warns if a TCP lane that has come up is a plain one to a far host. A UDP lane does so itself, once it knows its
+    /// round trip. Routers encrypt between sites.
     pub(crate) fn tell_if_plain(&self, carrier: &Carrier) {
         if let Carrier::Tcp(lane) = carrier
             && let (Some(host), Some(rtt_us)) = (lane.peer_ip(), lane.rtt_us())
@@ -705,9 +701,8 @@ impl Carriers {
         self.hurried = Some(train);
     }
 
-    /// Starts to connect to `to`. `key` is that of the endpoint there; none for an endpoint that admits everybody,
-    /// and for a
-    /// router.
+    /// Starts to connect to `to`. `key` is that of the endpoint there; none for an endpoint that admits everybody, and
+    /// for a router.
     pub(crate) fn dial(&mut self, to: SocketAddr, key: &Key) -> io::Result<Carrier> {
         let by = self.way_to(to);
         let by_tcp = if to.ip() == self.own { for_tcp(to) } else { to };
@@ -751,8 +746,7 @@ impl Carriers {
     }
 
     /// Makes further lanes to this host go by UDP, since TCP is weak there. True if they should be dialled: UDP is
-    /// allowed,
-    /// and not known to be blocked.
+    /// allowed, and not known to be blocked.
     fn prefer_udp(&mut self, weakness: Weakness) -> bool {
         let Some(udp) = &mut self.udp else { return false };
         if self.transport != Transport::Auto || !self.hubs.is_off() {
@@ -840,9 +834,8 @@ impl Carriers {
             && self.sealed.is_empty()
     }
 
-    /// Drives what lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls it once
-    /// in a
-    /// pass, before it reads any lane.
+    /// Drives what lanes share, and adds the lanes that this concerns to `ready`, by index. The shell calls it once in
+    /// a pass, before it reads any lane.
     pub(crate) fn run_pass(&mut self, ready: &mut Vec<Ready>) {
         self.hubs.poll(&mut self.news);
         ready.extend(self.news.drain(..).map(|news| Ready {

@@ -1,15 +1,12 @@
 //! Pacing of TCP lanes on short paths that lose packets.
 //!
 //! The queue of a link within a site holds little more than one of TCP's bursts, and bursts overflow it. That is worst
-//! if
-//! data flows both ways, since acknowledgements then come in clusters. If a lane sends no faster than the path has
+//! if data flows both ways, since acknowledgements then come in clusters. If a lane sends no faster than the path has
 //! delivered, its bursts fit. What is still lost is lost by chance, which BBR does not mind. The pace also keeps BBR
-//! from
-//! overflowing the queue while it starts: BBR would take that for a policer and send slowly for seconds.
+//! from overflowing the queue while it starts: BBR would take that for a policer and send slowly for seconds.
 //!
 //! Lanes that lose nothing are not paced, since pacing costs processor time. If the path is slow as well, UDP takes
-//! over:
-//! it paces from the beginning, repairs losses within one or two round trips, and costs little on a slow path.
+//! over: it paces from the beginning, repairs losses within one or two round trips, and costs little on a slow path.
 
 use std::time::Duration;
 
@@ -60,8 +57,7 @@ pub(super) fn is_short(look: &Look) -> bool {
 
 impl Pacing {
     /// Whether UDP would do better: something was retransmitted, there is a queue, and the path is so slow that UDP
-    /// costs
-    /// little processor time. If so, returns what the path has delivered. Bytes/s.
+    /// costs little processor time. If so, returns what the path has delivered. Bytes/s.
     pub(super) fn is_outdone(&self, look: &Look) -> Option<u64> {
         let queue_us = look.path.rtt_us.saturating_sub(look.least_rtt_us);
         let overflows = look.path.retransmissions > 0 && queue_us >= QUEUE_US;

@@ -1,14 +1,12 @@
 //! Lanes that are dialled by TCP and by UDP at once, to learn what the path is like.
 //!
 //! If the round trip is short, TCP carries: it costs less processor time, and repairs a loss soon enough. If it is
-//! long,
-//! UDP carries, provided that it gets through. UDP also carries if TCP lanes have found that the path loses packets by
-//! itself (`congestion.rs`), or that it is slow and has a short queue that TCP overflows (`pace.rs`). The result is
-//! remembered for further lanes to that host.
+//! long, UDP carries, provided that it gets through. UDP also carries if TCP lanes have found that the path loses
+//! packets by itself (`congestion.rs`), or that it is slow and has a short queue that TCP overflows (`pace.rs`). The
+//! result is remembered for further lanes to that host.
 //!
 //! Plain lanes are dialled by both at the same time. An encrypted UDP lane takes its keys from the TLS session on the
-//! TCP
-//! connection, so it comes up later. That pays on long paths only.
+//! TCP connection, so it comes up later. That pays on long paths only.
 
 use std::io;
 use std::net::SocketAddr;

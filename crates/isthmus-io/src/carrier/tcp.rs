@@ -25,8 +25,7 @@ use crate::settings::TcpCongestion;
 /// behind it.
 const NOTSENT_LOWAT: u32 = 128 << 10;
 /// Receive window on a long path from the beginning, as far as `net.ipv4.tcp_rmem` allows. Bytes. The kernel lets a
-/// window
-/// grow only with data that arrives in order; on a lossy path that is too slow.
+/// window grow only with data that arrives in order; on a lossy path that is too slow.
 const LONG_WINDOW: i32 = 8 << 20;
 /// The option of `tcp(7)` for the longest retransmission timeout (Linux 6.15).
 const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -198,8 +197,7 @@ impl TcpLane {
     }
 
     /// Sets the congestion control for the peer's host. `fresh` says that the connection is new, so it runs the
-    /// kernel's
-    /// default already.
+    /// kernel's default already.
     fn choose(&mut self, paths: &Paths, fresh: bool) {
         let host = peer_ip(&self.socket).filter(|_| !is_local(&self.socket));
         let Some(host) = host else {
@@ -235,8 +233,7 @@ impl TcpLane {
     }
 
     /// Asks the kernel about the lane every [`congestion::LOOK_MS`], and changes its congestion control if the path
-    /// loses
-    /// packets by itself.
+    /// loses packets by itself.
     pub(super) fn look(&mut self, paths: &mut Paths) -> Option<Looked> {
         if self.looked.is_some_and(|at| at.elapsed() < Duration::from_millis(congestion::LOOK_MS)) {
             return self.glance().map(|weakness| Looked { weakness: Some(weakness), ..Looked::default() });
@@ -500,19 +497,16 @@ fn set_pace(socket: &Socket, pace: u64) {
 }
 
 /// Makes the kernel retransmit at least every second, or every four round trips, instead of after growing pauses. A
-/// path
-/// that was cut for a while is then used again soon. Linux before 6.15 has no such option, and doubles its pauses up to
-/// two minutes.
+/// path that was cut for a while is then used again soon. Linux before 6.15 has no such option, and doubles its pauses
+/// up to two minutes.
 fn keep_trying(socket: &Socket, rtt_us: u64) {
     let most_ms = (4 * rtt_us / 1_000).max(MIN_RTO_MS) as libc::c_int;
     set(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, most_ms);
 }
 
 /// Makes the kernel retransmit within milliseconds on a short path, and acknowledge sooner than that, since the other
-/// end
-/// does the same. By default it waits 200 ms. Linux before 6.15 has no such options. A peer without them may get a
-/// packet
-/// twice that it has not acknowledged yet.
+/// end does the same. By default it waits 200 ms. Linux before 6.15 has no such options. A peer without them may get a
+/// packet twice that it has not acknowledged yet.
 fn repair_soon(socket: &Socket) {
     let took = |name, us| set(socket, libc::IPPROTO_TCP, name, us);
     if let Some(ack) = ACK_SOON_US.into_iter().find(|us| took(TCP_DELACK_MAX_US, *us)) {

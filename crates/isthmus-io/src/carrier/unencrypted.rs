@@ -1,6 +1,6 @@
 //! Warns of unencrypted lanes to far hosts. Such lanes come about by default settings of some kinds, so users must
-//! learn
-//! of them. A process warns of the first such host, and logs the others at level info: the remedy is the same for all.
+//! learn of them. A process warns of the first such host, and logs the others at level info: the remedy is the same for
+//! all.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

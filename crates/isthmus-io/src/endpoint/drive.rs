@@ -18,11 +18,9 @@ const TURNS_PER_DRIVE: usize = 16;
 impl Endpoint {
     /// Drives the endpoint, and appends the finished operations to `out`. Returns how many.
     ///
-    /// It drives the endpoint even if operations have finished already. A program that peeks has a finished
-    /// operation at
-    /// every poll. And what a peer sent before it told a third process, which told the program, must be seen by the
-    /// next
-    /// poll (`MPI_Win_test` after a barrier).
+    /// It drives the endpoint even if operations have finished already. A program that peeks has a finished operation
+    /// at every poll. And what a peer sent before it told a third process, which told the program, must be seen by the
+    /// next poll (`MPI_Win_test` after a barrier).
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
         self.poll_for(usize::MAX, out, None)
     }
@@ -34,9 +32,8 @@ impl Endpoint {
         self.poll_for(room, out, None)
     }
 
-    /// As [`Endpoint::poll`], for a program that also waits for a descriptor of its own. If the poll sleeps
-    /// briefly, that
-    /// descriptor wakes it.
+    /// As [`Endpoint::poll`], for a program that also waits for a descriptor of its own. If the poll sleeps briefly,
+    /// that descriptor wakes it.
     pub fn poll_beside(&self, out: &mut Vec<Completion>, beside: Option<BorrowedFd<'_>>) -> usize {
         self.poll_for(usize::MAX, out, beside)
     }
@@ -174,9 +171,8 @@ impl Endpoint {
         }
     }
 
-    /// Leaves the endpoint to the program if it has `polled` and no thread of it sleeps; else takes over. True if
-    /// it is left
-    /// to the program.
+    /// Leaves the endpoint to the program if it has `polled` and no thread of it sleeps; else takes over. True if it is
+    /// left to the program.
     pub(crate) fn look(&self, polled: bool) -> bool {
         self.wakeup.look(polled)
     }

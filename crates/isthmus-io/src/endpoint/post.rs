@@ -94,8 +94,7 @@ impl Endpoint {
     }
 
     /// Searches the unexpected tagged messages, as they were at the last poll. Programs also search queues of their
-    /// own, and
-    /// rely on this one not to change meanwhile.
+    /// own, and rely on this one not to change meanwhile.
     ///
     /// # Errors
     /// [`PostError::Invalid`] on a closed endpoint.

@@ -14,16 +14,14 @@ impl Endpoint {
         self.bell.raw_fd()
     }
 
-    /// A descriptor that is readable whenever a poll has something to do, armed or not. It is for programs that
-    /// poll several
-    /// endpoints and sleep briefly within the poll of one.
+    /// A descriptor that is readable whenever a poll has something to do, armed or not. It is for programs that poll
+    /// several endpoints and sleep briefly within the poll of one.
     pub fn turn_fd(&self) -> BorrowedFd<'_> {
         self.event_fd.as_fd()
     }
 
-    /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread drives the endpoint. False if
-    /// completions are
-    /// already waiting.
+    /// Prepares to sleep on [`Endpoint::wait_fd`]: from now on the I/O thread drives the endpoint. False if completions
+    /// are already waiting.
     pub fn arm(&self) -> bool {
         let sleeps = self.wakeup.arm(self);
         self.watch.stir();
@@ -31,8 +29,7 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::arm`], for a thread that sleeps while others may poll: their polls leave the bell armed until
-    /// this
-    /// thread calls [`Endpoint::wake_up`]. It must call that even if this returns false.
+    /// this thread calls [`Endpoint::wake_up`]. It must call that even if this returns false.
     pub fn fall_asleep(&self) -> bool {
         let sleeps = self.wakeup.fall_asleep(self);
         self.watch.stir();

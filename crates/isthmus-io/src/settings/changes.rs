@@ -14,8 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 type Stamp = (SystemTime, u64);
 
 /// A file whose protocol settings ([`Settings::all_protocols`]) take effect when it changes. Its other settings are
-/// read
-/// only at a program's start.
+/// read only at a program's start.
 #[derive(Debug)]
 pub(crate) struct Changes {
     path: PathBuf,
@@ -35,8 +34,7 @@ impl Changes {
     }
 
     /// The new settings if the file has changed; the environment wins as always. If the file cannot be read or has
-    /// errors,
-    /// that is logged and nothing changes.
+    /// errors, that is logged and nothing changes.
     pub(crate) fn look(&mut self) -> Option<Settings> {
         if self.looked.elapsed() < LOOK_EVERY {
             return None;

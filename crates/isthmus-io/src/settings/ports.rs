@@ -12,9 +12,8 @@ use serde::de::{self, Deserializer};
 pub struct PortRange(pub Option<RangeInclusive<u16>>);
 
 impl PortRange {
-    /// All ports of the range once, beginning `start` ports after its first. Processes that begin at different
-    /// ports seldom
-    /// try the same one. Without a range, only port 0, for which the system chooses one.
+    /// All ports of the range once, beginning `start` ports after its first. Processes that begin at different ports
+    /// seldom try the same one. Without a range, only port 0, for which the system chooses one.
     pub(crate) fn from(&self, start: u32) -> impl Iterator<Item = u16> + use<> {
         let (first, count) = match &self.0 {
             Some(range) => (u32::from(*range.start()), u32::from(range.end() - range.start()) + 1),

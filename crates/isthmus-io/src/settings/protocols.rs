@@ -2,8 +2,7 @@
 //!
 //! Entries are separated by commas. Each is `WHAT: NAMES` or `WHAT@HOSTS: NAMES`. WHAT is a service level (UU, RU, RO),
 //! `messages` (of all levels and of programs without levels), or a kind of lane (`udp`, `tcp`). HOSTS is an IP address
-//! or
-//! a range of them. NAMES are small protocols joined by `+`. The narrowest range counts; for messages of a service
+//! or a range of them. NAMES are small protocols joined by `+`. The narrowest range counts; for messages of a service
 //! level, an entry for that level goes before `messages`.
 
 use std::fmt;
@@ -255,9 +254,8 @@ impl<'de> Deserialize<'de> for Protocols {
 }
 
 impl Settings {
-    /// What all settings that name protocols amount to: [`Settings::protocols`], and for hosts that it does not
-    /// mention the
-    /// settings of single layers.
+    /// What all settings that name protocols amount to: [`Settings::protocols`], and for hosts that it does not mention
+    /// the settings of single layers.
     pub fn all_protocols(&self) -> Protocols {
         let mut all = self.protocols.clone();
         let mut tcp = PerHost::default();

@@ -86,9 +86,8 @@ impl Shell {
         engine.lane_lost(now, LaneId(index as u32), loss, memory);
     }
 
-    /// Ends all lanes now, whatever is still to be sent. From here on, nothing reads or writes the program's
-    /// memory: lanes
-    /// by UDP copy what they have borrowed, and lanes by shared memory withdraw it.
+    /// Ends all lanes now, whatever is still to be sent. From here on, nothing reads or writes the program's memory:
+    /// lanes by UDP copy what they have borrowed, and lanes by shared memory withdraw it.
     pub(crate) fn end(&mut self, core: &Mutex<Core>) {
         for index in 0..self.lanes.len() {
             self.lose(index, &LaneLoss::Closed, core);

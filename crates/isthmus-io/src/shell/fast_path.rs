@@ -84,9 +84,8 @@ fn made(room: &mut Box<[u8]>) -> &mut [u8] {
 }
 
 impl Shell {
-    /// Writes a small message into shared memory, if it may go now; `None` if it has to be posted. The caller
-    /// releases the
-    /// shell, which is a fence, and then checks whether the other end has to be woken ([`Shell::wake`]).
+    /// Writes a small message into shared memory, if it may go now; `None` if it has to be posted. The caller releases
+    /// the shell, which is a fence, and then checks whether the other end has to be woken ([`Shell::wake`]).
     ///
     /// # Safety
     /// The pieces are valid for reading.
@@ -183,9 +182,8 @@ impl Shell {
         watch: &Watch,
         room: usize,
     ) -> Result<bool, Left> {
-        // With several lanes, read twice: a peer may have sent to us before it told a second peer, whose
-        // message we have just
-        // read.
+        // With several lanes, read twice: a peer may have sent to us before it told a second peer, whose message we
+        // have just read.
         let (rounds, most) = if self.memory.len() > 1 { (2, SHORT_READS_MAX) } else { (1, room) };
         let most = most.clamp(SHORT_READS_MIN, SHORT_READS_MAX);
         let mut read = false;
@@ -259,9 +257,8 @@ impl Shell {
         busy
     }
 
-    /// Whether a full pass is due, which looks at descriptors and the clock. Every [`DIRECT_PASSES`]th pass asks,
-    /// and every
-    /// vain one; few vain passes get here.
+    /// Whether a full pass is due, which looks at descriptors and the clock. Every [`DIRECT_PASSES`]th pass asks, and
+    /// every vain one; few vain passes get here.
     fn is_whole_turn_due(&mut self, vain: bool) -> bool {
         let asks = vain || self.passes.wrapping_add(1).is_multiple_of(DIRECT_PASSES);
         asks && self.looked.elapsed() >= WHOLE_TURNS * cpu_yield::endpoints().min(ENDPOINTS_MAX)

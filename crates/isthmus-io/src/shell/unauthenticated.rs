@@ -31,8 +31,7 @@ const SILENT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Unauthenticated {
     /// Incoming lanes, the oldest first: index, time and host. Lanes that are authenticated or have ended since are
-    /// removed
-    /// when they get to the front.
+    /// removed when they get to the front.
     arrivals: VecDeque<(usize, Instant, Option<IpAddr>)>,
     /// The listeners are ignored until then.
     paused_until: Option<Instant>,
@@ -79,8 +78,7 @@ impl Shell {
     }
 
     /// Closes the oldest stranger of the address that has the most, if it connected at least `silent` ago. False if
-    /// there is
-    /// none.
+    /// there is none.
     fn close_an_unauthenticated(&mut self, silent: Duration, core: &Mutex<Core>) -> bool {
         let Self { unauthenticated, lanes, .. } = self;
         unauthenticated.arrivals.retain(|(index, since, _)| is_unauthenticated(lanes, *index, *since));

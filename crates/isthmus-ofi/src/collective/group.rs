@@ -20,8 +20,7 @@ use crate::flags::{FI_CLASS_MC, FI_COLLECTIVE};
 use crate::live::Live;
 
 /// Low bits of a tag that name the operation; the group's bits are above them. At most one message goes each way
-/// between
-/// two members for an operation.
+/// between two members for an operation.
 const GROUP_SHIFT: u32 = u16::BITS;
 
 /// A member's view of its group.
@@ -53,9 +52,8 @@ impl Group {
 pub(super) struct Joins(HashMap<u64, u64>);
 
 impl Joins {
-    /// The high bits of the tags of the next group of these members. All members compute the same without a
-    /// message, as they
-    /// know each other by the same addresses and join in the same order.
+    /// The high bits of the tags of the next group of these members. All members compute the same without a message, as
+    /// they know each other by the same addresses and join in the same order.
     fn next(&mut self, members: &[Address]) -> u64 {
         let named =
             members.iter().flat_map(|member| member.locator.to_string().into_bytes().into_iter().chain([0]));

@@ -176,16 +176,13 @@ impl Queue {
         added
     }
 
-    /// Tells that an untagged message is posted. The next read returns only what is in the queue by now; the read
-    /// after it
-    /// returns what has arrived since.
+    /// Tells that an untagged message is posted. The next read returns only what is in the queue by now; the read after
+    /// it returns what has arrived since.
     ///
     /// The reason is MPICH: its active messages are untagged, and those to the own rank wait in a queue of MPICH's own.
-    /// Within a one-sided call, MPICH reads this queue before its own (`MPIDI_progress_test_vci`). Without this
-    /// rule, the
-    /// answer to a message, and what others did because of it, could overtake what the rank did to itself before.
-    /// No network
-    /// is fast enough for that, but shared memory is (mpi4py's MCS lock then waits for ever).
+    /// Within a one-sided call, MPICH reads this queue before its own (`MPIDI_progress_test_vci`). Without this rule,
+    /// the answer to a message, and what others did because of it, could overtake what the rank did to itself before.
+    /// No network is fast enough for that, but shared memory is (mpi4py's MCS lock then waits for ever).
     #[inline]
     pub(crate) fn note_post(&self) {
         self.posted.store(true, Ordering::Release);

@@ -67,9 +67,8 @@ pub(super) const CQ_DATA_SIZE: usize = 8;
 /// Length of a memory key. Bytes.
 pub(super) const MR_KEY_SIZE: usize = 8;
 /// Pieces of a buffer, as told to a program that does not ask for more. Count; [`Endpoint::IOV_MAX`] are possible. It
-/// is
-/// the number of libfabric's `tcp`: some programs use the whole number and were never run with a larger one (fabtests'
-/// `fi_ubertest`).
+/// is the number of libfabric's `tcp`: some programs use the whole number and were never run with a larger one
+/// (fabtests' `fi_ubertest`).
 pub(super) const IOV_LIMIT: usize = 4;
 /// Longest injected message or write that a program may ask for. Bytes; the number of libfabric's `ofi_rxm`. A program
 /// that asks for less gets [`Endpoint::INJECT_MAX`]. It costs memory only while such operations are under way.

@@ -1,9 +1,8 @@
 //! Work that a domain defers until a counter reaches a threshold (`FI_QUEUE_WORK`).
 //!
 //! The description of the work is copied when it is queued, including the lists of buffer pieces. The buffers
-//! themselves
-//! are not touched before the work starts. Its end is counted by a counter of its own, and reported to the endpoint's
-//! queue and counters only with `FI_COMPLETION`.
+//! themselves are not touched before the work starts. Its end is counted by a counter of its own, and reported to the
+//! endpoint's queue and counters only with `FI_COMPLETION`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Where the end of deferred work is reported: to a counter of its own, and to the endpoint's queue only if the work
-//! says
-//! so.
+//! says so.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +28,7 @@ struct Ticket {
     /// The work's own context, if its end is reported to the endpoint's queue and counters, too.
     context: Option<u64>,
     /// Its address is the context that the engine gets. No other operation's context can be the same, as programs'
-    /// contexts
-    /// are addresses of their own memory.
+    /// contexts are addresses of their own memory.
     _place: Box<u64>,
 }
 

@@ -7,9 +7,8 @@ use super::{Engine, LaneId};
 use crate::{Completion, CompletionKind, Fence, RmaRequest};
 
 impl Engine {
-    /// The lane by which this access may be made directly now, if the peer shows its memory there. `None` if the
-    /// access has
-    /// to be posted.
+    /// The lane by which this access may be made directly now, if the peer shows its memory there. `None` if the access
+    /// has to be posted.
     #[inline]
     pub fn direct_access_lane(&self, request: &RmaRequest) -> Option<LaneId> {
         if request.data.is_some() || self.parted {

@@ -78,8 +78,7 @@ impl Engine {
     }
 
     /// Records a message that the shell has sent, or will send before anything else, as [`Engine::fast_path_lane`] just
-    /// said.
-    /// The operation is over.
+    /// said. The operation is over.
     #[inline]
     pub fn complete_fast_send(
         &mut self,
@@ -180,9 +179,8 @@ impl Engine {
         run.is_some_and(|mut run| run.take(message, payload, &mut mem))
     }
 
-    /// Takes a message to the oldest posted receive, if it fits there and that receive takes one message only. This
-    /// is the
-    /// usual case of [`Engine::receive_by_search`], made fast.
+    /// Takes a message to the oldest posted receive, if it fits there and that receive takes one message only. This is
+    /// the usual case of [`Engine::receive_by_search`], made fast.
     #[inline]
     fn receive_by_first<M: Memory>(
         &mut self,

@@ -2,10 +2,9 @@
 //!
 //! Such a message begins with an empty first fragment, as in rendezvous; its data follows in Granted fragments. Once a
 //! receive has matched, the data goes to its buffer, and the receiver answers Accept as usual. Before that, the
-//! receiver
-//! owes the data no memory. It keeps a little (`KEPT_MAX`) of what came by a faster lane than its message or earlier
-//! ones. It drops anything else, and everything behind that. When a receive matches, it answers Resume, and the sender
-//! sends the dropped part again.
+//! receiver owes the data no memory. It keeps a little (`KEPT_MAX`) of what came by a faster lane than its message or
+//! earlier ones. It drops anything else, and everything behind that. When a receive matches, it answers Resume, and the
+//! sender sends the dropped part again.
 
 use isthmus_wire::frame;
 
@@ -208,9 +207,8 @@ impl Engine {
         bulk.insert(before.unwrap_or(bulk.len()), index);
     }
 
-    /// A message of `total` bytes that went by an announcement was accepted. `in_line`: it is queued, but has
-    /// nothing more
-    /// to send.
+    /// A message of `total` bytes that went by an announcement was accepted. `in_line`: it is queued, but has nothing
+    /// more to send.
     pub(super) fn end_granted(&mut self, peer: PeerId, index: usize, total: u64, in_line: bool) {
         let connection = self.connection(peer);
         if let Some(announces) = connection.announces.as_deref_mut() {

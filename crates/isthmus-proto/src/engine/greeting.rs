@@ -114,9 +114,8 @@ impl Engine {
         record.control.push_back(welcome.into());
     }
 
-    /// Asks to seal what this lane carries behind its greetings. Call it before [`Engine::lane_connected`]. True if
-    /// it will
-    /// be sealed, which takes a closed endpoint ([`Config::closed`](super::Config::closed)).
+    /// Asks to seal what this lane carries behind its greetings. Call it before [`Engine::lane_connected`]. True if it
+    /// will be sealed, which takes a closed endpoint ([`Config::closed`](super::Config::closed)).
     pub fn seal_lane(&mut self, lane: LaneId) -> bool {
         let closed = self.is_closed();
         self.lanes.get_mut(lane.0 as usize).is_some_and(|record| {
@@ -132,9 +131,8 @@ impl Engine {
         }
     }
 
-    /// Notes where a new caller is to be dialled. If it claims to listen on another host than the one it calls
-    /// from, the
-    /// engine dials the latter until the program names the peer. So no caller can make this endpoint connect to a
+    /// Notes where a new caller is to be dialled. If it claims to listen on another host than the one it calls from,
+    /// the engine dials the latter until the program names the peer. So no caller can make this endpoint connect to a
     /// third.
     pub(super) fn set_guest_locator(&mut self, peer: PeerId, from: Option<IpAddr>) {
         let known = &mut self.peers[peer.0 as usize];

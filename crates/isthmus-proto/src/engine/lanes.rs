@@ -77,9 +77,8 @@ impl Engine {
         record.pinged_at = Some(now);
         let patience = patience(record);
         self.timers.insert((now + patience, peer));
-        // A wildcard may turn out to be a peer that we talk to already. What we send must then follow what was
-        // sent to that
-        // peer, so it waits for the answer.
+        // A wildcard may turn out to be a peer that we talk to already. What we send must then follow what was sent to
+        // that peer, so it waits for the answer.
         if !target.is_wildcard() || self.awaits_the_one() {
             self.adopt(peer, lane);
         }
@@ -162,9 +161,8 @@ impl Engine {
         }
     }
 
-    /// Tells that this lane fills its path, but that several TCP lanes would carry as much with less processor
-    /// time. While
-    /// there are other lanes, this one then carries small messages only. `rests` false ends that.
+    /// Tells that this lane fills its path, but that several TCP lanes would carry as much with less processor time.
+    /// While there are other lanes, this one then carries small messages only. `rests` false ends that.
     pub fn rest_lane(&mut self, lane: LaneId, rests: bool) {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return };
         if std::mem::replace(&mut record.rests, rests) == rests {
@@ -182,9 +180,8 @@ impl Engine {
         self.kick(peer);
     }
 
-    /// Tells that this lane does not use all of its path, and that another lane there would. Dials that lane,
-    /// unless there
-    /// is one or one is being dialled. The shell may repeat this.
+    /// Tells that this lane does not use all of its path, and that another lane there would. Dials that lane, unless
+    /// there is one or one is being dialled. The shell may repeat this.
     pub fn on_lane_outdone(&mut self, lane: LaneId) {
         let Some(record) = self.lanes.get(lane.0 as usize) else { return };
         let (Some(peer), LaneState::Open) = (record.peer, record.state) else { return };
@@ -305,9 +302,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The newest version that both ends speak, or the reason to refuse the lane. The caller has proved nothing
-    /// yet, so the
-    /// reason tells it only what this endpoint asks of everybody.
+    /// The newest version that both ends speak, or the reason to refuse the lane. The caller has proved nothing yet, so
+    /// the reason tells it only what this endpoint asks of everybody.
     fn agree(&self, hello: &frame::Hello, proof: Proof) -> Result<u16, RefuseReason> {
         let own = self.config.address;
         let theirs = Versions { oldest: hello.oldest, newest: hello.version };

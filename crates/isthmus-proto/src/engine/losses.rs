@@ -8,8 +8,7 @@ use crate::{OpError, PeerId};
 
 impl Engine {
     /// A lane ended. Its unacknowledged fragments go out again on the others. If there are no others, the peer is
-    /// dialled
-    /// again, whichever side had dialled: only that shows whether the peer still lives.
+    /// dialled again, whichever side had dialled: only that shows whether the peer still lives.
     pub fn lane_lost(&mut self, now: Micros, lane: LaneId, loss: &LaneLoss, mem: &mut dyn Memory) {
         self.clock = now;
         let Some(record) = self.lanes.try_remove(lane.0 as usize) else { return };

@@ -99,9 +99,8 @@ pub struct Config {
     pub versions: Versions,
     /// Seed of the random choice among routers.
     pub seed: u64,
-    /// With a secret, the endpoint admits only peers that prove that they know its whole address, and proves to
-    /// them who
-    /// it is. `address` must then have its key; [`Config::closed`] sets both. Default `None`: it admits everybody.
+    /// With a secret, the endpoint admits only peers that prove that they know its whole address, and proves to them
+    /// who it is. `address` must then have its key; [`Config::closed`] sets both. Default `None`: it admits everybody.
     pub secret: Option<Secret>,
 }
 
@@ -171,8 +170,7 @@ pub enum Action {
         batches: u64,
     },
     /// Write what is queued, then close and report the lane as lost. This must take bounded time: failed operations
-    /// wait
-    /// for the buffers that a lane writes from.
+    /// wait for the buffers that a lane writes from.
     Close {
         /// Which lane.
         lane: LaneId,
@@ -428,15 +426,12 @@ impl Engine {
         count
     }
 
-    /// Tells how often the program has polled its completion queue so far. The shell calls this before it reports
-    /// what a
-    /// poll brought, and before a peek. A peek finds only messages that arrived before the last poll.
+    /// Tells how often the program has polled its completion queue so far. The shell calls this before it reports what
+    /// a poll brought, and before a peek. A peek finds only messages that arrived before the last poll.
     ///
-    /// The reason is MPICH: it looks for a message of any source first in its own shared memory, then by a peek
-    /// here, and
-    /// it moves its shared memory's queues only between two polls. If a peek found a message that arrived just now,
-    /// that
-    /// message would overtake one in shared memory, and MPICH's probe and receive would find different messages.
+    /// The reason is MPICH: it looks for a message of any source first in its own shared memory, then by a peek here,
+    /// and it moves its shared memory's queues only between two polls. If a peek found a message that arrived just now,
+    /// that message would overtake one in shared memory, and MPICH's probe and receive would find different messages.
     pub fn set_polls(&mut self, polls: u64) {
         self.matcher.set_polls(polls);
     }
@@ -458,9 +453,8 @@ impl Engine {
         self.lost.get_or_insert_default();
     }
 
-    /// The next peer that is gone for good, and why; each is reported once. A peer is lost when it closes, ends, or
-    /// is out
-    /// of reach for `peer_timeout`, whether operations wait or not.
+    /// The next peer that is gone for good, and why; each is reported once. A peer is lost when it closes, ends, or is
+    /// out of reach for `peer_timeout`, whether operations wait or not.
     ///
     /// `None` while completions wait: the program must see what a peer sent before it sees the loss. This holds even if
     /// another thread drives the engine between the two calls.
@@ -474,8 +468,7 @@ impl Engine {
     }
 
     /// Whether a message of this peer has matched a receive and is not complete. It looks at every message that is
-    /// coming
-    /// in, so do not call it often.
+    /// coming in, so do not call it often.
     pub fn is_receiving(&self, peer: PeerId) -> bool {
         let matched = |inbound: &Inbound| matches!(inbound.stage, Stage::Matched { .. });
         self.inbounds.iter().any(|(_, inbound)| inbound.peer == peer && matched(inbound))

@@ -43,9 +43,8 @@ impl Probes {
 }
 
 impl Engine {
-    /// Nothing was acknowledged for `silent` microseconds. If that is [`SILENCE_US`] longer than `patience`, dials
-    /// a probe
-    /// and returns the time of the next one.
+    /// Nothing was acknowledged for `silent` microseconds. If that is [`SILENCE_US`] longer than `patience`, dials a
+    /// probe and returns the time of the next one.
     pub(super) fn probe_if_silent(
         &mut self,
         peer: PeerId,

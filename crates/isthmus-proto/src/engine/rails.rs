@@ -3,11 +3,9 @@
 //! An endpoint may listen at more addresses than the one that names it, each on a network of its own (the setting
 //! `rails`). Both ends tell each other of them on their lanes ([`frame::Also`]). A far peer with bulk data then gets
 //! lanes on each rail. Every lane takes the next fragment when it has room, so each rail carries what it can. A rail
-//! that
-//! dies shows by silence, as routed lanes do (`routed.rs`). What it held goes out again on the others, and it is
-//! avoided
-//! for a while. Rail 0 is where the peer answered first, or else the locator of its address. The others are those that
-//! it told of, in its order.
+//! that dies shows by silence, as routed lanes do (`routed.rs`). What it held goes out again on the others, and it is
+//! avoided for a while. Rail 0 is where the peer answered first, or else the locator of its address. The others are
+//! those that it told of, in its order.
 
 use std::net::SocketAddr;
 
@@ -95,9 +93,8 @@ impl Engine {
         self.peers[peer.0 as usize].connection.as_ref().is_some_and(|connection| connection.rails.is_some())
     }
 
-    /// The locator and rail for the next direct lane: the rail with the fewest lanes that is not avoided, else the
-    /// one whose
-    /// time ends first.
+    /// The locator and rail for the next direct lane: the rail with the fewest lanes that is not avoided, else the one
+    /// whose time ends first.
     pub(super) fn next_rail(&self, peer: PeerId) -> (SocketAddr, usize) {
         let connection = self.peers[peer.0 as usize].connection.as_ref();
         let Some(rails) = connection.and_then(|connection| connection.rails.as_ref()) else {
@@ -131,8 +128,7 @@ impl Engine {
     }
 
     /// Whether a peer with several rails should get a further lane. Each usable rail gets one. A rail that no lane
-    /// fills
-    /// gets more, up to the setting `streams` plus one for each further rail.
+    /// fills gets more, up to the setting `streams` plus one for each further rail.
     pub(super) fn wants_lane(&self, peer: PeerId) -> bool {
         let connection = self.peers[peer.0 as usize].connection.as_ref();
         let Some(rails) = connection.and_then(|connection| connection.rails.as_ref()) else { return false };

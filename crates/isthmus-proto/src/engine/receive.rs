@@ -87,8 +87,7 @@ impl Engine {
     }
 
     /// A frame's header arrived; its payload follows through [`Engine::feed`] and [`Engine::sink`]. Only for frames
-    /// with
-    /// payload.
+    /// with payload.
     pub fn begin(
         &mut self,
         now: Micros,
@@ -113,8 +112,7 @@ impl Engine {
     }
 
     /// Where the shell may put the next payload bytes of the lane's fragment without the engine. The lane counts as
-    /// busy
-    /// until [`Engine::filled`]. `None` if the bytes must go through [`Engine::feed`].
+    /// busy until [`Engine::filled`]. `None` if the bytes must go through [`Engine::feed`].
     pub fn sink(&mut self, lane: LaneId) -> Option<Sink> {
         let stream = self.lanes.get_mut(lane.0 as usize)?.stream.as_mut()?;
         debug_assert!(!stream.busy, "the last sink was not reported as filled");
@@ -260,9 +258,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// Decides where a numbered fragment's payload goes; a message's first fragment is matched here. `whole` says
-    /// that all
-    /// of the payload is there.
+    /// Decides where a numbered fragment's payload goes; a message's first fragment is matched here. `whole` says that
+    /// all of the payload is there.
     fn target(
         &mut self,
         peer: PeerId,
@@ -338,9 +335,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a lane's shell is filling the target of this fragment right now, from an earlier transmission. Lanes
-    /// in the
-    /// middle of one, but not filling, drop the rest.
+    /// Whether a lane's shell is filling the target of this fragment right now, from an earlier transmission. Lanes in
+    /// the middle of one, but not filling, drop the rest.
     fn is_filled_elsewhere(&mut self, peer: PeerId, seq: u64) -> bool {
         let mut busy = false;
         for lane in self.peers[peer.0 as usize].lanes() {
@@ -406,8 +402,7 @@ impl Engine {
     }
 
     /// The fast form of [`Engine::acknowledge`] for the oldest fragments below `upto`. It stops at the first that
-    /// belongs to
-    /// an operation, and does nothing while the times of fragments are measured.
+    /// belongs to an operation, and does nothing while the times of fragments are measured.
     fn forget_kept(&mut self, peer: PeerId, upto: u64) {
         let Some(connection) = self.peers[peer.0 as usize].connection.as_deref_mut() else { return };
         if connection.stragglers.is_some() {

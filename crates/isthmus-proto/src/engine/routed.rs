@@ -41,11 +41,9 @@ impl Routers {
         self.known.is_empty()
     }
 
-    /// Chooses a router at random among those that are not avoided and carry the fewest of the peer's lanes.
-    /// `lanes` has
-    /// the router of each of those lanes. So several routers are used at once. If all are avoided, it is the one
-    /// whose time
-    /// ends first.
+    /// Chooses a router at random among those that are not avoided and carry the fewest of the peer's lanes. `lanes`
+    /// has the router of each of those lanes. So several routers are used at once. If all are avoided, it is the one
+    /// whose time ends first.
     fn choose(&mut self, now: Micros, lanes: &[usize]) -> Option<usize> {
         // xorshift64 (Marsaglia 2003): good enough, as the choice only has to vary.
         self.random ^= self.random << 13;
@@ -110,8 +108,7 @@ impl Engine {
     }
 
     /// A router, or the peer behind it, refuses a lane. If another router or a later attempt may do better, it is
-    /// dialled
-    /// again. If all routers say that there is no route, the peer has failed.
+    /// dialled again. If all routers say that there is no route, the peer has failed.
     pub(super) fn on_routed_refuse(
         &mut self,
         lane: LaneId,

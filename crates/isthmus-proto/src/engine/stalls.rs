@@ -2,8 +2,7 @@
 //!
 //! An operation that sends is *stalled* when it has been pending for longer than a given time while its peer is within
 //! reach. If the peer is out of reach, `peer_timeout` decides. A posted receive is never stalled: a service may wait
-//! for
-//! its next request as long as it likes.
+//! for its next request as long as it likes.
 
 use std::fmt::Write;
 

@@ -261,9 +261,8 @@ pub(crate) struct Inbound {
 pub(crate) enum Sender {
     /// A peer, by a lane.
     Peer,
-    /// This endpoint itself (`loopback.rs`). The operation completes when a receive takes the message; `None` if
-    /// the data
-    /// was copied and the operation is complete.
+    /// This endpoint itself (`loopback.rs`). The operation completes when a receive takes the message; `None` if the
+    /// data was copied and the operation is complete.
     Loopback { operation: Option<usize> },
 }
 
@@ -471,8 +470,7 @@ impl Lane {
 pub(crate) struct Peer {
     pub(crate) address: Address,
     /// Where it answered, if that differs from its address. Behind a forwarded port or an address translation, the
-    /// address
-    /// that it knows of itself leads nowhere. Later lanes go where it answered.
+    /// address that it knows of itself leads nowhere. Later lanes go where it answered.
     pub(crate) answers_at: Option<Box<SocketAddr>>,
     /// It called, and the program has not named it. Only its own word says where it listens.
     pub(crate) guest: bool,
@@ -522,8 +520,7 @@ pub(crate) struct Traffic {
     /// Short answers.
     pub(crate) urgent: VecDeque<Urgent>,
     /// Answers to the peer's reads and atomics. They go before `fresh`, so that a fence of ours never holds up the
-    /// peer,
-    /// which may wait at one of its own.
+    /// peer, which may wait at one of its own.
     pub(crate) replies: VecDeque<usize>,
     /// Operations that were posted and have not begun.
     pub(crate) fresh: VecDeque<usize>,

@@ -137,8 +137,7 @@ impl Engine {
     }
 
     /// The oldest fragment that another lane has held for too long, if this lane is to send it again. `beside` says
-    /// that
-    /// other data could go instead.
+    /// that other data could go instead.
     pub(super) fn find_straggler(&mut self, peer: PeerId, lane: LaneId, beside: bool) -> Option<u64> {
         let now = self.clock;
         let connection = self.peers[peer.0 as usize].connection.as_mut()?;

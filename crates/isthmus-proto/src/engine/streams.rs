@@ -366,9 +366,8 @@ impl Engine {
 mod tests {
     use super::*;
 
-    /// Feeds periods of samples. `rate` gives the path's rate for a number of lanes (Mb/s), `lost` the packets lost
-    /// of a
-    /// thousand, `crowded` the share of time in which lanes are held up.
+    /// Feeds periods of samples. `rate` gives the path's rate for a number of lanes (Mb/s), `lost` the packets lost of
+    /// a thousand, `crowded` the share of time in which lanes are held up.
     fn run(
         streams: &mut Streams,
         from: Micros,

@@ -124,8 +124,7 @@ impl Engine {
     }
 
     /// Fills `batch`, which must be empty, with what the lane writes next. When the shell has written all of it, it
-    /// calls
-    /// [`Engine::written`] or [`Engine::borrowed`]. False if there is nothing.
+    /// calls [`Engine::written`] or [`Engine::borrowed`]. False if there is nothing.
     pub fn transmit(&mut self, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let Some(record) = self.lanes.get_mut(lane.0 as usize) else { return false };
         // Take the whole queue, so that an open lane keeps no memory for its greeting.
@@ -281,8 +280,7 @@ impl Engine {
     }
 
     /// Appends the next frame. The order is: acknowledgement, lost fragments, short answers, answers to reads and
-    /// atomics,
-    /// headers of new operations, stragglers, bulk data.
+    /// atomics, headers of new operations, stragglers, bulk data.
     fn next_frame(&mut self, peer: PeerId, lane: LaneId, batch: &mut Batch, mem: &mut dyn Memory) -> bool {
         let connection = self.connection(peer);
         if connection.ack_due || (connection.ack_owed && connection.has_output()) {
@@ -320,9 +318,8 @@ impl Engine {
         self.put_bulk(peer, lane, batch, mem)
     }
 
-    /// Whether the first operation in line may start. It may not while it waits at a fence, or while the peer has
-    /// too many
-    /// requests to answer.
+    /// Whether the first operation in line may start. It may not while it waits at a fence, or while the peer has too
+    /// many requests to answer.
     pub(super) fn try_pass_fence(&mut self, peer: PeerId, index: usize) -> bool {
         let operation = &self.operations[index];
         let (fence, request, operands) =
@@ -553,8 +550,7 @@ impl Engine {
     ///
     /// - Of several lanes it is the first; over several rails, the first that is not alone on its rail.
     /// - If lanes fill a rail, the last of them carries the rail's bulk data and all others there are express: more
-    ///   would
-    ///   only compete. This happens if both ends dialled at once, or if a lossy path was given a UDP lane.
+    ///   would only compete. This happens if both ends dialled at once, or if a lossy path was given a UDP lane.
     /// - A resting lane is express if another lane carries bulk data.
     fn is_express(&self, peer: PeerId, lane: LaneId) -> bool {
         let rail_of = |lane: &LaneId| self.lanes.get(lane.0 as usize).map(|lane| lane.rail);

@@ -72,11 +72,9 @@ impl Endpoint {
         self.inner.open_state()?.talk.describe(id)
     }
 
-    /// Sets how long messages, writes and reads of a connection may take from now on; zero: as long as the peer
-    /// lives. An
-    /// operation that takes longer gets its event, and may still arrive, once. A region stays in use until the
-    /// operation has
-    /// really ended ([`Region::is_in_use`]).
+    /// Sets how long messages, writes and reads of a connection may take from now on; zero: as long as the peer lives.
+    /// An operation that takes longer gets its event, and may still arrive, once. A region stays in use until the
+    /// operation has really ended ([`Region::is_in_use`]).
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -104,9 +102,8 @@ impl Endpoint {
         Ok((Duration::from_micros(timeout_us), Duration::from_micros(keepalive_us)))
     }
 
-    /// The protocols of service levels, messages and lanes, as a text of the setting `protocols` with defaults
-    /// filled in.
-    /// With several devices, those of the first one.
+    /// The protocols of service levels, messages and lanes, as a text of the setting `protocols` with defaults filled
+    /// in. With several devices, those of the first one.
     pub fn protocols(&self) -> String {
         self.inner.ports[0].engine.protocols().to_string()
     }
@@ -133,9 +130,8 @@ impl Endpoint {
         Ok(self.inner.ports[port].engine.protocols().of_host(host).to_string())
     }
 
-    /// Changes the protocols for the host of a connection's peer. All connections with that host by that device
-    /// share them.
-    /// The text names no hosts, such as "RO: eager, udp: cubic". What it does not mention stays.
+    /// Changes the protocols for the host of a connection's peer. All connections with that host by that device share
+    /// them. The text names no hosts, such as "RO: eager, udp: cubic". What it does not mention stays.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Value`].
@@ -155,8 +151,7 @@ impl Endpoint {
     }
 
     /// The protocols of lanes by UDP or Ethernet frames, as a text of the setting `udp_protocols`. With several
-    /// devices,
-    /// those of the first one that has such lanes.
+    /// devices, those of the first one that has such lanes.
     ///
     /// # Errors
     /// [`Error::Value`] if no device has such lanes.
@@ -208,9 +203,8 @@ impl Endpoint {
         self.change_protocols_of(connection, &choice)
     }
 
-    /// How messages beyond 8 KiB are transferred by default, as a text of the setting `transfer`. With several
-    /// devices, that
-    /// of the first one.
+    /// How messages beyond 8 KiB are transferred by default, as a text of the setting `transfer`. With several devices,
+    /// that of the first one.
     pub fn transfer(&self) -> String {
         MessageTransfer(self.inner.ports[0].engine.protocols().transfers).to_string()
     }
@@ -258,9 +252,8 @@ impl Endpoint {
     /// Changes options. Times apply to new connections.
     ///
     /// # Errors
-    /// [`Error::Value`]; `message_max` and `port` cannot change. [`Error::Memory`] if there are fewer
-    /// `recv_buffers` than
-    /// asked for.
+    /// [`Error::Value`]; `message_max` and `port` cannot change. [`Error::Memory`] if there are fewer `recv_buffers`
+    /// than asked for.
     pub fn set_options(&self, options: &EndpointOptions) -> Result<(), Error> {
         options.check()?;
         let mut state = self.inner.open_state()?;

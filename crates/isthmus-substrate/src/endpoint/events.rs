@@ -45,15 +45,13 @@ impl Endpoint {
     }
 
     /// A descriptor that becomes readable when [`Endpoint::get_event`] may have something, provided that
-    /// [`Endpoint::arm`]
-    /// returned true since. It belongs to the endpoint: do not close it.
+    /// [`Endpoint::arm`] returned true since. It belongs to the endpoint: do not close it.
     pub fn os_handle(&self) -> RawFd {
         self.inner.bell.raw_fd()
     }
 
     /// Prepares to sleep on [`Endpoint::os_handle`]. False if events are waiting: take them first. After it was
-    /// readable,
-    /// take events until there are none, and arm again.
+    /// readable, take events until there are none, and arm again.
     ///
     /// # Errors
     /// [`Error::Closed`].

@@ -47,10 +47,8 @@ impl Endpoint {
     }
 
     /// Opens one endpoint on several devices, at most 8. It listens on all of them, and its address names all. It
-    /// connects by
-    /// the device of the highest priority that leads to the peer ([`Endpoint::connect`]). The devices share
-    /// connections,
-    /// registered memory and the queue of events. `recv_buffers` is for each device.
+    /// connects by the device of the highest priority that leads to the peer ([`Endpoint::connect`]). The devices share
+    /// connections, registered memory and the queue of events. `recv_buffers` is for each device.
     ///
     /// # Errors
     /// [`Error::Device`] if one is down, or there are none or too many; [`Error::Value`]; [`Error::System`].
@@ -128,11 +126,9 @@ impl Endpoint {
         Ok(Self { inner })
     }
 
-    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY`. An endpoint on several devices
-    /// has one for
-    /// each, joined by commas; peers may use all or one of them. A peer that has the address may connect, so it is
-    /// a secret,
-    /// unless the setting `admission` is "open".
+    /// The address that peers need: `isthmus://AS.SUBNET/IP:PORT#INCARNATION.KEY`. An endpoint on several devices has
+    /// one for each, joined by commas; peers may use all or one of them. A peer that has the address may connect, so it
+    /// is a secret, unless the setting `admission` is "open".
     pub fn uri(&self) -> String {
         let all: Vec<String> = self.inner.ports.iter().map(|port| port.address.uri()).collect();
         all.join(",")
@@ -161,20 +157,15 @@ impl Endpoint {
     /// Asks the endpoint at `uri` for a connection. [`Event::Connected`] or
     /// [`Event::ConnectFailed`] follows; all events of the connection carry `context`.
     ///
-    /// If this endpoint or the other one is on several devices, there may be several routes: from a device directly
-    /// to an
-    /// address of its AS and subnet, and by its routers to others. The route of the device with the highest
-    /// priority is tried
-    /// first, and the direct one before routers. If nobody answers, the next route is tried, until all have failed.
-    /// If the
-    /// request has not arrived after 3 s, the next route is tried at the same time, and the first answer counts. A
-    /// connection
-    /// stays with its device.
+    /// If this endpoint or the other one is on several devices, there may be several routes: from a device directly to
+    /// an address of its AS and subnet, and by its routers to others. The route of the device with the highest priority
+    /// is tried first, and the direct one before routers. If nobody answers, the next route is tried, until all have
+    /// failed. If the request has not arrived after 3 s, the next route is tried at the same time, and the first answer
+    /// counts. A connection stays with its device.
     ///
     /// # Errors
-    /// [`Error::Uri`], [`Error::Unreachable`] if no route leads there, [`Error::TooLong`] for a payload of more
-    /// than 1,024
-    /// bytes.
+    /// [`Error::Uri`], [`Error::Unreachable`] if no route leads there, [`Error::TooLong`] for a payload of more than
+    /// 1,024 bytes.
     pub fn connect(
         &self,
         uri: &str,
@@ -211,9 +202,8 @@ impl Endpoint {
         self.inner.accept(request.id, request.level, context)
     }
 
-    /// Rejects a request. The other program learns the reason, which is a number that you choose, and the payload
-    /// of at most
-    /// 1,024 bytes.
+    /// Rejects a request. The other program learns the reason, which is a number that you choose, and the payload of at
+    /// most 1,024 bytes.
     ///
     /// # Errors
     /// As for [`Endpoint::accept`]; [`Error::TooLong`].
@@ -231,8 +221,7 @@ impl Endpoint {
     }
 
     /// Ends a connection. Its name is invalid from now on. What was sent before is still delivered, and its events
-    /// come. The
-    /// other program learns of the end after it has received everything.
+    /// come. The other program learns of the end after it has received everything.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -244,9 +233,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Closes the endpoint: delivers what was sent, within the device's `linger`, and tells the peers. Events that
-    /// the program
-    /// still holds stay valid.
+    /// Closes the endpoint: delivers what was sent, within the device's `linger`, and tells the peers. Events that the
+    /// program still holds stay valid.
     pub fn close(&self) {
         self.inner.close();
     }

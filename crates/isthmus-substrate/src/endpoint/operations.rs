@@ -61,9 +61,8 @@ impl Endpoint {
     /// As for [`Endpoint::send`].
     ///
     /// # Safety
-    /// The pieces stay valid and unchanged until the message's event, or until the endpoint is closed. So the
-    /// message must not
-    /// be silent.
+    /// The pieces stay valid and unchanged until the message's event, or until the endpoint is closed. So the message
+    /// must not be silent.
     pub unsafe fn send_lent(
         &self,
         to: Connection,
@@ -90,23 +89,20 @@ impl Endpoint {
     /// [`Error::Memory`].
     ///
     /// # Safety
-    /// The memory stays valid until the region is dropped while [`Region::is_in_use`] is false. Nobody else touches
-    /// it while
-    /// operations or peers may.
+    /// The memory stays valid until the region is dropped while [`Region::is_in_use`] is false. Nobody else touches it
+    /// while operations or peers may.
     pub unsafe fn register_lent(&self, at: *mut u8, len: usize, access: Access) -> Result<Region, Error> {
         drop(self.inner.open_state()?);
         // SAFETY: by this function's contract.
         unsafe { Region::lend(u64::from(self.inner.serial), &self.inner.regions, at, len, access) }
     }
 
-    /// Writes `len` bytes at `local_offset` of `local` to `remote_offset` of a peer's memory. [`Event::Sent`]
-    /// reports its end:
-    /// then the data is there.
+    /// Writes `len` bytes at `local_offset` of `local` to `remote_offset` of a peer's memory. [`Event::Sent`] reports
+    /// its end: then the data is there.
     ///
     /// # Errors
-    /// [`Error::Level`] on UU; [`Error::Memory`]; as for [`Endpoint::send`]. If the peer refuses, the event says
-    /// so, and
-    /// nothing of its memory was touched.
+    /// [`Error::Level`] on UU; [`Error::Memory`]; as for [`Endpoint::send`]. If the peer refuses, the event says so,
+    /// and nothing of its memory was touched.
     #[allow(clippy::too_many_arguments, reason = "two places, and a length")]
     pub fn write(
         &self,
@@ -121,9 +117,8 @@ impl Endpoint {
         self.wait_for(self.post_write(to, local, local_offset, remote, remote_offset, len, options)?)
     }
 
-    /// As [`Endpoint::write`], but does not wait: a blocking write is waited for by [`Endpoint::wait_for`]. Between
-    /// the two
-    /// calls the program may drop the region, or release a lock.
+    /// As [`Endpoint::write`], but does not wait: a blocking write is waited for by [`Endpoint::wait_for`]. Between the
+    /// two calls the program may drop the region, or release a lock.
     ///
     /// # Errors
     /// As for [`Endpoint::write`].

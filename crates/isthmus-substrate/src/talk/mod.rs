@@ -1,9 +1,8 @@
 //! The conversation: the behaviour of an endpoint's connections, without I/O.
 //!
 //! The program's requests, the engine's reports and the time come in as arguments. [`Post`]s for the engine and
-//! [`News`]
-//! for the program come out. The engine delivers each message of a reliable connection exactly once, and ends each
-//! operation exactly once. The rest is here: who is connected to whom, the order of RO, what a completion implies,
+//! [`News`] for the program come out. The engine delivers each message of a reliable connection exactly once, and ends
+//! each operation exactly once. The rest is here: who is connected to whom, the order of RO, what a completion implies,
 //! time-outs, keepalive, and what happens when a peer is lost.
 
 mod link;
@@ -230,9 +229,8 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    /// A conversation without connections. `seed` makes the tickets of writes differ from those of other endpoints
-    /// of the
-    /// same process.
+    /// A conversation without connections. `seed` makes the tickets of writes differ from those of other endpoints of
+    /// the same process.
     pub(crate) fn new(limits: Limits, seed: u64) -> Self {
         Self {
             limits,

@@ -201,9 +201,8 @@ impl Talk {
         self.write_letter(ConnectionId::default(), peer, &letter, false);
     }
 
-    /// Ends a connection. The program's handle is invalid from now on. What was sent before is still delivered, and
-    /// its ends
-    /// are reported.
+    /// Ends a connection. The program's handle is invalid from now on. What was sent before is still delivered, and its
+    /// ends are reported.
     pub(crate) fn disconnect(&mut self, id: ConnectionId) -> Result<(), Error> {
         let link = self.links.named(id)?;
         if link.state == State::Requested {

@@ -93,8 +93,7 @@ impl Talk {
     }
 
     /// RO: connections that wait for a missing message, and its position. Only those of peers for which `idle` says
-    /// that
-    /// nothing is under way.
+    /// that nothing is under way.
     pub(crate) fn gaps(&self, mut idle: impl FnMut(PeerId) -> bool) -> Vec<(ConnectionId, u64)> {
         let waits = |link: &&ConnectionRecord| link.busy.as_ref().is_some_and(|busy| !busy.early.is_empty());
         let gaps = self.links.iter().filter(waits).filter(|link| idle(link.peer));
@@ -102,8 +101,7 @@ impl Talk {
     }
 
     /// RO: the message at this position was never sent. If the connection still waits for it, it is ended; else the
-    /// messages
-    /// behind it would keep their buffers for ever.
+    /// messages behind it would keep their buffers for ever.
     pub(crate) fn cut_gap(&mut self, id: ConnectionId, place: u64) {
         let Some(link) = self.links.get(id) else { return };
         if link.expected != place || link.busy.as_ref().is_none_or(|busy| busy.early.is_empty()) {

@@ -1,10 +1,9 @@
 //! Chooses who copies long pieces: both ends, through the ring, or the reader alone, from the writer's memory.
 //!
 //! Which is quicker depends on the host and on where the two processes run. On some hosts the system call takes long
-//! for
-//! each page of another process; on others a cache line that one processor has written gets to the other slowly. So the
-//! reader tries both on what it is sent and keeps the quicker one. It tries the other again now and then, less and less
-//! often. If both are about as quick, it copies alone, so that the writer's processor is free.
+//! for each page of another process; on others a cache line that one processor has written gets to the other slowly. So
+//! the reader tries both on what it is sent and keeps the quicker one. It tries the other again now and then, less and
+//! less often. If both are about as quick, it copies alone, so that the writer's processor is free.
 
 use std::time::{Duration, Instant};
 

@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::ring::{Reader, Record, RingMemory};
 
 /// Reads a ring with the content `bytes` as the end of a lane does, until nothing more comes or the other end is found
-/// to
-/// be broken. Returns how many bytes came from records in the ring. Loans are not read: they are in another process.
+/// to be broken. Returns how many bytes came from records in the ring. Loans are not read: they are in another process.
 pub fn read_any_ring(bytes: &[u8]) -> u64 {
     let capacity = bytes.len().next_power_of_two().clamp(256, 1 << 16);
     let mut words: Vec<AtomicU64> = (0..=capacity / 8).map(|_| AtomicU64::new(0)).collect();

@@ -2,8 +2,7 @@
 //!
 //! What goes through a ring both ends copy, at the same time and without a system call. What is *lent* only the reader
 //! copies, by a system call on the writer's memory. That takes longer per page than both copies, but the writer need
-//! not
-//! be there. So bytes go through the ring. What the ring has no room for is lent while the writer is away. When the
+//! not be there. So bytes go through the ring. What the ring has no room for is lent while the writer is away. When the
 //! writer comes back and finds room, it takes the loan back, unless the reader has begun with it.
 //!
 //! If the two processors are far from each other, as on different sockets, data written by one gets to the other so
@@ -176,8 +175,7 @@ impl MemoryLink {
     }
 
     /// Reads bytes from the ring, up to a loan or a short message, as many as `to` holds; 0 if none are next. The
-    /// caller then
-    /// tells the neighbour by [`MemoryLink::tell`].
+    /// caller then tells the neighbour by [`MemoryLink::tell`].
     pub(super) fn read_short(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if !matches!(self.reader.record(), Ok(Some(Record::Bytes(_)))) {
             return Ok(0);
@@ -214,8 +212,7 @@ impl MemoryLink {
     }
 
     /// Writes a whole message, for which there must be room. After a fence, the caller checks whether the neighbour
-    /// sleeps,
-    /// and wakes it ([`MemoryLink::ring_if_asleep`]).
+    /// sleeps, and wakes it ([`MemoryLink::ring_if_asleep`]).
     #[inline]
     pub(super) fn write_short(&mut self, message: &Message, payload: &[u8]) -> Sleeper {
         let words = [message.seq, message.order, message.tag, message.data];
@@ -479,9 +476,8 @@ impl MemoryLink {
         self.loans = Some(loans);
     }
 
-    /// Withdraws all loans, since the lane has ended: other lanes carry their data, or the program changes its
-    /// buffers. What
-    /// the neighbour reads of them after this returns is discarded.
+    /// Withdraws all loans, since the lane has ended: other lanes carry their data, or the program changes its buffers.
+    /// What the neighbour reads of them after this returns is discarded.
     pub(super) fn withdraw(&mut self) {
         let Ok(read) = self.writer.read_to() else { return };
         if let Some(lent) = self.lent.take()
@@ -556,9 +552,8 @@ impl MemoryLink {
         }
     }
 
-    /// Reads or writes memory that the neighbour shows, to or from these pieces. False if it could not be done, or
-    /// only in
-    /// part; it may then be done again.
+    /// Reads or writes memory that the neighbour shows, to or from these pieces. False if it could not be done, or only
+    /// in part; it may then be done again.
     ///
     /// # Safety
     /// The pieces are as long as the range, and valid for writing where this reads.

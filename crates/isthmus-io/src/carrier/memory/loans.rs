@@ -86,9 +86,8 @@ impl Loans {
         (count, !self.batches.is_empty())
     }
 
-    /// Recalls the first `batches` batches that there ever were; they count as returned. Returns the loans of them
-    /// that must
-    /// be copied, as the reader is at this position.
+    /// Recalls the first `batches` batches that there ever were; they count as returned. Returns the loans of them that
+    /// must be copied, as the reader is at this position.
     pub(super) fn recall(&mut self, batches: u64, read: u64) -> impl Iterator<Item = &mut Loan> {
         let last = batches.checked_sub(self.returned + 1).and_then(|last| self.batches.get(last as usize));
         let upto = last.copied().unwrap_or(0);

@@ -1,6 +1,5 @@
 //! Reads and writes another process's memory, if the system permits it (`process_vm_readv(2)`): one copy instead of
-//! two,
-//! without the other process's help.
+//! two, without the other process's help.
 
 use std::io;
 use std::sync::LazyLock;
@@ -60,8 +59,7 @@ impl Process {
     }
 
     /// Reads or writes `len` bytes from `address` on, to or from `pieces` from their byte `skip` on. The caller has
-    /// recently
-    /// checked that it is still that process ([`Process::is_accessible`]).
+    /// recently checked that it is still that process ([`Process::is_accessible`]).
     ///
     /// # Errors
     /// The system's, or that not everything was read or written.

@@ -1,10 +1,9 @@
 //! Regions of registered memory that one end of a lane shows the other for direct access.
 //!
 //! Each end has a page of slots. An end that accesses a region first writes which of the other's slots it uses, and
-//! then
-//! checks that the slot is unchanged. An end that hides a region first empties its slot, and then waits while the other
-//! uses it. Both do so by sequentially consistent operations: either the one sees that the slot is empty, or the other
-//! sees that it is used.
+//! then checks that the slot is unchanged. An end that hides a region first empties its slot, and then waits while the
+//! other uses it. Both do so by sequentially consistent operations: either the one sees that the slot is empty, or the
+//! other sees that it is used.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, Weak};

@@ -3,21 +3,17 @@
 //! A record is a head of eight bytes (kind and length) and a payload. It begins a cache line of its own, so a short
 //! message is one line that goes from one processor to the other. A head of zero means that nothing has come yet: the
 //! writer puts a zero behind a record before it puts the record's own head. Positions count bytes from the beginning
-//! and
-//! never wrap; the reader tells the writer how far it has read.
+//! and never wrap; the reader tells the writer how far it has read.
 //!
 //! A loan belongs to the reader from the moment it takes the record. Before that, and while nothing is written behind
-//! it,
-//! the writer may take it back. A loan for good may be taken whatever is written behind it. Until it is read, the
-//! writer
-//! may say that it is at another address, or revoked; the reader checks that after it has read.
+//! it, the writer may take it back. A loan for good may be taken whatever is written behind it. Until it is read, the
+//! writer may say that it is at another address, or revoked; the reader checks that after it has read.
 //!
 //! Both ends prefetch lines: the writer some records ahead, so that it need not wait for the reader's processor to
 //! release them; the reader some lines ahead of the record that it takes.
 //!
 //! Neither end trusts the other. Lengths and positions are checked where they are read, and a copy stays within the
-//! ring
-//! whatever they say.
+//! ring whatever they say.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -186,9 +182,8 @@ impl Writer {
         Ok(head)
     }
 
-    /// The longest payload that a record may have now. Reads the reader's position only if less than `enough` is
-    /// known to be
-    /// free.
+    /// The longest payload that a record may have now. Reads the reader's position only if less than `enough` is known
+    /// to be free.
     #[inline]
     pub(super) fn room(&mut self, enough: u64) -> Result<u64, Broken> {
         let known = self.known_room();
@@ -267,9 +262,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Moves the loan of the record `at` this position to another address. If the reader is reading it at the
-    /// moment, it will
-    /// read again.
+    /// Moves the loan of the record `at` this position to another address. If the reader is reading it at the moment,
+    /// it will read again.
     pub(super) fn move_lent(&mut self, at: u64, address: u64) {
         self.place.word(at + HEAD).store(address, Ordering::SeqCst);
         self.change(at, TAKEN, MOVED);
@@ -443,8 +437,7 @@ impl Reader {
     }
 
     /// Whether the present loan was still at its address after it was read. False if the writer has moved it: read
-    /// again.
-    /// [`Broken`] if it was revoked.
+    /// again. [`Broken`] if it was revoked.
     pub(super) fn is_in_place(&mut self) -> Result<bool, Broken> {
         let Some((Record::Lent { address, len: left }, _)) = &mut self.current else { return Err(Broken) };
         let word = |i: u64| self.place.word(self.at + i * HEAD);
@@ -467,9 +460,8 @@ impl Reader {
         std::array::from_fn(word)
     }
 
-    /// Takes the next record if it is a short message that fits into `to`: returns its bits and words, and the
-    /// length of its
-    /// bytes, which are then at the start of `to`.
+    /// Takes the next record if it is a short message that fits into `to`: returns its bits and words, and the length
+    /// of its bytes, which are then at the start of `to`.
     #[inline]
     pub(super) fn take_short(&mut self, to: &mut [u8]) -> Option<((u8, [u64; WORDS]), u64)> {
         let (said, len) = match self.current {

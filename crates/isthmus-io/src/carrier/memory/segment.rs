@@ -1,6 +1,5 @@
 //! The memory that the two ends of a lane share: an anonymous file (`memfd_create(2)`), which the other end finds by
-//! way
-//! of `/proc`.
+//! way of `/proc`.
 //!
 //! The first page has what the ends tell each other. Each end writes only its own half, so that no line goes to and fro
 //! without need. Then there is a page for each end with the regions that it shows (`regions.rs`), and a ring for each

@@ -2,10 +2,8 @@
 //!
 //! The lines of a ring that a writer overwrites are in the caches of the reader's processor, from when it read what was
 //! there before. An ordinary store has to fetch each line first, and few at a time: on the hosts measured, a writer got
-//! 2
-//! to 8 GB/s that way, and the reader waited for three quarters of the time. Streaming stores write whole lines to
-//! memory
-//! without fetching them (Buntinas et al., "Cache-efficient, intranode, large-message MPI communication with
+//! 2 to 8 GB/s that way, and the reader waited for three quarters of the time. Streaming stores write whole lines to
+//! memory without fetching them (Buntinas et al., "Cache-efficient, intranode, large-message MPI communication with
 //! MPICH2-Nemesis", 2009): 11 to 15 GB/s.
 
 /// From this length on, streaming stores are quicker. Bytes.

@@ -6,8 +6,7 @@
 //! TCP.
 //!
 //! Only acknowledgements count as a sign of life. Packets may get through in one direction only, and then both ends
-//! keep
-//! sending for each other. So each end whose packets are not acknowledged sends probes.
+//! keep sending for each other. So each end whose packets are not acknowledged sends probes.
 //!
 //! Silence is summed over looks, and each look counts for at most `MAX_LOOK_US` (250 ms): a process that was stopped
 //! could not hear anything.

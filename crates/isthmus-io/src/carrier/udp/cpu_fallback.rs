@@ -3,8 +3,7 @@
 //! Our own packets cost more processor time than the kernel's. TCP is tried if all of this holds for two periods:
 //!
 //! - The driving thread is busy with packets nearly all the time, or, as the peer reports, packets wait most of the
-//!   time
-//!   until the peer reads them.
+//!   time until the peer reads them.
 //! - So little is lost on the path that TCP would do.
 //!
 //! Then it is measured whether TCP does. If less arrives than by UDP, or packets are lost without a queue, UDP carries
@@ -24,8 +23,7 @@ const PERIODS: u32 = 2;
 /// Share of time busy with packets from which on our processor is the limit. The rest of its time goes to the messages.
 const BUSY: f64 = 0.85;
 /// Share of time in which packets wait for the peer from which on its processor is the limit. It is lower, since
-/// packets
-/// do not wait while other programs run there or while we pace at what it reads.
+/// packets do not wait while other programs run there or while we pace at what it reads.
 const FAR_BUSY: f64 = 0.7;
 /// Below this rate the processor is not the limit. Bytes/s.
 const MIN_RATE: f64 = 10e6;
@@ -153,9 +151,8 @@ impl CpuFallback {
         Some(Change::Tcp { busy: busy.min(1.0), lost, far })
     }
 
-    /// Takes in a look at a TCP lane: the bytes that have arrived since the last one. `idled` says that the lane
-    /// did not
-    /// always have something to send.
+    /// Takes in a look at a TCP lane: the bytes that have arrived since the last one. `idled` says that the lane did
+    /// not always have something to send.
     pub(super) fn on_tcp(&mut self, now: Micros, arrived: u64, idled: bool) -> Option<Change> {
         if !self.by_tcp {
             return None;
@@ -219,8 +216,7 @@ mod tests {
     const GBIT: f64 = 1e9 / 8.0;
 
     /// Looks at UDP lanes for `us` microseconds, at `rate` bytes/s and a share `busy` of time; `lost` packets of a
-    /// million
-    /// are lost.
+    /// million are lost.
     fn udp(
         fallback: &mut CpuFallback,
         now: &mut Micros,

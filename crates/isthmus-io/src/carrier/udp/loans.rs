@@ -37,9 +37,8 @@ impl Loans {
     /// Lends the stream a part of the batch that is being written.
     ///
     /// # Safety
-    /// It is valid for reading, and nobody changes it, until [`Loans::take_returned`] has counted that batch, or
-    /// until the
-    /// returned value and everything made from it are dropped.
+    /// It is valid for reading, and nobody changes it, until [`Loans::take_returned`] has counted that batch, or until
+    /// the returned value and everything made from it are dropped.
     pub(super) unsafe fn lend(&mut self, bytes: *const [u8]) -> Bytes {
         let mark = self.present.get_or_insert_default().clone();
         Bytes::from_owner(Piece { bytes, _mark: mark })

@@ -282,9 +282,8 @@ impl Udp {
             .is_some_and(CpuFallback::is_by_tcp)
     }
 
-    /// Takes in a look at a TCP lane to this host: the bytes that have arrived since the last one. `idled` says
-    /// that the lane
-    /// did not always have something to send.
+    /// Takes in a look at a TCP lane to this host: the bytes that have arrived since the last one. `idled` says that
+    /// the lane did not always have something to send.
     pub(super) fn on_tcp_bulk(&mut self, host: IpAddr, arrived: u64, idled: bool) {
         self.reconsider(host, |fallback, now| fallback.on_tcp(now, arrived, idled));
     }
@@ -375,9 +374,8 @@ impl Udp {
         UdpLane::new(stream, to, true)
     }
 
-    /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long`, or if
-    /// nothing gets
-    /// through while TCP does. A packet train of `train` bytes behind its first data measures the path.
+    /// Opens a lane that carries data at once. It ends if the round trip turns out shorter than `long`, or if nothing
+    /// gets through while TCP does. A packet train of `train` bytes behind its first data measures the path.
     pub(super) fn dial_provisionally(
         &mut self,
         to: SocketAddr,

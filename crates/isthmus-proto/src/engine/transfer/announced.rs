@@ -1,8 +1,7 @@
 //! When a sender asks for announcements of receives, and when a message goes by one.
 //!
 //! If the credit is what the path holds, which is the default, asking does not pay: the answer to a message's first
-//! part
-//! comes before the credit is used up. So a sender asks only if the credit is less than that.
+//! part comes before the credit is used up. So a sender asks only if the credit is less than that.
 
 use super::Message;
 use crate::engine::Config;
@@ -18,8 +17,7 @@ pub(super) fn asks(message: &Message) -> bool {
 }
 
 /// Whether a message goes by the announcement of a receive of `room` bytes. A longer one would be truncated, so it
-/// waits
-/// for the receiver's Accept.
+/// waits for the receiver's Accept.
 pub(super) fn goes(message: &Message, room: u64) -> bool {
     message.total <= room
 }

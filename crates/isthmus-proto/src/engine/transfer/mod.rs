@@ -10,8 +10,7 @@
 //! messages for those receives go whole ([`announced`]).
 //!
 //! A sender waits for a bounded time only. A program may receive in another order than it sends, and so return no
-//! credit
-//! before it gets the message that waits for credit.
+//! credit before it gets the message that waits for credit.
 
 mod adaptive;
 mod announced;
@@ -181,9 +180,8 @@ impl Engine {
         (transfer.protocol(), why)
     }
 
-    /// Begins a message. Returns how much of it goes by credit before its receiver's answer. Bytes; 0 also if all
-    /// of it goes
-    /// by an announcement.
+    /// Begins a message. Returns how much of it goes by credit before its receiver's answer. Bytes; 0 also if all of it
+    /// goes by an announcement.
     pub(super) fn eager_part(&mut self, peer: PeerId, index: usize, channel: Channel, tag: u64) -> u64 {
         let total = self.operations[index].total;
         if total > SHORT {
