@@ -48,7 +48,7 @@ impl FromStr for Cache {
 
 /// Through the page cache, or past it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum IoPath {
     Cached,
     Direct,
 }
@@ -81,7 +81,7 @@ struct Pace {
 impl Pace {
     const WEIGHT: f64 = 0.05;
 
-    fn note(&mut self, bytes: usize, now: u64) {
+    fn record(&mut self, bytes: usize, now: u64) {
         if let Some(last) = self.last.replace(now) {
             let (block, interval) = (bytes as f64, now.saturating_sub(last) as f64);
             let weight = if self.block > 0.0 { Self::WEIGHT } else { 1.0 };
@@ -98,7 +98,7 @@ impl Pace {
 
 /// The measured cost of both ways, and the choice of the next.
 #[derive(Clone, Debug, Default)]
-struct Ways {
+struct PathChoice {
     /// Cost of a byte for each way. None before its first block.
     cost: [Option<Cost>; 2],
     pace: Pace,
@@ -108,7 +108,7 @@ struct Ways {
     tried: bool,
 }
 
-impl Ways {
+impl PathChoice {
     /// One block in this many goes the other way. The number grows in proportion if the other way costs more, or takes
     /// longer than the time between blocks. So the cost of trials is bounded.
     const TRIAL: f64 = 32.0;
@@ -121,12 +121,12 @@ impl Ways {
     /// Weight of a new block in the moving average: for the usual way, and for the other one, which has fewer samples.
     const WEIGHT: [f64; 2] = [0.25, 0.75];
 
-    fn better(&self) -> Way {
+    fn better(&self) -> IoPath {
         match self.cost {
             [Some(cached), Some(direct)] if self.price(cached) > Self::MARGIN * self.price(direct) => {
-                Way::Direct
+                IoPath::Direct
             }
-            _ => Way::Cached,
+            _ => IoPath::Cached,
         }
     }
 
@@ -135,11 +135,12 @@ impl Ways {
         if cost.elapsed * self.pace.rate() < Self::BUSY { cost.processor } else { cost.elapsed }
     }
 
-    fn next(&mut self) -> Way {
+    fn next(&mut self) -> IoPath {
         let better = self.better();
         let wait = match self.cost {
             [Some(cached), Some(direct)] => {
-                let (usual, other) = if better == Way::Cached { (cached, direct) } else { (direct, cached) };
+                let (usual, other) =
+                    if better == IoPath::Cached { (cached, direct) } else { (direct, cached) };
                 let dearer = self.price(other) / self.price(usual);
                 let longer = other.elapsed / usual.elapsed.max(1.0 / self.pace.rate());
                 Self::TRIAL * dearer.max(longer).max(1.0)
@@ -152,11 +153,11 @@ impl Ways {
             return better;
         }
         (self.since, self.tried) = (0.0, true);
-        if better == Way::Cached { Way::Direct } else { Way::Cached }
+        if better == IoPath::Cached { IoPath::Direct } else { IoPath::Cached }
     }
 
     /// Counts a block that ended at `now` (nanoseconds of any clock) and its cost.
-    fn note(&mut self, now: u64, way: Way, bytes: usize, took: Cost) {
+    fn record(&mut self, now: u64, way: IoPath, bytes: usize, took: Cost) {
         let a_byte = |ns: f64| ns.max(1.0) / bytes.max(1) as f64;
         let took = Cost { elapsed: a_byte(took.elapsed), processor: a_byte(took.processor) };
         let weight = Self::WEIGHT[usize::from(way != self.better())];
@@ -164,7 +165,7 @@ impl Ways {
             Some(cost) => cost.add(took, weight),
             none => *none = Some(took),
         }
-        self.pace.note(bytes, now);
+        self.pace.record(bytes, now);
     }
 }
 
@@ -177,14 +178,14 @@ pub(crate) struct Opened {
     /// The file system refused direct reads or writes.
     refused: AtomicBool,
     /// None: always through the cache.
-    ways: Option<Mutex<Ways>>,
+    choice: Option<Mutex<PathChoice>>,
     opened: Instant,
 }
 
 impl Opened {
     /// A file of several blocks.
     pub(crate) fn long(file: OwnedFd) -> Self {
-        Self { ways: Some(Mutex::default()), ..Self::short(file) }
+        Self { choice: Some(Mutex::default()), ..Self::short(file) }
     }
 
     /// A file of one.
@@ -193,7 +194,7 @@ impl Opened {
             file,
             direct: OnceLock::new(),
             refused: AtomicBool::new(false),
-            ways: None,
+            choice: None,
             opened: Instant::now(),
         }
     }
@@ -211,45 +212,47 @@ impl Opened {
     }
 
     /// Chooses the way of this read or write.
-    fn way(&self, bytes: &[u8], offset: u64) -> Way {
-        let Some(ways) = self.ways.as_ref().filter(|_| bytes.len() >= SHORT) else { return Way::Cached };
+    fn way(&self, bytes: &[u8], offset: u64) -> IoPath {
+        let Some(choice) = self.choice.as_ref().filter(|_| bytes.len() >= SHORT) else {
+            return IoPath::Cached;
+        };
         let aligned = bytes.as_ptr().align_offset(PAGE) == 0 && offset.is_multiple_of(PAGE as u64);
         let cache = disk::cache();
         if !aligned || cache == Cache::Always || self.refused.load(Ordering::Relaxed) {
-            return Way::Cached;
+            return IoPath::Cached;
         }
-        if cache == Cache::Never { Way::Direct } else { ways.lock().next() }
+        if cache == Cache::Never { IoPath::Direct } else { choice.lock().next() }
     }
 
     /// Reads or writes and records the cost. Past the cache only whole pages are transferred.
     fn by(
         &self,
-        way: Way,
+        way: IoPath,
         whole: usize,
         mut act: impl FnMut(BorrowedFd<'_>, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let direct = if way == Way::Direct { self.direct() } else { None };
-        let ways = self.ways.as_ref().filter(|_| whole >= SHORT);
-        let begin = ways.map(|_| (Instant::now(), disk::processor_time()));
+        let direct = if way == IoPath::Direct { self.direct() } else { None };
+        let choice = self.choice.as_ref().filter(|_| whole >= SHORT);
+        let begin = choice.map(|_| (Instant::now(), disk::processor_time()));
         let (way, done) = match direct {
-            None => (Way::Cached, act(self.file.as_fd(), whole)),
+            None => (IoPath::Cached, act(self.file.as_fd(), whole)),
             Some(direct) => match act(direct.as_fd(), whole / PAGE * PAGE) {
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => {
                     self.refused.store(true, Ordering::Relaxed);
-                    (Way::Cached, act(self.file.as_fd(), whole))
+                    (IoPath::Cached, act(self.file.as_fd(), whole))
                 }
-                done => (Way::Direct, done),
+                done => (IoPath::Direct, done),
             },
         };
-        if let (Some(ways), Some((begin, processor)), Ok(bytes)) = (ways, begin, &done)
+        if let (Some(choice), Some((begin, processor)), Ok(bytes)) = (choice, begin, &done)
             && *bytes >= SHORT
         {
             let elapsed = begin.elapsed().as_nanos() as f64;
             // With an io_uring, kernel threads do part of the work, so there is no processor time of this thread.
             let processor = processor.zip(disk::processor_time()).map(|(begin, end)| (end - begin) as f64);
             let took = Cost { elapsed, processor: processor.unwrap_or(elapsed) };
-            let mut ways = ways.lock();
-            ways.note(self.opened.elapsed().as_nanos() as u64, way, *bytes, took);
+            let mut choice = choice.lock();
+            choice.record(self.opened.elapsed().as_nanos() as u64, way, *bytes, took);
         }
         done
     }
@@ -282,14 +285,14 @@ mod tests {
     /// What blocks take in all, in nanoseconds, and how many went past the cache, where block `n` would cost
     /// `cost(n)`: through the cache, and past it. One follows the other at once, or when the network wants it.
     fn paced(blocks: u32, interval: u64, cost: impl Fn(u32) -> [Cost; 2]) -> (u64, u32) {
-        let (mut ways, mut now, mut sum, mut direct) = (Ways::default(), 0, 0, 0);
+        let (mut choice, mut now, mut sum, mut direct) = (PathChoice::default(), 0, 0, 0);
         for block in 0..blocks {
-            let way = ways.next();
+            let way = choice.next();
             let took = cost(block)[way as usize];
             now += interval.max(took.elapsed as u64);
-            ways.note(now, way, 1 << 20, took);
+            choice.record(now, way, 1 << 20, took);
             sum += took.elapsed as u64;
-            direct += u32::from(way == Way::Direct);
+            direct += u32::from(way == IoPath::Direct);
         }
         (sum, direct)
     }
@@ -330,7 +333,7 @@ mod tests {
     #[test]
     fn where_the_network_is_the_limit_processor_time_decides() {
         let cost = |elapsed, processor| Cost { elapsed, processor };
-        let past = |interval, ways: [Cost; 2]| paced(640, interval, |_| ways).1;
+        let past = |interval, choice: [Cost; 2]| paced(640, interval, |_| choice).1;
         // Written: the cache takes it as soon, but with all of the processor.
         let written = [cost(370_000.0, 370_000.0), cost(340_000.0, 60_000.0)];
         assert!(past(4_000_000, written) > 600);

@@ -19,7 +19,7 @@ use crate::sender::{Sending, SendingSide};
 use crate::session::{TAG_OPEN, Wire, key};
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Summary, Watch};
-use crate::wire::{Choice, Control, Open, Rules, Trouble, VERSIONS, Way};
+use crate::wire::{Choice, Control, Open, Rules, TransferRequest, Trouble, VERSIONS};
 use crate::{confine, names, server};
 
 /// What to copy, and where.
@@ -107,7 +107,7 @@ impl Transfer {
             }
         };
         if let Err(error) = &done {
-            wire.part(error);
+            wire.shutdown(error);
         }
         drop(wire);
         port.leave();
@@ -140,9 +140,11 @@ impl Transfer {
         let way = match &self.direction {
             Direction::Put { path, folder, sources } => {
                 let into = is_into(sources.iter().map(|source| source.as_os_str().as_bytes()));
-                Way::Put { path: path.clone(), folder: *folder || into }
+                TransferRequest::Put { path: path.clone(), folder: *folder || into }
             }
-            Direction::Get { paths, .. } => Way::Get { paths: paths.clone(), choice: self.choice.clone() },
+            Direction::Get { paths, .. } => {
+                TransferRequest::Get { paths: paths.clone(), choice: self.choice.clone() }
+            }
         };
         let host = rustix::system::uname();
         let (share, paths) = (self.choice.share, self.local_paths());

@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 /// Smallest window while only the round trip of a path is known. Bytes. It holds for round trips up to the one below,
 /// and grows in proportion on longer paths. It is twice the product of a 5 Gb/s path, and ten times that of 1 Gb/s,
 /// because a lost packet comes one or two round trips later and delays what follows.
-const LEAST: u64 = 32 << 20;
-const LEAST_TRIP: Duration = Duration::from_millis(24);
+const MIN_WINDOW: u64 = 32 << 20;
+const MIN_WINDOW_TRIP: Duration = Duration::from_millis(24);
 /// Smallest window within a host or a site, and the round trip below which a path counts so. Bytes. Such a path needs
 /// few buffers. Few buffers stay in the processor's caches, and touch no new memory.
-const LEAST_NEAR: u64 = 8 << 20;
+const MIN_NEAR: u64 = 8 << 20;
 const NEAR: Duration = Duration::from_millis(1);
 /// Smallest window in blocks, so that disk threads and network work at the same time.
-const LEAST_BLOCKS: u64 = 4;
+const MIN_BLOCKS: u64 = 4;
 /// Limits on the interval over which the bandwidth is measured. The interval is twice the delay, so that a burst counts
 /// little.
-const LOOK_LEAST: Duration = Duration::from_millis(20);
-const LOOK_MOST: Duration = Duration::from_millis(100);
+const MIN_LOOK: Duration = Duration::from_millis(20);
+const MAX_LOOK: Duration = Duration::from_millis(100);
 
 /// The first window for a path of this round trip. Bytes.
 pub(crate) fn at_first(round_trip: Option<Duration>) -> u64 {
-    if is_near(round_trip) { LEAST_NEAR } else { scaled(LEAST, LEAST_TRIP, round_trip) }
+    if is_near(round_trip) { MIN_NEAR } else { scaled(MIN_WINDOW, MIN_WINDOW_TRIP, round_trip) }
 }
 
 /// Whether the other side is in this host or site, so that waiting for its answer costs next to nothing.
@@ -56,8 +56,8 @@ pub(crate) struct Gauge {
 impl Gauge {
     /// Makes it for blocks of `block` bytes. The window never exceeds `most` bytes.
     pub(crate) fn new(block: u64, most: u64) -> Self {
-        let most = most.max(block * LEAST_BLOCKS);
-        let window = LEAST.max(block * LEAST_BLOCKS).min(most);
+        let most = most.max(block * MIN_BLOCKS);
+        let window = MIN_WINDOW.max(block * MIN_BLOCKS).min(most);
         let since = Instant::now();
         Self { block, most, window, posted: VecDeque::new(), delay: None, since, bytes: 0, rate: 0.0 }
     }
@@ -69,7 +69,7 @@ impl Gauge {
 
     /// Sets the path's round trip, when nothing else of the path is known.
     pub(crate) fn expect(&mut self, round_trip: Option<Duration>) {
-        self.window = at_first(round_trip).max(self.block * LEAST_BLOCKS).min(self.most);
+        self.window = at_first(round_trip).max(self.block * MIN_BLOCKS).min(self.most);
     }
 
     pub(crate) fn posted(&mut self, bytes: u64) {
@@ -88,7 +88,7 @@ impl Gauge {
     /// Adapts the window if the interval has passed.
     pub(crate) fn look(&mut self) {
         let spent = self.since.elapsed();
-        if spent < self.delay.map_or(LOOK_MOST, |delay| 2 * delay).clamp(LOOK_LEAST, LOOK_MOST) {
+        if spent < self.delay.map_or(MAX_LOOK, |delay| 2 * delay).clamp(MIN_LOOK, MAX_LOOK) {
             return;
         }
         self.rate = self.rate.max(self.bytes as f64 / spent.as_secs_f64());
@@ -96,7 +96,7 @@ impl Gauge {
         if let Some(delay) = self.delay {
             // Twice: one product is in flight; the other is read ahead, or comes back as acknowledgements.
             let product = (self.rate * delay.as_secs_f64()) as u64;
-            let wanted = product.saturating_mul(2).saturating_add(LEAST_BLOCKS * self.block);
+            let wanted = product.saturating_mul(2).saturating_add(MIN_BLOCKS * self.block);
             self.window = self.window.max(wanted).min(self.most);
         }
     }

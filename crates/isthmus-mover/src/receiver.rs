@@ -142,7 +142,7 @@ impl<'a> ReceivingSide<'a> {
                 if control == Control::Finished {
                     finished = true;
                 } else {
-                    self.hear(control)?;
+                    self.on_control(control)?;
                 }
             }
             // Disk threads may still have blocks of files that were not wanted.
@@ -150,7 +150,7 @@ impl<'a> ReceivingSide<'a> {
                 return self.finish();
             }
             self.unpark()?;
-            self.speak()?;
+            self.send_answers()?;
             self.measure();
             let inbox = self.wire.inbox.clone();
             let first = inbox.recv_timeout(REST).ok();
@@ -178,13 +178,13 @@ impl<'a> ReceivingSide<'a> {
         if !self.is_complete() {
             return Err(MoverError::Refused("the sender ended before all was settled".to_owned()));
         }
-        self.speak()?;
+        self.send_answers()?;
         self.tell(true);
         Ok(())
     }
 
     /// Sends the answers and outcomes that wait.
-    fn speak(&mut self) -> Result<(), MoverError> {
+    fn send_answers(&mut self) -> Result<(), MoverError> {
         let mut batch = Vec::new();
         let mut len = 0;
         for (id, answer) in std::mem::take(&mut self.answers) {
@@ -331,7 +331,7 @@ impl<'a> ReceivingSide<'a> {
         }
     }
 
-    fn hear(&mut self, control: Control) -> Result<(), MoverError> {
+    fn on_control(&mut self, control: Control) -> Result<(), MoverError> {
         match control {
             Control::Opened { .. } => {}
             Control::Entries(entries) => {
@@ -405,7 +405,7 @@ impl<'a> ReceivingSide<'a> {
                 self.outcomes.push((id, outcome));
             }
             Prepared::Asked(answer, target) => {
-                let have = self.note(&answer, path, size);
+                let have = self.report_answer(&answer, path, size);
                 self.bytes_done += have;
                 self.answers.push((id, answer));
                 match target {
@@ -428,7 +428,7 @@ impl<'a> ReceivingSide<'a> {
     }
 
     /// Tells the watcher about an answer. Returns the number of bytes that need not come.
-    fn note(&mut self, answer: &Answer, path: Named, size: u64) -> u64 {
+    fn report_answer(&mut self, answer: &Answer, path: Named, size: u64) -> u64 {
         match answer {
             Answer::Send => 0,
             Answer::Have(ranges) | Answer::Perhaps(ranges) => {

@@ -195,7 +195,7 @@ impl<'a> SendingSide<'a> {
             self.wait(&mut heard)?;
             self.measure();
             for control in heard.drain(..) {
-                self.hear(control)?;
+                self.on_control(control)?;
             }
             if self.wire.channel.is_ready() && self.sealing.seal.get().is_none() {
                 self.know_path();
@@ -454,7 +454,7 @@ impl<'a> SendingSide<'a> {
         self.status.disk_ns += std::mem::take(&mut read.disk_ns);
         self.status.cpu_ns += std::mem::take(&mut read.cpu_ns);
         let failed = std::mem::take(&mut read.failed);
-        self.has_been_read(&failed);
+        self.record_failures(&failed);
         self.held.push(block);
         self.release()
     }
@@ -526,7 +526,7 @@ impl<'a> SendingSide<'a> {
     }
 
     /// Records files that could not be read or have changed. Nothing more of them is sent.
-    fn has_been_read(&mut self, failed: &[(u64, Verdict)]) {
+    fn record_failures(&mut self, failed: &[(u64, Verdict)]) {
         for (id, verdict) in failed {
             self.plan.abandon(*id);
             if let Some(Entity::File(file)) = self.entities.get_mut(id) {
@@ -540,7 +540,7 @@ impl<'a> SendingSide<'a> {
 
     // --- what the receiver says ---
 
-    fn hear(&mut self, control: Control) -> Result<(), MoverError> {
+    fn on_control(&mut self, control: Control) -> Result<(), MoverError> {
         match control {
             Control::Opened { name } => self.name = name,
             Control::Answers(answers) => {

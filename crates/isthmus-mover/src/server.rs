@@ -26,7 +26,7 @@ use crate::succession::Succession;
 use crate::sweep::Sweep;
 use crate::walk::{Filter, Root, Roots, is_contents};
 use crate::watch::{Notice, Summary};
-use crate::wire::{BLOCK_SIZES, Control, Open, Trouble, VERSIONS, Way};
+use crate::wire::{BLOCK_SIZES, Control, Open, TransferRequest, Trouble, VERSIONS};
 use crate::{confine, names, sweep};
 
 const MAGIC: &[u8; 8] = b"ISTHMOVE";
@@ -353,7 +353,7 @@ impl Service {
             notice => tracing::debug!("{notice:?}"),
         };
         match &open.way {
-            Way::Put { path, folder } => {
+            TransferRequest::Put { path, folder } => {
                 let what = format!("{dry}put {}/{}", open.export, names::shown(path));
                 let path = names::tidy(path).map_err(|error| usage(path, &error))?;
                 let landing = Landing::new(root, &path, *folder, open.rules, block, export.any_symlink)
@@ -363,7 +363,7 @@ impl Service {
                 let side = ReceivingSide::start(receiving, landing, wire, &mut quiet)?;
                 Ok((what, side.run(rest)?))
             }
-            Way::Get { paths, choice } => {
+            TransferRequest::Get { paths, choice } => {
                 let what = format!("{dry}get {} paths of {}", paths.len(), open.export);
                 let filter = Filter::new(choice, block).map_err(MoverError::Usage)?;
                 let missing = |path: &[u8], error| Trouble { path: path.to_vec(), text: of(path, &error) };
@@ -420,7 +420,7 @@ fn export<'a>(config: &'a ServeConfig, open: &Open, as_id: u32) -> Result<&'a Ex
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         ));
     };
-    if matches!(open.way, Way::Put { .. }) && !export.writable {
+    if matches!(open.way, TransferRequest::Put { .. }) && !export.writable {
         return Err(format!("export {:?} is read-only", open.export));
     }
     Ok(export)
@@ -495,7 +495,7 @@ mod tests {
         let put = Open {
             version: 6,
             export: "data".to_owned(),
-            way: Way::Put { path: b"file".to_vec(), folder: false },
+            way: TransferRequest::Put { path: b"file".to_vec(), folder: false },
             rules: Rules::default(),
             block: 1 << 20,
             rate: 0,

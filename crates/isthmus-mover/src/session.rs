@@ -24,7 +24,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const BEAT: Duration = Duration::from_millis(500);
 
 /// Longest wait for the delivery of the last messages.
-const PARTING: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
 
 /// Longest part of the channel's bytes in one message. Bytes.
 const CARRIED: usize = 64 << 10;
@@ -297,11 +297,11 @@ impl Wire {
 
     /// Waits a while until the other side has got the message of [`Wire::end`]. Only a client needs this. A service's
     /// port stays open and delivers the message later; it waits for no client, which may be dead.
-    pub(crate) fn part(&mut self, error: &MoverError) {
-        if !self.tells(error) {
+    pub(crate) fn shutdown(&mut self, error: &MoverError) {
+        if !self.waits_for_delivery(error) {
             return;
         }
-        let until = Instant::now() + PARTING;
+        let until = Instant::now() + SHUTDOWN_TIME;
         while self.unsent > 0 {
             match self.inbox.recv_deadline(until) {
                 Ok(Event::Net(news)) if news.key == key::CONTROL_OUT => self.unsent -= 1,
@@ -329,7 +329,7 @@ impl Wire {
                 let _ = self.say(&Control::GivenUp(format!("it gave this session up: {text}")));
             }
             MoverError::Lost(_) => return self.refuse(&text),
-            _ if self.tells(error) => {
+            _ if self.waits_for_delivery(error) => {
                 let _ = self.say(&Control::Fault(text));
             }
             _ => return,
@@ -338,7 +338,7 @@ impl Wire {
     }
 
     /// Whether to wait until the other side knows about this end. A lost side may never know.
-    fn tells(&self, error: &MoverError) -> bool {
+    fn waits_for_delivery(&self, error: &MoverError) -> bool {
         !matches!(error, MoverError::Lost(_)) && self.channel.is_ready()
     }
 }

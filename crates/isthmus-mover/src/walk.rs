@@ -227,12 +227,12 @@ struct Walker<'a> {
 }
 
 impl Walker<'_> {
-    fn say(&self, found: Found) -> Result<(), Gone> {
+    fn emit(&self, found: Found) -> Result<(), Gone> {
         self.out.send(found).map_err(|_| Gone)
     }
 
     fn trouble(&self, at: &[u8], path: &[u8], error: &dyn std::fmt::Display) -> Result<(), Gone> {
-        self.say(Found::Trouble(trouble(at, path, error)))
+        self.emit(Found::Trouble(trouble(at, path, error)))
     }
 
     /// The same of what the system said.
@@ -243,11 +243,11 @@ impl Walker<'_> {
     }
 
     fn skip(&self, at: &[u8], path: &[u8], why: &str) -> Result<(), Gone> {
-        self.say(Found::Skipped(trouble(at, path, &why)))
+        self.emit(Found::Skipped(trouble(at, path, &why)))
     }
 
     fn item(&self, at: &[u8], path: &[u8], kind: Kind, meta: Meta) -> Result<(), Gone> {
-        self.say(Found::Item(Item {
+        self.emit(Found::Item(Item {
             dir: self.dir.clone(),
             at: at.to_vec(),
             path: path.to_vec(),

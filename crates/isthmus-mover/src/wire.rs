@@ -101,7 +101,7 @@ pub struct Trouble {
 
 /// The direction of the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum TransferRequest {
     /// From the client to the server's export, under this path.
     Put {
         /// Below the export.
@@ -207,7 +207,7 @@ pub struct Open {
     /// Name of the export.
     pub export: String,
     /// The direction.
-    pub way: Way,
+    pub way: TransferRequest,
     /// How.
     pub rules: Rules,
     /// Bytes of a block, one of [`BLOCK_SIZES`].
