@@ -1,4 +1,4 @@
-//! Names at a router.
+//! Calls for names at a router.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};

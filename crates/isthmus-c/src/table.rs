@@ -1,4 +1,4 @@
-//! What the names of C stand for.
+//! The tables of handles: what each number of C stands for.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::door::{Refusal, c_text};
 use crate::types::{ConnectionName, EndpointName, EventRecord, Status};
 
-/// An endpoint, and what C holds of it.
+/// An endpoint, with the events and regions that C holds.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) endpoint: Endpoint,
@@ -20,18 +20,18 @@ pub(crate) struct Entry {
     poisoned: AtomicBool,
 }
 
-/// What an event refers to until it is returned.
+/// An event and the memory that it points to, until C returns it.
 #[derive(Debug)]
 pub(crate) struct PendingEvent {
     pub(crate) event: Option<Event>,
     text: CString,
-    /// A request's payload, which stays when the request is decided.
+    /// A request's payload. It stays valid after the request is decided.
     words: Vec<u8>,
 }
 
 static SUBSTRATE: RwLock<Option<Substrate>> = RwLock::new(None);
 static ENDPOINTS: RwLock<Option<HashMap<u64, Arc<Entry>>>> = RwLock::new(None);
-/// Names are never used twice, so that those of the past stay void.
+/// The next number. Numbers are never used twice, so old handles stay invalid.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) fn next_name() -> u64 {
@@ -112,7 +112,7 @@ impl Entry {
             Some(Event::ConnectFailed { payload, .. }) => &payload[..],
             _ => &held.words,
         };
-        // The bytes stay where they are when the table grows.
+        // The bytes do not move when the table grows.
         record.text = held.text.as_ptr();
         (record.data, record.len) = (data.as_ptr().cast(), data.len());
         record
