@@ -352,8 +352,8 @@ int isthmus_read(isthmus_endpoint endpoint, isthmus_connection connection, isthm
                  uint64_t len, const void *message, size_t message_len, void *operation,
                  uint32_t flags);
 
-/* Reads an option into value, which has room for *len bytes; sets *len to the length of the
- * option. Returns ISTHMUS_TOO_LONG if the room is too short. */
+/* Reads an option into value, of *len bytes; sets *len to the length of the option.
+ * Returns ISTHMUS_TOO_LONG if value is too short. */
 int isthmus_get_option(isthmus_endpoint endpoint, isthmus_connection connection,
                        enum isthmus_option option, void *value, size_t *len);
 
