@@ -276,7 +276,7 @@ mod tests {
         let due = |polls, napper| Row { polls, since: 1000, napper: Some(napper) }.is_due(3);
         let soon = 401..400 + POLLS_A_NAP;
         assert!(soon.clone().all(|polls| !due(polls, napper)) && due(400 + POLLS_A_NAP, napper));
-        // Where something comes it is awaited.
+        // While something comes, a poll waits for it.
         assert!(soon.clone().all(|polls| due(polls, Napper { vain: VAIN_NAPS - 1, ..napper })));
     }
 

@@ -164,7 +164,7 @@ impl Datagrams {
         Ok(peer)
     }
 
-    /// Who sent a message that the last poll returned.
+    /// The sender of a message that the last poll returned.
     pub fn source(&self, peer: PeerId) -> Option<Address> {
         self.inner.lock().sources.get(peer.0 as usize).copied()
     }

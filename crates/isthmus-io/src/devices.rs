@@ -25,7 +25,7 @@ pub const DEVICE_PARAMETERS: &[(&str, &str)] = &[
 pub struct DeviceSettings {
     /// Its name; `default` for that of a file without named ones.
     pub name: String,
-    /// What carries its messages.
+    /// The carrier of its messages.
     pub transport: String,
     /// Devices with more are chosen first. 0..=100.
     pub priority: u32,
@@ -206,7 +206,7 @@ mod tests {
             ("ethernet", Transport::Ethernet)
         );
         assert_eq!(devices[0].settings.linger, devices[1].settings.linger);
-        // Who knows of one device only has what holds for all.
+        // A caller that knows one device only gets the settings for all.
         assert_eq!(Settings::from_toml(text, "x").expect("valid").as_id, 3);
     }
 

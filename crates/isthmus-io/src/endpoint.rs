@@ -57,13 +57,13 @@ pub enum OpenError {
         first: u16,
         /// Its last port.
         last: u16,
-        /// Where.
+        /// The local address.
         ip: IpAddr,
     },
     /// The listening socket could not be made.
     #[error("cannot listen at {at}: {cause}; choose another interface or port")]
     Listen {
-        /// Where.
+        /// The local address.
         at: SocketAddr,
         /// Why.
         cause: io::Error,
@@ -110,9 +110,9 @@ pub struct Endpoint {
     /// One thread at a time drives it ([`Endpoint::with_shell`]).
     shell: WorkLock<Shell>,
     burst: Burst,
-    /// What polls look at first. It is updated with the engine locked, or by the thread that drives the shell.
+    /// The words that polls read first. They are updated with the engine locked, or by the thread that drives the shell.
     watch: Arc<Watch>,
-    /// Who sleeps on the bell, and whether the I/O thread or the program drives the endpoint.
+    /// Tracks the sleepers on the bell, and whether the I/O thread or the program drives the endpoint.
     wakeup: Wakeup,
     closed: AtomicBool,
     bell: Bell,
@@ -226,7 +226,7 @@ impl Endpoint {
         self.with_shell(|shell| shell.summary(&self.core))
     }
 
-    /// What carries each lane, for diagnosis: "TCP", or a provider of libfabric.
+    /// The carrier of each lane, for diagnosis: "TCP", or a provider of libfabric.
     pub fn carriers(&self) -> Vec<String> {
         self.with_shell(|shell| shell.carriers())
     }
@@ -261,7 +261,7 @@ impl Endpoint {
             shell.set_protocols(&self.core, protocols);
             changed
         });
-        // What waited may go now. On a closed endpoint nothing does.
+        // Operations that waited may go now. On a closed endpoint nothing goes.
         let _ = self.post(u64::MAX, |_| Ok(()));
         changed
     }

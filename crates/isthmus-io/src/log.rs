@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::lock::Mutex;
 
-/// How much a message matters.
+/// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Somebody should act.

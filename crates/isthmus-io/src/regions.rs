@@ -14,7 +14,7 @@ use slab::Slab;
 
 use crate::carrier::ShownRegion;
 
-/// What a peer may do with a region.
+/// The access to a region that a peer has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Peers may read it (`FI_REMOTE_READ`).

@@ -261,7 +261,7 @@ fn file_to_read() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What precedes a setting's name in the environment.
+/// The prefix of a setting's name in the environment.
 const PREFIX: &str = "FI_ISTHMUS_";
 
 /// The name of a setting in the environment.
@@ -355,7 +355,7 @@ impl<'de> Deserialize<'de> for Streams {
     }
 }
 
-/// How much a peer may send before receives are posted.
+/// Bytes that a peer may send before receives are posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Credit {
     /// As much as the path holds.
@@ -390,7 +390,7 @@ impl<'de> Deserialize<'de> for Credit {
     }
 }
 
-/// What carries lanes.
+/// The carriers of lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// TCP connections.

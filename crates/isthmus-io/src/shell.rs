@@ -610,7 +610,7 @@ impl Shell {
         }
     }
 
-    /// What carries each lane.
+    /// The carrier of each lane.
     pub(crate) fn carriers(&self) -> Vec<String> {
         self.lanes.iter().flatten().map(|lane| lane.carrier.name(&self.carriers).to_owned()).collect()
     }
@@ -620,7 +620,7 @@ impl Shell {
         self.carriers.udp_protocols()
     }
 
-    /// What lanes share.
+    /// The state that lanes share.
     pub(crate) fn carriers_mut(&mut self) -> &mut Carriers {
         &mut self.carriers
     }

@@ -25,7 +25,7 @@ const LOOKS_A_GLANCE: u32 = 4;
 /// With more lanes than this, polls do not spin. Count.
 const LOOKED_AT: usize = 4;
 
-/// What an endpoint's polls look at first.
+/// The words that an endpoint's polls read first.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Watch {

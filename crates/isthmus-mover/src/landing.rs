@@ -41,7 +41,7 @@ pub(crate) struct Landing {
     refused: HashSet<Vec<u8>>,
 }
 
-/// Where entries go below the base.
+/// The place of entries below the base.
 #[derive(Debug)]
 enum Goes {
     /// Under their own paths.

@@ -15,7 +15,7 @@ use crate::wire::{Answer, PIECES_MAX};
 pub struct Part {
     /// The entry's number.
     pub id: u64,
-    /// Where it begins. Bytes.
+    /// Its offset in the file. Bytes.
     pub offset: u64,
     /// How long it is. Bytes.
     pub len: u64,

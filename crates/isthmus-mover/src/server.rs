@@ -464,7 +464,7 @@ fn below(root: &Arc<OwnedFd>, export: &str, path: &[u8]) -> std::io::Result<Root
         return Ok(Root { dir: root.clone(), at: b".".to_vec(), name: named(export.as_bytes()) });
     }
     let name = named(names::split(&tidy).1);
-    // Where no link is on the way no folder need be kept open, of which there may be many.
+    // If the path has no link, no folder need be kept open. There may be many such paths.
     match confine::open(root, &tidy, OFlags::PATH, Mode::empty()) {
         Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Symlink => {
             Ok(Root { dir: root.clone(), at: tidy, name })

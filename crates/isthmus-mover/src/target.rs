@@ -219,7 +219,7 @@ impl Target {
         self.wanted.head.size
     }
 
-    /// How much of it comes here. Bytes.
+    /// Bytes of it that come here.
     pub(crate) fn bytes(&self) -> u64 {
         self.wanted.share.bytes(self.size(), self.wanted.head.block)
     }

@@ -104,7 +104,7 @@ pub(crate) struct Item {
     pub(crate) at: Vec<u8>,
     /// Path at the destination.
     pub(crate) path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
     /// Its attributes.
     pub(crate) meta: Meta,
@@ -307,7 +307,7 @@ impl Walker<'_> {
                 Ok(text) => self.item(at, path, Kind::Symlink(text.into_bytes()), meta::of(&stat)),
                 Err(error) => self.refused(at, path, &io::Error::from(error)),
             },
-            // What the user has named is to be copied.
+            // The user has named it, so it must be copied.
             _ if depth == 0 => self.trouble(at, path, &NO_KIND),
             _ => self.skip(at, path, NO_KIND),
         }

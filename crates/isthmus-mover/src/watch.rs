@@ -67,7 +67,7 @@ fn escaped(bytes: &[u8]) -> String {
     bytes.iter().map(text).collect()
 }
 
-/// What there is under a path.
+/// The kinds of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
@@ -80,7 +80,7 @@ pub enum What {
 }
 
 impl What {
-    /// What an entry announces; none of one that ends a folder.
+    /// The kind of an announced entry. None for the end of a folder.
     pub fn of(kind: &Kind) -> Option<Self> {
         match kind {
             Kind::File { .. } => Some(Self::File),
@@ -141,7 +141,7 @@ pub enum Notice {
         /// Which.
         #[serde(flatten)]
         path: Named,
-        /// How much of it is there. Bytes.
+        /// Bytes of it that are there.
         have: u64,
     },
     /// Something would be copied, were this not a dry run.
@@ -151,12 +151,12 @@ pub enum Notice {
         path: Named,
         /// Length of a file. Bytes.
         bytes: u64,
-        /// What it is.
+        /// Its kind.
         kind: What,
     },
     /// Something is not copied.
     Failed {
-        /// What.
+        /// The entry.
         #[serde(flatten)]
         path: Named,
         /// Why; it begins with the path at the source.
@@ -164,10 +164,10 @@ pub enum Notice {
     },
     /// Something that the user should know.
     Warning {
-        /// What it is about.
+        /// The entry that it concerns.
         #[serde(flatten)]
         path: Named,
-        /// What there is to know.
+        /// The text.
         text: String,
     },
     /// About once a second.

@@ -58,7 +58,7 @@ pub enum Control {
     Open(Open),
     /// From the server: it grants the request.
     Opened {
-        /// What a single file will be called there, if not as here.
+        /// Name of a single file at the destination, if it differs.
         name: Option<Vec<u8>>,
     },
     /// From the sender: what there is to copy.
@@ -169,7 +169,7 @@ impl Share {
         at(u64::from(self.rank))..at(u64::from(self.rank) + 1)
     }
 
-    /// How much of a file it is. Bytes.
+    /// Bytes of the file that belong to it.
     pub fn bytes(self, size: u64, block: u64) -> u64 {
         let range = self.blocks(size.div_ceil(block));
         range.end.saturating_mul(block).min(size) - range.start.saturating_mul(block).min(size)
@@ -225,9 +225,9 @@ pub struct Entry {
     pub id: u64,
     /// Path below the destination; of folders also [`ITSELF`].
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What is kept beside its content.
+    /// Its attributes.
     pub meta: Meta,
 }
 
@@ -250,7 +250,7 @@ pub enum Kind {
         ctime: Time,
         /// It has holes.
         sparse: bool,
-        /// Whose blocks of it come.
+        /// The share of its blocks that comes.
         share: Share,
     },
     /// A folder, before what is in it.
@@ -261,7 +261,7 @@ pub enum Kind {
     Symlink(Vec<u8>),
 }
 
-/// What is kept beside the content.
+/// The attributes of an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Permission bits.
@@ -274,7 +274,7 @@ pub struct Meta {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a receiver wants of a file.
+/// A receiver's answer about a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// All of it.
@@ -307,7 +307,7 @@ pub enum Verdict {
     Digest([u8; 32]),
 }
 
-/// What became of an entry.
+/// The outcome of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It is there under its name, or would be, were this not a dry run; of files the BLAKE3 digest of all their bytes.
@@ -340,7 +340,7 @@ pub struct Status {
 pub struct Piece {
     /// The entry's number.
     pub id: u64,
-    /// Where it belongs in the file. Bytes.
+    /// Its offset in the file. Bytes.
     pub offset: u64,
     /// Its length. Bytes.
     pub len: u32,
@@ -350,12 +350,12 @@ pub struct Piece {
     pub digest: [u8; 32],
 }
 
-/// What precedes the bytes of a block.
+/// The header before the bytes of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Number of the block among those of its sender in this session; its nonce.
     pub number: u64,
-    /// What it holds, one after the other.
+    /// Its pieces, in order.
     pub pieces: Vec<Piece>,
 }
 

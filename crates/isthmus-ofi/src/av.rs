@@ -49,7 +49,7 @@ struct Entry {
     address: Address,
     /// How often it was inserted and not removed.
     uses: usize,
-    /// What the program calls it in completions.
+    /// The address by which the program knows it in completions.
     name: Option<fi_addr_t>,
 }
 
@@ -217,7 +217,7 @@ static OPS: fi_ops_av = fi_ops_av {
     lookup2: Some(no_lookup2),
 };
 
-/// Where the numbers and errors of an insertion go.
+/// The destination of the numbers and errors of an insertion.
 struct Results<'a> {
     numbers: *mut fi_addr_t,
     /// The program says there what completions are to call them (`FI_AV_USER_ID`).

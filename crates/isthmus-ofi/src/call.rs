@@ -1,4 +1,4 @@
-//! What all calls that post an operation have in common.
+//! The common part of all calls that post an operation.
 //!
 //! These functions are inlined into each C function, down to the call of the engine. Values that pass from one function
 //! to another are otherwise written to memory in small pieces and read in larger ones, for which processors wait.

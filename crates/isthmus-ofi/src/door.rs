@@ -12,7 +12,7 @@ use crate::error::{Error, FI_EOTHER};
 use crate::fork;
 use crate::log::{self, Level};
 
-/// What these functions keep of every object.
+/// The record that these functions keep of every object.
 #[derive(Debug)]
 pub(crate) struct Guard {
     generation: u32,
@@ -46,7 +46,7 @@ pub(crate) unsafe trait Object: Sized {
     fn guard(&self) -> &Guard;
 }
 
-/// What C gets when a call fails.
+/// The value that C gets when a call fails.
 pub(crate) trait Code {
     /// From a positive errno.
     fn failed(errno: i32) -> Self;

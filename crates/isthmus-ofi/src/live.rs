@@ -33,7 +33,7 @@ pub(crate) struct QueueBinding {
     pub(crate) selective: bool,
 }
 
-/// What a program asked for when it opened the endpoint.
+/// The capabilities that a program asked for when it opened the endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) caps: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Live {
     scratch: Mutex<Vec<Completion>>,
 }
 
-/// What was bound to an endpoint before it is enabled.
+/// The objects bound to an endpoint before it is enabled.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     pub(crate) av: Option<Arc<AvTable>>,
@@ -118,7 +118,7 @@ impl Live {
             collectives: Collectives::default(),
             scratch: Mutex::default(),
         });
-        // What refers to it would keep it, and could not be closed.
+        // An object that refers to it would keep it open and could not be closed.
         live.join(bound.counters).inspect_err(|_| live.leave())?;
         Ok(live)
     }

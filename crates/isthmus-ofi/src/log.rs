@@ -20,7 +20,7 @@ use crate::provider;
 pub(crate) enum Level {
     /// Something that the user should change.
     Warn = 0,
-    /// What happened and why.
+    /// The event and its reason.
     Info = 2,
     /// For people who look for a fault.
     Debug = 3,

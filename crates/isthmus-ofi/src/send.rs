@@ -1,4 +1,4 @@
-//! What untagged and tagged messages have in common.
+//! The common part of untagged and tagged messages.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who may connect: the proof by which both ends of a lane know each other.
+//! Admission: the handshake by which both ends of a lane authenticate each other.
 //!
 //! An endpoint has a key pair (X25519). Its public key is a part of its address and never crosses a lane in clear. Only
 //! those who were given the address know the key, and knowing it is the permission to connect. A lane begins with a

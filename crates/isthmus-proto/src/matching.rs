@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::memory::BufferRef;
 use crate::{Channel, PeerId};
 
-/// What a receive or a peek looks for.
+/// The selection by which a receive or a peek looks for a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) source: Option<PeerId>,
@@ -78,7 +78,7 @@ pub(crate) struct Matcher {
 /// Alignment of the messages in a multi-receive buffer. Bytes: enough for any 64-bit value.
 const SLICE_ALIGN: u64 = 8;
 
-/// What a message found.
+/// The result of matching a message.
 #[derive(Debug)]
 pub(crate) struct Match {
     pub(crate) posted: Posted,

@@ -25,7 +25,7 @@ impl BufferRef {
     }
 }
 
-/// What a peer wants to do with registered memory.
+/// A peer's kind of access to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read it.

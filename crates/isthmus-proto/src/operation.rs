@@ -83,7 +83,7 @@ pub struct Options {
     pub inject: bool,
     /// When the operation is complete.
     pub level: Level,
-    /// What it waits for.
+    /// The event that it waits for.
     pub fence: Fence,
     /// How a message is transferred; `None`: as the endpoint is set.
     pub transfer: Option<Transfer>,
@@ -94,7 +94,7 @@ pub struct Options {
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
-    /// Whom to send to.
+    /// The destination.
     pub peer: PeerId,
     /// Tagged, untagged or a group's.
     pub channel: Channel,
@@ -145,7 +145,7 @@ pub struct PeekRequest {
     pub tag: u64,
     /// Bits of the tag that need not match.
     pub ignore: u64,
-    /// What to do with the message found.
+    /// The action for the message found.
     pub action: PeekAction,
     /// Options of the operation.
     pub options: Options,
@@ -165,7 +165,7 @@ pub struct RemoteRange {
 /// A read from or a write to a peer's registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaRequest {
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: PeerId,
     /// Which piece of it.
     pub remote: RemoteRange,
@@ -251,7 +251,7 @@ impl AtomicKind {
 /// An atomic operation on a peer's registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicRequest {
-    /// Whose memory.
+    /// The peer whose memory is accessed.
     pub peer: PeerId,
     /// Which piece of it; its length is that of all elements.
     pub remote: RemoteRange,
@@ -265,7 +265,7 @@ pub struct AtomicRequest {
     pub options: Options,
 }
 
-/// What a completion is about.
+/// The operation that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionKind {
     /// A message was sent.
@@ -331,7 +331,7 @@ pub struct Completion {
     pub context: u64,
     /// The operation's [`Options::notify`]; true for [`CompletionKind::RemoteWrite`].
     pub notify: bool,
-    /// What completed.
+    /// The operation that completed.
     pub kind: CompletionKind,
     /// Length of the message or transfer; on truncation, what was received. Bytes.
     pub len: u64,

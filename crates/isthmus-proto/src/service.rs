@@ -22,7 +22,7 @@ pub enum Order {
     Ordered,
 }
 
-/// What a connection promises. Chosen by the side that connects; the other may refuse.
+/// The promise of a connection. The side that connects chooses it; the other side may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ServiceLevel {

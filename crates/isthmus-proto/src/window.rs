@@ -106,7 +106,7 @@ pub(crate) struct ReceiveWindow {
     words: VecDeque<u64>,
 }
 
-/// What the window says of an arriving fragment.
+/// The window's answer for an arriving fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receipt {
     New,
@@ -136,7 +136,7 @@ impl ReceiveWindow {
             || self.words.front().is_some_and(|word| word >> (self.upto % 64) != 0)
     }
 
-    /// What [`ReceiveWindow::insert`] would return for `seq`.
+    /// The result that [`ReceiveWindow::insert`] would return for `seq`.
     pub(crate) fn check(&self, seq: u64) -> Receipt {
         if seq < self.upto {
             return Receipt::Duplicate;

@@ -13,7 +13,7 @@ use crate::route::{addresses, reach, routes};
 /// The transport whose packets are Ethernet frames.
 const ETHERNET: &str = "ethernet";
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Messages go from the program's memory to the wire without a copy.

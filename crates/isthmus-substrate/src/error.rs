@@ -27,11 +27,11 @@ pub enum Error {
     /// The message or payload is too long for the connection or the call.
     #[error("{len} bytes, of which at most {most} fit; {remedy}")]
     TooLong {
-        /// What was given. Bytes.
+        /// The length given. Bytes.
         len: u64,
-        /// What fits. Bytes.
+        /// The longest allowed. Bytes.
         most: u64,
-        /// What to do instead.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The connection, request or event has ended, or never was.

@@ -100,7 +100,7 @@ pub enum Event {
     /// longer than `peer_timeout`. If it fails again, or in another way, the event comes again. A device without a
     /// carrier when the endpoint was created is not reported until that changes.
     DeviceFailed {
-        /// What is known of it.
+        /// The details known.
         why: String,
     },
 }

@@ -21,7 +21,7 @@ use crate::route::{addresses, routes};
 use crate::talk::{Host, OpId, Parcel, Post, Talk};
 use crate::{EndpointCounters, EndpointOptions, Error, Failure, Level};
 
-/// What an endpoint shares with the events that hold its buffers.
+/// The part of an endpoint that the events share that hold its buffers.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) serial: u32,

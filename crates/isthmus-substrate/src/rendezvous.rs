@@ -171,7 +171,7 @@ struct RouterPath {
     /// Drawn at random and told only to the router, which knows by it whose a name is.
     incarnation: u32,
     secret: u64,
-    /// Whom to dial: the router itself, or those of this subnet.
+    /// The addresses to dial: the router itself, or the routers of this subnet.
     hops: Vec<SocketAddr>,
 }
 

@@ -22,7 +22,7 @@ const AUTHORITY_DAYS: i64 = 3650;
 pub struct Keygen<'a> {
     /// The AS that they name.
     pub as_id: u32,
-    /// Where the files go.
+    /// The folder for the files.
     pub folder: &'a Path,
     /// Name of the router's files.
     pub name: &'a str,

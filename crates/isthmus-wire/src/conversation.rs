@@ -164,7 +164,7 @@ pub enum Letter {
         to: ConnectionId,
         /// The token that it sent.
         token: u64,
-        /// Who objects.
+        /// Why the request was rejected.
         objection: Objection,
         /// The program's reason.
         reason: u32,
@@ -335,7 +335,7 @@ impl MemoryHandle {
     }
 }
 
-/// What precedes the payload of a UDP datagram.
+/// The header before the payload of a UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramHeader {
     /// The id of the connection at the receiving end.

@@ -90,7 +90,7 @@ impl Request {
     }
 }
 
-/// What a router answers.
+/// The answers of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Answer {

@@ -62,7 +62,7 @@ pub(super) struct Sample {
 pub(super) struct Look {
     pub(super) path: Sample,
     pub(super) lane: LaneSample,
-    /// What has arrived, in order or not. Bytes.
+    /// Bytes that have arrived, in order or not.
     pub(super) arrived: u64,
     /// Sent and unacknowledged. Bytes.
     pub(super) in_flight: u64,
@@ -161,7 +161,7 @@ mod tests {
             judge.is_lossy()
         };
         assert!((0..EVIDENCE).map(|_| on_sample(100, 1, 24_000)).last().expect("some"));
-        // What a queue of our own takes proves nothing either way.
+        // Delay from our own queue proves nothing.
         assert!(on_sample(CLEAN_PACKETS / 2, 50, 48_000));
         assert!(on_sample(100, 1, 24_000), "one that is lost keeps it so");
         assert!(on_sample(CLEAN_PACKETS - 1, 0, 24_000));

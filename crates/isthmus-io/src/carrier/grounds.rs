@@ -1,4 +1,4 @@
-//! What a TCP lane may move to: shared memory, or one of the site's fabrics.
+//! The local fabrics that a TCP lane may move to: shared memory, or one of the site's fabrics.
 
 use std::fmt::Arguments;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,7 @@ use isthmus_fabric::{FabricError, Ground, Hubs, Pipe, Taken, Way};
 
 use super::memory::{self, Memory};
 
-/// What the two ends agreed on.
+/// The agreement of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreed {
     Fabric(Pipe),

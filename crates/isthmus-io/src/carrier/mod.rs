@@ -86,7 +86,7 @@ pub(crate) enum Settled {
     },
 }
 
-/// What carries one lane.
+/// The carrier of one lane.
 #[derive(Debug)]
 pub(crate) enum Carrier {
     /// A TCP connection from end to end.
@@ -118,7 +118,7 @@ pub(crate) enum Sealing {
     Private,
 }
 
-/// Who is at a lane's other end.
+/// The identity of a lane's other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Neighbour {
     /// It has not shown who it is.
@@ -322,7 +322,7 @@ impl Carrier {
         }
     }
 
-    /// What carries it, for people.
+    /// Name of the carrier, for people.
     pub(crate) fn name<'a>(&'a self, shared: &'a Carriers) -> &'a str {
         match self {
             Self::Tcp(_) => "TCP",
@@ -339,7 +339,7 @@ impl Carrier {
         }
     }
 
-    /// What carries it, as the engine counts it.
+    /// The carrier, as the engine counts it.
     pub(crate) fn kind(&self) -> LaneKind {
         match self {
             Self::Tcp(_) | Self::Race(_) | Self::Tls(_) | Self::Arrived(_) => LaneKind::Tcp,
@@ -385,7 +385,7 @@ impl Carrier {
         }
     }
 
-    /// Who is at the other end of a settled lane.
+    /// The identity of the other end of a settled lane.
     pub(crate) fn neighbour(&self, shared: &Carriers) -> Neighbour {
         let of = match self {
             Self::Sealed(lane) => return lane.inner.neighbour(shared),
@@ -552,7 +552,7 @@ impl Carrier {
     }
 }
 
-/// What the lanes of one endpoint share.
+/// The state that the lanes of one endpoint share.
 #[derive(Debug)]
 pub(crate) struct Carriers {
     /// The address that we listen at.
@@ -659,7 +659,7 @@ impl Carriers {
         self.udp.as_ref().map_or_else(Vec::new, |udp| udp.chosen().to_vec())
     }
 
-    /// What lanes of packets are called, if there are any.
+    /// The name of lanes of packets, if there are any.
     pub(crate) fn packets_name(&self) -> &'static str {
         self.udp.as_ref().map_or("UDP", Udp::name)
     }
@@ -777,7 +777,7 @@ impl Carriers {
         ip.is_loopback() || ip == self.own
     }
 
-    /// What carries a lane to `to`; `None` if that has to be found out.
+    /// The carrier of a lane to `to`; `None` if that must be found out.
     fn way_to(&self, to: SocketAddr) -> Option<Known> {
         let local = self.is_near(to.ip());
         let Some(udp) = &self.udp else { return Some(Known::Tcp) };

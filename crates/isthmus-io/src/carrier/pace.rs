@@ -44,7 +44,7 @@ pub(super) struct Pacing {
 /// The conclusion for the lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PaceVerdict {
-    /// What it may send. Bytes/s.
+    /// Its rate limit. Bytes/s.
     pub(super) pace: u64,
     /// It loses packets by chance.
     pub(super) lossy: bool,

@@ -57,11 +57,11 @@ pub(super) struct PathLook {
 pub(super) struct PathPart {
     /// How many endpoints, including this one, send bulk data on the path.
     pub(super) endpoints: u32,
-    /// What this lane may send. Bytes/s.
+    /// Rate limit of this lane. Bytes/s.
     pub(super) pace: Option<u64>,
 }
 
-/// What all lanes to one host carry together.
+/// The rate that all lanes to one host carry together.
 #[derive(Debug)]
 struct Bulk {
     flow: Option<(Flow, PathKey)>,
@@ -193,7 +193,7 @@ mod tests {
     fn lanes_are_held_to_their_part_from_the_first_queue_on_and_let_go_without_one() {
         let (mut bulk, at) = (Bulk::new(None, HOST, HOST), Instant::now());
         assert_eq!(time(&mut bulk, at, RTT_US, 2, 80e6), PathPart { endpoints: 2, pace: None });
-        // What arrived best counts: this was before.
+        // The best arrival rate counts; this sample is older.
         time(&mut bulk, at, 2 * RTT_US, 2, 120e6);
         let held = time(&mut bulk, at, 2 * RTT_US, 2, 60e6);
         assert_eq!(held, PathPart { endpoints: 2, pace: Some(15_000_000) });

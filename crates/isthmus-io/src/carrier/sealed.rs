@@ -14,15 +14,15 @@ use crate::log::{info_log, warn_sparingly};
 
 /// Buffer for bytes that were read and not opened yet. Bytes.
 const READ_BYTES: usize = 128 << 10;
-/// How much is sealed before it is sent. Bytes.
+/// Bytes that are sealed before they are sent.
 const SEAL_BYTES: usize = 128 << 10;
 
 /// A lane that is sealed behind its greetings.
 #[derive(Debug)]
 pub(crate) struct SealedLane {
-    /// What carries the records.
+    /// The stream that carries the records.
     pub(super) inner: Carrier,
-    /// What carries it, for people.
+    /// Name of the carrier, for people.
     pub(super) name: String,
     index: usize,
     sealer: Sealer,

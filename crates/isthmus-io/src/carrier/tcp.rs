@@ -64,7 +64,7 @@ pub(crate) fn listen(at: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What is known of paths, and the settings for TCP lanes.
+/// The knowledge about paths, and the settings for TCP lanes.
 #[derive(Debug)]
 pub(crate) struct Paths {
     congestion: PerHost<TcpCongestion>,
@@ -102,9 +102,9 @@ pub(crate) struct TcpLane {
     acked: u64,
     /// How long it had had something to send then. Microseconds.
     busy_us: u64,
-    /// What it may send because of its path. Bytes/s; `None`: no limit.
+    /// Rate limit because of its path. Bytes/s; `None`: no limit.
     held: Option<NonZeroU64>,
-    /// What it may send because of `rate_limit`. Bytes/s; `None`: no limit.
+    /// Rate limit because of `rate_limit`. Bytes/s; `None`: no limit.
     limit: Option<NonZeroU64>,
     /// The pace that the kernel was told. Bytes/s; `None`: no limit.
     pace: Option<NonZeroU64>,

@@ -39,7 +39,7 @@ const PIECES: usize = 64;
 #[error("{0}")]
 pub(crate) struct Untrusted(String);
 
-/// What lanes with TLS share.
+/// The state that lanes with TLS share.
 pub(crate) struct Tls {
     trust: Trust,
     pub(super) buffers: SharedBuffers,

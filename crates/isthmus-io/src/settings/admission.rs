@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// Who may connect to an endpoint, and to whom it connects.
+/// The rules for who may connect to an endpoint, and to whom it connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admission {

@@ -10,7 +10,7 @@ use crate::log::info_log;
 /// Time between two checks of the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What shows a change of the file without reading it.
+/// The file attributes that show a change without reading the file.
 type Stamp = (SystemTime, u64);
 
 /// A file whose protocol settings ([`Settings::all_protocols`]) take effect when it changes. Its other settings are

@@ -28,7 +28,7 @@ pub struct Protocols {
     pub tcp: PerHost<TcpCongestion>,
 }
 
-/// What an entry is about.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug)]
 enum Scope {
     Level(ServiceLevel),
@@ -58,7 +58,7 @@ impl FromStr for Scope {
 }
 
 impl Protocols {
-    /// What is set for one host, as if it were set for all.
+    /// The settings for one host, in the form of settings for all.
     pub fn of_host(&self, host: IpAddr) -> Self {
         let mut of = Self::default();
         keep(&self.transfers.all, host, &mut of.transfers.all);

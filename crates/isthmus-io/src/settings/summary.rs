@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::log::{info_log, warn_log};
 
-/// Where a closing endpoint reports what it did for each peer.
+/// The place where a closing endpoint reports its work for each peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Summary {
     /// In the log.

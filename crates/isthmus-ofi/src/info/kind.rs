@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// What a program may ask for.
+    /// The capabilities that a program may ask for.
     pub(super) fn all_caps(self) -> u64 {
         match self {
             Self::Reliable => CAPS | ON_REQUEST,

@@ -4,7 +4,7 @@ use isthmus_io::Endpoint;
 
 use crate::flags::*;
 
-/// What a program may ask for of reliable endpoints.
+/// The capabilities that a program may ask for of reliable endpoints.
 pub(super) const CAPS: u64 = OPERATIONS | DIRECTIONS | EXTRAS | DOMAIN_CAPS;
 /// The kinds of operation.
 pub(super) const OPERATIONS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
@@ -14,7 +14,7 @@ pub(super) const MESSAGE_DIRECTIONS: u64 = FI_SEND | FI_RECV;
 pub(super) const MEMORY_DIRECTIONS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const DIRECTIONS: u64 = MESSAGE_DIRECTIONS | MEMORY_DIRECTIONS;
 const EXTRAS: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_FENCE | FI_RMA_EVENT | FI_TRIGGER;
-/// What a domain may promise.
+/// The capabilities that a domain may promise.
 pub(super) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// What a domain promises only if a program asks: the program's own names for addresses.
 pub(super) const DOMAIN_EXTRAS: u64 = FI_AV_USER_ID;

@@ -6,7 +6,7 @@ use super::Engine;
 use super::state::LaneId;
 use crate::PeerId;
 
-/// What carries a lane.
+/// The kinds of carriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaneKind {
     /// A TCP connection.

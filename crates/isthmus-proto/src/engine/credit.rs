@@ -20,7 +20,7 @@ const PERIOD_US: Micros = 50_000;
 /// A peer that sent nothing for this long counts as silent, and its measured rate is forgotten. Microseconds.
 const SILENT_US: Micros = 10_000_000;
 
-/// How much arrives from one peer.
+/// The rate at which bytes arrive from one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Inflow {
     since: Micros,

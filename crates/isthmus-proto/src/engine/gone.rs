@@ -54,7 +54,7 @@ impl Engine {
         self.gone_hold -= less;
     }
 
-    /// What all gone peers hold. Bytes.
+    /// Memory that the messages of all gone peers hold. Bytes.
     pub fn gone_hold(&self) -> u64 {
         self.gone_hold
     }

@@ -20,12 +20,12 @@ use crate::window::Receipt;
 /// peer's credit. It covers the difference between fast and slow lanes.
 const KEPT_MAX: u64 = 1 << 20;
 
-/// What came in a message's Granted fragments before its receive matched.
+/// The data of a message's Granted fragments that came before its receive matched.
 #[derive(Debug)]
 pub(crate) struct Granted {
     /// Everything from this offset on was or will be dropped. Bytes; `u64::MAX`: nothing.
     cut: u64,
-    /// What is kept: offsets and bytes.
+    /// The data kept: offsets and bytes.
     parts: Vec<(u64, Vec<u8>)>,
 }
 
@@ -64,7 +64,7 @@ impl Inbound {
 }
 
 impl Engine {
-    /// Where a Granted fragment's payload goes.
+    /// The destination of a Granted fragment's payload.
     pub(super) fn target_of_granted(
         &mut self,
         peer: PeerId,

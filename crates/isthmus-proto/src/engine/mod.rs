@@ -144,14 +144,14 @@ impl Config {
     }
 }
 
-/// What the engine asks its shell to do.
+/// A request of the engine to its shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Connect a lane.
     Dial {
         /// The lane's name from now on.
         lane: LaneId,
-        /// Where to: the peer's own locator, or a router's.
+        /// The locator to dial: the peer's own, or a router's.
         locator: SocketAddr,
         /// The peer's key, if the peer itself listens there and has one.
         key: Key,
@@ -253,13 +253,13 @@ pub struct Engine {
     owed: Owed,
     timers: BTreeSet<(Micros, PeerId)>,
     pool: Pool,
-    /// What would be complete if no lane's shell were still filling its buffer.
+    /// Operations that would be complete if no lane's shell were still filling their buffers.
     lingering: Vec<Lingering>,
     /// Credit granted to all peers beyond what every peer has. Bytes.
     credit_given: u64,
     /// Peers that left messages behind that no receive has taken, oldest first (`gone.rs`).
     gone: VecDeque<PeerId>,
-    /// What those messages hold. Bytes.
+    /// Memory that those messages hold. Bytes.
     gone_hold: u64,
     /// How many of those messages were dropped to make room.
     gone_dropped: u64,

@@ -17,12 +17,12 @@ pub(super) const WAITING_MAX: usize = 4 * REQUESTS_MAX as usize;
 /// Most control frames that wait on a lane that does not write. Count; a peer that pings more is at fault.
 const CONTROL_MAX: usize = 64;
 
-/// Where the shell may put payload bytes by itself.
+/// The place where the shell may put payload bytes by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sink {
     /// The buffer.
     pub place: BufferRef,
-    /// Where in it.
+    /// Offset in the buffer. Bytes.
     pub offset: u64,
     /// How many bytes may be put there now.
     pub len: u64,

@@ -27,7 +27,7 @@ pub struct LaneId(pub u32);
 /// Credit that every endpoint grants a peer before it has told it of any. Bytes. It lets a first message go at once.
 pub(crate) const INITIAL_CREDIT: u64 = 64 << 10;
 
-/// What an operation does.
+/// Kinds of operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Message {
@@ -68,13 +68,13 @@ pub(crate) struct Operation {
     pub(crate) owned: Option<Vec<u8>>,
     /// Length of the message or transfer. Bytes.
     pub(crate) total: u64,
-    /// How much has been put into fragments. Bytes.
+    /// Bytes put into fragments so far.
     pub(crate) sent: u64,
-    /// How much goes without waiting for Accept. Bytes.
+    /// Bytes that go without waiting for Accept.
     pub(crate) eager: u64,
-    /// How much may be sent by now. Bytes.
+    /// Bytes that may be sent now.
     pub(crate) allowed: u64,
-    /// How much the receiver wants. Bytes.
+    /// Bytes that the receiver wants.
     pub(crate) limit: u64,
     /// Fragments not yet acknowledged.
     pub(crate) pieces: u32,
@@ -161,7 +161,7 @@ pub(crate) struct Flight {
     pub(crate) tries: u8,
 }
 
-/// What is kept of a fragment, to send it again.
+/// The record of a fragment, by which it can be sent again.
 #[derive(Debug)]
 pub(crate) enum Load {
     /// The whole frame.
@@ -252,11 +252,11 @@ pub(crate) struct Inbound {
     pub(crate) granted: Option<Box<super::granted::Granted>>,
     /// Why it will never be whole.
     pub(crate) error: Option<OpError>,
-    /// Who sent it.
+    /// Its sender.
     pub(crate) sender: Sender,
 }
 
-/// Who sent a message that is coming in.
+/// The sender of an incoming message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A peer, by a lane.
@@ -314,7 +314,7 @@ impl Stream {
     }
 }
 
-/// What waits until no lane's shell is filling its buffer.
+/// An operation that waits until no lane's shell fills its buffer.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are rarely any, and never many")]
 pub(crate) enum Lingering {
@@ -325,7 +325,7 @@ pub(crate) enum Lingering {
     Fragment { peer: PeerId, frame: Frame, target: Target },
 }
 
-/// Whose buffer a fragment's payload goes to.
+/// The owner of the buffer that a fragment's payload goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A receive that matched this message.
@@ -336,7 +336,7 @@ pub(crate) enum Owner {
     Region,
 }
 
-/// Where a fragment's payload goes.
+/// The destination of a fragment's payload.
 #[derive(Debug)]
 pub(crate) enum Target {
     Discard,
@@ -363,7 +363,7 @@ pub(crate) enum LaneState {
     /// A peer connected; its Hello has not come.
     Listening,
     Open,
-    /// What is queued is still sent; then the shell closes it.
+    /// The queued frames are still sent; then the shell closes the lane.
     Closing,
 }
 
@@ -415,7 +415,7 @@ pub(crate) struct Lane {
     pub(crate) router: Option<usize>,
     /// It came through routers.
     pub(crate) through_routers: bool,
-    /// What carries it.
+    /// Its carrier.
     pub(crate) kind: super::LaneKind,
     /// Index of the rail that it uses (`rails.rs`).
     pub(crate) rail: usize,

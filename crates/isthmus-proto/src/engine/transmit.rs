@@ -51,7 +51,7 @@ pub enum Segment {
     Lent {
         /// The buffer.
         place: BufferRef,
-        /// Where in it.
+        /// Offset in the buffer. Bytes.
         offset: u64,
         /// How many bytes.
         len: u64,
@@ -63,7 +63,7 @@ pub enum Segment {
 pub struct Batch {
     /// Headers and copied payload.
     pub bytes: Vec<u8>,
-    /// What to write, in order.
+    /// The bytes to write, in order.
     pub segments: Vec<Segment>,
     /// If set, everything after this batch, and after the peer's greeting, is sealed with keys that come from it.
     pub secret: Option<Secret>,

@@ -67,7 +67,7 @@ pub(crate) struct Parcel {
     pub(crate) len: u32,
 }
 
-/// What the shell is to do.
+/// A request to the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Post {
     /// Send a message through the engine, complete when delivered.
@@ -89,7 +89,7 @@ pub(crate) struct Described {
     pub(crate) peer: PeerId,
 }
 
-/// What the program is told.
+/// An event for the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Requested {
@@ -138,7 +138,7 @@ pub(crate) enum News {
     },
 }
 
-/// What an operation is.
+/// The kinds of operations.
 #[derive(Clone, Debug)]
 enum What {
     /// A letter (control message) to this peer. `opens` says that a connection depends on it.
@@ -275,7 +275,7 @@ impl Talk {
         &mut self.limits
     }
 
-    /// What is still kept, for tests of leaks.
+    /// The number of records still kept, for tests of leaks.
     #[cfg(test)]
     pub(crate) fn leftovers(&self) -> (usize, usize, usize, u32) {
         (self.ops.len(), self.halves.len(), self.links.len(), self.under_way)

@@ -42,7 +42,7 @@ pub(super) const RECORD_MAX: u64 = 16 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// What a record holds.
+/// The kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// This many bytes.
@@ -353,7 +353,7 @@ pub(super) struct Reader {
     at: u64,
     /// The position that the writer was told.
     told: u64,
-    /// What is left of the present record, and the position behind it.
+    /// The rest of the present record, and the position behind it.
     current: Option<(Record, u64)>,
     /// Position of its next bytes.
     from: u64,
@@ -384,7 +384,7 @@ impl Reader {
         self.current.is_some()
     }
 
-    /// What is left of the present record; `None` while none has come.
+    /// The rest of the present record; `None` while none has come.
     pub(super) fn record(&mut self) -> Result<Option<Record>, Broken> {
         if let Some((record, _)) = self.current {
             return Ok(Some(record));

@@ -58,7 +58,7 @@ struct Message {
 
 /// Decides how messages are transferred.
 trait Protocol: Sync {
-    /// How much of a message goes before its receiver's answer. Bytes, at most the credit that is left.
+    /// Bytes of a message that go before its receiver's answer; at most the credit that is left.
     fn ahead(&self, message: &Message) -> u64;
 
     /// Whether a message waits for more credit if the credit is too small for it.
