@@ -285,7 +285,7 @@ pub enum Answer {
     Newer,
     /// All but these blocks, which an earlier transfer brought: ranges of first and count.
     Have(Vec<(u64, u64)>),
-    /// It would be sent, were this not a dry run; so many bytes of it are there. Final.
+    /// In a dry run: the file would be sent, and the destination already has this many of its bytes. Final.
     Would(u64),
     /// It cannot be taken, and why; no text where a folder that it is in was refused. Final.
     Refused(String),

@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Turns of 20 microseconds, so many of them.
+    /// This many exchanges of 20 microseconds each.
     fn after(exchanges: u64) -> SpinTimer {
         let spin = SpinTimer::default();
         for exchange in 0..=exchanges {

@@ -382,7 +382,7 @@ mod tests {
         (a, b, keeps)
     }
 
-    /// Sends a text of so many bytes. What has arrived of it, and the error that ended that.
+    /// Sends a text of `len` bytes. Returns the bytes that arrived, and the error that ended the transfer.
     fn send(a: &mut End, b: &mut End, len: usize) -> (Vec<u8>, Option<io::Error>) {
         let text: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
         let (mut sent, mut got, start) = (0, Vec::new(), Instant::now());
