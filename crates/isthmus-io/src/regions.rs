@@ -196,8 +196,7 @@ impl RegionTable {
     }
 
     /// Calls `with` with the address of `len` bytes from `offset` of a registered place, if it is still registered.
-    /// It stays
-    /// registered during the call.
+    /// It stays registered during the call.
     pub(crate) fn access(&self, at: BufferRef, offset: u64, len: u64, with: impl FnOnce(u64)) -> bool {
         let table = self.table.read();
         let Some((generation, region)) = table.slots.get((at.list & !BufferRef::REGISTERED) as usize) else {

@@ -1,6 +1,5 @@
 //! Opens files of a folder, and none outside it. The kernel refuses every path that leaves the folder (`openat2(2)`).
-//! So
-//! no name and no symbolic link leads elsewhere, even if somebody exchanges them at the same time.
+//! So no name and no symbolic link leads elsewhere, even if somebody exchanges them at the same time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

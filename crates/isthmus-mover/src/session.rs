@@ -317,8 +317,7 @@ impl Wire {
     }
 
     /// Ends the session, and tells the other side the reason once. A side that was silent for too long is told too:
-    /// it may be
-    /// back, and would otherwise wait as long itself.
+    /// it may be back, and would otherwise wait as long itself.
     pub(crate) fn end(&mut self, error: &MoverError) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;

@@ -5,9 +5,8 @@
 //! byte on, however long the path is.
 //!
 //! So each end promises its [`Limits`] once, when the stream begins. They are a number of lanes, a credit of `base`
-//! bytes
-//! for each lane, and a `pool` of further credit. The sender divides the pool among its lanes, because only the sender
-//! knows which of them have something to send. Bytes that the receiving program has read become credit again.
+//! bytes for each lane, and a `pool` of further credit. The sender divides the pool among its lanes, because only the
+//! sender knows which of them have something to send. Bytes that the receiving program has read become credit again.
 //!
 //! The pool is divided by dynamic thresholds (Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998): a
 //! lane may use [`SHARE`] times as much as is still free. One busy lane gets two thirds of the pool at once. Several

@@ -73,8 +73,7 @@ pub(crate) struct Bindings {
 
 impl Bindings {
     /// Checks that everything is bound that an endpoint with these capabilities needs: a queue for each direction.
-    /// Even if no
-    /// success is reported, failures are.
+    /// Even if no success is reported, failures are.
     pub(crate) fn check(&self, caps: u64) -> Result<(), Error> {
         if self.av.is_none() {
             return Err(Error::NoAv);
@@ -243,8 +242,7 @@ impl Live {
     }
 
     /// Drives the engine, and delivers what it finished. If another thread is doing that already, this one returns:
-    /// that one
-    /// delivers its completions, too.
+    /// that one delivers its completions, too.
     pub(crate) fn progress(&self, mut reading: Option<&mut Reading<'_>>) {
         let Some(mut scratch) = self.scratch.try_lock() else { return };
         let room = reading.as_ref().map_or(usize::MAX, |reading| reading.room());

@@ -34,8 +34,7 @@ impl Secret {
     pub const LEN: usize = 32;
 
     /// Derives a secret from `from` (HKDF-Extract). `from` need not look random, but must be hard to guess. `label`
-    /// separates
-    /// different uses of the same input.
+    /// separates different uses of the same input.
     pub fn extract(label: &[u8], from: &[u8]) -> Self {
         Self::of(&Salt::new(HKDF_SHA256, label).extract(from), &[])
     }

@@ -1,8 +1,7 @@
 //! Authenticated encryption between two endpoints that share a secret.
 //!
 //! Both ends have the same [`Secret`]. [`Keys`] are derived from it for one direction and seal numbered packets.
-//! [`Sealer`]
-//! and [`Opener`] do the same for a stream of bytes, which they cut into records. Nothing here does I/O.
+//! [`Sealer`] and [`Opener`] do the same for a stream of bytes, which they cut into records. Nothing here does I/O.
 //!
 //! ```text
 //!   Secret ──▶ Keys ──▶ packets of a UDP stream            keys.rs

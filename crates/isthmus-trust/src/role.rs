@@ -40,8 +40,7 @@ impl Role {
     }
 
     /// Whether a certificate is accepted for this role. A certificate that names roles is accepted for those only.
-    /// One that
-    /// names none is accepted for all.
+    /// One that names none is accepted for all.
     pub(crate) fn is_of(self, certificate: &CertificateDer<'_>) -> bool {
         let Ok(certificate) = EndEntityCert::try_from(certificate) else { return false };
         let mut named = certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(URI)).peekable();

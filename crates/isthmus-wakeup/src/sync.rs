@@ -13,8 +13,7 @@ pub(crate) use parking_lot::Mutex;
 pub(crate) use model::Mutex;
 
 /// A sequentially consistent fence. Call it right after an atomic exchange, or after the release of a `parking_lot`
-/// lock,
-/// which contains one.
+/// lock, which contains one.
 ///
 /// On x86 such an exchange is already a full fence, so there this function only stops the compiler from reordering.
 #[inline]

@@ -479,8 +479,7 @@ impl Carrier {
     }
 
     /// Opens everything that comes from now on, beginning with these bytes, since the peer's greeting is decoded.
-    /// False on an
-    /// unsealed lane.
+    /// False on an unsealed lane.
     pub(crate) fn open_inward(&mut self, came: &[u8], shared: &mut Carriers) -> bool {
         match self {
             Self::Sealed(lane) => {
@@ -584,8 +583,7 @@ pub(crate) struct Carriers {
 
 impl Carriers {
     /// `own` is the address that we listen at, `from` the one to connect from if the user named an interface. `udp`
-    /// is set if
-    /// lanes may go as packets, `tls` if they use TLS.
+    /// is set if lanes may go as packets, `tls` if they use TLS.
     pub(crate) fn new(
         settings: &Settings,
         own: IpAddr,

@@ -26,8 +26,7 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::poll`], for a program that has room for `room` finished operations and polls again for more.
-    /// Short
-    /// messages beyond those may stay in their ring until then, where prefetching brings them into the cache.
+    /// Short messages beyond those may stay in their ring until then, where prefetching brings them into the cache.
     pub fn poll_some(&self, room: usize, out: &mut Vec<Completion>) -> usize {
         self.poll_for(room, out, None)
     }

@@ -26,8 +26,7 @@ impl Shell {
         let read = self.look_through(core);
         if read && self.memory.len() > 1 {
             // A peer may have sent to us before it told a second peer, whose message we have just read.
-            // Look again, so that
-            // both are read in this pass.
+            // Look again, so that both are read in this pass.
             self.look_through(core);
         }
         if self.passes.is_multiple_of(REST_PASSES) {

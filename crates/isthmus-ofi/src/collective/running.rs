@@ -25,7 +25,7 @@ pub(super) struct Buffers {
     pub(super) combine: Option<(AtomicOp, AtomicType)>,
 }
 
-// SAFETY: the buffers are the library's until the operation completes, whichever thread turns it.
+// SAFETY: the buffers are the library's until the operation completes, whichever thread drives it.
 unsafe impl Send for Buffers {}
 
 impl Buffers {

@@ -602,8 +602,7 @@ impl Engine {
     }
 
     /// Notes that a multi-receive buffer takes no more (`exhausted`), or else that one of its messages is complete.
-    /// True
-    /// when the buffer is the program's again.
+    /// True when the buffer is the program's again.
     fn release_multi(&mut self, posted: &Posted, exhausted: bool, mem: &mut dyn Memory) -> bool {
         let Some(multi) = posted.multi else { return false };
         let buffer = &mut self.multi_buffers[multi.buffer];
@@ -620,8 +619,7 @@ impl Engine {
     }
 
     /// Whether a lane's shell is filling this owner's buffer right now. If so, the owner's end waits for that.
-    /// Lanes that
-    /// are in the middle of a fragment for it, but not filling, drop the rest.
+    /// Lanes that are in the middle of a fragment for it, but not filling, drop the rest.
     fn lingers(&mut self, owner: Owner, peer: PeerId) -> bool {
         let mut busy = false;
         for lane in self.peers[peer.0 as usize].lanes() {

@@ -29,8 +29,7 @@ impl Kind {
 
 impl Engine {
     /// The oldest operation that has been pending for at least `after` microseconds with a peer within reach.
-    /// Returns its
-    /// age, and one line that says what it waits for.
+    /// Returns its age, and one line that says what it waits for.
     pub fn stall(&mut self, now: Micros, after: Micros) -> Option<(Micros, String)> {
         let pending = self.operations.iter().filter(|(_, operation)| {
             let connection = self.peers[operation.peer.0 as usize].connection.as_deref();

@@ -109,9 +109,8 @@ impl Endpoint {
     }
 
     /// Changes the protocols on all devices, also for messages that wait and for existing lanes, while data flows.
-    /// The text
-    /// is one of the setting, such as "RO: eager, udp@10.2.0.0/16: cubic+once". What it does not mention gets its
-    /// default.
+    /// The text is one of the setting, such as "RO: eager, udp@10.2.0.0/16: cubic+once". What it does not mention gets
+    /// its default.
     ///
     /// # Errors
     /// [`Error::Value`].

@@ -1,9 +1,8 @@
 //! Blackhole detection: a UDP lane whose packets are no longer acknowledged.
 //!
 //! The path may be cut, the peer may be gone, or UDP may be blocked, for example because a firewall forgot the flow.
-//! TCP
-//! probes to the same host tell which. If those are answered while nothing is acknowledged by UDP, lanes should go by
-//! TCP.
+//! TCP probes to the same host tell which. If those are answered while nothing is acknowledged by UDP, lanes should go
+//! by TCP.
 //!
 //! Only acknowledgements count as a sign of life. Packets may get through in one direction only, and then both ends
 //! keep sending for each other. So each end whose packets are not acknowledged sends probes.

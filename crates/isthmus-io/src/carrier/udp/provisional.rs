@@ -1,6 +1,5 @@
 //! UDP lanes that carry data before it is known whether UDP suits the path. To wait for that would cost a round trip.
-//! If
-//! the path turns out short, or UDP does not get through, the lane ends, and its data goes by TCP.
+//! If the path turns out short, or UDP does not get through, the lane ends, and its data goes by TCP.
 
 use std::time::Duration;
 
