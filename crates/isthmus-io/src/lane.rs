@@ -37,7 +37,7 @@ pub(crate) enum Phase {
     /// To be closed when all is written.
     Flushing,
     /// We have closed our side; the peer is to close its own.
-    Parting,
+    HalfClosed,
 }
 
 /// See the module.

@@ -542,7 +542,7 @@ impl Shell {
             match phase {
                 Phase::Settling if self.settle(index, core) => continue,
                 Phase::Settling => return any,
-                Phase::Flushing | Phase::Parting => {
+                Phase::Flushing | Phase::HalfClosed => {
                     self.discard(index, core);
                     return any;
                 }
@@ -642,7 +642,7 @@ impl Shell {
 
     /// Whether a lane may hold something that has not been sent once.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.lanes.iter().flatten().any(|lane| lane.phase != Phase::Parting) || self.carriers.has_unsent()
+        self.lanes.iter().flatten().any(|lane| lane.phase != Phase::HalfClosed) || self.carriers.has_unsent()
     }
 }
 

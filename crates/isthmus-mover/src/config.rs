@@ -292,11 +292,11 @@ impl SitesConfig {
 mod tests {
     use super::*;
 
-    const MIN_WINDOW: &str = "listen = \"127.0.0.1:0\"\nplain = true\n[export.data]\npath = \"/data\"\n";
+    const MINIMAL: &str = "listen = \"127.0.0.1:0\"\nplain = true\n[export.data]\npath = \"/data\"\n";
 
     #[test]
     fn a_few_lines_are_enough() {
-        let config = ServeConfig::parse("serve.toml", MIN_WINDOW).expect("accepted");
+        let config = ServeConfig::parse("serve.toml", MINIMAL).expect("accepted");
         assert_eq!((config.sessions, config.threads, config.memory), (16, 2, Size(256 << 20)));
         assert!(!config.exports["data"].writable);
     }
@@ -305,12 +305,10 @@ mod tests {
     fn faults_name_the_remedy() {
         let said = |text: &str| ServeConfig::parse("serve.toml", text).expect_err("refused").to_string();
         assert!(said("listen = \"127.0.0.1:0\"\nplain = true\n").contains("[export.NAME]"));
-        assert!(said(&MIN_WINDOW.replace("plain = true", "plain = false")).contains("isthmus router keygen"));
-        assert!(said(&MIN_WINDOW.replace("127.0.0.1", "0.0.0.0")).contains("use that of an interface"));
-        assert!(
-            said(&MIN_WINDOW.replace("/data", "")).contains("[export.data]: path = \"\" names no folder")
-        );
-        let unknown = said(&MIN_WINDOW.replace("plain", "plane"));
+        assert!(said(&MINIMAL.replace("plain = true", "plain = false")).contains("isthmus router keygen"));
+        assert!(said(&MINIMAL.replace("127.0.0.1", "0.0.0.0")).contains("use that of an interface"));
+        assert!(said(&MINIMAL.replace("/data", "")).contains("[export.data]: path = \"\" names no folder"));
+        let unknown = said(&MINIMAL.replace("plain", "plane"));
         assert!(unknown.starts_with("serve.toml:2: unknown field `plane`"), "{unknown}");
         let sites = SitesConfig::parse("sites.toml", "[site.b]\naddress = \"nowhere\"\n");
         let error = sites.expect_err("refused").to_string();
@@ -354,7 +352,7 @@ mod tests {
         let errors =
             [there.endpoint().expect_err("unknown").to_string(), there.routers().expect_err("unknown")];
         assert!(errors.iter().all(|error| error.contains("cannot be resolved")), "{errors:?}");
-        let serve = ServeConfig::parse("serve.toml", &MIN_WINDOW.replace("127.0.0.1:0", "localhost:0"));
+        let serve = ServeConfig::parse("serve.toml", &MINIMAL.replace("127.0.0.1:0", "localhost:0"));
         assert!(serve.expect("accepted").settings().expect("known").interface.parse::<IpAddr>().is_ok());
     }
 }

@@ -244,15 +244,15 @@ fn text_error(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
 mod tests {
     use super::*;
 
-    const LEAST: &str = "name = \"r1\"\nmap = \"map.toml\"\n";
+    const MINIMAL: &str = "name = \"r1\"\nmap = \"map.toml\"\n";
 
     fn said(extra: &str) -> String {
-        Config::parse("router.toml", &format!("{LEAST}{extra}")).expect_err("refused").to_string()
+        Config::parse("router.toml", &format!("{MINIMAL}{extra}")).expect_err("refused").to_string()
     }
 
     #[test]
     fn two_keys_are_enough() {
-        let config = Config::parse("router.toml", LEAST).expect("accepted");
+        let config = Config::parse("router.toml", MINIMAL).expect("accepted");
         assert_eq!(config.metric, Metric::Bandwidth);
         assert_eq!((config.limits.lanes, config.limits.links), (4096, 4));
         assert!(!config.lets_speak(2, 2));
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_as_speaks_for_itself_and_for_those_it_carries() {
-        let text = format!("{LEAST}admits = [2, 3]\n[carries]\n2 = [5]\n4 = [5]\n");
+        let text = format!("{MINIMAL}admits = [2, 3]\n[carries]\n2 = [5]\n4 = [5]\n");
         let config = Config::parse("router.toml", &text).expect("accepted");
         assert!(config.lets_speak(2, 2) && config.lets_speak(2, 5));
         assert!(!config.lets_speak(3, 5) && !config.lets_speak(2, 3));

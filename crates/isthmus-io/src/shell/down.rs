@@ -16,13 +16,13 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// 1 s and 3 s if packets are lost.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 /// How long a closed lane waits for its peer to close it, too.
-const PARTING_TIME: Duration = Duration::from_secs(1);
+const HALF_CLOSED_TIME: Duration = Duration::from_secs(1);
 
 impl Shell {
     /// Closes our side of a lane once everything is written.
     pub(super) fn flush(&mut self, index: usize, core: &Mutex<Core>) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        if lane.phase == Phase::Parting {
+        if lane.phase == Phase::HalfClosed {
             return;
         }
         if lane.phase == Phase::Open {
@@ -40,7 +40,7 @@ impl Shell {
                 self.write(index, core);
                 return;
             }
-            lane.enter(Phase::Parting);
+            lane.enter(Phase::HalfClosed);
             lane.carrier.finish(&mut self.carriers);
         }
     }
@@ -117,7 +117,7 @@ impl Shell {
             };
             let limit = match lane.phase {
                 Phase::Open => continue,
-                Phase::Parting => PARTING_TIME,
+                Phase::HalfClosed => HALF_CLOSED_TIME,
                 _ if lane.is_ungreeted() => GREETING_TIME,
                 Phase::Settling | Phase::Ungreeted | Phase::Flushing => SETTLE_TIME,
             };

@@ -14,7 +14,7 @@ use crate::watch::Watch;
 
 /// Shortest time between two full passes, per endpoint of the process: a program that polls many endpoints would
 /// otherwise do little else.
-const WHOLE_TURNS: Duration = Duration::from_micros(200);
+const FULL_PASS_PAUSE: Duration = Duration::from_micros(200);
 /// Most endpoints that count for that. Count.
 const ENDPOINTS_MAX: u32 = 8;
 /// Most short messages that are taken from one lane before the next lane is read. Count.
@@ -139,7 +139,7 @@ impl Shell {
         out: &mut Vec<Completion>,
     ) -> Brief {
         let vain = watch.is_idle() && !watch.has_news();
-        if !self.all_memory || self.changed || !self.borrowing.is_empty() || self.is_whole_turn_due(vain) {
+        if !self.all_memory || self.changed || !self.borrowing.is_empty() || self.is_full_pass_due(vain) {
             return Brief::No;
         }
         self.passes = self.passes.wrapping_add(1);
@@ -259,9 +259,9 @@ impl Shell {
 
     /// Whether a full pass is due, which looks at descriptors and the clock. Every [`DIRECT_PASSES`]th pass asks, and
     /// every vain one; few vain passes get here.
-    fn is_whole_turn_due(&mut self, vain: bool) -> bool {
+    fn is_full_pass_due(&mut self, vain: bool) -> bool {
         let asks = vain || self.passes.wrapping_add(1).is_multiple_of(DIRECT_PASSES);
-        asks && self.looked.elapsed() >= WHOLE_TURNS * cpu_yield::endpoints().min(ENDPOINTS_MAX)
+        asks && self.looked.elapsed() >= FULL_PASS_PAUSE * cpu_yield::endpoints().min(ENDPOINTS_MAX)
     }
 
     /// Notes that descriptors are looked at now.

@@ -299,7 +299,7 @@ impl Engine {
         if self.connection(peer).trouble.failed.is_some() {
             return Ok(());
         }
-        if matches!(target, Target::Direct { .. }) && self.is_filled_elsewhere(peer, seq) {
+        if matches!(target, Target::Direct { .. }) && self.drop_other_copies(peer, seq) {
             self.lingering.push(Lingering::Fragment { peer, frame: *frame, target });
             return Ok(());
         }
@@ -335,9 +335,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a lane's shell is filling the target of this fragment right now, from an earlier transmission. Lanes in
-    /// the middle of one, but not filling, drop the rest.
-    fn is_filled_elsewhere(&mut self, peer: PeerId, seq: u64) -> bool {
+    /// Drops the rest of earlier transmissions of this fragment on all lanes. Returns whether a lane's shell is filling
+    /// the target of one right now.
+    fn drop_other_copies(&mut self, peer: PeerId, seq: u64) -> bool {
         let mut busy = false;
         for lane in self.peers[peer.0 as usize].lanes() {
             let Some(stream) = &mut self.lanes[lane.0 as usize].stream else { continue };
